@@ -8,7 +8,7 @@ from collections.abc import Callable
 import streamlit as st
 
 from ed_core.cases.case_study import Case, edited
-from ed_core.cases.notes import to_html
+from ed_core.cases.report import to_html
 from ed_core.errors import CaseError, EffectiveDepthError
 from ed_ui import case_studies, remembered, session, show
 from ed_ui.session import Editing

@@ -13,10 +13,9 @@ from ed_core import settings
 from ed_core.errors import Cancelled, EffectiveDepthError, QueueFull
 from ed_core.memory import free_memory
 from ed_core.results import lookup
-from ed_core.service.estimate import duration
+from ed_core.service.estimate import Pace, duration
 from ed_core.service.job import Job
 from ed_core.service.jobs import Jobs
-from ed_core.service.pace import Pace
 from ed_core.service.pool import Pool
 from ed_core.types import Request
 from ed_ui import link, metrics, outlook, session, show, streamlit_edges, visitor

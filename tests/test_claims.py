@@ -20,7 +20,6 @@ from ed_core.claims.claim import (
     HOLDS,
     NOT_APPLICABLE,
     Claim,
-    Curve,
     Estimate,
     Measured,
     Quantity,
@@ -30,7 +29,7 @@ from ed_core.claims.claim import (
 )
 from ed_core.claims.evidence import Evidence, Part
 from ed_core.claims.means import line, reliability
-from ed_core.claims.record import Found
+from ed_core.claims.record import Curve, Found
 from ed_core.commands import main
 from ed_core.depth import sinks
 from ed_core.depth.continuous import mean_depth_kl
@@ -223,7 +222,7 @@ def one_quantity(holds, *more: Quantity, chosen: bool = True) -> Claim:
 
 
 def of_draws(draws, layers=None, **more) -> Measured:
-    nothing = Curve("", "", (), (), (), ())
+    nothing = Curve(x_title="", unit="", x=(), values=(), low=(), high=(), ticks=())
     return Measured({"it": Estimate.of(np.mean(draws), draws, layers), **more}, 9, nothing, "", "9 prompts")
 
 

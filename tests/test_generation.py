@@ -13,8 +13,8 @@ from ed_core.models import identities
 from ed_core.probes import Continuation, Generation, LogitLens
 from ed_core.results.aggregate import aggregate
 from ed_core.sweeps import metrics
+from ed_core.sweeps.lenses import sample
 from ed_core.sweeps.recorder import Recorder
-from ed_core.sweeps.writing import sample
 from ed_core.types import Prompt
 
 PROMPT = Prompt("5 + 7 + 5 = ", "17")

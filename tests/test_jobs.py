@@ -20,8 +20,8 @@ from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.service import compute, turns
 from ed_core.service import job as job_module
 from ed_core.service import jobs as jobs_module
+from ed_core.service.estimate import Expected
 from ed_core.service.jobs import Jobs
-from ed_core.service.pace import Expected
 from ed_core.service.resolve import resolve
 from ed_core.service.worker import receive, send
 from ed_core.types import Prompt

@@ -14,7 +14,7 @@ from small_models import computed
 from ed_core.errors import QueueFull, WorkerDied
 from ed_core.probes import Continuation, Contributions
 from ed_core.service import pool as pool_module
-from ed_core.service.pace import Expected, Pace
+from ed_core.service.estimate import Expected, Pace
 from ed_core.service.pool import Pool, share
 from ed_core.service.resolve import resolve
 from ed_core.types import Prompt

@@ -25,8 +25,7 @@ from kept_cases import case, results, small
 from ed_core.cases import case_study, export
 from ed_core.cases import report as report_module
 from ed_core.cases.drawings import Drawing, Section
-from ed_core.cases.notes import to_html
-from ed_core.cases.report import report
+from ed_core.cases.report import report, to_html
 from ed_core.cases.snippet import Snippet, snippet
 from ed_core.errors import CaseError
 from ed_core.probes import Continuation, Contributions, EarlyExit, LayerSkip, LogitLens, Numerics, Prune

@@ -27,8 +27,8 @@ from ed_core.cards import words
 from ed_core.cards.card import Card
 from ed_core.claims import CLAIMS, finding
 from ed_core.claims.claim import Claim, Estimate, Measured
-from ed_core.claims.claim import Curve as ClaimCurve
 from ed_core.claims.finding import Finding, adjusted
+from ed_core.claims.record import Curve as ClaimCurve
 from ed_core.claims.record import Found
 from ed_core.depth import (
     among_others,
@@ -478,7 +478,7 @@ def of_cards(say: Callable[[Card], Any]) -> Iterator[str]:
 def findings() -> tuple[Found, ...]:
     """Of every claim one, judged together: of made-up values that lie within its limits, outside, on them and nowhere,
     by turns; with a twin of the same values. Last, one that cannot be applied."""
-    nothing, made = ClaimCurve("", "", (), (), (), ()), []
+    nothing, made = ClaimCurve(x_title="", unit="", x=(), values=(), low=(), high=(), ticks=()), []
 
     def measured(claim: Claim, which: int) -> Measured:
         def draws(holds: tuple[float, float]) -> np.ndarray:
@@ -729,7 +729,7 @@ PARTS = {  # by module: what gives no sentence of its own
     "verdict": "Verdict.lead Verdict.sentence where",
     "wording": "Twins.called apart doubts drawn mean_depth over_prompts sure",
     "writing": "leaving",
-    "finding": "between valued number counted markdown table_row",
+    "finding": "between valued number counted markdown",
     "criteria": "Rule.heading",
     "words": "parameters depth mean mean_row ratio rule variants value claim markdown metadata",
     "agreement": "Estimate.label",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..claims.claim import NOT_APPLICABLE
-from ..claims.finding import between, counted, number, standing, table_row
+from ..claims.finding import between, counted, number, standing
 from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
@@ -271,7 +271,7 @@ def markdown(told: Card) -> str:
     lines += [f"{stand(told)}.", ""] if stand(told) else []
     lines += ["| claim | source | verdict | here | untrained twin |", "|---|---|---|---|---|"]
     for one in told.claims:
-        lines.append(table_row(one.title, one.source, f"**{one.verdict}**", *claim(one)))
+        lines.append(report.table_row(one.title, one.source, f"**{one.verdict}**", *claim(one)))
     lines += ["", "### What to know of the numbers", "", f"- {identities(told)}", f"- {sinks(told)}"]
     lines += [f"- {said}" for said in (*precision(told), *told.lenses.certificates.values(), *told.missing)]
     lines += ["", "Made by:", "", *(f"    {command}" for command in told.commands), ""]

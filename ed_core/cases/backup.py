@@ -9,10 +9,10 @@ from pathlib import Path
 from .. import disk
 from ..errors import CaseError, EffectiveDepthError, ImportRefused, StoreError
 from ..files import Bounds, Head, Kind, open_sealed, write_sealed
-from . import bundle, owners
+from . import bundle
 from .case_study import Case
 from .kept import SUFFIX, Kept
-from .owners import UNREADABLE
+from .safe_folder import UNREADABLE, checked
 
 MAX_FILES, MAX_BYTES = 100_000, 1 << 44
 
@@ -72,7 +72,7 @@ def restore(kept: Kept, file: Path) -> tuple[list[tuple[Case, bool]], list[str]]
                 try:
                     with BACKUP.refusing(name):
                         data, owner = bytes(sealed.read(name)), sealed.head.owners.get(name, "")
-                    taken.append(kept.take_in(data, owner and owners.checked(owner)))
+                    taken.append(kept.take_in(data, owner and checked(owner)))
                 except (ImportRefused, CaseError) as error:
                     problems.append(f"{name}: {error}")
     except OSError as error:

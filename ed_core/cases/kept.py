@@ -22,8 +22,7 @@ from ..errors import CaseChanged, CaseError, ImportRefused, NewerSchema, StoreEr
 from . import bundle
 from .bundle import Card
 from .case_study import ID, Case, new_id
-from .owners import Owners
-from .safe_folder import SafeFolder
+from .safe_folder import Owners, SafeFolder
 
 log = logging.getLogger(__name__)
 

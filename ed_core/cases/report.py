@@ -10,20 +10,23 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from markdown_it.utils import OptionsDict
 
 from ..errors import CaseError
 from ..figures.text import shown
 from ..types import ProbeResult
 from .case_study import Case, View, of_its_time
 from .drawings import Drawing, Section, says, sections
-from .notes import to_html
 from .snippet import snippet
 
 FOLDER = Path(__file__).parent
@@ -97,3 +100,25 @@ def plain(drawing: Drawing) -> dict[str, Any]:
     figure: dict[str, Any] = json.loads(drawing.figure.to_json())
     figure["layout"].pop("template", None)
     return figure
+
+
+@lru_cache(maxsize=1)
+def _reader() -> MarkdownIt:
+    """CommonMark with tables. HTML is text; pictures are off, because showing one asks another server for it; links of
+    a kind that runs code are refused by the library and stay text."""
+    reader = MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable("table").disable("image")
+    reader.add_render_rule("link_open", _link)
+    return reader
+
+
+def _link(self: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: Any) -> str:
+    """Links tell nobody where they were clicked, and open elsewhere."""
+    tokens[at].attrSet("rel", "noopener noreferrer nofollow")
+    tokens[at].attrSet("target", "_blank")
+    return self.renderToken(tokens, at, options, env)
+
+
+def to_html(notes: str) -> str:
+    """A stranger's Markdown as HTML that can do nothing: no tags of its own, no pictures, no script behind a link."""
+    html: str = _reader().render(notes)
+    return html

@@ -7,9 +7,10 @@ import numpy as np
 from .. import statistics
 from ..errors import ClaimRefused
 from ..probes.scores import depth_score
-from .claim import Claim, Curve, Estimate, Measured, Quantity, by_draws, enough
+from .claim import Claim, Estimate, Measured, Quantity, by_draws, enough
 from .evidence import Evidence, Part
 from .means import as_curve, fisher, over_layers
+from .record import Curve
 
 CORRELATION = "rank correlation of the deep-thinking ratio with a right answer"
 DEEPER = "centre of what generation loses less that of what likelihood loses"

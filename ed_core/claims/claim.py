@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import ClaimRefused
-from ..statistics import FEWEST, FEWEST_FORMS, Resampled, beyond, ends, holm, interval
+from ..statistics import FEWEST, FEWEST_FORMS, beyond, holm, interval
 from .evidence import Evidence, Part
+from .record import Curve
 
 HOLDS, DOES_NOT, CANNOT_BE_TOLD, NOT_APPLICABLE = (
     "holds here",
@@ -117,27 +118,6 @@ def by_draws(*draws: np.ndarray) -> Judge:
         return max(error(b, above) for b, above in sides), min(error(b, not above) for b, above in sides)
 
     return judge
-
-
-@dataclass(frozen=True)
-class Curve:
-    """What is drawn of a claim: values with their intervals at places along x; `ticks` where places have names."""
-
-    x_title: str
-    unit: str
-    x: tuple[float, ...]
-    values: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    ticks: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, x_title: str, unit: str, curve: Resampled, x: Sequence[float] = (), ticks: Sequence[str] = ()) -> Curve:
-        """From a curve over places, which are counted from 0 unless given."""
-        low, high = ends(curve.draws)
-        drawn = (x or range(len(curve.value)), curve.value, low, high)
-        places, values, lows, highs = (tuple(float(v) for v in one) for one in drawn)
-        return cls(x_title, unit, places, values, lows, highs, tuple(ticks))
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from ..depth.continuous import MEAN_DEPTH
 from ..depth.criteria import OF_LENS
 from ..errors import ClaimRefused
 from ..studies import difficulty
-from .claim import Claim, Curve, Estimate, Measured, Quantity
+from .claim import Claim, Estimate, Measured, Quantity
 from .evidence import Evidence
 from .means import Line, by_level, line, slope_estimate
+from .record import Curve
 
 SCORE = "depth score"
 SETTLED = {name: f"mean depth by {rule.label}" for name, rule in OF_LENS.items()}
@@ -49,7 +50,8 @@ def appears(evidence: Evidence) -> Measured:
     if isinstance(drawn, str):
         means = tuple(float(np.nanmean(v)) if np.isfinite(v).any() else np.nan for v in values)
         nothing = (np.nan,) * len(means)
-        curve = Curve("level", "depth", tuple(map(float, range(len(means)))), means, nothing, nothing, tuple(names))
+        x = tuple(map(float, range(len(means))))
+        curve = Curve(x_title="level", unit="depth", x=x, values=means, low=nothing, high=nothing, ticks=tuple(names))
         estimates = {APPEARS: Estimate.undefined_because(drawn)}
         return Measured(estimates, len(part) - never, curve, beside, part.units.words)
     estimates = {APPEARS: slope_estimate(drawn)}

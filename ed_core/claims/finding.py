@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
+from ..studies.report import table_row
 from .claim import (
     ALONE,
     CANNOT_BE_TOLD,
@@ -25,7 +26,7 @@ from .claim import (
     judged,
     together,
 )
-from .record import Drawn, Found, Judged, Limits, Moved, Report, Valued
+from .record import Found, Judged, Limits, Moved, Report, Valued
 
 FORMAT = 2  # of the JSON
 OPENS = {
@@ -91,9 +92,7 @@ class Finding:
             control=judged(claim, self.control).verdict if self.control else "",
             control_reason=self.control_reason,
             curves={
-                name: Drawn(**asdict(of.curve))
-                for name, of in (("model", measured), ("untrained twin", self.control))
-                if of is not None
+                name: of.curve for name, of in (("model", measured), ("untrained twin", self.control)) if of is not None
             },
         )
         return _said(found)
@@ -296,8 +295,3 @@ def markdown(told: Report) -> str:
         lines += [f"- contradicted by: {found.contradicted}"]
         lines += [f"- holds where {q.name} is {q.limit}" for q in found.judging]
     return "\n".join([*lines, "", "Measured by:", "", f"    {told.command}", ""])
-
-
-def table_row(*cells: str) -> str:
-    """A row of a Markdown table."""
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

@@ -5,13 +5,14 @@ A field with a default came in later, or belongs to some documents only; a docum
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_serializer
 
 from ..errors import StudyError
 from ..files import Bounds, Head, Kind
+from ..statistics import Resampled, ends
 
 
 def _finite(value: Any) -> Any:
@@ -92,8 +93,8 @@ class Judged(Record):
     limits: Limits | None = None
 
 
-class Drawn(Record):
-    """A curve that a claim is read off (`claim.Curve`)."""
+class Curve(Record):
+    """What is drawn of a claim: values with 5 and 95 % at places along x; `ticks` where places have names."""
 
     x_title: str
     unit: str
@@ -102,6 +103,14 @@ class Drawn(Record):
     low: tuple[Number, ...]
     high: tuple[Number, ...]
     ticks: tuple[str, ...]
+
+    @classmethod
+    def of(cls, x_title: str, unit: str, curve: Resampled, x: Sequence[float] = (), ticks: Sequence[str] = ()) -> Curve:
+        """From a curve over places, which are counted from 0 unless given."""
+        low, high = ends(curve.draws)
+        drawn = {"x": x or range(len(curve.value)), "values": curve.value, "low": low, "high": high}
+        numbers = {name: tuple(float(v) for v in one) for name, one in drawn.items()}
+        return cls(x_title=x_title, unit=unit, ticks=tuple(ticks), **numbers)
 
 
 class Found(Record):
@@ -129,7 +138,7 @@ class Found(Record):
     quantities: tuple[Judged, ...] = ()
     control: str = ""
     control_reason: str = ""
-    curves: dict[str, Drawn] = {}
+    curves: dict[str, Curve] = {}
     sentence: str = ""
     reasons: tuple[str, ...] = ()
 

@@ -14,9 +14,10 @@ from ..errors import ClaimRefused, StudyError
 from ..statistics import beyond
 from ..studies import trends
 from ..studies.points import Point, combined
-from .claim import ALONE, Claim, Curve, Errors, Estimate, Measured, Quantity, Range, by_draws, enough
+from .claim import ALONE, Claim, Errors, Estimate, Measured, Quantity, Range, by_draws, enough
 from .evidence import Evidence, Part
 from .means import over_layers, sums_of
+from .record import Curve
 
 SHARE = "share of the layers up to the turn"
 BEFORE, AFTER = "mean cosine up to the split", "mean cosine after the split"
@@ -129,7 +130,15 @@ def against_size(evidence: Evidence) -> Measured:
     drawn = sorted(first, key=lambda p: p.parameters or 0)
     values, low, high = (tuple(float(getattr(p, name)) for p in drawn) for name in ("ratio", "low", "high"))
     names = tuple(p.model for p in drawn)
-    curve = Curve("parameters", "mean depth by KL / L", tuple(map(float, _size(drawn))), values, low, high, names)
+    curve = Curve(
+        x_title="parameters",
+        unit="mean depth by KL / L",
+        x=tuple(map(float, _size(drawn))),
+        values=values,
+        low=low,
+        high=high,
+        ticks=names,
+    )
     beside = f"For these {len(first)} models; another model of the family may lie elsewhere."
     return Measured(estimates, first[0].prompts, curve, beside, first[0].over or f"{first[0].prompts} prompts")
 

@@ -126,7 +126,7 @@ class Generation(Probe):
         return 2 * shape.n_layers * shape.stream * (shape.n_tokens + WRITTEN_TOKENS) // shape.n_tokens
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        from ..sweeps.writing import write
+        from ..sweeps.lenses import write
 
         write(model, encoding, record, self.n_tokens, self.temperature, self.seed, self.threshold, self.g, self.rho)
 

@@ -11,7 +11,7 @@ from ..errors import EffectiveDepthError
 from ..results.wire import unpack
 from ..types import ProbeResult, Request
 from . import turns
-from .pace import Expected
+from .estimate import Expected
 
 PROGRESS = 0.1  # a job's own pace tells what is left of it from here on, what was expected before
 

@@ -22,8 +22,8 @@ from ..errors import BY_NAME, Cancelled, EffectiveDepthError, QueueFull, WorkerD
 from ..memory import ROOM, free_memory
 from ..types import Request
 from . import admission
+from .estimate import Pace
 from .job import Job
-from .pace import Pace
 from .turns import Ask, Place, Turns, credit
 from .worker import COMPUTING, receive, send
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..types import Request
+from .estimate import Pace
 from .job import Job
 from .jobs import Jobs
-from .pace import Pace
 from .turns import Place
 
 GPUS = Path("/proc/driver/nvidia/gpus")

@@ -18,7 +18,7 @@ from ..cards import words as card_words
 from ..cases import bundle, case_study, report
 from ..cases.drawings import Drawing
 from ..cases.kept import SUFFIX, Kept
-from ..cases.notes import to_html
+from ..cases.report import to_html
 from ..errors import PublishError
 from ..figures.images import data_uri
 from ..studies import bundle as study_bundle

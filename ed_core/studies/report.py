@@ -116,6 +116,11 @@ def spread(row: Mapping[str, Any]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def table_row(*cells: str) -> str:
+    """A row of a Markdown table, whatever the cells hold."""
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
 def number(value: float | int | None) -> str:
     """A depth as it is written: whole where it is whole."""
     if value is None or math.isnan(value):

@@ -291,13 +291,9 @@ def markdown(paper: Paper, entries: Sequence[Entry], notes: Sequence[str]) -> st
     """The report: what was run, measured beside published, and what to know of both."""
     lines = [f"# {paper.name}, measured anew", "", f"{paper.citation}.", "", *(f"- {note}" for note in notes), ""]
     lines += [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
-    lines += [f"| {' | '.join(_cell(getattr(e, name)) for name in HEAD)} |" for e in entries]
+    lines += [report.table_row(*(getattr(e, name) for name in HEAD)) for e in entries]
     lines += ["", f"Ranges are 5 to 95 % over prompts, from {FEWEST} prompts up.", ""]
     return "\n".join([*lines, *(f"- {told}" for told in paper.told), ""])
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def counted(entries: Sequence[Entry]) -> str:

@@ -1,10 +1,17 @@
-"""The stream of one prompt at every depth, read through one or several lenses in one walk."""
+"""What the lens says at every depth: of one prompt, through one or several lenses in one walk; and of a text that the
+model writes token by token.
+
+A text's keys and values are kept, so a token costs one token's forward pass; the stream at all depths is unembedded in
+one product, which reads the head's weights as often as the plain token does."""
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -81,3 +88,83 @@ def read(
                 record.step((done + (number + (depth + 1) / n_depths) / len(lenses)) / len(chunks))
             if prefix + "settle_depth" in record.arrays:
                 record.write(prefix + "settle_depth", at, metrics.settle_depth(torch.stack(top1)))
+
+
+# ---------------------------------------------------------------- while the model writes
+
+
+OVER_DEPTHS = ("jsd", "confidence", "best_ids")
+PER_TOKEN = ("ids", "settle_depth", "deep_thinking_ratio", "exit_depth", "exit_ids", "exit_agrees")
+
+
+def write(
+    model: LanguageModel,
+    encoding: Encoding,
+    record: Recorder,
+    n_tokens: int,
+    temperature: float,
+    seed: int,
+    threshold: float,
+    g: float,
+    rho: float,
+) -> None:
+    """Fill `generation`'s measures: the question continued by `n_tokens`, or until the model ends its text."""
+    n_layers, draw = model.n_layers, random.Random(seed)
+    late, deep, end = math.ceil(rho * n_layers), 0, _ends(model)
+    for name in OVER_DEPTHS:
+        record.allocate(name, (n_layers + 1, n_tokens))
+    for name in PER_TOKEN:
+        record.allocate(name, (n_tokens,))
+
+    def choose(step: int, logits: Tensor) -> int | None:
+        nonlocal deep
+        jsd, confidence, best = metrics.beside_output(logits)
+        token = int(best[-1]) if temperature == 0 else sample(logits[-1], temperature, draw.random())
+        leaves = confidence >= threshold
+        leaves[-1] = True
+        at = int(leaves.int().argmax())
+        deep += int((jsd.cummin(0).values <= g).int().argmax()) >= late
+        for name, values in zip(OVER_DEPTHS, (jsd, confidence, best)):
+            record.write(name, (slice(None), step), values)
+        settled = metrics.settle_depth(best[:, None])[0]
+        agrees = bool(best[at] == best[-1])
+        for name, value in zip(PER_TOKEN, (token, settled, deep / (step + 1), at, best[at], agrees)):
+            record.write(name, step, value)
+        record.name_tokens(model, torch.cat([best, best.new_tensor([token])]))
+        record.step((step + 1) / n_tokens)
+        return None if token in end else token
+
+    model.write(model.tensor(encoding.ids[: encoding.answer_start or len(encoding)]), n_tokens, choose, at_depths=True)
+    written = int((record.arrays["ids"] >= 0).sum())
+    for name in (*OVER_DEPTHS, *PER_TOKEN):
+        record.arrays[name] = record.arrays[name][..., :written]
+    jsd, settled = record.arrays["jsd"], record.arrays["settle_depth"]
+    over_tokens = {
+        "share_settled": (settled <= np.arange(n_layers + 1)[:, None]).mean(1),
+        "mean_jsd": jsd.mean(1, dtype=np.float64),
+        "mean_depth": settled.mean(),
+        "mean_ratio": deep / written,
+        "mean_agreement": record.arrays["exit_agrees"].mean(),
+    }
+    for name, values in over_tokens.items():
+        record.allocate(name, np.shape(values))
+        record.write(name, ..., values)
+    if written < n_tokens:
+        record.note(f"The model ended its text after {written} token{'s' * (written != 1)}, the last of which says so.")
+    record.provenance["written"] = model.tokenizer.decode(
+        record.arrays["ids"].tolist(), clean_up_tokenization_spaces=False
+    )
+
+
+def sample(logits: Tensor, temperature: float, u: float) -> int:
+    """The token at which the cumulated probabilities of `softmax(logits / temperature)`, in the order of the ids, pass
+    `u`, a number from 0 to 1 drawn evenly; float64."""
+    cumulated = (logits.double().cpu() / temperature).softmax(-1).cumsum(-1)
+    return int(torch.searchsorted(cumulated, u * float(cumulated[-1]), right=True).clamp_max(len(logits) - 1))
+
+
+def _ends(model: LanguageModel) -> set[int]:
+    """The tokens with which the model ends its text."""
+    told = getattr(model.hf, "generation_config", None)
+    found = [getattr(told, "eos_token_id", None), getattr(model.tokenizer, "eos_token_id", None)]
+    return {token for one in found if one is not None for token in (one if isinstance(one, list) else [one])}
