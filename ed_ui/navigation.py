@@ -19,6 +19,11 @@ class Entry:
     hidden: bool = False
     model: bool = True
 
+    @property
+    def address(self) -> str:
+        """Its path below the app's."""
+        return self.url or self.file.rpartition("/")[2].removesuffix(".py")
+
 
 @dataclass(frozen=True)
 class Room:
@@ -95,3 +100,4 @@ ROOMS = (
     ),
 )
 KEPT_FROM = {entry.kept_as: entry.file for room in ROOMS for entry in room.tabs if entry.kept_as}
+ADDRESSES = tuple(entry.address for room in ROOMS for entry in room.tabs)

@@ -32,7 +32,7 @@ from streamlit.web.cli import configurator_options
 from ed_core import settings
 from ed_core.errors import SettingsError
 from ed_core.service import health
-from ed_ui import limits, metrics, running, streamlit_edges
+from ed_ui import limits, metrics, navigation, running, streamlit_edges
 
 log = logging.getLogger(__name__)
 HERE = Path(__file__).resolve().parent
@@ -48,6 +48,10 @@ FETCHED = b"".join(
     for name in PARTS
     for file in sorted(streamlit_edges.STATIC.glob(f"{name}.*.js"))
 )
+# Streamlit looks for the server below the page's own name first, which a browser's console shows as two errors.
+BELOW = """<script>(window.__streamlit ??= {}).BACKEND_BASE_URL ??=
+location.origin + location.pathname.replace(/\\/(%s)?\\/?$/, '/');</script>"""
+PLACED = (BELOW % "|".join(navigation.ADDRESSES)).encode()
 FULL = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="{retry}">
 <meta name="viewport" content="width=device-width"><title>{title}</title><style>:root {{ color-scheme: light dark }}
 body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 34rem; margin: 20vh auto; padding: 0 1rem }}</style></head>
@@ -112,7 +116,9 @@ class Door:
                 if message.get("more_body"):
                     return
                 whole = (
-                    bytes(page).replace(b"</head>", FETCHED + b"</head>", 1).replace(b"</body>", STYLE + b"</body>", 1)
+                    bytes(page)
+                    .replace(b"</head>", PLACED + FETCHED + b"</head>", 1)
+                    .replace(b"</body>", STYLE + b"</body>", 1)
                 )
                 message = {"type": "http.response.body", "body": whole}
                 found = MutableHeaders(scope=begun)
