@@ -28,4 +28,4 @@ RANK = 1 << 16  # of an adapter's matrices
 GGUF_FIELDS, GGUF_TENSORS = 100_000, 1_000_000
 
 TEMPLATE = 1 << 18  # characters of a chat template
-TEMPLATE_SECONDS, TEMPLATE_MEMORY = 5.0, 512 << 20  # what rendering one may take
+TEMPLATE_SECONDS, TEMPLATE_MEMORY = 5.0, 256 << 20  # what rendering one may take

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import http.client
 import os
 import shutil
 import tempfile
@@ -10,10 +10,11 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from .. import settings
+from .. import bounds, settings
 from ..disk import why
 from ..errors import SettingsError
 from ..memory import gigabytes
+from ..types import from_json
 from .jobs import Jobs
 from .pool import Pool
 
@@ -34,13 +35,13 @@ def ask(url: str) -> list[str]:
     place = f"{url.rstrip('/')}/ready"
     try:
         with urllib.request.urlopen(place, timeout=10) as answer:
-            body = answer.read()
+            body = answer.read(bounds.STATUS)
     except urllib.error.HTTPError as error:
-        body = error.read()
-    except (OSError, ValueError) as error:
-        return [f"{place} does not answer ({error}); start it with python -m ed_ui.server, or give --url"]
+        body = error.read(bounds.STATUS)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return [f"{place!r} does not answer ({error}); start it with python -m ed_ui.server, or give --url"]
     try:
-        return list(map(str, json.loads(body)["problems"]))
+        return list(map(str, from_json(body)["problems"]))
     except (ValueError, KeyError, TypeError):
         return [f"{place} is no readiness check; serve with python -m ed_ui.server ('streamlit run' has none)"]
 

@@ -51,6 +51,7 @@ QUICK = {
     "run, no prompts": Command(
         ("run", "contributions", *MODEL, "--prompts", "none", "--memory", "1G"), "--out", "r.npz"
     ),
+    "ready": Command(("ready", "--url", "http://127.0.0.1:9")),
     "fetch": Command(("fetch", "ed-demo-8")),
     "reproduce": Command(
         ("reproduce", "hu2025", "--models", "ed-demo-8", "--sets", "none", "--limit", "1", "--dry-run"),
