@@ -202,11 +202,11 @@ def test_pages_links_and_the_login_work_through_it(proxied, browser):
     page.goto(f"https://{HOST}:{tls}/{BASE}/")
     page.get_by_role("button", name="Run").wait_for()
     page.locator(".js-plotly-plot").nth(3).wait_for()
-    page.get_by_role("link", name="Layer skip").click()
-    page.get_by_role("heading", name="Layer skip").wait_for()
+    page.get_by_role("link", name="Intervene").click()
+    page.get_by_role("heading", name="What breaks without it?").wait_for()
     assert f"/{BASE}/skip" in page.url
     page.goto(f"https://{HOST}:{tls}/{BASE}/erase")
-    page.get_by_role("heading", name="Erase").wait_for()
+    page.get_by_role("heading", name="What breaks without it?").wait_for()
     page.get_by_role("button", name="Log in").click()
     page.locator(".st-key-visitor").get_by_text("Ada").wait_for()
     assert page.url.startswith(f"https://{HOST}:{tls}/{BASE}/") and not errors
