@@ -249,7 +249,6 @@ def test_no_message_of_a_browser_stalls_the_server(app):
 @pytest.mark.parametrize("box", ["text", "answer"])
 def test_no_words_in_a_box_stall_the_server(app, box):
     """They are refused by their number of characters, before a tokenizer sees them."""
-    pytest.importorskip("ed_core.bounds")
     size = settings.Settings.model_fields["max_message"].default - 10_000
 
     async def run():
