@@ -112,8 +112,8 @@ class Canvas:
         return go.Figure(data=self.data, layout=dict(self.layout, shapes=self.shapes, annotations=self.annotations))
 
     def draw_depths(self, lines: Mapping[str, int | None], layer_px: float, upright: bool = False) -> None:
-        """A dashed line per criterion at `depth + 0.5`, named beside it; `upright` where layers run along x, `layer_px`
-        pixels each.
+        """A dashed line per criterion, or for the answer, at `depth + 0.5`, named beside it; `upright` where layers
+        run along x, `layer_px` pixels each.
 
         `depth` is a block, and `depth + 1` blocks count as effective: the line lies on the upper edge of block `depth`,
         that is at `ratio * L` blocks from the bottom, for all three criteria and in all panels. In the lens it lies
@@ -131,7 +131,7 @@ class Canvas:
             )
             if not upright and turn == 0:
                 self.line(colours.SHADOW, 3.5, **{**place, "xref": "x domain"})
-            self.line(colours.CRITERIA[name], 2.0, name=name, **place)
+            self.line(colours.CRITERIA.get(name, colours.GREY), 2.0, name=name, **place)
             self.shapes[-1]["line"]["dash"] = f"{6 * (len(sharing) - turn)}px,{6 * turn + 4}px"
             centred = 0 if upright else (len(sharing) - 1) * LINE_LABEL / 2
             end = max(depth * layer_px - centred, end + LINE_LABEL)
@@ -141,5 +141,5 @@ class Canvas:
             else:
                 place = dict(x=1, xref="paper", xanchor="left", y=at, yshift=shift)
             self.write(
-                RULES[name].label, 11, None, **place
+                RULES[name].label if name in RULES else name, 11, None, **place
             )  # in the page's own text colour: the line's would be hard to read on one of the themes

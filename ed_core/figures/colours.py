@@ -111,12 +111,12 @@ def decades(values: np.ndarray, at_least: tuple[int, int], at_most: tuple[int, i
 
 
 def spread(values: np.ndarray, otherwise: tuple[int, int]) -> tuple[float, float]:
-    """Powers of ten around the middle 90 % of `values`, at steps of 1, 2 and 5, at least a factor of four apart: what a
+    """Powers of ten around `values` from their 5 % to their 90 % quantile, at steps of 1, 2 and 5, at least a factor of four apart: what a
     few cells hold must not take the colours from all others. `otherwise`: where no value is above 0."""
     held = values[np.isfinite(values) & (values > 0)]
     if not held.size:
         return float(otherwise[0]), float(otherwise[1])
-    low, high = np.log10(np.quantile(held, (0.05, 0.95)))
+    low, high = np.log10(np.quantile(held, (0.05, 0.9)))
     middle, apart = (low + high) / 2, np.log10(4) / 2
     low, high = min(low, middle - apart) + 1e-9, max(high, middle + apart) - 1e-9
     steps = np.log10([1, 2, 5, 10])

@@ -399,13 +399,15 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
     window, token = remembered.window("window", n, WINDOW), remembered.token(n)
     made, of = batch.complete("contributions"), reached.of if reached else ALL
     found = sinks.of_result(made) if made is not None else None
+    best = [one.best for one in reached.seen] if reached else []
+    answered = {"answer": max(best) - 1} if best and None not in best and max(best) else {}
 
     def view(panel: str, probe: str) -> View:
         return View(
             window=window,
             selected=token,
             answer_start=some.answer_start if some is not None else None,
-            depth_lines=reached.lines if reached else {},
+            depth_lines=reached.lines | answered if reached else {},
             uirevision=panel,
             control=control_model.result(batch, probe),
             control_name=control_model.name(),
