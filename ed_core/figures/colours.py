@@ -111,8 +111,9 @@ def decades(values: np.ndarray, at_least: tuple[int, int], at_most: tuple[int, i
 
 
 def spread(values: np.ndarray, otherwise: tuple[int, int]) -> tuple[float, float]:
-    """Powers of ten around `values` from their 5 % to their 90 % quantile, at steps of 1, 2 and 5, at least a factor of four apart: what a
-    few cells hold must not take the colours from all others. `otherwise`: where no value is above 0."""
+    """Powers of ten around `values` from their 5 % to their 90 % quantile, at steps of 1, 2 and 5, at least a factor of
+    four apart: what a few cells hold must not take the colours from all others. `otherwise`: where no value is above
+    0."""
     held = values[np.isfinite(values) & (values > 0)]
     if not held.size:
         return float(otherwise[0]), float(otherwise[1])

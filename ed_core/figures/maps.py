@@ -60,8 +60,8 @@ def contribution_norms(
 ) -> go.Figure:
     """How much each block adds, layers × tokens, colour by logarithm.
 
-    The colours reach from the 5 % to the 90 % quantile of the cells (whole decades while they fill), without the first token,
-    whose norm is huge in many models, and the sinks; `first_token` says whether the strip's mean counts it."""
+    The colours reach from the 5 % to the 90 % quantile of the cells (whole decades while they fill), without the first
+    token, whose norm is huge in many models, and the sinks; `first_token` says whether the strip's mean counts it."""
 
     def values(r: ProbeResult) -> np.ndarray:
         return values_of(r, measure, (r.n_layers, r.n_tokens))
