@@ -22,7 +22,7 @@ export function join(chart) {
   const { box } = chart;
   box.addEventListener('pointermove', (event) => point(chart, event));
   box.addEventListener('pointerdown', (event) => point(chart, event));
-  box.addEventListener('pointerleave', () => document.activeElement !== box && set(null));
+  box.addEventListener('pointerleave', () => known.byKey || set(null));
   box.addEventListener('keydown', (event) => key(chart, event));
   box.addEventListener('blur', () => set(null));
 }
@@ -44,6 +44,7 @@ export function redrawn(chart) {
 
 function point(chart, event) {
   const { along, box } = chart, full = box._fullLayout;
+  known.byKey = false;
   if (!along || !full?.xaxis) return;
   const { left, top } = box.getBoundingClientRect();
   const [x, y] = [event.clientX - left, event.clientY - top];
@@ -61,6 +62,7 @@ function key(chart, event) {
   if (event.key === 'Escape') return set(null);
   if (!along || !step || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
+  known.byKey = true;
   const columns = chart.box.data?.[0]?.z?.[0]?.length ?? 1;
   const at = known.at ?? { depth: along.n, n: along.n, token: null };
   const last = along.says?.at ?? columns - 1;
@@ -92,8 +94,10 @@ function mark(chart, at) {
     return;
   }
   chart.marks ??= ['ed-cursor-depth', 'ed-cursor-token'].map((name) => {
-    const one = box.querySelector(`.${name}`) ?? box.appendChild(document.createElement('div'));
+    const one = box.querySelector(`.${name}`) ?? document.createElement('div');
     one.className = name;
+    const above = [...box.querySelectorAll('.main-svg')].at(-1); // what hover says stands over the marks
+    above.parentNode.insertBefore(one, above);
     return one;
   });
   const [depth, token] = chart.marks, { l, r, t, h } = full._size;
