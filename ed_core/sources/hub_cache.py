@@ -41,7 +41,9 @@ def ensure_reachable(source: str, even_if_cached: bool = False) -> None:
     if constants.HF_HUB_OFFLINE or os.environ.get("TRANSFORMERS_OFFLINE") == "1":
         raise HubUnreachable(f"'{source}' is not in the local hub cache and offline mode is on; {hint}.")
     if error := _no_answer(urlparse(constants.ENDPOINT)):
-        raise HubUnreachable(f"'{source}' is not a local folder, and the model hub does not answer ({error}); {hint}.")
+        raise HubUnreachable(
+            f"'{source}' is not a local folder, and the model hub does not answer ({error}); {hint}."
+        )
 
 
 def _no_answer(address: ParseResult) -> str:
@@ -54,7 +56,7 @@ def _no_answer(address: ParseResult) -> str:
             socket.create_connection((address.hostname, address.port or 443), timeout=HUB_SECONDS).close()
             found.append("")
         except OSError as error:
-            found.append(str(error))
+            found.append(error.strerror or str(error))
 
     thread = threading.Thread(target=knock, daemon=True)
     thread.start()
