@@ -234,7 +234,9 @@ def test_maps_beside_each_other_have_one_scale(name, layers):
     first, other = (fig.data[0] for fig in both)
     assert (first.zmin, first.zmax, first.colorscale) == (other.zmin, other.zmax, other.colorscale)
     assert both[0].layout.xaxis2.range == both[1].layout.xaxis2.range, "the strips too"
-    assert first.zmin == min(t.zmin for t in alone) and first.zmax == max(t.zmax for t in alone)
+    if name != "ratio":  # whose colours are those of most cells, of both sides together
+        assert first.zmin == min(t.zmin for t in alone) and first.zmax == max(t.zmax for t in alone)
+    assert min(t.zmin for t in alone) <= first.zmin < first.zmax <= max(t.zmax for t in alone)
     for fig, before in zip(both, alone):
         np.testing.assert_array_equal(fig.data[0].z, before.z)
 

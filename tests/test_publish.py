@@ -63,7 +63,7 @@ def test_what_is_shipped_has_a_page_each_and_its_file(shipped):
     ids = {file.stem for file in Kept().files(Kept().shipped)}
     studies, cards = {"toys", "SmolLM2-135M-Instruct-on-GSM8K"}, list(map(pages.of_card, card.shipped()))
     assert (
-        len(cards) == 3
+        len(cards) == 4
         and len(ids) >= 9
         and files(shipped)
         == {

@@ -111,7 +111,7 @@ def parser() -> argparse.ArgumentParser:
     top.set_defaults(stopped="stopped.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     p = commands.add_parser("app", help="serve the pages")
-    p.add_argument("--port", type=whole(1, 65535), default=8501)
+    p.add_argument("--port", type=whole("--port", 1, 65535), default=8501)
     p.add_argument("--address", default="127.0.0.1", help="where to listen; read docs/deploy.md first")
     p.set_defaults(run=app)
     p = commands.add_parser("run", help="run probes over the prompts of a file and write one .npz")
@@ -142,7 +142,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--precision", default="auto", metavar="P", help="auto (unless given), fp32, bf16, fp16, int8 or 4bit"
     )
-    p.add_argument("--tokens", type=whole(1), default=64, help="length of the prompt")
+    p.add_argument("--tokens", type=whole("--tokens", 1), default=64, help="length of the prompt")
     p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
     p.add_argument(
         "--calibrate", action="store_true", help="measure this device's speed first (a second or two), and keep it"

@@ -31,7 +31,11 @@ def add(commands: Commands) -> None:
     _asks(p)
     p.add_argument("--claim", action="append", default=[], metavar="ID", help="one of them; all unless given")
     p.add_argument(
-        "--prompts", type=whole(-bounds.WHOLE), default=0, metavar="N", help="at most so many prompts for any of them"
+        "--prompts",
+        type=whole("--prompts", -bounds.WHOLE),
+        default=0,
+        metavar="N",
+        help="at most so many prompts for any of them",
     )
     p.add_argument("--out", required=True, metavar="FOLDER", help="what lies there is not computed anew")
     p.set_defaults(run=claims, stopped=RESUMED)
@@ -42,7 +46,7 @@ def add(commands: Commands) -> None:
     _asks(p)
     p.add_argument(
         "--prompts",
-        type=whole(-bounds.WHOLE),
+        type=whole("--prompts", -bounds.WHOLE),
         default=PROMPTS,
         metavar="N",
         help="prompts per measurement, balanced across levels (default: %(default)s)",
@@ -65,7 +69,9 @@ def _asks(p: argparse.ArgumentParser) -> None:
     p.add_argument("--precision", default="fp32", metavar="P", help="fp32 (unless given), bf16, fp16, int8 or 4bit")
     p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
     p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
-    p.add_argument("--seed", type=whole(-bounds.WHOLE), default=0, metavar="N", help="of the bootstrap over prompts")
+    p.add_argument(
+        "--seed", type=whole("--seed", -bounds.WHOLE), default=0, metavar="N", help="of the bootstrap over prompts"
+    )
     add_processes(p)
     p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
 

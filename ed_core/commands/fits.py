@@ -24,7 +24,7 @@ def add(commands: Commands) -> None:
     p = kinds.add_parser("affine", help="the affine lens: least squares from the stream at every depth to the last")
     p.add_argument(
         "--rank",
-        type=whole(-bounds.WHOLE),
+        type=whole("--rank", -bounds.WHOLE),
         metavar="R",
         help="keep the matrices to this rank, in half precision: small files",
     )
@@ -32,7 +32,7 @@ def add(commands: Commands) -> None:
     p = kinds.add_parser("jacobian", help="the Jacobian lens: how the last residual answers to changes, on average")
     p.add_argument(
         "--max-tokens",
-        type=whole(-bounds.WHOLE),
+        type=whole("--max-tokens", -bounds.WHOLE),
         default=JACOBIAN_TOKENS,
         metavar="N",
         help="read so many of a prompt's tokens",
@@ -44,7 +44,7 @@ def add(commands: Commands) -> None:
     p.add_argument("--other", required=True, metavar="B", help="the second model, with the same tokenizer")
     p.add_argument("--other-precision", metavar="P", help=SAME)
     p.add_argument("--other-control", default="", metavar="KIND", help="a twin in B's place: untrained or shuffled")
-    p.add_argument("--other-seed", type=whole(0), metavar="N", help="which twin of B (0 unless given)")
+    p.add_argument("--other-seed", type=whole("--other-seed", 0), metavar="N", help="which twin of B (0 unless given)")
     _of_all_kinds(p, "maps", ".npz")
     p = kinds.add_parser("replacement", help="within one model: the loss with each layer replaced by a linear map")
     _of_all_kinds(p, "replacement", ".npz")

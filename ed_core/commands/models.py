@@ -29,7 +29,7 @@ def how_to_open(p: argparse.ArgumentParser) -> None:
         metavar="KIND",
         help="a twin in the model's place: untrained (random weights) or shuffled (its layers in random order)",
     )
-    p.add_argument("--seed", type=whole(0), metavar="N", help="which twin (0 unless given)")
+    p.add_argument("--seed", type=whole("--seed", 0), metavar="N", help="which twin (0 unless given)")
 
 
 def opened_as(args: argparse.Namespace) -> ModelSpec:

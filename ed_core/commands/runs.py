@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import psutil
 
 from .. import bounds, disk
+from ..errors import ParameterError
 from ..runs import launch, queue
 from ..runs.execute import execute
 from ..runs.spec import Spec
@@ -22,12 +23,12 @@ STORED = "stopped; finished prompts are in the store, the same command goes on f
 RESUMED = "stopped; the same command goes on from what was finished."
 
 
-def whole(least: int, most: int = bounds.WHOLE) -> Callable[[str], int]:
+def whole(option: str, least: int, most: int = bounds.WHOLE) -> Callable[[str], int]:
     """The type of an option that is a whole number within bounds."""
 
     def read(text: str) -> int:
         if not re.fullmatch(r"-?[0-9]{1,12}", text) or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number from {least} to {most}")
+            raise ParameterError(f"{option} is {text[:40]}; expected {least} to {most}, a whole number.")
         return int(text)
 
     return read

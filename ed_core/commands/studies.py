@@ -59,7 +59,7 @@ def add(commands: Commands) -> None:
     )
     p.add_argument(
         "--limit",
-        type=whole(-bounds.WHOLE),
+        type=whole("--limit", -bounds.WHOLE),
         metavar="N",
         help="prompts of each set or level, in place of the paper's number",
     )
@@ -82,7 +82,7 @@ def add_processes(p: argparse.ArgumentParser) -> None:
     """The argument that says how many processes of this machine compute."""
     p.add_argument(
         "--processes",
-        type=whole(1, 1024),
+        type=whole("--processes", 1, 1024),
         default=1,
         metavar="N",
         help="so many processes of this machine compute, each with the models in its own memory: on a CPU one for "

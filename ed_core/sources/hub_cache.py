@@ -41,9 +41,7 @@ def ensure_reachable(source: str, even_if_cached: bool = False) -> None:
     if constants.HF_HUB_OFFLINE or os.environ.get("TRANSFORMERS_OFFLINE") == "1":
         raise HubUnreachable(f"'{source}' is not in the local hub cache and offline mode is on; {hint}.")
     if error := _no_answer(urlparse(constants.ENDPOINT)):
-        raise HubUnreachable(
-            f"'{source}' is not a local folder, and the model hub does not answer ({error}); {hint}."
-        )
+        raise HubUnreachable(f"'{source}' is not a local folder, and the model hub does not answer ({error}); {hint}.")
 
 
 def _no_answer(address: ParseResult) -> str:
