@@ -98,8 +98,9 @@ def test_on_a_phone_verdict_and_the_first_map_come_before_all_else(server, page)
 def test_nothing_moves_after_it_was_drawn(tmp_path, visitor):
     """Where the app is served with its style in the page itself: no figure's place by more than 20 px, on the first
     visit and on the second, which draws before the style would come; nor on a phone."""
-    page = visitor()
+    page, errors = visitor(), []
     page.add_init_script(f"addEventListener('DOMContentLoaded', {MOVES})")
+    page.on("console", lambda message: message.type == "error" and errors.append(message.text))
     with hosted(tmp_path) as app:
         for width, path, least in (
             (1440, "", 6),
@@ -114,7 +115,7 @@ def test_nothing_moves_after_it_was_drawn(tmp_path, visitor):
             page.locator(".st-key-run-row").wait_for()
             wait(page, lambda least=least: page.locator("[class*=st-key-box-] .js-plotly-plot").count() >= least)
             settled(page)
-            assert page.evaluate("window.moved") == {}, path
+            assert page.evaluate("window.moved") == {} and not errors, (path, errors)
 
 
 def test_what_was_typed_survives_a_reload_and_an_example_over_it(server, page):
