@@ -73,7 +73,7 @@ def test_a_token_is_chosen_and_a_page_left_by_keyboard_alone(server, page):
         if seen[-1] == "Selected token":
             break
     names = " ".join(seen)
-    assert all(word in names for word in ("Home", "Layer skip", "Prompt", "Run", "Link", "Details")), names
+    assert all(word in names for word in ("Intervene", "Case studies", "Prompt", "Run", "Link", "Details")), names
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")

@@ -100,7 +100,7 @@ def test_the_first_address_a_server_is_asked_for_is_loaded_once(tmp_path, browse
         tab, loads = browser.new_page(), []
         tab.on("load", lambda _: loads.append(tab.url))
         tab.goto(f"{app.address}/skip")
-        tab.get_by_role("heading", name="Layer skip").wait_for(timeout=60_000)
+        tab.get_by_role("heading", name="What breaks without it?").wait_for(timeout=60_000)
         tab.get_by_role("button", name="Run").wait_for(timeout=60_000)
         tab.wait_for_timeout(1500)
         assert len(loads) == 1 and tab.get_by_text("does not seem to exist").count() == 0

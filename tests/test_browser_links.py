@@ -13,17 +13,17 @@ from tools.bench.browser import serving
 pytestmark = pytest.mark.browser
 
 MODEL = "ed-demo-8"
-PAGES = {  # path: heading, a parameter of its own in the URL, how it shows
-    "": ("", "branch=mlp", ("radio", "MLP")),
+PAGES = {  # path: its tab, a parameter of its own in the URL, how it shows
+    "": ("All maps", "branch=mlp", ("radio", "MLP")),
     "contributions": ("Contributions", "measure=attn_cos", ("combobox", "Attention: direction")),
     "logit_lens": ("Logit lens", "shade=rank", ("radio", "rank of the output")),
-    "lenses": ("Lenses", "shade=jsd", ("radio", "Jensen–Shannon")),
-    "skip": ("Layer skip", "mode=future", ("radio", "later tokens")),
+    "lenses": ("Fitted lenses", "shade=jsd", ("radio", "Jensen–Shannon")),
+    "skip": ("Skip", "mode=future", ("radio", "later tokens")),
     "erase": ("Erase", "target=future", ("radio", "later tokens")),
     "gradients": ("Gradients", "nodes=65", ("spinbutton", "65")),
     "prune": ("Prune and exit", "prompts=bundled", ("radio", "Bundled prompts")),
-    "maps": ("Maps", "maps=within", ("radio", "Within one model")),
-    "audit": ("Precision audit", "precisions=fp32,bf16,int8", ("button", "int8")),
+    "maps": ("Linear maps", "maps=within", ("radio", "Within one model")),
+    "audit": ("Precisions", "precisions=fp32,bf16,int8", ("button", "int8")),
 }
 
 
@@ -40,8 +40,12 @@ def opened(tab, url: str) -> None:
     tab.get_by_role("button", name="Run").wait_for()
 
 
-def go(tab, name: str) -> None:
-    """Click in the navigation, and wait until the page has put its own parameters into the URL."""
+def go(tab, name: str, room: str = "") -> None:
+    """Click a room or a tab, of another `room` where one is named, and wait until the page has put its own parameters
+    into the URL."""
+    if room:
+        go(tab, room)
+    tab.keyboard.press("Escape")  # what is open stands over links
     before = path(tab)
     tab.get_by_role("link", name=name, exact=True).click()
     wait(tab, lambda: path(tab) != before and "model" in query(tab))
@@ -58,12 +62,17 @@ def shows(tab, role: str, name: str) -> bool:
 
 
 def options(tab) -> bool:
-    """Open Home's Options, where its own inputs stand; True, so that a condition may begin with it."""
+    """Open a page's Options, where it has some; True, so that a condition may begin with it."""
     button = tab.get_by_role("button", name="Options")
-    if path(tab) == "" and button.count() and not tab.get_by_role("radio", name="MLP").count():
+    if button.count() and button.get_attribute("aria-expanded") != "true":
         button.click()
         settled(tab)
     return True
+
+
+def computed_in(tab, precision: str) -> bool:
+    """Whether the model on top of the page is in this precision."""
+    return f"· {precision} ·" in tab.locator(".st-key-model-box").inner_text()
 
 
 def prompt(tab) -> str:
@@ -75,7 +84,7 @@ def test_the_first_links_of_two_visitors_to_a_fresh_server_open(visitor, tmp_pat
         tabs = [visitor() for _ in range(2)]
         for tab, name in zip(tabs, ("skip", "logit_lens")):
             tab.evaluate(f"setTimeout(() => location.assign('{fresh.address}/{name}?model={MODEL}'), 300)")
-        for tab, heading in zip(tabs, ("Layer skip", "Logit lens")):
+        for tab, heading in zip(tabs, ("What breaks without it?", "Where does this answer form?")):
             tab.get_by_role("heading", name=heading).wait_for()
             tab.get_by_role("button", name="Run").wait_for()
             settled(tab)
@@ -84,7 +93,7 @@ def test_the_first_links_of_two_visitors_to_a_fresh_server_open(visitor, tmp_pat
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_link_to_a_page_opens_in_a_fresh_session_and_after_a_reload(server, page, name):
-    heading, own, (role, shown) = PAGES[name]
+    title, own, (role, shown) = PAGES[name]
     opened(page, f"{server}/{name}?model={MODEL}&precision=bf16&example=copy-3-a&{own}")
     for _ in range(2):
         wait(page, lambda: options(page) and shows(page, role, shown))
@@ -92,8 +101,7 @@ def test_a_link_to_a_page_opens_in_a_fresh_session_and_after_a_reload(server, pa
             own in page.url.replace("%2C", ",") and query(page)["model"] == MODEL and query(page)["precision"] == "bf16"
         )
         assert name in ("prune", "audit", "maps") or wait(page, lambda: prompt(page).startswith("Copy"))
-        assert page.get_by_role("heading", name=heading).count() or not heading
-        page.locator("[data-testid=stSidebar]").get_by_text("Precision", exact=True).first.wait_for()
+        assert page.get_by_role("link", name=title, exact=True).count() and computed_in(page, "bf16")
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing is cut off"
         page.reload()
         page.get_by_role("button", name="Run").wait_for()
@@ -104,8 +112,14 @@ def test_what_all_pages_share_survives_a_page_change_and_the_rest_goes(server, p
         page,
         f"{server}/skip?model={MODEL}&precision=bf16&example=copy-3-a&control=shuffled&control_seed=5&mode=future&foreign=1",
     )
-    for name in ("Logit lens", "Home", "Contributions", "Sanity checks", "Prune and exit"):
-        go(page, name)
+    for way in (
+        ("Logit lens", "Prompt"),
+        ("Prompt",),
+        ("Contributions",),
+        ("Sanity checks", "Model"),
+        ("Prune and exit", "Intervene"),
+    ):
+        go(page, *way)
         assert {k: v for k, v in query(page).items() if k != "run"} == {
             "model": MODEL,
             "precision": "bf16",
@@ -113,7 +127,7 @@ def test_what_all_pages_share_survives_a_page_change_and_the_rest_goes(server, p
             "control": "shuffled",
             "control_seed": "5",
         }
-    go(page, "Layer skip")
+    go(page, "Skip")
     assert query(page)["mode"] == "future", "a page's own parameters come back with it"
 
 
@@ -122,14 +136,17 @@ def test_back_and_forward_take_one_step_to_a_page_as_it_was_left(server, page):
     options(page)
     page.get_by_role("radio", name="MLP").click()
     wait(page, lambda: query(page).get("branch") == "mlp")
-    go(page, "Layer skip")
+    go(page, "Intervene")
+    options(page)
     page.get_by_role("radio", name="later tokens").click()
     wait(page, lambda: query(page).get("mode") == "future")
-    go(page, "Logit lens")
+    go(page, "Erase")
     page.get_by_text("Look-ups", exact=True).click()
     wait(page, lambda: query(page).get("example", "").startswith("lookup"))
+    page.locator(".st-key-model-box button").first.click()
     page.get_by_role("radio", name="bf16").click()
     wait(page, lambda: query(page).get("precision") == "bf16")
+    page.keyboard.press("Escape")
     left = page.url
     for move, where, control in (
         (page.go_back, "skip", "later tokens"),
@@ -140,7 +157,7 @@ def test_back_and_forward_take_one_step_to_a_page_as_it_was_left(server, page):
         wait(
             page,
             lambda: (
-                path(page) == where and options(page) and shows(page, "radio", control) and shows(page, "radio", "auto")
+                path(page) == where and options(page) and shows(page, "radio", control) and computed_in(page, "fp32")
             ),
         )
         assert (
@@ -149,7 +166,7 @@ def test_back_and_forward_take_one_step_to_a_page_as_it_was_left(server, page):
     page.go_forward()
     wait(
         page,
-        lambda: path(page) == "logit_lens" and prompt(page).startswith("Look up") and shows(page, "radio", "bf16"),
+        lambda: path(page) == "erase" and prompt(page).startswith("Look up") and computed_in(page, "bf16"),
         20,
     )
     assert page.url == left
@@ -194,7 +211,7 @@ def test_a_link_to_a_controls_run_picks_the_control(server, page, visitor):
     assert query(page)["control"] == "untrained" and query(page)["control_seed"] == "3"
     fresh = visitor()
     opened(fresh, page.url)
-    wait(fresh, lambda: shows(fresh, "combobox", "Control: untrained twin"))
+    wait(fresh, lambda: options(fresh) and shows(fresh, "combobox", "Control: untrained twin"))
     assert fresh.get_by_label("Seed of the control").input_value() == "3"
 
 
@@ -229,7 +246,7 @@ def test_hostile_values_never_break_a_page(server, page, values):
         "device",
     )
     page.goto(f"{server}/skip?{urlencode(dict(zip(names, cycle(values))))}")
-    page.get_by_role("heading", name="Layer skip").wait_for()
+    page.get_by_role("heading", name="What breaks without it?").wait_for()
     page.get_by_text("parameter of the link was ignored").first.wait_for()
     settled(page)
     assert "owned" not in page.title() and page.locator("[data-testid=stException]").count() == 0
@@ -240,8 +257,8 @@ def test_two_pages_parameters_do_not_leak_into_the_other_when_clicked_through(se
     opened(page, f"{server}/?model={MODEL}&example=copy-3-a&branch=mlp")
     wait(page, lambda: options(page) and shows(page, "radio", "MLP"))
     for _ in range(4):
-        go(page, "Layer skip")
-        go(page, "Home")
+        go(page, "Intervene")
+        go(page, "Prompt")
     for _ in range(8):
         page.go_back()
         settled(page)

@@ -136,26 +136,24 @@ def test_a_gated_model_says_which_token_and_the_rest_goes_on(offered, page):
     page.get_by_role("button", name="Download").click()
     page.get_by_text("org/model is gated").wait_for()
     assert (
-        "HF_TOKEN" in page.locator("[data-testid=stSidebar]").inner_text()
+        "HF_TOKEN" in page.locator(".st-key-model-trouble").inner_text()
         and page.get_by_role("button", name="Run").is_disabled()
     )
+    page.locator(".st-key-model-box button").first.click()
     model = page.get_by_label("Model", exact=True)
     model.fill("ed-demo-8")
     model.press("Enter")
     wait(page, page.get_by_role("button", name="Run").is_enabled)
 
 
-def test_a_model_is_downloaded_cancelled_and_resumed_in_the_sidebar(offered, hub, home, page):
+def test_a_model_is_downloaded_cancelled_and_resumed_on_the_page(offered, hub, home, page):
     hub.gated, hub.slow = 0, 0.05
     page.goto(f"{offered}/contributions?model=org/model&precision=fp32")
     start = page.get_by_role("button", name="Download")
     start.wait_for()
-    assert (
-        page.get_by_role("button", name="Run").is_disabled()
-        and page.get_by_text("is not here yet: download it").count() == 1
-    )
+    assert page.get_by_role("button", name="Run").is_disabled() and page.get_by_text("is not here yet").count() == 1
     start.click()
-    page.locator("[data-testid=stSidebar]").get_by_role("button", name="Cancel").click()
+    page.locator(".st-key-model-trouble").get_by_role("button", name="Cancel").click()
     resume = page.get_by_role("button", name="Resume")
     resume.wait_for()
     assert page.get_by_text("of them here already").count() == 1
