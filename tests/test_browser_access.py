@@ -39,7 +39,7 @@ def test_axe_finds_nothing_serious_and_every_figure_tells_its_numbers(server, vi
 
     tab = visitor(color_scheme="light")
     tab.goto(f"{server}/{name}?token=3")
-    tab.locator(".st-key-run-row").wait_for()
+    tab.locator(".st-key-run-row").wait_for(state="attached")
     if name in FIGURES:
         wait(tab, lambda: tab.locator(".ed-chart").count())
     ground = None

@@ -205,8 +205,9 @@ def test_a_claim_says_what_the_command_line_writes(server, page, tmp_path):
     run.wait_for()
     settled(page)
     row = page.locator(".st-key-claims-table tr", has_text=one["title"])
-    assert row.locator("td").nth(1).inner_text() == "not run" and not plotted(page, f"claim-{claim}")
+    assert page.get_by_text("from its depth card").count() == 1, "on another set: what the model's card found"
     run.click()
+    wait(page, lambda: page.get_by_text("from its depth card").count() == 0)
     wait(page, lambda: "untrained twin" in plotted(page, f"claim-{claim}"))
     settled(page)
     verdict, here, _, twin = row.locator("td").all_inner_texts()[1:]

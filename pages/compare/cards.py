@@ -30,7 +30,8 @@ def main() -> None:
     common_link.say_troubles()
     remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})
     model = picker.required()
-    with st.expander(f"Make a card of {show.plain(model.name)}", icon=":material/add_chart:", expanded=not of(model)):
+    wide = not of(model) or remembered.value("cards.source") != "bundled"
+    with st.expander(f"Make a card of {show.plain(model.name)}", icon=":material/add_chart:", expanded=wide):
         wanted = form(model)
         if wanted:
             guard.fragment(lambda: run(wanted), run_panel.pause(wanted.run))()
