@@ -108,7 +108,7 @@ def _refused(requests: Collection[Request]) -> str:
 def _missing(spec: ModelSpec) -> str:
     if hub.is_here(spec):
         return ""
-    return f"{spec.name} is not here yet: download it first, in the box of the model."
+    return f"{spec.name} is not here yet: choose it on top of the page and download it there."
 
 
 def _too_large(spec: ModelSpec, found: estimate.Estimate | None, probes: Sequence[Probe], n_tokens: int) -> str:

@@ -151,12 +151,12 @@ class Page:
             show.picture(f"more-{i}", one, result, seen)
 
 
-def options(place, own: Iterable[Input] = ()):
+def options(place: running.Place, own: Iterable[Input] = ()):
     """A popover beside Run for what most people leave as it is; its label says how many of the page's `own` inputs are
     off their defaults."""
     changed = sum(one.value != one.default for one in own)
     label = f"Options ({changed} changed)" if changed else "Options"
-    return place[-1].popover(label, icon=":material/tune:", type="tertiary", key="options")
+    return place.row.popover(label, icon=":material/tune:", type="tertiary", key="options")
 
 
 def top_row(page: str, batch: running.Batch, with_control=None, **more):
@@ -261,7 +261,7 @@ def window(result: ProbeResult, seen: View, over_sinks: bool = False) -> None:
         inputs.COUNT_SINKS.draw(row.toggle, "Count the sinks (◆) in the means")
 
 
-def _ask_for_answer(spec: ModelSpec, place) -> None:
+def _ask_for_answer(spec: ModelSpec, place: running.Place) -> None:
     """This probe reads the answer's tokens: type one, or take what the model itself would write."""
     st.info(NO_ANSWER, icon=":material/help:")
     label, key = "Tokens of the model's continuation", "continuation.n_tokens"

@@ -6,8 +6,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from ed_core import settings
 from ed_core.errors import Cancelled, EffectiveDepthError, QueueFull
@@ -270,17 +272,23 @@ def _about(seconds: float) -> str:
     return f"about {max(seconds, 1):.0f} s" if seconds < 120 else f"about {duration(seconds)}"
 
 
-def row_begins():
-    """The place of a page's Run, Cancel and what else belongs to the question: whatever is drawn in it before `run_row`
+class Place(NamedTuple):
+    """Where a page's Run and Cancel stand, with what is said above them; what is drawn in the row before `run_row`
     stands behind the two."""
-    obstacle = (
-        st.empty()
-    )  # always there, so that Run keeps its place among the page's elements and is never drawn twice
+
+    obstacle: DeltaGenerator
+    buttons: DeltaGenerator
+    row: DeltaGenerator
+
+
+def row_begins() -> Place:
+    """Make that place."""
+    obstacle = st.empty()  # always there, so that Run keeps its place and is never drawn twice
     row = st.container(horizontal=True, vertical_alignment="center", key="run-row")
-    return obstacle, row.container(horizontal=True, width="content", key="run-buttons"), row
+    return Place(obstacle, row.container(horizontal=True, width="content", key="run-buttons"), row)
 
 
-def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, place=None):
+def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, place: Place | None = None):
     """Run and Cancel, side by side and always in the same `place` (`row_begins`); beside them how long it will take.
     What it takes stands in the box of the model; what cannot run here is said above Run, which is then off. Returns the
     row."""

@@ -14,7 +14,7 @@ from ed_core import settings
 from ed_core.cards import card, making
 from ed_core.claims import running as claims
 from ed_core.claims.record import Report
-from ed_core.errors import FitRefused, StudyError
+from ed_core.errors import EffectiveDepthError, FitRefused, StudyError
 from ed_core.fits import ENDING, Fit, checkpoint, measured
 from ed_core.fits import file as fit_files
 from ed_core.prompts import to_jsonl
@@ -143,6 +143,32 @@ def _claims(place: Path, changed: int) -> Report | None:
 def read_card(place: Path, changed: int) -> card.Card:
     """The card in a file that was written at a time."""
     return card.read(place)
+
+
+def cards() -> tuple[dict[str, tuple[Path, card.Card]], list[str]]:
+    """All cards by name, those made here first, and what is wrong with those that cannot be read."""
+    found: dict[str, tuple[Path, card.Card]] = {}
+    damaged = []
+    for file in (*card.made_here(), *card.shipped()):
+        try:
+            found.setdefault(card_name(file), (file, read_card(file, file.stat().st_mtime_ns)))
+        except (EffectiveDepthError, OSError) as error:
+            damaged.append(str(error))
+    return found, damaged
+
+
+def card_name(file: Path) -> str:
+    """A card's name in links: its folder's, of a shipped one its file's."""
+    return file.parent.name if file.name == card.FILE else file.stem
+
+
+def card_of(model: ModelSpec) -> card.Card | None:
+    """The card of these weights in this precision, on whatever prompts it is; None where there is none."""
+    for _, told in cards()[0].values():
+        of = told.model
+        if (of.content, of.precision, of.adapter) == (model.content_hash, model.precision, model.adapter):
+            return told
+    return None
 
 
 # ---------------------------------------------------------------- fits

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..types import MeasureSpec
 from .base import Probe, parameter
 from .description import Curve, Picture, Score, Shape, WritingMap
+from .lenses import divergence_limit, exit_confidence, late_begins
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,27 +56,9 @@ class Generation(Probe):
         label="Temperature",
     )
     seed: int = parameter(0, "of the draws, at a temperature above 0", low=0, label="Random seed")
-    threshold: float = parameter(
-        0.9,
-        "probability of the lens' best token at which a token would leave",
-        low=0.0,
-        high=1.0,
-        label="Exit confidence",
-    )
-    g: float = parameter(
-        0.5,
-        "divergence below which a token counts as settled, for the deep-thinking ratio",
-        low=0.0,
-        high=1.0,
-        label="Divergence limit",
-    )
-    rho: float = parameter(
-        0.85,
-        "where the late part begins, as a share of the depth",
-        low=0.0,
-        high=1.0,
-        label="“late” starts at (share of depth)",
-    )
+    threshold: float = exit_confidence("would leave")
+    g: float = divergence_limit()
+    rho: float = late_begins()
 
     name: ClassVar[str] = "generation"
     title: ClassVar[str] = "Writing"

@@ -8,7 +8,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,24 @@ def _per_depth(
     return MeasureSpec(name, ("depth", "pos"), unit, meaning, low, high, reduce="token_mean", title=title)
 
 
+def divergence_limit() -> Any:
+    """The parameter g of the deep-thinking ratio."""
+    meaning = "divergence below which a token counts as settled, for the deep-thinking ratio"
+    return parameter(0.5, meaning, low=0.0, high=1.0, label="Divergence limit")
+
+
+def late_begins() -> Any:
+    """Its parameter rho."""
+    label = "“late” starts at (share of depth)"
+    return parameter(0.85, "where the late part begins, as a share of the depth", low=0.0, high=1.0, label=label)
+
+
+def exit_confidence(leaves: str) -> Any:
+    """The threshold at which a token leaves, or would."""
+    meaning = f"probability of the lens' best token at which a token {leaves}"
+    return parameter(0.9, meaning, low=0.0, high=1.0, label="Exit confidence")
+
+
 @dataclass(frozen=True)
 class LogitLens(Probe):
     """The **logit lens** applies the model's own final norm and head to the residual stream at every depth: row l has l
@@ -46,20 +64,8 @@ class LogitLens(Probe):
     """
 
     k: int = parameter(5, "best tokens compared and listed", low=1, high=50, label="Best tokens compared")
-    g: float = parameter(
-        0.5,
-        "divergence below which a token counts as settled, for the deep-thinking ratio",
-        low=0.0,
-        high=1.0,
-        label="Divergence limit",
-    )
-    rho: float = parameter(
-        0.85,
-        "where the late part begins, as a share of the depth",
-        low=0.0,
-        high=1.0,
-        label="“late” starts at (share of depth)",
-    )
+    g: float = divergence_limit()
+    rho: float = late_begins()
 
     name: ClassVar[str] = "logit_lens"
     title: ClassVar[str] = "Logit lens"
@@ -292,13 +298,7 @@ class EarlyExit(Probe):
     threshold's probability, at the latest at the output. Agreement is whether it then says what the whole model would
     have said. No exit is trained here: the figures are what the model's own head makes of its own stream."""
 
-    threshold: float = parameter(
-        0.9,
-        "probability of the lens' best token at which a token leaves",
-        low=0.0,
-        high=1.0,
-        label="Exit confidence",
-    )
+    threshold: float = exit_confidence("leaves")
 
     name: ClassVar[str] = "early_exit"
     title: ClassVar[str] = "Early exit"

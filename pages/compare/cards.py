@@ -9,11 +9,10 @@ from ed_core import figures
 from ed_core.cards import card, page, words
 from ed_core.claims import running
 from ed_core.depth.criteria import OF_LENS, RULES
-from ed_core.errors import EffectiveDepthError
 from ed_core.types import ModelSpec
 from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, run_panel, show
 from ed_ui.inputs import choice, text
-from ed_ui.runs import Card, read_card
+from ed_ui.runs import Card, card_name, card_of, cards
 
 SOURCES = {"bundled": "A bundled set", "lines": "A file or pasted lines"}
 MOST = 500  # prompts
@@ -30,8 +29,8 @@ def main() -> None:
     common_link.say_troubles()
     remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})
     model = picker.required()
-    wide = not of(model) or remembered.value("cards.source") != "bundled"
-    with st.expander(f"Make a card of {show.plain(model.name)}", icon=":material/add_chart:", expanded=wide):
+    open_ = card_of(model) is None or remembered.value("cards.source") != "bundled"
+    with st.expander(f"Make a card of {show.plain(model.name)}", icon=":material/add_chart:", expanded=open_):
         wanted = form(model)
         if wanted:
             guard.fragment(lambda: run(wanted), run_panel.pause(wanted.run))()
@@ -60,22 +59,17 @@ def form(model: ModelSpec) -> Card | None:
     return Card(model, name, prompts) if name or prompts else None
 
 
-def of(model: ModelSpec) -> list[card.Card]:
-    """The cards of this model."""
-    return [told for _, told in known()[0].values() if told.model.name == model.name]
-
-
 def body(model: ModelSpec, wanted: Card | None) -> None:
     """What the model's card says, all cards side by side, and one of them whole; drawn again every second while one is
     made."""
-    found, damaged = known()
+    found, damaged = cards()
     for trouble in damaged:
         show.error(trouble)
     if not found:
         show.empty("No cards yet", TEACH, None, first=True)
         return
-    if own := of(model):
-        st.markdown(f"**{show.plain(words.headline(own[0]))}**")
+    if (own := card_of(model)) is not None:
+        st.markdown(f"**{show.plain(words.headline(own))}**")
     else:
         st.markdown(f"No card of {show.plain(model.name)} yet; those of other models:")
     side_by_side(found)
@@ -87,28 +81,12 @@ def run(wanted: Card) -> None:
 
     def ended() -> None:
         if wanted.found():
-            remembered.put({"cards.card": name_of(wanted.out / card.FILE)})
+            remembered.put({"cards.card": card_name(wanted.out / card.FILE)})
 
     label = f"Make the card of {show.plain(wanted.model.name)}{' again' if wanted.found() else ''}"
     run_panel.draw(wanted.run, "cards", {"cards": (label, wanted.begin)}, ended=ended)
     st.caption("The same from the command line:")
     st.code(wanted.command(), language="bash", wrap_lines=True)
-
-
-def known() -> tuple[dict[str, tuple[Path, card.Card]], list[str]]:
-    """All cards by name, those made here first, and what is wrong with those that cannot be read."""
-    found, damaged = {}, []
-    for file in (*card.made_here(), *card.shipped()):
-        try:
-            found.setdefault(name_of(file), (file, read_card(file, file.stat().st_mtime_ns)))
-        except (EffectiveDepthError, OSError) as error:
-            damaged.append(str(error))
-    return found, damaged
-
-
-def name_of(file: Path) -> str:
-    """A card's name in links: its folder's, of a shipped one its file's."""
-    return file.parent.name if file.name == card.FILE else file.stem
 
 
 def titled(told: card.Card) -> str:
@@ -173,7 +151,7 @@ def cut(one: card.Cut) -> str:
 
 def whole(found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None) -> None:
     """One card as it is shared, and its files."""
-    own = name_of(wanted.out / card.FILE) if wanted else ""
+    own = card_name(wanted.out / card.FILE) if wanted else ""
     first = next((name for name, (_, told) in found.items() if wanted and told.model.name == wanted.model.name), "")
     usual = own if own in found else first or next(iter(found))
     if remembered.value("cards.card") not in found:

@@ -1,21 +1,17 @@
 """Which published statements about depth hold for this model, on these prompts?"""
 
-import contextlib
 from collections.abc import Mapping
 
 import streamlit as st
 
 from ed_core import figures
-from ed_core.cards import card
 from ed_core.claims import CLAIMS, Claim, find, running
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ed_core.claims.finding import counted, standing
 from ed_core.claims.record import Found
-from ed_core.errors import EffectiveDepthError
-from ed_core.types import ModelSpec
 from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, run_panel, show
 from ed_ui.inputs import choice, text
-from ed_ui.runs import Claims, read_card
+from ed_ui.runs import Claims, card_of
 
 SOURCES = {"bundled": "A bundled set", "lines": "A file or pasted lines"}
 MOST = 500  # prompts
@@ -68,7 +64,7 @@ def body(wanted: Claims) -> None:
     }
     run_panel.draw(wanted.run, "claims", begin)
     by_id = {one.id: one for one in found.findings} if found else {}
-    if found is None and (told := of_card(wanted.model)) is not None:
+    if found is None and (told := card_of(wanted.model)) is not None and told.claims:
         by_id = {one.id: one for one in told.claims}
         stand = standing(told.claims)
         name = show.plain(f"{told.set.name} ({told.set.n} prompts)")
@@ -81,17 +77,6 @@ def body(wanted: Claims) -> None:
         st.markdown(f"**{of}** · {counted(found.findings)}{f' · {stand}' if stand else ''}")
     listed(by_id)
     detail(wanted, by_id)
-
-
-def of_card(model: ModelSpec) -> card.Card | None:
-    """The depth card of these weights in this precision, on whatever prompts it is; None where there is none."""
-    for file in (*card.made_here(), *card.shipped()):
-        with contextlib.suppress(EffectiveDepthError, OSError):
-            told = read_card(file, file.stat().st_mtime_ns)
-            of = told.model.content, told.model.precision, told.model.adapter
-            if told.claims and of == (model.content_hash, model.precision, model.adapter):
-                return told
-    return None
 
 
 def listed(found: Mapping[str, Found]) -> None:
