@@ -106,7 +106,7 @@ def maps(result: ProbeResult, seen: View) -> None:
     narrow = replace(seen, width_px=1100 // len(there), window=(first, last) if result.n_tokens > WINDOW else None)
     for place, one in zip(st.columns(len(there)), there, strict=True):
         lens = next(lens for lens, title in LENSES.items() if title == one.title)
-        caption = f"**{one.title}** · cells predict the next token; blank: as below"
+        caption = f"**{one.title}** · cells predict the next token"
         show.picture(f"map-{lens}", one, result, narrow, chosen, caption, place)
 
 
