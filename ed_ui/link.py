@@ -7,7 +7,8 @@ it was left. What is at its default is left out, and a prompt's text never enter
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from urllib.parse import urlencode, urlsplit
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import streamlit as st
 
@@ -17,8 +18,12 @@ from ed_ui.inputs import Input
 
 CARRIED = "Opens this view in a fresh session: model, prompt, parameters, and the run where it is stored here."
 NOT_CARRIED = (
-    "**Not the prompt**: a text never enters a link, and this one is neither bundled nor stored. Once it has run "
+    "Not the prompt: a text never enters a link, and this one is neither bundled nor stored. Once it has run "
     "alone, the link names the run."
+)
+
+_mount = st.components.v2.component(
+    "link", js=(Path(__file__).parent / "link.js").read_text("utf-8"), isolate_styles=False
 )
 
 # -------------------------------------------------------------------- reading
@@ -39,7 +44,7 @@ def arrived(page: str) -> bool:
     if moved:
         link.moved, link.values = True, {}
     link.cut, link.under_way = link.under_way, True
-    link.page, link.own, link.place = page, (), None
+    link.page, link.own = page, ()
     link.arrived = link.first or streamlit_edges.came_by_history() or (moved and bool(st.query_params))
     link.due = link.arrived or (link.due and not moved)
     return link.arrived
@@ -100,7 +105,6 @@ def put(values: Mapping[str, str]) -> None:
     before, link.values = link.values, dict(values) | carried(link.own)
     if not link.moved and (link.values != before or (link.under_way and st.query_params.to_dict() != link.values)):
         st.query_params.from_dict(link.values)
-    _show(link.values)
 
 
 def end_of_run() -> None:
@@ -111,21 +115,8 @@ def end_of_run() -> None:
     link.first = link.moved = link.under_way = link.due = False
 
 
-def address() -> str:
-    """The link to what is on the screen."""
-    link = state()
-    return f"{link.base}{link.page or ''}?{urlencode(link.values)}"
-
-
 def share(row) -> None:
-    """A button at the end of a row that shows the link to what is on the screen; `put` keeps it up to date, from within
-    a fragment too."""
-    state().place = row.popover("Link", icon=":material/link:", type="tertiary", key="share").empty()
-
-
-def _show(values: Mapping[str, str]) -> None:
-    if (place := state().place) is None:
-        return
-    with place.container():
-        st.code(address(), language=None, wrap_lines=True)
-        st.caption(CARRIED if {"run", "example"} & values.keys() and values.get("prompts") != "pasted" else NOT_CARRIED)
+    """A button at the end of a row that shows the link to what is on the screen. The browser reads it from its own
+    address: a part of a page that runs by itself cannot safely write into what stands outside of it."""
+    with row.popover("Link", icon=":material/link:", type="tertiary", key="share"):
+        _mount(key="share-link", data={"whole": CARRIED, "partly": NOT_CARRIED})

@@ -41,7 +41,6 @@ class Link:
     cut: bool = False  # the run before this one was cut short: the browser may not know what it set
     own: tuple[Any, ...] = ()  # the page's own inputs (`inputs.Input`)
     values: dict[str, str] = field(default_factory=dict)  # what the URL holds, or is to hold
-    place: DeltaGenerator | None = None  # where the page shows its link
     troubles: list[str] = field(default_factory=list)  # what the link asked for and did not get
 
 

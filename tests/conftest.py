@@ -181,6 +181,19 @@ def figures_made_anew(monkeypatch):
         monkeypatch.setattr(chart, "_shelf", type(chart._shelf)(chart.HELD, lambda ready: len(ready.json)))
 
 
+@pytest.fixture(autouse=True)
+def fragments_stay_inside(monkeypatch):
+    """A part of a page that runs by itself writes nowhere outside of itself: what Streamlit wraps around such words is
+    lost when that part begins again before it was sent, and the whole page ends in the browser."""
+    if "streamlit.delta_generator" in sys.modules:
+        from streamlit import delta_generator
+
+        def outside(dg, *_):
+            raise AssertionError(f"a fragment writes outside of itself, at {dg._cursor and dg._cursor.delta_path}")
+
+        monkeypatch.setattr(delta_generator, "_get_or_create_outside_wrapper", outside)
+
+
 @pytest.fixture
 def forks(monkeypatch):
     """Processes that the product starts with its own Python have the large libraries already (`prepared`)."""

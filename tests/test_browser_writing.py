@@ -60,8 +60,9 @@ def test_a_text_is_stopped_at_a_token_and_kept(slow, page, told):  # noqa: F811
     wait(page, lambda: "run=" in page.url and page.get_by_role("button", name="Stop here").count() == 0)
     settled(page)
     page.get_by_role("button", name="Options").click()
-    kept = int(page.get_by_label("Tokens", exact=True).input_value())
+    kept = int(page.url.split("n_tokens=")[1].split("&")[0])
     assert 0 < kept < 60
+    wait(page, lambda: page.get_by_label("Tokens", exact=True).input_value() == str(kept))
     wait(page, lambda: np.shape(plotted(page, "map").get("z")) == (9, kept))
     n = min(kept, 12)
     same(plotted(page, "map")["z"][:, :n], told["generation.jsd.0"][:, :n])
