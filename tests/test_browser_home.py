@@ -120,8 +120,8 @@ def test_nothing_moves_after_it_was_drawn(tmp_path, visitor):
 
 def test_what_was_typed_survives_a_reload_and_an_example_over_it(server, page):
     opened(page, f"{server}/?model={MODEL}&example=copy-3-a")
+    wait(page, lambda: boxes(page)[0].startswith("Copy:") and boxes(page)[1])
     example = boxes(page)
-    assert example[1]
     fill(page, "Prompt", "3 + 3 = ")
     wait(page, lambda: boxes(page) == ("3 + 3 = ", ""))
     page.get_by_role("button", name="Undo").click()

@@ -45,7 +45,7 @@ def same(found, expected) -> None:
 def test_writing_plots_what_the_command_line_writes(server, page, told):
     asked(page, f"{server}/writing?model={MODEL}&n_tokens=12&threshold=0.5")
     ran(page)
-    wait(page, lambda: plotted(page, "map") and plotted(page, "ratio"))
+    wait(page, lambda: np.isfinite(plotted(page, "map").get("z", np.nan)).all() and plotted(page, "ratio"))
     same(plotted(page, "map")["z"], told["generation.jsd.0"])
     same(plotted(page, "depths")["settles"], told["generation.settle_depth.0"])
     same(plotted(page, "depths")["would leave"], told["generation.exit_depth.0"])
