@@ -119,7 +119,7 @@ def opened(page, **query):
 def maps(test):
     from base64 import b64decode
     found = []
-    for chart in test.get("bidi_component"):
+    for chart in (one for one in test.get("bidi_component") if one.proto.bytes):
         z = json.loads(chart.proto.bytes)["figure"]["data"][0].get("z")
         if isinstance(z, dict):
             z = np.frombuffer(b64decode(z["bdata"]), z["dtype"]).reshape([int(n) for n in z["shape"].split(",")])
