@@ -151,8 +151,3 @@ def test_lines_stand_out_from_both_pages():
         colours.FAILED,
     ):
         assert min(contrast(colour, page) for page in (LIGHT, DARK)) >= 2, colour
-
-
-def test_letters_on_the_ruler_are_legible():
-    for letters, colour in zip(colours.ON_BAR, (colours.COMPOSING, colours.REFINING)):
-        assert contrast(letters, colour) >= 4.5, colour

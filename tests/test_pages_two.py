@@ -91,7 +91,12 @@ def test_a_model_beside_its_twin(stored, seconds):
     assert any("untrained twin" in i.value for i in test.info), "a control's note stands beside its numbers"
     assert not test.button(key="run.two").disabled and test.button(key="cancel.two").disabled
     ruler = next(c for c in charts(test) if "blocks A" in str(c))
-    assert {t["name"] for t in ruler["data"]} >= {"A cosine", "B cosine", "A kl", "B kl", "A overlap", "B overlap"}
+    marks = {t["name"] for t in ruler["data"]}
+    for side, results in (("A", stored), ("B", seconds["twin"])):
+        found = verdict.of_prompt(results["contributions"], results["logit_lens"])
+        expected = {n for n, mean in found.means.items() if mean.depth is not None}
+        expected |= {f"{n} rule" for n, c in found.criteria.items() if c.depth is not None}
+        assert expected and marks >= {f"{side} {name}" for name in expected}
 
 
 @pytest.mark.parametrize("model, other, control", [("small", "small", "untrained"), ("ed-demo-8", "ed-demo-16", None)])

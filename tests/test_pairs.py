@@ -12,8 +12,12 @@ from test_figures import HOSTILE, fake
 from ed_core import figures
 from ed_core.cases import export
 from ed_core.depth import among_others, side_by_side
+from ed_core.depth.answer import Seen
+from ed_core.depth.continuous import MeanDepth, Turn
 from ed_core.depth.criteria import Criterion
 from ed_core.depth.side_by_side import Pair, Side
+from ed_core.depth.verdict import Verdict
+from ed_core.depth.wording import Statement, Twins
 from ed_core.figures import View
 from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens, find
 from ed_core.results.aggregate import summarize
@@ -89,8 +93,8 @@ def test_curves_stand_on_relative_depth_only_where_depths_differ():
 def test_names_of_strangers_stay_text():
     fig = figures.pair_curves(pair([1, 2], [2, 1]), (HOSTILE[0], HOSTILE[2]))
     assert "<" not in fig.data[0].name and "<" not in fig.data[1].name
-    ruler = figures.pair_ruler(({}, {}), (2, 2), (HOSTILE[0], HOSTILE[2]))
-    assert all("<img" not in note.text and "<b>bold" not in note.text for note in ruler.layout.annotations)
+    told = figures.pair_ruler((None, None), (2, 2), (HOSTILE[0], HOSTILE[2])).to_json()
+    assert "<img" not in told and "<b>bold" not in told
 
 
 # ---------------------------------------------------------------- what differs, in words
@@ -302,40 +306,44 @@ def test_rows_that_failed_on_either_side_are_crossed_out():
 # ---------------------------------------------------------------- ruler, names, CSV
 
 
-def test_marks_stand_at_the_ratio_above_and_below_and_undefined_ones_are_hollow():
-    a = {
-        "cosine": Criterion("cosine", None, None, 8, reason="never <b>negative</b>"),
-        "kl": Criterion("kl", 3, 3, 8),
-        "overlap": Criterion("overlap", 1, None, 8),
-    }
-    b = {
-        "cosine": Criterion("cosine", 5, 5, 16),
-        "kl": Criterion("kl", None, None, 16, reason="no"),
-        "overlap": Criterion("overlap", 15, 15, 16),
-    }
+def judged(n, criteria, means, turn=None, cosine=None, unclear=()) -> Verdict:
+    """A verdict of `n` layers with these marks."""
+    said = {name: Statement("", name not in unclear, None, None) for name in criteria}
+    of = {name: Criterion(name, depth, depth, n) for name, depth in criteria.items()}
+    depths = {name: MeanDepth(name, depth, n) for name, depth in means.items()}
+    turned = None if turn is None else Turn(n, turn, -0.2, 0.3, 0.01, "")
+    seen = (Seen(2, "<b>", True, n // 2, n // 2, 5, n),)
+    curves = {} if cosine is None else {"cosine": np.asarray(cosine)}
+    return Verdict(of, curves, {}, said, depths, turned, seen, Twins())
+
+
+def test_both_verdicts_stand_at_their_share_of_the_depth_above_and_below_with_what_was_measured():
+    a = judged(8, {"cosine": None, "kl": 3, "overlap": 1}, {"kl": 2.0, "overlap": None}, 5, [-0.3] * 4 + [0.1] * 4)
+    b = judged(
+        16, {"cosine": 5, "kl": None, "overlap": 15}, {"kl": 12.0, "overlap": 8.0}, None, [0.7] * 16, ("cosine",)
+    )
     fig = figures.pair_ruler((a, b), (8, 16), ("x", "y"))
     marks = {t.name: t for t in fig.data if t.type == "scatter"}
-    assert (
-        marks["A kl"].x[0] == 0.5
-        and marks["B cosine"].x[0] == 6 / 16
-        and marks["B overlap"].x[0] == 1.0
-        and marks["A overlap"].x[0] == 0.25
-    )
+    places = {name: t.x[0] for name, t in marks.items()}
+    assert places == {
+        "A kl": 0.25, "A cosine": 6 / 8, "A answer": 0.5, "A kl rule": 0.5, "A overlap rule": 0.25,
+        "B kl": 0.75, "B overlap": 0.5, "B answer": 0.5, "B cosine rule": 6 / 16, "B overlap rule": 1.0,
+    }  # fmt: skip
     assert all((t.y[0] > 0) == name.startswith("A") for name, t in marks.items())
-    assert {t.marker.symbol for name, t in marks.items()} == {"circle", "circle-open", "diamond", "diamond-open"}
-    hollow = marks["A cosine"]
+    assert marks["A kl"].y[0] == marks["A kl rule"].y[0] == -marks["B kl"].y[0], "one row for each, mirrored"
     assert (
-        hollow.marker.symbol == "circle-open"
-        and "not defined" in hollow.text[0]
-        and "never &lt;b&gt;negative" in hollow.customdata[0]
+        marks["B cosine rule"].marker.symbol == "diamond-open" and "not clear" in marks["B cosine rule"].customdata[0]
     )
-    assert len(marks) == 6, "three criteria on each side, none averaged"
-    doubted = {t.name: t for t in figures.pair_ruler((a, b), (8, 16), ("x", "y"), ((), ("cosine",))).data}
-    assert doubted["B cosine"].marker.symbol == "diamond-open" and "not clear" in doubted["B cosine"].customdata[0]
-    assert marks["B cosine"].marker.symbol == "diamond"
-    waiting = figures.pair_ruler(({}, {}), (8, 16), ("x", "y"))
-    assert all((t.text[0][-1], t.mode) == ("…", "text") for t in waiting.data if t.type == "scatter"), "and no marks"
-    assert waiting.layout.height == fig.layout.height
+    assert marks["A kl rule"].marker.symbol == "diamond" and "ratio 0.5" in marks["A kl rule"].customdata[0]
+    assert "&lt;b&gt;" in marks["A answer"].customdata[0] and marks["A kl"].text == ("2.0",)
+    bars = {t.name: t for t in fig.data if t.type == "heatmap"}
+    assert list(bars) == ["blocks A", "blocks B"] and bars["blocks A"].z[0][0] == -0.3
+    assert {(t.zmin, t.zmax) for t in bars.values()} == {(-1.0, 1.0)}, "one colour scale, which holds B's 0.7"
+    for t, n in zip(bars.values(), (8, 16), strict=True):
+        assert t.x0 == 0.5 / n and t.dx == 1 / n and len(t.z[0]) == n, "each layer over its share of the depth"
+    waiting = figures.pair_ruler((None, None), (8, 16), ("x", "y"))
+    assert [t.name for t in waiting.data] == ["blocks A", "blocks B"], "no marks"
+    assert all(v is None for t in waiting.data for v in t.z[0]) and waiting.layout.height == fig.layout.height
 
 
 def test_labels_say_only_what_differs():

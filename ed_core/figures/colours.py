@@ -42,12 +42,6 @@ SEQUENTIAL = list(sequential.Viridis)  # sizes, and how sure the lens is
 DAMAGE = sample_colorscale(sequential.Inferno, np.linspace(0.12, 0.85, 11))  # what breaks; no page has its ends
 LETTERS = ("#000000", "#ffffff")  # on a cell: one of the two has a contrast of 4.58 or more on any colour
 DIVERGING = ["#0072B2", "#7FB2D6", "#DCDCDC", "#EBA16F", "#D55E00"]  # erases, neutral, strengthens
-COMPOSING, BETWEEN, REFINING, ON_BAR = (
-    DIVERGING[0],
-    "#8A8A8A",
-    DIVERGING[-1],
-    ("#FFFFFF", "#141414"),
-)  # the ruler, and letters on its two ends
 
 
 def colour_of(name: str) -> str | None:

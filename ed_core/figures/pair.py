@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import plotly.graph_objects as go
 
 from ..depth import side_by_side
-from ..depth.criteria import RULES, Criterion
+from ..depth.verdict import Verdict
 from ..types import ProbeResult
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, axis_title, log_ticks, whole_ticks
@@ -26,131 +26,43 @@ from .panel import (
     token_panel,
     without,
 )
-from .ruler import ROWS
+from .ruler import ROWS, Rows, bound
 from .skips import hatch
 from .text import escaped, number
 
 SYMBOLS, DASHES = ("circle", "diamond"), ("solid", "dash")
-PAIR_RULER_HEIGHT = 224
-RULE_ROWS = {name: row for name, row in ROWS.items() if name in RULES}
-BAR = 0.5  # half of the bar's height, in rows of the ruler
+PAIR_RULER_HEIGHT, PAIR_LEFT = 224, 78
+BAR = 0.52  # where a side's bar of layers lies, in rows from the middle
 CURVES, BARS = (0.3, 1.0), (0.0, 0.2)  # shares of the height: curves above, their difference below
-LABEL = 0.14  # of the width, that a ruler's label may take
 
 
 def pair_ruler(
-    verdicts: tuple[Mapping[str, Criterion], Mapping[str, Criterion]],
-    n_layers: tuple[int, int],
-    names: tuple[str, str],
-    unclear: tuple[Collection[str], Collection[str]] = ((), ()),
+    verdicts: tuple[Verdict | None, Verdict | None], n_layers: tuple[int, int], names: tuple[str, str]
 ) -> go.Figure:
-    """Both verdicts on one axis of relative depth: A's marks (circles) above its layers, B's (diamonds) below its own.
-    A mark stands at the criterion's ratio, `(ED + 1) / L`, the upper edge of the layer; one that is not defined is
-    hollow at the right end, its reason on hover; of one that is not computed yet there is the name alone. `names`: what
-    the sides are called, escaped here. `unclear`: criteria of each side whose variants differ; their marks are
-    hollow."""
-    canvas = Canvas(PAIR_RULER_HEIGHT, (8, 8, 4, 24), uirevision="pair-ruler")
-    for side, sign in enumerate((1, -1)):
-        _blocks(canvas, side_by_side.SIDES[side], n_layers[side], sign * BAR)
-        canvas.write(
-            f"<b>{side_by_side.SIDES[side]}</b> {escaped(names[side])}, {n_layers[side]} layers",
-            11,
-            colours.ON_BAR[0],
-            x=0,
-            xanchor="left",
-            xshift=4,
-            y=sign * BAR,
-        )
-        for name, row in RULE_ROWS.items():
-            _mark(canvas, side, name, sign * (row + BAR), verdicts[side], n_layers[side], name in unclear[side])
+    """Both verdicts on one axis of relative depth: A's marks above its bar of layers, B's below its own, in the rows
+    and with the marks of `depth_ruler`. Depth d stands at `d / L`, a papers' rule at its ratio, `(ED + 1) / L`. A bar
+    has the colours of the mean cosine that rule and turn read, both bars in one colour scale, and is plain without it;
+    a side that is not measured yet (None) has its bar alone. `names`: what the sides are called, escaped here."""
+    canvas = Canvas(PAIR_RULER_HEIGHT, (PAIR_LEFT, 8, 4, 24), uirevision="pair-ruler", width_px=1100)
+    curves = [None if found is None else found.curves.get("cosine") for found in verdicts]
+    shade = bound(*curves)
+    for i, sign in enumerate((1, -1)):
+        side, n, found = side_by_side.SIDES[i], n_layers[i], verdicts[i]
+        rows = Rows(canvas, n, True, sign * BAR, sign, f"{side} ", f"<b>{side}</b> {escaped(names[i])}<br>")
+        rows.bar(curves[i], shade)
+        rows.write(f"<b>{side}</b> {n} layers", sign * BAR)
+        for name in ROWS:
+            rows.name(name)
+            if found is not None:
+                rows.rule(name, found.criteria.get(name), said=found.statements.get(name))
+        if found is not None:
+            rows.leading(found.means, found.turn, found.seen)
     ticks = [0, 0.25, 0.5, 0.75, 1]
     canvas.layout["xaxis"] = dict(
         PLAIN, range=[0, 1.005], tickvals=ticks, ticktext=["0", "¼", "½ of the depth", "¾", "1"]
     )
-    canvas.layout["yaxis"] = dict(PLAIN, range=[-4.1, 4.1], visible=False)
+    canvas.layout["yaxis"] = dict(PLAIN, range=[-5.1, 5.1], visible=False)
     return canvas.figure()
-
-
-def _blocks(canvas: Canvas, side: str, n_layers: int, y: float) -> None:
-    """A side's layers; the gradient is a legend of the direction, not a measurement."""
-    scale = [[0, colours.COMPOSING], [0.5, colours.BETWEEN], [1, colours.REFINING]]
-    x = (np.arange(n_layers) + 0.5) / n_layers
-    look = dict(
-        zmin=0,
-        zmax=1,
-        colorscale=scale,
-        showscale=False,
-        xgap=1,
-        ygap=2,
-        hovertemplate=f"{side}: layer %{{customdata}} of {n_layers}<extra></extra>",
-    )
-    canvas.add(
-        "heatmap",
-        z=x[None],
-        x=x,
-        dx=1 / n_layers,
-        y=[y],
-        dy=2 * BAR,
-        name=f"blocks {side}",
-        customdata=np.arange(n_layers)[None],
-        **look,
-    )
-
-
-def _mark(
-    canvas: Canvas,
-    side: int,
-    name: str,
-    y: float,
-    criteria: Mapping[str, Criterion],
-    n_layers: int,
-    unclear: bool = False,
-) -> None:
-    verdict, colour, label = (
-        criteria.get(name),
-        colours.CRITERIA[name],
-        f"{side_by_side.SIDES[side]}: {RULES[name].label}",
-    )
-    if verdict is None or verdict.depth is None or verdict.ratio is None:
-        x, to, symbol = 1.0, "left", f"{SYMBOLS[side]}-open"
-        text = f"{label} not defined" if verdict else f"{label} …"
-        hover = f"{label}: {escaped(verdict.reason) if verdict else 'not computed yet'}"
-    else:
-        x, symbol, text = verdict.ratio, SYMBOLS[side], f"{label} {verdict.depth}"
-        to = (
-            "left"
-            if x > 1 - LABEL
-            or any(
-                c.ratio is not None and RULE_ROWS[n] > RULE_ROWS[name] and x < c.ratio < x + LABEL
-                for n, c in criteria.items()
-            )
-            else "right"
-        )
-        hover = (
-            f"<b>{text}</b> of {n_layers} layers, ratio {number(x)}<br>stable variant: "
-            f"{'not defined' if verdict.stable is None else verdict.stable}"
-        )
-        if unclear:
-            symbol, hover = f"{symbol}-open", f"{hover}<br>not clear: its variants differ"
-        canvas.line(colour, 2, x0=x, x1=x, y0=0, y1=y, opacity=0.75)
-    look = dict(
-        marker=dict(symbol=symbol, size=11, color=colour, line=dict(color=colour, width=2)),
-        textfont=dict(size=12),
-        cliponaxis=False,
-    )
-    words = dict(
-        text=[text], textposition=f"middle {to}", customdata=[hover], hovertemplate="%{customdata}<extra></extra>"
-    )
-    canvas.add(
-        "scatter",
-        x=[x],
-        y=[y],
-        mode="text" if verdict is None else "markers+text",
-        name=f"{side_by_side.SIDES[side]} {name}",
-        **words,
-        **look,
-        **STEADY,
-    )
 
 
 def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 300) -> go.Figure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
@@ -18,6 +19,7 @@ from .text import number, visible
 ANSWER = "answer"
 ROWS = {ANSWER: 4.0, "kl": 3.0, "overlap": 2.0, "cosine": 1.0}  # above the bar, which lies at 0
 NAMES = {ANSWER: ANSWER} | {name: rule.label for name, rule in RULES.items()}
+HALF = 0.4  # of the bar's height, in rows
 PUBLISHED_ROW = -0.62
 NUMBERS = 24  # layer numbers below the bar, at most
 LEFT = 58  # pixels for the rows' names
@@ -49,21 +51,15 @@ def depth_ruler(
     of the twins' mean depths. Rings: the mean depths of the prompt before (`ghost`), where their ratio falls here.
     Another model's published figure stands at `ratio * L - 1`."""
     canvas = Canvas(height, (LEFT, 8, 2, 22), uirevision="ruler", width_px=1100)
-    _bar(canvas, n_layers, cosine)
+    rows = Rows(canvas, n_layers)
+    rows.bar(cosine, bound(cosine))
     _published(canvas, published, n_layers)
-    for name, row in ROWS.items():
-        _name(canvas, name, row)
-        _twins(canvas, name, row, twins)
-        _ghost(canvas, name, row, ghost.get(name), n_layers)
-        _rule(canvas, name, row, criteria.get(name), bands.get(name), statements.get(name))
-    _answer(canvas, seen)
-    for name, mean in means.items():
-        if mean.depth is not None:
-            said = SETTLES.format(number(mean.depth), n_layers, NAMES[name])
-            _mark(canvas, name, mean.depth - 0.5, f"{mean.depth:.1f}", said, n_layers)
-    if turn is not None and turn.layer is not None:
-        said = f"layers turn from erasing to strengthening after layer {turn.layer} of {n_layers}"
-        _mark(canvas, "cosine", turn.layer + 0.5, f"turn {turn.layer}", said, n_layers)
+    for name in ROWS:
+        rows.name(name)
+        _twins(canvas, name, ROWS[name], twins)
+        _ghost(canvas, name, ROWS[name], ghost.get(name), n_layers)
+        rows.rule(name, criteria.get(name), bands.get(name), statements.get(name))
+    rows.leading(means, turn, seen)
     ticks = list(range(0, n_layers, tick_step(n_layers, NUMBERS)))
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n_layers - 0.5], tickvals=ticks, tickangle=0)
     canvas.layout["yaxis"] = dict(PLAIN, range=[-0.85, 4.6], visible=False)
@@ -71,99 +67,145 @@ def depth_ruler(
     return canvas.figure()
 
 
-def _bar(canvas: Canvas, n_layers: int, cosine: np.ndarray | None) -> None:
-    """The blocks, in the colours of the cosine map where there is a curve."""
-    values = np.full(n_layers, np.nan) if cosine is None else np.asarray(cosine, np.float64)
-    shade = colours.signed(colours.ceiling(values, (0.25, 0.5, 1.0)))
-    hover = [f"layer {i}" + (f"<br>mean cosine {number(v)}" if np.isfinite(v) else "") for i, v in enumerate(values)]
-    look = dict(zmin=shade.low, zmax=shade.high, colorscale=shade.colours, showscale=False, xgap=1)
-    canvas.add(
-        "heatmap",
-        z=[[v if np.isfinite(v) else None for v in values]],
-        y=[0],
-        dy=0.8,
-        name="blocks",
-        customdata=[hover],
-        hovertemplate="%{customdata}<extra></extra>",
-        **look,
-    )
-    for x in range(n_layers + 1):
-        canvas.line(colours.FAINT, 1, x0=x - 0.5, x1=x - 0.5, y0=-0.4, y1=0.4)
-    for y in (-0.4, 0.4):
-        canvas.line(colours.FAINT, 1, x0=-0.5, x1=n_layers - 0.5, y0=y, y1=y)
+def bound(*curves: np.ndarray | None) -> float:
+    """The end of the bar's colour scale that holds these curves of the cosine."""
+    found = [np.asarray(curve, np.float64) for curve in curves if curve is not None]
+    return colours.ceiling(np.concatenate(found) if found else np.full(1, np.nan), (0.25, 0.5, 1.0))
 
 
-def _name(canvas: Canvas, name: str, row: float) -> None:
-    """What a row is about, left of it."""
-    place = dict(xref="paper", x=0, xanchor="right", xshift=-6, y=row, yanchor="middle")
-    canvas.write(NAMES[name], 11, colours.CRITERIA.get(name), **place)
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one model's marks on a canvas, and its bar of layers around `centre`; the rows stand above it, or
+    below where `sign` is -1. `relative`: x is the share of the depth, d / L, and a rule's mark stands at its ratio, the
+    right edge of its layer; else x counts layers, depth d lies at `d - 0.5` and the mark on its layer. `side` begins
+    the traces' names, `called` what hovering says."""
 
+    canvas: Canvas
+    n_layers: int
+    relative: bool = False
+    centre: float = 0.0
+    sign: int = 1
+    side: str = ""
+    called: str = ""
 
-def _mark(canvas: Canvas, name: str, x: float, text: str, said: str, n_layers: int) -> None:
-    """A leading mark, with what is written beside it and a stem down to the bar."""
-    row, colour = ROWS[name], colours.CRITERIA.get(name, colours.GREY)
-    side = "left" if x > 0.9 * n_layers else "right"
-    canvas.line(colour, 1, x0=x, x1=x, y0=0.4, y1=row, opacity=0.6)
-    canvas.add(
-        "scatter",
-        x=[x],
-        y=[row],
-        mode="markers+text",
-        name=name,
-        text=[text],
-        textposition=f"middle {side}",
-        textfont=dict(size=11),
-        marker=dict(symbol="circle", size=10, color=colour, line=dict(color=colour, width=2)),
-        customdata=[said],
-        hovertemplate="%{customdata}<extra></extra>",
-        cliponaxis=False,
-        **STEADY,
-    )
+    def depth(self, depth: float | int) -> float:
+        """Where a depth stands on the x axis, 0 to L."""
+        return depth / self.n_layers if self.relative else depth - 0.5
 
+    def row(self, name: str) -> float:
+        return self.centre + self.sign * ROWS[name]
 
-def _answer(canvas: Canvas, seen: Sequence[Seen]) -> None:
-    """From where the answer, or the model's own next token, is the best guess for good; nothing where it is not."""
-    if not seen or any(one.best is None for one in seen):
-        return
-    best, last = max(((one.best, one) for one in seen if one.best is not None), key=lambda found: found[0])
-    what = f"{'answer' if last.given else 'next token'} {visible(last.token, 30)}"
-    said = f"{what}: the best guess for good from depth {best} of {last.n_layers}"
-    _mark(canvas, ANSWER, best - 0.5, "", said, last.n_layers)
+    def bar(self, cosine: np.ndarray | None, bound: float) -> None:
+        """The blocks, in the colours of the cosine map where there is a curve."""
+        values = np.full(self.n_layers, np.nan) if cosine is None else np.asarray(cosine, np.float64)
+        shade, wide = colours.signed(bound), self.depth(1) - self.depth(0)
+        hover = [
+            f"{self.called}layer {i}" + (f"<br>mean cosine {number(v)}" if np.isfinite(v) else "")
+            for i, v in enumerate(values)
+        ]
+        look = dict(zmin=shade.low, zmax=shade.high, colorscale=shade.colours, showscale=False, xgap=1)
+        self.canvas.add(
+            "heatmap",
+            z=[[v if np.isfinite(v) else None for v in values]],
+            x0=self.depth(0.5),
+            dx=wide,
+            y=[self.centre],
+            dy=2 * HALF,
+            name=f"blocks {self.side}".strip(),
+            customdata=[hover],
+            hovertemplate="%{customdata}<extra></extra>",
+            **look,
+        )
+        low, high = self.centre - HALF, self.centre + HALF
+        for i in range(self.n_layers + 1):
+            self.canvas.line(colours.FAINT, 1, x0=self.depth(i), x1=self.depth(i), y0=low, y1=high)
+        for y in (low, high):
+            self.canvas.line(colours.FAINT, 1, x0=self.depth(0), x1=self.depth(self.n_layers), y0=y, y1=y)
 
+    def write(self, text: str, y: float, colour: str | None = None) -> None:
+        """Text left of the rows."""
+        place = dict(xref="paper", x=0, xanchor="right", xshift=-6, y=y, yanchor="middle")
+        self.canvas.write(text, 11, colour, **place)
 
-def _rule(
-    canvas: Canvas,
-    name: str,
-    row: float,
-    verdict: Criterion | None,
-    band: tuple[int, int] | None,
-    said: Statement | None,
-) -> None:
-    """What the papers' rule gives, smaller and fainter than what leads; nothing where it gives no layer."""
-    if verdict is None or verdict.depth is None:
-        return
-    clear, colour = said is None or said.clear, colours.CRITERIA[name]
-    hover = f"the papers' {NAMES[name]} rule: layer {verdict.depth} of {verdict.n_layers}"
-    if said is not None:
-        hover += "" if clear else "<br>clear so far" if said.so_far else "<br>not clear"
-        band = band if said.low is None or said.high is None else (said.low, said.high)
-    if band:
-        hover += f"<br>rule, variants and other thresholds: {band[0]} to {band[1]}"
-        y = row - 0.38  # below the mark
-        canvas.line(colour, 2, name=f"{name} band", opacity=0.35, x0=band[0] - 0.4, x1=band[1] + 0.4, y0=y, y1=y)
-    canvas.add(
-        "scatter",
-        x=[verdict.depth],
-        y=[row],
-        mode="markers",
-        name=f"{name} rule",
-        marker=dict(symbol="diamond" if clear else "diamond-open", size=7, color=colour, line=dict(width=1.5)),
-        opacity=0.7,
-        customdata=[hover],
-        hovertemplate="%{customdata}<extra></extra>",
-        cliponaxis=False,
-        **STEADY,
-    )
+    def name(self, name: str) -> None:
+        """What a row is about."""
+        self.write(NAMES[name], self.row(name), colours.CRITERIA.get(name))
+
+    def leading(self, means: Mapping[str, MeanDepth], turn: Turn | None, seen: Sequence[Seen]) -> None:
+        """The answer's depth, the mean depths and the turn, each where there is one."""
+        self._answer(seen)
+        for name, mean in means.items():
+            if mean.depth is not None:
+                said = SETTLES.format(number(mean.depth), self.n_layers, NAMES[name])
+                self._mark(name, self.depth(mean.depth), f"{mean.depth:.1f}", said)
+        if turn is not None and turn.layer is not None:
+            said = f"layers turn from erasing to strengthening after layer {turn.layer} of {self.n_layers}"
+            self._mark("cosine", self.depth(turn.layer + 1), f"turn {turn.layer}", said)
+
+    def _answer(self, seen: Sequence[Seen]) -> None:
+        """From where the answer, or the model's own next token, is the best guess for good; nothing where it is not."""
+        if not seen or any(one.best is None for one in seen):
+            return
+        best, last = max(((one.best, one) for one in seen if one.best is not None), key=lambda found: found[0])
+        what = f"{'answer' if last.given else 'next token'} {visible(last.token, 30)}"
+        said = f"{what}: the best guess for good from depth {best} of {last.n_layers}"
+        self._mark(ANSWER, self.depth(best), "", said)
+
+    def _mark(self, name: str, x: float, text: str, said: str) -> None:
+        """A leading mark, with what is written beside it and a stem to the bar."""
+        row, colour = self.row(name), colours.CRITERIA.get(name, colours.GREY)
+        side = "left" if x > self.depth(0.9 * self.n_layers) else "right"
+        self.canvas.line(colour, 1, x0=x, x1=x, y0=self.centre + self.sign * HALF, y1=row, opacity=0.6)
+        self.canvas.add(
+            "scatter",
+            x=[x],
+            y=[row],
+            mode="markers+text",
+            name=f"{self.side}{name}",
+            text=[text],
+            textposition=f"middle {side}",
+            textfont=dict(size=11),
+            marker=dict(symbol="circle", size=10, color=colour, line=dict(color=colour, width=2)),
+            customdata=[f"{self.called}{said}"],
+            hovertemplate="%{customdata}<extra></extra>",
+            cliponaxis=False,
+            **STEADY,
+        )
+
+    def rule(
+        self,
+        name: str,
+        verdict: Criterion | None,
+        band: tuple[int, int] | None = None,
+        said: Statement | None = None,
+    ) -> None:
+        """What the papers' rule gives, smaller and fainter than what leads; nothing where it gives no layer."""
+        if verdict is None or verdict.depth is None or verdict.ratio is None:
+            return
+        clear, colour, row = said is None or said.clear, colours.CRITERIA[name], self.row(name)
+        hover = f"{self.called}the papers' {NAMES[name]} rule: layer {verdict.depth} of {verdict.n_layers}"
+        hover += f", ratio {number(verdict.ratio)}" if self.relative else ""
+        if said is not None:
+            hover += "" if clear else "<br>clear so far" if said.so_far else "<br>not clear"
+            band = band if said.low is None or said.high is None else (said.low, said.high)
+        if band:
+            hover += f"<br>rule, variants and other thresholds: {band[0]} to {band[1]}"
+            y = row - 0.38  # below the mark
+            low, high = (self.depth(band[0] + 0.1), self.depth(band[1] + 0.9))
+            self.canvas.line(colour, 2, name=f"{self.side}{name} band", opacity=0.35, x0=low, x1=high, y0=y, y1=y)
+        self.canvas.add(
+            "scatter",
+            x=[verdict.ratio if self.relative else verdict.depth],
+            y=[row],
+            mode="markers",
+            name=f"{self.side}{name} rule",
+            marker=dict(symbol="diamond" if clear else "diamond-open", size=7, color=colour, line=dict(width=1.5)),
+            opacity=0.7,
+            customdata=[hover],
+            hovertemplate="%{customdata}<extra></extra>",
+            cliponaxis=False,
+            **STEADY,
+        )
 
 
 def _twins(canvas: Canvas, name: str, row: float, twins: Twins) -> None:

@@ -122,9 +122,7 @@ def ruler(names, verdicts, of_side) -> None:
     if None in n_layers or not set(verdict.READS) <= set(of_side[0]):
         st.caption("No ruler: the three criteria are read from contributions and logit lens, and not both are shown.")
         return
-    found = tuple(v.criteria if v else {} for v in verdicts)
-    unclear = tuple([n for n, said in v.statements.items() if not said.clear] if v else () for v in verdicts)
-    fig = figures.pair_ruler(found, tuple(n_layers), names, unclear)
+    fig = figures.pair_ruler(tuple(verdicts), tuple(n_layers), names)
     told = " ".join(f"{side}: {v.sentence}" for side, v in zip(SIDES, verdicts, strict=True) if v)
     chart.draw("ruler-two", chart.made(fig), told or "Depth ruler of both sides: no verdict yet.")
 
@@ -136,8 +134,9 @@ SAME = {
     "parameters": "Both sides have the same parameters: change one of the second set.",
 }
 TEXTS = {
-    "Look for": "curves that take the same course at another relative depth. Marks of A stand above the ruler's layers "
-    "(circles), those of B below (diamonds); hollow: not clear.",
+    "Look for": "curves that take the same course at another relative depth. The ruler's bars are the layers in the "
+    "colours of the mean cosine, A's marks above, B's below: circles where the lens settles and the answer leads, "
+    "small diamonds what the papers' rules give, hollow where that is not clear.",
     "By construction": "Maps have one colour scale for both sides. A map of differences over tokens is drawn only "
     "where both sides have the same tokens; of models of different depth it has the shallower one's layers. Its middle "
     "colour is 0.",

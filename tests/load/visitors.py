@@ -92,6 +92,8 @@ class Visitor:
         if session.missed:
             self._wrong("error", f"{session.missed} messages by a hash that was never sent")
         for key, chart in session.elements(FIGURE):
+            if not chart.bytes:  # the link has words alone
+                continue
             if key not in OVER_TOKENS or self.looked.get(key) == (chart.bytes, self.text):
                 continue
             self.looked[key] = chart.bytes, self.text
