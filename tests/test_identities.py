@@ -127,6 +127,34 @@ def test_no_correct_model_is_refused(name, seeds):
             assert verify(opened(hf, precision)).failures() == [], (family, precision, seed)
 
 
+@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_processor_that_sums_more_rows_in_another_order_refuses_no_model(monkeypatch, precision, seed):
+    """Every product of several rows is added up in halves, as a processor with kernels by batch size may do: in bf16
+    the logits move, by up to more than one row's limit, and the model is right all the same."""
+    plain = torch.nn.functional.linear
+
+    def halved(x, weight, bias=None):
+        if x.dim() < 3 or x.shape[0] == 1:
+            return plain(x, weight, bias)
+        half = x.shape[-1] // 2
+        added = plain(x[..., :half], weight[:, :half]) + plain(x[..., half:], weight[:, half:])
+        return added if bias is None else added + bias
+
+    monkeypatch.setattr(torch.nn.functional, "linear", halved)
+    figures = verify(opened(random_hf("llama", seed=seed, num_hidden_layers=48), precision))
+    assert figures.failures() == [] and 0 < figures.batch <= figures.batch_limit
+    if precision == "bf16":
+        assert figures.batch > figures.miss_limit / 4, "the change of order is seen at all"
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+def test_rows_that_see_each_other_are_refused(precision):
+    hf = random_hf("qwen3")
+    naive.blocks_of(hf)[1].mlp.register_forward_hook(lambda module, args, out: out + 3 * (out.shape[0] - 1) * out)
+    assert "rows see each other" in refusal(opened(hf, precision))
+
+
 @pytest.mark.parametrize("exponent", [6, 7, 8])
 def test_a_wide_model_with_updates_near_rounding_is_accepted(exponent):
     """4096 wide, the slopes are sharp enough to see that additions below rounding are lost whole: those must not
@@ -324,7 +352,9 @@ def _one_key_short(n_tokens: int, start: int):
     return torch.ones(n_tokens - start, n_tokens, dtype=torch.bool).tril(start - 1)[None, None]
 
 
-@pytest.mark.parametrize("figure", ["miss", "slope_attn", "slope_mlp", "closure", "replay", "detour", "left_behind"])
+@pytest.mark.parametrize(
+    "figure", ["miss", "slope_attn", "slope_mlp", "closure", "replay", "batch", "detour", "left_behind"]
+)
 def test_a_figure_that_is_no_number_is_refused(model_of, figure):
     nan, found = float("nan"), verify(model_of("llama"))
     assert not found.failures()

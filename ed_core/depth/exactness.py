@@ -123,7 +123,7 @@ def logits(result: ProbeResult) -> Said:
     if bad:
         return Said(False, f"By hand the logits are not the model's own ({'; '.join(bad)}; limit {limit:.0e}).")
     told = "cannot be replayed without what stands before, so erasure computes whole sequences"
-    if values["suffix"] <= limit:
+    if values["suffix"] <= result.provenance["limits"].get("suffix", limit):
         told = f"can be replayed alone (error {_small(values['suffix'])})"
     errors = ", ".join(f"{name} {_small(values[name])}" for name, why in LIMITED.items() if why)
     return Said(

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..errors import EffectiveDepthError, IdentityFailed
-from .identities import MISS_LIMIT, SLOPE_LIMIT, Identities, miss, slopes
+from .identities import MISS_LIMIT, SLOPE_LIMIT, Identities, batch_limit, miss, slopes
 from .language_model import LanguageModel
 from .trace import Trace
 
@@ -41,7 +41,7 @@ def _measure(model: LanguageModel) -> Identities:
     limit = SLOPE_LIMIT[model.dtype]
     blocks = [(trace.resid[l], trace.attn_out[l], trace.mlp_out[l], trace.resid[l + 1]) for l in range(model.n_layers)]
     both = [slopes(*block, limit=limit, other=other) for block, other in zip(blocks, trace.other_out)]
-    replay, detour = replay_by_hand(model, trace, untouched)
+    replay, detour, batch = replay_by_hand(model, trace, untouched)
     mlp_moves = tuple(_mlp_moves(model, trace, layer) for layer in range(model.n_layers))
     return Identities(
         dtype=str(model.dtype).removeprefix("torch."),
@@ -57,6 +57,8 @@ def _measure(model: LanguageModel) -> Identities:
         mlp_moves=mlp_moves,
         miss_limit=MISS_LIMIT[model.dtype],
         slope_limit=limit,
+        batch=batch,
+        batch_limit=batch_limit(model.dtype, model.n_layers),
         suffix=suffix_by_hand(model, trace, untouched),
     )
 
@@ -77,11 +79,13 @@ def suffix_by_hand(model: LanguageModel, trace: Trace, untouched: Float[Tensor, 
     return off if off == off else None
 
 
-def replay_by_hand(model: LanguageModel, trace: Trace, untouched: Tensor) -> tuple[dict[int, float], float]:
-    """Misses of the logits (the last ones, as many as in `untouched`) by hand for batch 1 and 3, and of the detour: the
-    stream's tokens moved along by one at block 0."""
+def replay_by_hand(model: LanguageModel, trace: Trace, untouched: Tensor) -> tuple[dict[int, float], float, float]:
+    """Misses of the logits (the last ones, as many as in `untouched`) by hand for batch 1 and 3, against the model's
+    own of as many rows; of the detour, the stream's tokens moved along by one at block 0; and of the model's own three
+    rows against its one."""
     kept = untouched.shape[1]
     moved = trace.resid[0].roll(1, dims=1)
+    own = {1: untouched, 3: model.logits(trace.ids.repeat(3, 1), keep=kept)[:, -kept:]}
     replay, detour = {}, 0.0
     for batch in (1, 3):
         resid, elsewhere = trace.resid[0].repeat(batch, 1, 1), moved
@@ -89,10 +93,10 @@ def replay_by_hand(model: LanguageModel, trace: Trace, untouched: Tensor) -> tup
             if batch == 1:
                 *_, elsewhere = model.run_block(trace, layer, elsewhere)
             *_, resid = model.run_block(trace, layer, resid)
-        replay[batch] = relative(model.unembed(resid[:, -kept:]), untouched)
+        replay[batch] = relative(model.unembed(resid[:, -kept:]), own[batch])
         if batch == 1:
             detour = relative(model.unembed(elsewhere[:, -kept:]), model.logits_from(trace.ids, moved)[:, -kept:])
-    return replay, detour
+    return replay, detour, relative(own[3], untouched)
 
 
 def relative(logits: Tensor, expected: Tensor) -> float:

@@ -92,7 +92,7 @@ class Numerics(Probe):
             "mean",
         ),
         _logits("closure", "the last residual unembedded, against the model's own logits"),
-        _logits("replay", "layers called by hand, batch 1 and 3, against the model's own logits"),
+        _logits("replay", "layers called by hand, 1 and 3 rows, against the model's own logits of as many"),
         _logits("detour", "another stream at layer 0, by hand against the model itself"),
         _logits(
             "suffix",
@@ -104,8 +104,8 @@ class Numerics(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """Traced, by hand with 1 and 3 rows, the detour twice, two halves."""
-        return 8 * n_layers, n_tokens + 9 * min(KEPT, n_tokens)
+        """Traced, 3 rows at once, by hand with 1 and 3 rows, the detour twice, two halves."""
+        return 11 * n_layers, n_tokens + 12 * min(KEPT, n_tokens)
 
     def holds(self, shape: Shape) -> int:
         return 10 * shape.doubles  # a block's tensors
@@ -118,7 +118,8 @@ class Numerics(Probe):
         for spec in self.measures:
             record.allocate(spec.name, tuple(sizes[dim] for dim in spec.dims))
         limits = identities.MISS_LIMIT[model.dtype], identities.SLOPE_LIMIT[model.dtype]
-        record.provenance["limits"] = dict(zip(("miss", "slope"), limits))
+        rows = identities.batch_limit(model.dtype, n_layers)
+        record.provenance["limits"] = {"miss": limits[0], "slope": limits[1], "suffix": rows}
 
         def measure(layer: int, trace: Trace) -> None:
             record.write("resid_norm", layer, trace.resid[layer][0].double().norm(dim=-1))
@@ -132,7 +133,7 @@ class Numerics(Probe):
         record.write("resid_norm", n_layers, trace.resid[-1][0].double().norm(dim=-1))
         assert trace.logits is not None
         untouched = trace.logits[:, -KEPT:]
-        replay, detour = verify.replay_by_hand(model, trace, untouched)
+        replay, detour, _ = verify.replay_by_hand(model, trace, untouched)
         record.step(0.8)
         suffix = verify.suffix_by_hand(model, trace, untouched)
         closure = verify.relative(model.unembed(trace.resid[-1][:, -KEPT:]), untouched)
