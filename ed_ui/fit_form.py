@@ -34,10 +34,15 @@ def named(name: str) -> str:
     return own[name] if name in own else prompt_box.task_name(name.removesuffix("_worked")) + tail
 
 
-def prompts(page: str) -> list[Prompt]:
-    """The prompts to fit on; every fifth of them is held out."""
+def prompts(page: str, row) -> list[Prompt]:
+    """The prompts to fit on, chosen behind a click in the `row`; every fifth of them is held out. Pasted lines stand
+    below it."""
+    names = remembered.value(f"{page}.sets", [EXAMPLES]) or []
+    own = remembered.value(f"{page}.source", SOURCES[0]) != SOURCES[0]
+    said = "own" if own else named(names[0]) if len(names) == 1 else f"{len(names)} sets"
+    box = row.popover(f"Prompts: {said}", key=f"box-{page}-prompts")
     source = remembered.widget(
-        st.segmented_control,
+        box.segmented_control,
         "Prompts",
         f"{page}.source",
         SOURCES[0],
@@ -48,7 +53,7 @@ def prompts(page: str) -> list[Prompt]:
     if source != SOURCES[0]:
         return prompt_set.lines(MOST)
     about = dict(options=sets(), format_func=named, selection_mode="multi", help=ABOUT_SETS)
-    names = remembered.widget(st.pills, "Prompt sets", f"{page}.sets", [EXAMPLES], **about)
+    names = remembered.widget(box.pills, "Prompt sets", f"{page}.sets", [EXAMPLES], **about)
     if not names:
         st.info("No prompt set is chosen; choose at least one.", icon=":material/playlist_add:")
     found = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()] if EXAMPLES in names else []

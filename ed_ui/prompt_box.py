@@ -106,7 +106,7 @@ def boxes(side: str, label: str, answer: str, help_: tuple[str, str], bare: bool
     common = dict(default="", changed=edited)
     if bare:
         common |= dict(label_visibility="collapsed")
-        more = [dict(placeholder=label, height=80), dict(placeholder=answer)]
+        more = [dict(placeholder=label, height=68), dict(placeholder=answer)]
     else:
         more = [dict(help=help_[0], height=104), dict(help=help_[1])]
     remembered.widget(left.text_area, label, f"{side}text", **more[0], **common)
@@ -115,10 +115,11 @@ def boxes(side: str, label: str, answer: str, help_: tuple[str, str], bare: bool
 
 
 def draw() -> None:
-    """Prompt, answer and example pills, as most pages have them."""
+    """Prompt, answer and example pills, as most pages have them; how they are encoded at the pills' end."""
     with st.container(key="asked"):
-        draw_boxes(bare=True)
-        draw_examples()
+        boxes("", "Prompt", "Answer", ABOUT, bare=True)
+        with draw_examples():
+            _encoding()
 
 
 def draw_boxes(bare: bool = False) -> None:
@@ -127,8 +128,9 @@ def draw_boxes(bare: bool = False) -> None:
         _encoding()
 
 
-def draw_examples() -> None:
-    """Pills of tasks and the levels of the one chosen; the way back from what was put over something typed."""
+def draw_examples():
+    """Pills of tasks and the levels of the one chosen; the way back from what was put over something typed. Gives
+    their row."""
     known = examples()
     here = known.get(remembered.value("example", ""), {})
     row = st.container(horizontal=True, vertical_alignment="bottom", key="examples")
@@ -160,6 +162,7 @@ def draw_examples() -> None:
     if (undo := session.current().undo) is not None:
         look = {"icon": ":material/undo:", "type": "tertiary", "help": undo.why}
         row.button("Undo", key="undo", on_click=_undo, **look)
+    return row
 
 
 def _undoable(side: str, why: str) -> None:

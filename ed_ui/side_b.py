@@ -17,7 +17,7 @@ from ed_core.service.resolve import twin
 from ed_core.sources import controls, tokens
 from ed_core.sources.bundled import EXAMPLE, MODELS
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import common_link, downloads, inputs, link, pair_panel, picker, probe_page, prompt_box, remembered
+from ed_ui import common_link, downloads, inputs, link, pair_panel, picker, probe_page, prompt_box, remembered, show
 from ed_ui.inputs import Input, choice, number, of_probe, several, text
 from ed_ui.remembered import value
 
@@ -96,7 +96,7 @@ def write_link(runs: tuple[str, str]) -> None:
 
 def mode() -> str:
     """What differs between the sides, and the button that lets them change places."""
-    row = st.container(horizontal=True, vertical_alignment="center", key="form-two-mode")
+    row = st.container(horizontal=True, vertical_alignment="center", key="two-inputs")
     chosen = _one_of(row, "Compare", "two.mode", options=list(MODES), format_func=MODES.get)
     row.button(
         "Swap sides",
@@ -108,16 +108,17 @@ def mode() -> str:
     return chosen
 
 
-def sides(spec: ModelSpec) -> tuple[Side, Side]:
-    """Both sides, from this page's inputs: the chosen model on the prompt in the box, and side B. An
-    `EffectiveDepthError` says what is wrong with side B."""
+def sides(spec: ModelSpec, row) -> tuple[Side, Side]:
+    """Both sides, from this page's inputs: the chosen model on the prompt in the box, and side B, whose inputs are
+    behind clicks in the `row` beside Run, a second prompt below it. An `EffectiveDepthError` says what is wrong with
+    side B."""
     prompt, mode_ = prompt_box.prompt(), value("two.mode")
     if mode_ == "parameters":
-        mine, theirs = _parameters()
+        mine, theirs = _parameters(row)
         rest = {name: find(name)() for name in READS} if mine.name in READS else {}
         return Side(spec, prompt, rest | {mine.name: mine}), Side(spec, prompt, rest | {theirs.name: theirs})
-    there = (second_model(spec), prompt) if mode_ == "models" else (spec, _prompt())
-    probes = _probes((prompt, there[1]))
+    there = (second_model(spec, row), prompt) if mode_ == "models" else (spec, _prompt())
+    probes = _probes((prompt, there[1]), row)
     return Side(spec, prompt, probes), Side(*there, probes)
 
 
@@ -138,22 +139,25 @@ def differences(first: Side, other: Side) -> dict[str, bool]:
     return {name: expected(name) for name in first.probes}
 
 
-def second_model(spec: ModelSpec, of: str = "two") -> ModelSpec:
-    """The second model, from its own boxes: `of` a page, by the beginning of its inputs' names. An
-    `EffectiveDepthError` says why there is none."""
-    row = st.container(horizontal=True, vertical_alignment="bottom", key=f"form-{of}-model")
+def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
+    """The second model, from its own boxes behind a click in the `row`: `of` a page, by the beginning of its inputs'
+    names. An `EffectiveDepthError` says why there is none."""
+    name, kind = value(f"{of}.model") or "", value(f"{of}.control", NONE)
+    called = name + (f", {controls.KINDS[kind]}" if kind in controls.KINDS else "")
+    box = row.popover(f"B: {show.plain(called or 'choose a model')}", key=f"box-{of}-model")
     about = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
-    name = (remembered.widget(row.selectbox, "Model B", f"{of}.model", width=260, **about) or "").strip()
+    name = (remembered.widget(box.selectbox, "Model B", f"{of}.model", width=300, **about) or "").strip()
     precision = remembered.widget(
-        row.segmented_control,
+        box.segmented_control,
         "Model B: precision",
         f"{of}.precision",
         options=picker.PRECISIONS,
         required=True,
         help=picker.ABOUT_PRECISION,
     )
+    box = box.container(horizontal=True, vertical_alignment="bottom")
     kind = remembered.widget(
-        row.selectbox,
+        box.selectbox,
         "Model B: control",
         f"{of}.control",
         options=(NONE, *controls.KINDS),
@@ -162,7 +166,7 @@ def second_model(spec: ModelSpec, of: str = "two") -> ModelSpec:
         help=CONTROL,
     )
     limits = dict(min_value=0, max_value=controls.MOST)
-    seed = remembered.widget(row.number_input, "Seed", f"{of}.control.seed", width=130, disabled=kind == NONE, **limits)
+    seed = remembered.widget(box.number_input, "Seed", f"{of}.control.seed", width=130, disabled=kind == NONE, **limits)
     found = picker.chosen(name, precision, spec.device)
     # one download is offered at a time
     if found.missing is not None and picker.current().missing is None:
@@ -200,25 +204,25 @@ def _picked() -> None:
         prompt_box.pick(example, "two.")
 
 
-def _parameters() -> tuple[Probe, Probe]:
+def _parameters(row) -> tuple[Probe, Probe]:
     """One probe with two sets of parameters: the first is what its own page holds."""
-    row = st.container(horizontal=True, key="form-two-probe")
-    chosen = _one_of(row, "Probe", "two.probe", options=list(COMPARED), format_func=lambda n: find(n).title)
-    st.caption("First set: as on this probe's own page")
-    mine = probe_page.form(find(chosen))
-    st.caption("Second set")
-    return mine, probe_page.form(find(chosen), prefix="two.")
+    box = row.popover(f"Measure: {find(value('two.probe')).title}", key="box-two-probe")
+    chosen = _one_of(box, "Probe", "two.probe", options=list(COMPARED), format_func=lambda n: find(n).title)
+    first = row.popover("A: first set", key="box-two-first")
+    first.caption("As on this probe's own page")
+    mine = probe_page.form(find(chosen), row=first)
+    return mine, probe_page.form(find(chosen), row=row.popover("B: second set", key="box-two-second"), prefix="two.")
 
 
 def _one_of(row, label: str, key: str, **more) -> str:
     return remembered.widget(row.segmented_control, label, key, required=True, label_visibility="collapsed", **more)
 
 
-def _probes(prompts: tuple[Prompt, Prompt]) -> dict[str, Probe]:
+def _probes(prompts: tuple[Prompt, Prompt], row) -> dict[str, Probe]:
     """The chosen probes, with their defaults; those that read an answer only where both sides have one."""
-    row = st.container(horizontal=True, vertical_alignment="center", key="form-two-probes")
+    box = row.popover(f"Measures ({len(value('two.probes'))})", key="box-two-probes")
     names = remembered.widget(
-        row.pills,
+        box.pills,
         "Measures",
         "two.probes",
         options=list(COMPARED),
@@ -229,7 +233,7 @@ def _probes(prompts: tuple[Prompt, Prompt]) -> dict[str, Probe]:
     chosen = {name: find(name)() for name in COMPARED if name in names}
     mute = [probe for probe in chosen.values() if any(lacks_answer(probe, prompt) for prompt in prompts)]
     if mute:
-        row.caption(f"{' and '.join(p.title for p in mute)} left out: an answer is needed on both sides.")
+        box.caption(f"{' and '.join(p.title for p in mute)} left out: an answer is needed on both sides.")
     found = {name: probe for name, probe in chosen.items() if probe not in mute}
     if not found:
         raise ParameterError("No measure is chosen; choose at least one.")

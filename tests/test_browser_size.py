@@ -76,9 +76,11 @@ def test_the_audit_page_plots_what_the_command_line_writes(server, audited, page
     page.goto(f"{server}/audit?model=ed-demo-8")
     run = page.get_by_role("button", name="Run")
     run.wait_for()
+    page.get_by_role("button", name="fp32, bf16").click()
     for name in ("int8", "4bit"):
-        page.locator(".st-key-form-audit").get_by_text(name, exact=True).click()
+        page.get_by_test_id("stPopoverBody").get_by_text(name, exact=True).click()
         settled(page)
+    page.keyboard.press("Escape")
     fill(page, "Prompt", TEXT)
     fill(page, "Answer", ANSWER)
     wait(page, run.is_enabled)

@@ -21,8 +21,9 @@ def page() -> None:
     common_link.say_troubles()
     if not (prompts := prompt_set.choose()):
         return
+    place = running.row_begins()
     spec = picker.required()
-    plan = audit.plan(in_precisions(spec, precisions(spec)), prompts)
+    plan = audit.plan(in_precisions(spec, precisions(spec, place.row)), prompts)
     known = prompt_set.run_when(spec, prompts)
     requests = {
         f"{name}.{request.probe}.{i % len(prompts)}": request
@@ -30,24 +31,27 @@ def page() -> None:
         for i, request in enumerate(of_one)
     }
     batch = running.batch("audit", requests)
-    probe_page.top_row("audit", batch, **known)
+    probe_page.top_row("audit", batch, place=place, **known)
     common_link.write()
     live.follow(batch, panels, list(plan), len(prompts))
     with st.expander("The same from the command line"):
         command(spec, list(plan), prompts)
 
 
-def precisions(spec) -> list[str]:
-    """Which ones are held against each other; at first those that fit."""
+def precisions(spec, row) -> list[str]:
+    """Which ones are held against each other, chosen behind a click in the `row`; at first those that fit."""
     try:
         default = estimate.fitting(sizes.read(specs.config_of(spec)), running.free(spec.device), device=spec.device)
     except EffectiveDepthError:
         default = []
+    first = default if len(default) > 1 else list(WIDEST_FIRST[-2:])
+    held = remembered.value("audit.precisions", first) or first
+    box = row.popover(", ".join(name for name in CHOICES if name in held) or "Precisions", key="box-audit-precisions")
     chosen = remembered.widget(
-        st.container(horizontal=True, key="form-audit").pills,
+        box.pills,
         "Precisions",
         "audit.precisions",
-        default if len(default) > 1 else list(WIDEST_FIRST[-2:]),
+        first,
         options=CHOICES,
         selection_mode="multi",
         help=CHOOSE,

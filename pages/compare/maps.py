@@ -34,7 +34,7 @@ def page() -> None:
     link.own(PARAMETERS)
     common_link.say_troubles()
     remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})
-    row = st.container(horizontal=True, key="form-maps")
+    row = st.container(horizontal=True, vertical_alignment="center", key="maps-inputs")
     kind = remembered.widget(
         row.segmented_control,
         "What is mapped",
@@ -45,8 +45,8 @@ def page() -> None:
         required=True,
         label_visibility="collapsed",
     )
-    models = chosen_models(kind)
-    prompts = fit_form.prompts("maps")
+    models = chosen_models(kind, row)
+    prompts = fit_form.prompts("maps", row)
     common_link.write()
     if prompts:
         wanted = Fitted(models, distinct(prompts))
@@ -54,13 +54,13 @@ def page() -> None:
     opened()
 
 
-def chosen_models(kind: str) -> tuple[ModelSpec, ...]:
+def chosen_models(kind: str, row) -> tuple[ModelSpec, ...]:
     a = picker.required()
     if kind == "within":
         return (a,)
     if not remembered.value("maps.model"):
         remembered.put(side_b.first_model("maps"))
-    return a, side_b.second_model(a, "maps")
+    return a, side_b.second_model(a, row, "maps")
 
 
 def body(wanted: Fitted) -> None:

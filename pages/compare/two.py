@@ -18,7 +18,8 @@ def page() -> None:
     side_b.open_link()
     mode = side_b.mode()
     prompt_box.draw()
-    both = side_b.sides(picker.required())
+    place = running.row_begins()
+    both = side_b.sides(picker.required(), place.row)
     batch = running.batch(
         "two",
         {
@@ -32,7 +33,7 @@ def page() -> None:
         st.info(SAME[mode], icon=":material/compare_arrows:")
         return
     n_tokens = max((len(t) for t in side_b.previews(*both) if t), default=None)
-    probe_page.top_row("two", batch, n_tokens=n_tokens)
+    probe_page.top_row("two", batch, n_tokens=n_tokens, place=place)
     live.follow(batch, panels, both)
     with st.expander("What is compared, exactly"):
         st.markdown(f"{side_by_side.__doc__}\n\n{pair_panel.RELATIVE}")

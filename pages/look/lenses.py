@@ -175,7 +175,7 @@ def fit_one() -> None:
             required=True,
         )
         st.caption(COSTS[kind])
-        prompts = fit_form.prompts("lens-fit")
+        prompts = fit_form.prompts("lens-fit", st.container(horizontal=True))
         if prompts:
             wanted = Fitted((spec,), distinct(prompts), kind)
             guard.fragment(lambda: fitting(wanted), run_panel.pause(wanted.run))()
