@@ -37,10 +37,17 @@ class Chart {
     const look = this.look();
     if (text === this.text && look === this.seen) return;
     [this.text, this.seen] = [text, look];
-    const { alt, clickable, figure } = JSON.parse(text);
+    const { alt, clickable, figure, over } = JSON.parse(text);
     Object.assign(this, { figure, clickable });
     this.box.setAttribute('aria-label', alt);
     this.soon();
+    if (over) (this.upper ??= new Upper(this.box.parentNode)).show(over);
+    else this.layLess();
+  }
+
+  layLess() {
+    this.upper?.end();
+    this.upper = null;
   }
 
   soon() {
@@ -101,11 +108,57 @@ class Chart {
 
   async end() {
     waiting.delete(this);
+    this.layLess();
     leave(this);
     this.resized.disconnect();
     this.figure = null;
     await this.drawn; // plotly must not lose a figure that it draws
     (await plotly).purge(this.box);
+  }
+}
+
+// A second figure of the same size over the first, right of a line that is dragged or moved by the arrow keys.
+class Upper {
+  constructor(parent) {
+    const make = (name) => parent.appendChild(Object.assign(document.createElement('div'), { className: name }));
+    this.parent = parent;
+    this.chart = new Chart(make('ed-upper'));
+    this.line = make('ed-divider');
+    for (const [name, value] of Object.entries({ role: 'slider', tabindex: 0, 'aria-label': 'Divider: A on the left, B on the right', 'aria-valuemin': 0, 'aria-valuemax': 100 }))
+      this.line.setAttribute(name, value);
+    parent.classList.add('ed-laid');
+    this.line.addEventListener('pointerdown', (event) => this.line.setPointerCapture(event.pointerId));
+    this.line.addEventListener('pointermove', ({ pointerId, clientX }) => {
+      const { left, width } = parent.getBoundingClientRect();
+      if (this.line.hasPointerCapture(pointerId)) this.to((100 * (clientX - left)) / width);
+    });
+    this.line.addEventListener('keydown', (event) => {
+      const to = { ArrowLeft: this.at - 1, ArrowRight: this.at + 1, PageDown: this.at - 10, PageUp: this.at + 10, Home: 0, End: 100 }[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      this.to(to);
+    });
+  }
+
+  // At first the line stands in the middle of the map.
+  show(figure) {
+    this.chart.show(JSON.stringify(figure));
+    if (this.at !== undefined) return;
+    const { margin: { l, r }, xaxis: { domain: [from, to] = [0, 1] } } = figure.figure.layout, width = this.parent.clientWidth;
+    this.to((100 * (l + ((width - l - r) * (from + to)) / 2)) / width);
+  }
+
+  to(percent) {
+    this.at = Math.min(100, Math.max(0, percent));
+    this.parent.style.setProperty('--ed-at', `${this.at}%`);
+    this.line.setAttribute('aria-valuenow', Math.round(this.at));
+  }
+
+  end() {
+    this.parent.classList.remove('ed-laid');
+    this.chart.end();
+    this.chart.box.parentNode.remove();
+    this.line.remove();
   }
 }
 

@@ -87,10 +87,16 @@ def made(figure: BaseFigure) -> Ready:
     return Ready(sent, layout["height"], layout.get("meta", {}).get("width_px", 0), describe_curves(figure, ""))
 
 
-def draw(key: str, ready: Ready, alt: str, clickable: bool = False) -> list[int] | None:
+def draw(
+    key: str, ready: Ready, alt: str, clickable: bool = False, over: tuple[Ready, str] | None = None
+) -> list[int] | None:
     """Draw a figure here; `alt` says what it shows to those who cannot see it. Returns row and column of the cell
-    of its heatmap that was clicked just now, or that cell's own `customdata`, if it is `clickable`."""
+    of its heatmap that was clicked just now, or that cell's own `customdata`, if it is `clickable`. `over`: a second
+    figure of the same size, with its own words, which lies over it right of a line that can be dragged."""
     told = json.dumps({"alt": alt, "clickable": clickable}).encode()
-    sent = told[:-1] + b', "figure": ' + ready.json + b"}"
+    sent = told[:-1] + b', "figure": ' + ready.json
+    if over is not None:
+        sent += b', "over": ' + json.dumps({"alt": over[1]}).encode()[:-1] + b', "figure": ' + over[0].json + b"}"
+    sent += b"}"
     # the height at once, so that nothing moves when it is drawn
     return _mount(key=key, data=sent, height=ready.height, on_clicked_change=lambda: None).clicked

@@ -177,3 +177,4 @@ LENSES_SHADE = choice("shade", "lenses.shade", "probability", OF_LENSES, "Shade"
 MAXIMUM = -1
 BOUNDARY = number("boundary", "skip.boundary", MAXIMUM, 0, 10**6, int, "Effects seen behind")
 SWAPPED = flag("swapped", "two.swapped", False)
+OVERLAID = flag("overlaid", "two.overlaid", False, "One map over the other")

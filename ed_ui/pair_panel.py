@@ -19,7 +19,7 @@ from ed_core.probes import find
 from ed_core.probes.description import Picture
 from ed_core.types import ProbeResult
 from ed_ui import probe_page, show
-from ed_ui.inputs import BRANCHES, COUNT_SINKS
+from ed_ui.inputs import BRANCHES, COUNT_SINKS, OVERLAID
 
 WINDOW = 48  # tokens; more get a slider
 CURVE_HEIGHT, MAP_HEIGHT = 300, 400
@@ -66,7 +66,9 @@ def _along(name: str, dim: str) -> bool:
 
 def inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]) -> None:
     """The inputs that say which of a probe's measures the maps show, and which tokens."""
-    if not any(map(over_tokens, names)):
+    some = [next((r for r in of_side if r is not None), None) for of_side in results]
+    laid = None not in some and alike(*some)
+    if not any(map(over_tokens, names)) and not laid:
         return
     row = st.container(horizontal=True, vertical_alignment="bottom", key="map-inputs")
     shown = [maps(name) for name in names]
@@ -80,7 +82,9 @@ def inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]
             row.segmented_control("shown as", options, default=options[0], required=True, key=key)
     if any("{shade}" in measure for measure in first):
         row.selectbox("Lens shade", list(SHADES), key="two.shade", width=190)
-    tokens = [next((r.tokens for r in of_side if r is not None), ()) for of_side in results]
+    if laid:
+        OVERLAID.draw(row.toggle)
+    tokens = [r.tokens if r is not None else () for r in some]
     same = tokens[0] == tokens[1]
     if any(probe_page.sinks_of(r) for of_side in results for r in of_side if r is not None):
         COUNT_SINKS.draw(row.toggle)
@@ -88,6 +92,11 @@ def inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]
         if n > WINDOW:
             label = "Tokens shown" if same else f"Tokens shown of {side}"
             row.slider(label, 0, n - 1, (n - WINDOW, n - 1), key=f"two.window.{side}.{n}", width=220)
+
+
+def alike(a: ProbeResult, b: ProbeResult) -> bool:
+    """Whether maps of the two have the same cells, so that one can lie over the other."""
+    return a.n_layers == b.n_layers and a.tokens == b.tokens
 
 
 def map_of(name: str, first_token: bool) -> Map | None:
@@ -133,9 +142,12 @@ def section(
             st.caption(show.plain(pair.text))
         return
     st.caption(f"The maps: {shown.picture.caption}; one colour scale for both.")
-    for i, column in enumerate(st.columns(2)):
-        with column:
-            side_map(name, shown, both, i, lines[i])
+    if OVERLAID.value and all(measured(s, shown) for s in both) and alike(*(s.result for s in both)):
+        overlaid(name, shown, both, lines)
+    else:
+        for i, column in enumerate(st.columns(2)):
+            with column:
+                side_map(name, shown, both, i, lines[i])
     left, right = st.columns(2) if expected else (st.container(), st.container())
     with left:
         if found or busy or not expected:
@@ -147,18 +159,38 @@ def section(
 
 def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[str, int | None]) -> None:
     """One side's own map, its colours those of the other side too."""
-    result, other = both[i].result, both[1 - i].result
+    result = both[i].result
     title = f"{SIDES[i]} · {show.plain(both[i].name)}"
-    if result is None or shown.measure not in result.measures:
+    if not measured(both[i], shown):
         return show.empty(title, "Not measured yet: **Run** measures what is missing.", MAP_HEIGHT)
-    seen = replace(view(result, f"{name}-{SIDES[i]}", i), sinks=probe_page.sinks_of(result), count_sinks=counted())
-    beside = other if other is not None and shown.measure in other.measures else None
-    fig, key = (
-        draw(shown.picture, result, replace(seen, beside=beside, depth_lines=lines), shown.look),
-        f"{name}-{SIDES[i]}",
-    )
-    about = partial(about_map, key, shown.measure, [both[i]])
+    about = partial(about_map, f"{name}-{SIDES[i]}", shown.measure, [both[i]])
+    fig = drawn(name, shown, both, i, lines)
     show.figure(f"{name}-map-{SIDES[i]}", fig, f"**{title}**", result, shown.measure, about=about)
+
+
+def overlaid(name: str, shown: Map, both: Sequence[Shown], lines: Sequence[Mapping[str, int | None]]) -> None:
+    """Both maps in one place, B's over A's right of a line that is dragged, or moved by the arrow keys."""
+    lower, upper = (drawn(name, shown, both, i, lines[i], 1100) for i in (0, 1))
+    said = [f"**{side}** {show.plain(s.name)}" for side, s in zip(SIDES, both, strict=True)]
+    about = partial(about_map, f"{name}-overlaid", shown.measure, both)
+    caption = f"{said[0]} left of the line, {said[1]} right of it · drag the line"
+    alts = [f"{side}: {figures.describe(s.result, shown.measure)}" for side, s in zip(SIDES, both, strict=True)]
+    over = upper, alts[1]
+    show.figure(f"{name}-overlaid", lower, caption, both[0].result, shown.measure, about=about, alt=alts[0], over=over)
+
+
+def measured(side: Shown, shown: Map) -> bool:
+    """Whether there is anything of this map yet."""
+    return side.result is not None and shown.measure in side.result.measures
+
+
+def drawn(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[str, int | None], wide: int = 560):
+    """A side's map, `wide` pixels wide."""
+    result, other = both[i].result, both[1 - i]
+    seen = replace(view(result, f"{name}-{SIDES[i]}", i), sinks=probe_page.sinks_of(result), count_sinks=counted())
+    beside = other.result if measured(other, shown) else None
+    seen = replace(seen, beside=beside, depth_lines=lines, width_px=wide)
+    return draw(shown.picture, result, seen, shown.look)
 
 
 def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, expected: bool) -> None:

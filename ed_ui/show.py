@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import streamlit as st
+from plotly.basedatatypes import BaseFigure
 
 from ed_core.cases import export
 from ed_core.errors import EffectiveDepthError
@@ -38,11 +39,12 @@ def figure(
     alt: str = "",
     place=st,
     more: str = "Details",
+    over: tuple[BaseFigure, str] | None = None,
 ) -> None:
     """One figure (`chart.once`, or itself), in its `place` on the page. `about` fills Details (or what it is called by
     `more`) where it is not one result's measure, `results` are then those it is made of; `alt` tells those who cannot
     see it what it shows, where that is not the measure's smallest and largest value. `select`: a click on a cell
-    chooses its token for all panels."""
+    chooses its token for all panels. `over`: a figure, and what it shows, that lies over this one (`chart.draw`)."""
     results = results or ((result,) if result is not None else ())
     ready = fig.ready() if isinstance(fig, chart.Once) else chart.made(fig)
     wide = (select or key == "map") and ready.width >= WIDE
@@ -61,7 +63,7 @@ def figure(
         tall = TALLEST if ready.height > TALLEST else "content"
         box = st.container(height=tall, border=False, key=f"{'wide' if wide else 'tall'}-{key}")
         with box:
-            cell = chart.draw(key, ready, alt, select)
+            cell = chart.draw(key, ready, alt, select, None if over is None else (chart.made(over[0]), over[1]))
     if cell:
         _choose(int(cell[1]))
 

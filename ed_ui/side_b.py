@@ -34,6 +34,7 @@ COMMON = (
     several("measures", "two.probes", list(DEFAULT), COMPARED),
     choice("probe", "two.probe", LayerSkip.name, COMPARED),
     inputs.SWAPPED,
+    inputs.OVERLAID,
     inputs.COUNT_SINKS,
 )
 OF_MODEL = (

@@ -111,6 +111,27 @@ def test_a_model_beside_its_twin_plots_what_the_command_line_writes(server, page
     near(plotted(page, "logit_lens-difference")["z"], turned)
     settled(page)
     assert "swapped=true" in page.url
+    page.get_by_text("One map over the other").click()
+    wait(page, lambda: "overlaid=true" in page.url and page.get_by_role("slider", name="Divider").count() == 3)
+    settled(page)
+    line = page.get_by_role("slider", name="Divider").first
+    line.scroll_into_view_if_needed()
+    at = line.bounding_box()
+    x, y = at["x"] + at["width"] / 2, at["y"] + at["height"] / 2
+    under = "([x, y]) => Boolean(document.elementFromPoint(x, y).closest('.ed-upper'))"
+    assert not page.evaluate(under, [x - 40, y]) and page.evaluate(under, [x + 40, y]), "A is left of the line, B right"
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 100, y, steps=3)
+    page.mouse.up()
+    wait(page, lambda: abs(line.bounding_box()["x"] - at["x"] - 100) <= 1)
+    assert not page.evaluate(under, [x + 60, y]) and page.evaluate(under, [x + 140, y])
+    before = int(line.get_attribute("aria-valuenow"))
+    line.focus()
+    page.keyboard.press("ArrowLeft")
+    assert int(line.get_attribute("aria-valuenow")) in (before - 1, before)
+    page.keyboard.press("Home")
+    assert line.get_attribute("aria-valuenow") == "0"
 
 
 def test_models_of_different_depth_stand_on_relative_depth_and_their_link_opens_them(server, page, visitor, computed):

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from charts import charts
+from charts import charts, sent
 from small_models import computed
-from test_pages import PROMPT, app, holds, plotted, session_of
+from test_pages import PROMPT, app, holds, numbers, plotted, session_of
 
 from ed_core.depth import side_by_side, verdict
 from ed_core.probes import Contributions, LayerSkip, LogitLens
@@ -192,6 +192,24 @@ def test_with_and_without_the_first_token_is_a_pair_too(stored):
 def test_equal_sides_are_said_to_be(stored, mode, query, words):
     test = two(mode, **query)
     assert not test.exception and any(words in i.value for i in test.info) and not charts(test)
+
+
+def test_maps_of_the_same_cells_lie_one_over_the_other(stored, seconds):
+    test = two(second="small", second_control="untrained", second_seed="3", overlaid="true")
+    assert not test.exception and test.toggle(key="two.overlaid").value
+    laid = [found for one in test.get("bidi_component") if one.proto.bytes and "over" in (found := sent(one))]
+    assert len(laid) == len(DRAWN)
+    for probe, found in zip(DRAWN, laid, strict=True):
+        lower, upper = (numbers(one["figure"]["data"][0]["z"]) for one in (found, found["over"]))
+        assert holds([lower], values(stored[probe])) and holds([upper], values(seconds["twin"][probe])), probe
+        assert found["alt"].startswith("A: ") and found["over"]["alt"].startswith("B: ")
+        assert found["figure"]["layout"]["margin"] == found["over"]["figure"]["layout"]["margin"]
+    test.toggle(key="two.overlaid").set_value(False).run()
+    assert "overlaid" not in carried(test)
+    assert not any("over" in sent(one) for one in test.get("bidi_component") if one.proto.bytes)
+    deeper = two(second="ed-demo-8", overlaid="true")
+    assert not deeper.exception and "two.overlaid" not in [t.key for t in deeper.toggle]
+    assert not any("over" in sent(one) for one in deeper.get("bidi_component") if one.proto.bytes)
 
 
 def test_swapping_changes_places_and_signs(stored, seconds):

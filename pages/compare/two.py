@@ -28,8 +28,8 @@ def page() -> None:
             for name, request in side.requests.items()
         },
     )
-    side_b.write_link(tuple(stored_run(batch, place) for place in PLACES))
     if both[0].requests == both[1].requests and both[0].probes == both[1].probes:
+        write_link(batch)
         st.info(SAME[mode], icon=":material/compare_arrows:")
         return
     n_tokens = max((len(t) for t in side_b.previews(*both) if t), default=None)
@@ -37,6 +37,10 @@ def page() -> None:
     live.follow(batch, panels, both)
     with st.expander("What is compared, exactly"):
         st.markdown(f"{side_by_side.__doc__}\n\n{pair_panel.RELATIVE}")
+
+
+def write_link(batch: running.Batch) -> None:
+    side_b.write_link(tuple(stored_run(batch, place) for place in PLACES))
 
 
 def stored_run(batch: running.Batch, place: str) -> str:
@@ -47,6 +51,7 @@ def stored_run(batch: running.Batch, place: str) -> str:
 
 def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Side]) -> None:
     """Everything that fills while jobs run: A and B are the inputs' sides, in the order the swap button left them."""
+    write_link(batch)
     order = (1, 0) if inputs.SWAPPED.value else (0, 1)
     expected = side_b.differences(*both)
     names = side_by_side.labels(*(both[i] for i in order))
