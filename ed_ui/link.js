@@ -17,7 +17,9 @@ class Box {
     this.told = Object.assign(document.createElement('p'), { className: 'ed-link-told' });
     this.copy = Object.assign(document.createElement('button'), { className: 'ed-link-copy', type: 'button', textContent: 'Copy' });
     this.copy.addEventListener('click', () => this.take());
-    parent.append(this.address, this.copy, this.told);
+    this.draw = Object.assign(document.createElement('button'), { className: 'ed-link-copy', type: 'button' });
+    this.draw.addEventListener('click', () => this.takePicture());
+    parent.append(this.address, this.copy, ' ', this.draw, this.told);
     this.timer = setInterval(() => this.look(), LOOK);
   }
 
@@ -28,6 +30,7 @@ class Box {
     const whole = (has.has('run') || has.has('example')) && has.get('prompts') !== 'pasted';
     this.address.textContent = location.href;
     this.copy.textContent = 'Copy';
+    this.draw.textContent = 'Copy as picture';
     this.told.textContent = whole ? this.words.whole : this.words.partly;
   }
 
@@ -38,6 +41,28 @@ class Box {
     } catch {
       getSelection().selectAllChildren(this.address); // a page that is not served over https may not write there
       this.copy.textContent = 'Selected: press Ctrl+C';
+    }
+  }
+
+  // Where a page may not write pictures to the clipboard it is saved as a file.
+  async takePicture() {
+    this.draw.textContent = 'Drawing …';
+    let found;
+    try {
+      found = await picture();
+    } catch (error) {
+      console.error(error);
+      this.draw.textContent = 'No picture could be drawn';
+      return;
+    }
+    try {
+      await navigator.clipboard.write([new ClipboardItem({ 'image/png': found })]);
+      this.draw.textContent = 'Picture copied';
+    } catch {
+      const file = Object.assign(document.createElement('a'), { href: URL.createObjectURL(found), download: 'effective-depth.png' });
+      file.click();
+      setTimeout(() => URL.revokeObjectURL(file.href), 60_000);
+      this.draw.textContent = 'Saved as effective-depth.png';
     }
   }
 }

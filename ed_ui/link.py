@@ -22,8 +22,9 @@ NOT_CARRIED = (
     "alone, the link names the run."
 )
 
+_script = "".join((Path(__file__).parent / name).read_text("utf-8") for name in ("link.js", "picture.js"))
 _mount = st.components.v2.component(
-    "link", js=(Path(__file__).parent / "link.js").read_text("utf-8"), isolate_styles=False
+    "link", js=_script.replace("export async function", "async function"), isolate_styles=False
 )
 
 # -------------------------------------------------------------------- reading

@@ -6,6 +6,7 @@ from itertools import cycle
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
+from PIL import Image
 from test_browser import settled, wait
 
 from tools.bench.browser import serving
@@ -187,6 +188,25 @@ def test_the_link_button_gives_what_opens_the_same_view(server, page, visitor):
         other.get_by_text("Measured on").wait_for()
         wait(other, lambda: query(other).get("run") == run)
         assert query(other)["model"] == MODEL and prompt(other) == prompt(page)
+
+
+def test_what_is_on_the_screen_is_copied_as_one_picture_or_saved_where_a_page_may_not_copy(server, page):
+    opened(page, f"{server}/?model=ed-demo-8&example=sum-mod10-5-a")
+    page.locator(".st-key-lens .js-plotly-plot .heatmaplayer").wait_for()
+    page.evaluate(
+        "() => { navigator.clipboard.write = async ([one]) => { window.edCopied = await one.getType('image/png') } }"
+    )
+    page.get_by_role("button", name="Link", exact=True).click()
+    page.get_by_role("button", name="Copy as picture").click()
+    page.get_by_role("button", name="Picture copied").wait_for()
+    page.evaluate("() => { navigator.clipboard.write = () => Promise.reject(new Error('not here')) }")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Picture copied").click()
+    with Image.open(saved.value.path()) as picture:
+        assert picture.size == (1200, 630) and picture.format == "PNG"
+        colours = picture.convert("RGB").resize((300, 157)).getcolors(300 * 157)
+    assert len(colours) > 500, "figures, not words alone"
+    assert page.evaluate("window.edCopied.size") > 20_000
 
 
 def test_a_typed_prompt_is_in_no_link_until_it_has_run(server, page):
