@@ -51,6 +51,7 @@ class Trials:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ED_")}
         environment |= {"PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent))), "HF_HUB_OFFLINE": "1"}
         command = [sys.executable, "-m", "hostile.forks"]
+        self.n = 0
         self._server = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=TESTS.parent, env=environment
         )
@@ -61,6 +62,7 @@ class Trials:
     def __exit__(self, *_: object) -> None:
         self._server.stdin.close()
         self._server.wait()
+        print(f"\n{self.n} hostile trials")  # pytest -s shows it
 
     def command(self, *argv: str, cwd: Path, out: str = "", encoding: str = "utf-8", **environment: str) -> Outcome:
         """`effective-depth …`. `out`: where its output goes, unless that is looked at."""
@@ -71,6 +73,7 @@ class Trials:
         return self._tried({"reader": name, "file": str(file)}, file.parent, environment)
 
     def _tried(self, asked: dict, cwd: Path, environment: dict[str, str]) -> Outcome:
+        self.n += 1
         environment = {"ED_CACHE": str(cwd / "cache"), "HOME": str(cwd)} | environment
         print(json.dumps(asked | {"cwd": str(cwd), "environment": environment}), file=self._server.stdin, flush=True)
         return Outcome(**json.loads(self._server.stdout.readline()))

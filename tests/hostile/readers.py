@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -13,16 +14,17 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from ed_core.cards import card
-from ed_core.cases import backup, bundle
+from ed_core.cases import backup, bundle, safe_folder
 from ed_core.cases.kept import Kept
 from ed_core.claims import running as claims
-from ed_core.errors import BrokenWeights, ImportRefused
+from ed_core.errors import BrokenWeights, CaseError, ImportRefused
 from ed_core.fits import file as lens
 from ed_core.fits import measured, shards
 from ed_core.models import conversion
 from ed_core.prompts import read_jsonl
 from ed_core.results import wire
 from ed_core.runs import launch
+from ed_core.service import estimate
 from ed_core.sharing import site
 from ed_core.sources import adapters, gguf_files, sizes, specs, tokens, weights
 from ed_core.sources.bundled import FITS, MODELS
@@ -202,8 +204,6 @@ def _merged(file: Path) -> None:
 
 
 def _settings(file: Path) -> None:
-    import os
-
     from ed_core import settings
 
     os.environ["ED_CONFIG"] = str(file)
@@ -230,6 +230,64 @@ def _folder(file: Path) -> None:
 def _studied(folder: Path) -> Path:
     shutil.copytree(STUDY, folder, dirs_exist_ok=True)
     return folder / "plan.json"
+
+
+def _item(folder: Path) -> Path:
+    """The first item of a small study."""
+    study_bundle.unpack(BEFORE / "before.edstudy", folder / "study")
+    return sorted(folder.glob("study/items/*/*.parquet"))[0]
+
+
+def _sums(file: Path) -> None:
+    """As a page reads a study, and as another installation takes it in."""
+    out = file.parents[2]
+    opened = study_folder.open_folder(out)
+    for label in opened.models:
+        for name in opened.sets:
+            opened.sums(label, name)
+    _folder(out / "plan.json")
+
+
+def _owner(file: Path) -> None:
+    kept = Kept(file.parents[1])
+    found = kept.owner(file.stem)
+    assert found in ("", safe_folder.UNREADABLE) or safe_folder.checked(found)
+    backup.write(kept, file.parents[1] / "b.zip"), backup.check(kept)
+
+
+def _kept(file: Path) -> None:
+    kept = Kept(file.parents[1])
+    kept.cards(), kept.problems, backup.check(kept), kept.damaged()
+    try:
+        kept.open(file.stem)
+    except CaseError as error:
+        raise ImportRefused(str(error)) from None
+
+
+def _of_case(name: str, text: str = "") -> Callable[[Path], Path]:
+    """A case study that is kept, or something beside it."""
+
+    def make(folder: Path) -> Path:
+        (folder / "kept").mkdir()
+        case = Path(shutil.copy(BEFORE / "beforebefo.edcase", folder / "kept"))
+        file = case.with_name(name)
+        if text:
+            file.write_text(text)
+        return file
+
+    return make
+
+
+def _rates(file: Path) -> None:
+    """Read, estimated with, and added to."""
+    os.environ["ED_CACHE"] = str(file.parent)
+    assert estimate.rates_file() == file
+    for kind in ("cpu", "cuda"):
+        rates, _ = estimate.load_rates(kind)
+        assert all(0 <= value < 1 for of_one in rates.values() for value in of_one)
+    estimate.report("ed-demo-8", specs.size_of("ed-demo-8"), "auto")
+    estimate.save_rates("mps", estimate.DEFAULT_RATES["cpu"])
+    assert estimate.load_rates("mps")[1]
 
 
 def _run(file: Path) -> None:
@@ -266,6 +324,8 @@ limit = 4
 """
 LAB = 'max_tokens = 128\nmodels = ["ed-demo-*"]\ncache_limit = "2G"\ntitle = "Lab"\n'
 CHAT = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+OWNER = "ann@example.org"
+RATES = json.dumps({"cpu": {name: [1e-9, 1e-10] for name in estimate.DEFAULT_RATES["cpu"]}})
 READERS = {
     "prompts": Reader(_written("p.jsonl", LINES), read_jsonl, "json"),
     "set": Reader(_written("s.jsonl", LINES), _set, "json"),
@@ -289,6 +349,10 @@ READERS = {
     "weights": Reader(_of_model("model.safetensors"), _weights, "header"),
     "gguf": Reader(gguf, _gguf, "bytes"),
     "study's folder": Reader(_studied, _folder, "json"),
+    "study's item": Reader(_item, _sums, "bytes"),
+    "owner": Reader(_of_case("beforebefo.owner", OWNER + "\n"), _owner, "text"),
+    "kept case": Reader(_of_case("beforebefo.edcase"), _kept, "zip"),
+    "rates": Reader(_written("rates.json", RATES), _rates, "json"),
     "run": Reader(_written("run.json", '{"spec": {}, "pid": 1, "created": 1.0}'), _run, "json"),
     "status": Reader(
         _written("status.jsonl", '{"state": "running", "share": 0.5, "what": "x", "time": 1.0}\n'), _run, "json"

@@ -79,7 +79,7 @@ def test_an_output_is_never_an_input_a_folder_or_a_special_file(trials, place, n
             wrong.append(f"{argv}: {outcome}")
         if any((place / "cache" / "results").rglob("*.val")):
             wrong.append(f"{argv}: refused after the work")
-    assert not wrong
+    assert not wrong, "\n".join(wrong)
 
 
 def test_an_output_may_be_a_new_file_or_one_that_is_replaced_with_its_permissions(trials, place):
@@ -101,7 +101,7 @@ def test_hostile_arguments_are_refused_in_a_sentence(trials, place, name):
         at = rng.randrange(1, len(argv)) if len(argv) > 1 else len(argv)
         argv[at : at + 1] = [word]
         wrong += tried(trials, place, argv + (["--out", QUICK[name].name] if QUICK[name].out else []))
-    assert not wrong
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.slow
@@ -122,7 +122,8 @@ def test_any_hostile_arguments_are_refused_in_a_sentence(trials, tmp_path, name)
         argv = list(good)
         for at, word in changes:
             argv[at : at + 1] = [word]
-        assert not tried(trials, place, argv + ([command.out, out] if command.out else []))
+        wrong = tried(trials, place, argv + ([command.out, out] if command.out else []))
+        assert not wrong, "\n".join(wrong)
 
     holds()
 

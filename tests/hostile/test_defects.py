@@ -8,23 +8,43 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 from safetensors.numpy import save_file
 
 from ed_core import disk, outside
+from ed_core.cases import backup
+from ed_core.cases.kept import Kept
+from ed_core.cases.safe_folder import UNREADABLE
 from ed_core.commands import main, runs
-from ed_core.errors import BrokenWeights, FitRefused, ModelNotFound, ParameterError, PromptError, PromptFileError
+from ed_core.errors import (
+    BrokenWeights,
+    FitRefused,
+    ModelNotFound,
+    ParameterError,
+    PromptError,
+    PromptFileError,
+    StoreError,
+    StudyError,
+)
 from ed_core.fits import file as lens
 from ed_core.models import apart, conversion
+from ed_core.models.opening import open_model
 from ed_core.prompts import check_length, max_characters, parse_jsonl, read_jsonl, to_jsonl
+from ed_core.service import estimate
+from ed_core.service.resolve import resolve
 from ed_core.sources import adapters, gguf_files, tokens, weights
 from ed_core.sources.specs import named
+from ed_core.studies import bundle as study_bundle
+from ed_core.studies import folder as study_folder
 from ed_core.studies import study
 from ed_core.types import ModelSpec, Prompt
 from hostile.commands import lay
-from hostile.readers import DEMO, adapter, one_tensor
+from hostile.readers import BEFORE, DEMO, adapter, one_tensor
 
 LONG = "x" * 10_000_000
+ID = "abcdefghij"  # of a case study
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +118,15 @@ def test_the_numbers_of_an_adapter_are_checked_before_peft_sees_them(tmp_path, k
     file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
     with pytest.raises(ParameterError, match="The adapter .* (rank|alpha)"):
         adapters.content_hash(tmp_path)
+
+
+def test_settings_of_a_tokenizer_of_the_wrong_type_are_one_sentence(tmp_path):
+    for file in DEMO.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    told = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(told | {"model_max_length": "x"}))
+    with pytest.raises(ModelNotFound, match="no usable tokenizer"):
+        open_model(resolve(str(tmp_path)))
 
 
 @pytest.mark.parametrize("shards", [{"a": 1}, {"a": None}, {"a": "../../x"}, {"a": []}, [1], "x", {"a": "/etc/passwd"}])
@@ -212,6 +241,112 @@ def test_a_lens_that_lies_is_refused_and_does_no_harm_beside_others(cache, chang
 
     spec = ModelSpec("ed-demo-8", content_hash=content_of(named("ed-demo-8")))
     assert [fit.path.stem for fit in lens.of_model(spec)] == ["ed-demo-8-affine", "ed-demo-8-jacobian"]
+
+
+# ---------------------------------------------------------------- what lies in the cache, and in a study's folder
+
+
+@pytest.mark.parametrize("made", ["cut off", "long", "pipe", "folder", "link", "two lines", "no UTF-8"])
+def test_an_owner_that_cannot_be_read_is_nobody_at_once(cache, made):
+    kept = Kept(cache, shipped=None)
+    with kept.locked():
+        kept.owners.write(ID, "ann@example.org")
+    file = cache / "kept" / f"{ID}.owner"
+    assert kept.owner(ID) == "ann@example.org"
+    file.unlink()
+    if made in ("pipe", "folder", "link"):
+        {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda f: os.symlink("/nowhere/at/all", f)}[made](file)
+    else:
+        text = {"cut off": b"ann@exampl", "long": b"a@" + b"b" * 5000 + b"\n", "two lines": b"ann@example.org\nx\n"}
+        file.write_bytes(text.get(made, b"ann@\xffexample.org\n"))
+    assert kept.owner(ID) == UNREADABLE
+    assert [problem for problem in backup.check(kept)[1] if "holds no address" in problem]
+
+
+@pytest.mark.parametrize("made", ["pipe", "folder"])
+def test_a_case_study_that_is_no_file_is_told_and_the_others_are_shown(cache, made):
+    kept = Kept(cache, shipped=None)
+    (cache / "kept").mkdir(parents=True)
+    (os.mkfifo if made == "pipe" else os.mkdir)(cache / "kept" / f"{ID}.edcase")
+    assert kept.cards() == [] and f"is a {made}" in kept.problems[0]
+    assert len(backup.check(kept)[1]) == 1
+    with pytest.raises(StoreError, match=f"a {made}"):
+        kept.open(ID)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[", "[" * 60_000, '{"cpu": 5}', '{"cpu": {"fp32": [1e999, 0]}}', '{"cpu": {"fp32": [NaN, 0]}}']
+    + [json.dumps({"cpu": dict.fromkeys(estimate.DEFAULT_RATES["cpu"], rate)}) for rate in ([-1, 0], [1e300, 0], "12")]
+    + ["x" * 100_000],
+    ids=lambda text: text[:30],
+)
+def test_rates_that_cannot_be_are_those_of_before_anything_was_measured(cache, text):
+    cache.mkdir()
+    (cache / "rates.json").write_text(text)
+    assert estimate.load_rates("cpu") == (estimate.DEFAULT_RATES["cpu"], False)
+    estimate.save_rates("cuda", estimate.DEFAULT_RATES["cuda"])
+    assert estimate.load_rates("cuda")[1]
+
+
+def test_rates_in_whose_place_something_else_lies_are_one_sentence(cache, capsys):
+    (cache / "rates.json").mkdir(parents=True)
+    refused(capsys, ["estimate", "ed-demo-8", "--calibrate"], "rates.json")
+    (cache / "rates.json").rmdir()
+    os.mkfifo(cache / "rates.json")
+    assert estimate.load_rates("cpu") == (estimate.DEFAULT_RATES["cpu"], False)
+
+
+def changed_item(change):
+    def damage(file: Path) -> None:
+        table = parquet.read_table(file)
+        parquet.write_table(change(table).replace_schema_metadata(table.schema.metadata), file)
+
+    return damage
+
+
+def grown(n: int):
+    """With a column of so many numbers, which take next to nothing in the file."""
+
+    def change(table):
+        offsets = pyarrow.array([0] * len(table) + [n], pyarrow.int32())
+        many = pyarrow.ListArray.from_arrays(offsets, pyarrow.array(np.zeros(n)))
+        return table.set_column(0, table.column_names[0], many)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: (file.unlink(), os.mkfifo(file)),
+        lambda file: file.write_bytes(file.read_bytes()[:-9]),
+        changed_item(grown(1 << 27)),
+        changed_item(lambda table: table.slice(1)),
+        changed_item(lambda table: table.set_column(0, table.column_names[0], pyarrow.array(["x"] * len(table)))),
+        lambda file: parquet.write_table(parquet.read_table(file).replace_schema_metadata({"shapes": "[]"}), file),
+    ],
+    ids=["pipe", "cut off", "large", "rows", "texts", "no shapes"],
+)
+def test_a_studys_item_that_cannot_be_is_one_sentence(tmp_path, damage):
+    study_bundle.unpack(BEFORE / "before.edstudy", tmp_path / "s")
+    file = sorted((tmp_path / "s").glob("items/*/*.parquet"))[0]
+    damage(file)
+    opened = study_folder.open_folder(tmp_path / "s")
+    with pytest.raises(StudyError, match=file.name) as caught:
+        for label in opened.models:
+            [opened.sums(label, name) for name in opened.sets]
+    assert "run the study again" in str(caught.value)
+
+
+def test_a_plan_names_its_sets_as_a_studys_file_may(tmp_path):
+    """A long name stood in every row of every table: 1.6 GB."""
+    study_bundle.unpack(BEFORE / "before.edstudy", tmp_path / "s")
+    plan = json.loads((tmp_path / "s" / "plan.json").read_text())
+    plan["sets"][0]["name"] = "x" * 100_000
+    (tmp_path / "s" / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(StudyError, match=r"plan.json is damaged"):
+        study_folder.open_folder(tmp_path / "s")
 
 
 # ---------------------------------------------------------------- commands
