@@ -16,7 +16,8 @@ SET = 1 << 30  # a table that a study's set reads
 STATUS = 4 << 20  # what a run notes of itself
 OWNER = 1 << 10  # who a case study belongs to
 RATES = 1 << 16  # how fast this machine computes
-ITEM = 256 << 20  # a file of a study's sums, as it lies there and unpacked
+ITEM = 256 << 20  # a file of a study's sums
+UNPACKED = 256 << 20  # numbers and text of a parquet file
 PLAN = 256 << 20  # the plan of a study, which names each of its prompts
 ITEM_HEAD = 1 << 20  # what such a file tells of its columns
 

@@ -27,7 +27,7 @@ from ..depth import answer, sinks
 from ..depth.criteria import COSINES, OF_LENS
 from ..depth.verdict import prompt_sums
 from ..errors import InputError, PromptError, StudyError
-from ..files import expect, parse
+from ..files import check_parquet, expect, parse
 from ..types import ProbeResult, Prompt
 from .plan import ITEMS, Chunk, Item, Plan
 from .sets import split_points
@@ -129,26 +129,13 @@ def read(file: Path) -> tuple[pyarrow.Table, dict[str, tuple[int, ...]]]:
 def table_of(data: bytes) -> tuple[pyarrow.Table, dict[str, tuple[int, ...]]]:
     """The same of a file's bytes, which may be anybody's; what is wrong is a `ValueError`, or whatever pyarrow says."""
     with parquet.ParquetFile(pyarrow.BufferReader(data)) as opened:
-        _check_size(opened.metadata)
+        check_parquet(opened.metadata, bounds.CHUNK)
         table = opened.read(use_threads=False)  # small files, many of them: threads and datasets only cost
     told = parse(table.schema.metadata[b"shapes"], bounds.ITEM_HEAD)
     shapes = {name: tuple(told[name]) for name in table.column_names}
     for name, shape in shapes.items():
         _check_column(table[name].combine_chunks(), shape, name)
     return table, shapes
-
-
-def _check_size(told: parquet.FileMetaData) -> None:
-    """Before anything is inflated: rows and numbers are as many as an item can have."""
-    expect(told.num_rows <= bounds.CHUNK, f"{told.num_rows} rows")
-    columns = [
-        group.column(i)
-        for g in range(told.num_row_groups)
-        for group in [told.row_group(g)]
-        for i in range(group.num_columns)
-    ]
-    large = sum(column.total_uncompressed_size for column in columns)
-    expect(large <= bounds.ITEM and 4 * sum(column.num_values for column in columns) <= bounds.ITEM, "it is too large")
 
 
 def _check_column(column: pyarrow.Array, shape: tuple[int, ...], where: str) -> None:

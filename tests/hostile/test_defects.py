@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -31,15 +32,16 @@ from ed_core.errors import (
 from ed_core.fits import file as lens
 from ed_core.models import apart, conversion
 from ed_core.models.opening import open_model
-from ed_core.prompts import check_length, max_characters, parse_jsonl, read_jsonl, to_jsonl
+from ed_core.prompts import UNFAITHFUL, check_length, check_text, max_characters, parse_jsonl, read_jsonl, to_jsonl
 from ed_core.service import estimate
 from ed_core.service.resolve import resolve
 from ed_core.sources import adapters, gguf_files, tokens, weights
 from ed_core.sources.specs import named
 from ed_core.studies import bundle as study_bundle
 from ed_core.studies import folder as study_folder
-from ed_core.studies import study
+from ed_core.studies import sets, study
 from ed_core.types import ModelSpec, Prompt
+from ed_ui import prompt_set
 from hostile.commands import lay
 from hostile.readers import BEFORE, DEMO, adapter, one_tensor
 
@@ -208,6 +210,48 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path, monkeypatch):
     (tmp_path / "lab.toml").write_text(mark + "max_tokens = 99\n")
     monkeypatch.setenv("ED_CONFIG", str(tmp_path / "lab.toml"))
     assert settings.current().max_tokens == 99
+
+
+def test_every_control_character_but_tab_and_line_ends_is_refused():
+    wrong = {chr(i) for i in range(0x110000) if unicodedata.category(chr(i)) in ("Cc", "Cs")} - set("\t\n\r")
+    assert set(UNFAITHFUL.findall("".join(map(chr, range(0x110000))))) == wrong
+    began = time.process_time()
+    [check_text(Prompt("x" * 50_000)) for _ in range(1000)]
+    assert time.process_time() - began < 5, "64 MiB of prompts took half a minute"
+
+
+def test_an_uploaded_file_is_held_to_what_its_box_says():
+    """What the browser refuses somebody else may send."""
+    assert prompt_set.uploaded(b"\xef\xbb\xbf" + b'{"text": "x"}') == '{"text": "x"}'
+    with pytest.raises(PromptError, match="at most 1 MiB are read"):
+        prompt_set.uploaded(b"x" * (1 << 20) + b"x")
+    with pytest.raises(PromptError, match="not UTF-8"):
+        prompt_set.uploaded(b"\xff")
+
+
+MANY = pyarrow.ListArray.from_arrays(pyarrow.array([0, 1 << 26], pyarrow.int32()), np.zeros(1 << 26, np.float32))
+ALIKE = pyarrow.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["x" * 50_000])
+
+
+def parquet_set(place: Path, columns: dict) -> sets.PromptSet:
+    parquet.write_table(pyarrow.table(columns), place / "t.parquet", store_schema=False)
+    return sets.load(study.SetEntry(name="s", file="t.parquet", columns=study.Columns(text="text")), place, "ed-demo-8")
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"text": ALIKE}, "its texts have more than 64 MiB"),
+        ({"text": ["x"], "more": MANY}, "bytes unpacked"),
+        ({"text": ["x"] * 100_001}, "100001 rows, at most 100000"),
+    ],
+    ids=["one long text", "numbers", "rows"],
+)
+def test_a_parquet_file_of_prompts_is_measured_before_it_is_unpacked(tmp_path, columns, says):
+    """A few bytes may stand for the same long text in every row."""
+    with pytest.raises(StudyError, match=says):
+        parquet_set(tmp_path, columns)
+    assert len(parquet_set(tmp_path, {"text": ["x", "y"], "n": [1, 2]}).examples) == 2
 
 
 # ---------------------------------------------------------------- lenses
