@@ -1,6 +1,6 @@
 """The prompts of a set: from a file of this machine, from the hub, bundled, or made here. Torch-free.
 
-Tables of the hub, `.csv`, and `.jsonl` with columns of its own are read by `datasets`."""
+Tables of the hub and `.csv` are read by `datasets`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import contextlib
 import json
 import random
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from pyarrow import compute, parquet
 
 from .. import bounds, extras, outside
 from ..errors import HubUnreachable, ParameterError, PromptError, PromptFileError, StudyError
-from ..files import check_parquet, expect
+from ..files import check_parquet, expect, parse
 from ..prompts import check_length, check_text, fits, read_jsonl
 from ..prompts import lines as written_lines
 from ..sources import permits, tokens
@@ -242,6 +242,8 @@ def _format(entry: SetEntry) -> Format:
 
 
 def _table(entry: SetEntry, file: Path) -> Any:
+    if file.suffix in (".json", ".jsonl"):
+        return _of_json(entry, file)
     outside.opened(file, bounds.SET, StudyError).close()
     if file.suffix == ".parquet":
         return _Parquet(entry, file)
@@ -260,6 +262,33 @@ def _table(entry: SetEntry, file: Path) -> Any:
 def _unreadable(entry: SetEntry, file: Path, error: Exception) -> StudyError:
     reason = _first_line(error.__cause__ or error)
     return StudyError(f"The set {entry.name}: {entry.file} cannot be read as {TABLES[file.suffix]} ({reason}).")
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Rows that are read already; None where one lacks a column."""
+
+    column_names: list[str]
+    rows: list[Row]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+
+def _of_json(entry: SetEntry, file: Path) -> _Table:
+    """The objects of a JSON file, one a line or all in a list. (Of a line that is `null`, pyarrow's reader dies.)"""
+    text = outside.text(file, bounds.PROMPTS, StudyError)
+    try:
+        if text.lstrip().startswith("["):
+            rows = parse(text.encode(), bounds.PROMPTS)
+        else:
+            rows = [parse(line.encode(), bounds.PROMPTS) for _, line in written_lines(text)]
+        expect(len(rows) <= bounds.LINES, f"{len(rows)} rows, at most {bounds.LINES} are read")
+        expect(all(isinstance(row, dict) for row in rows), "expected objects, one a line or all in a list")
+    except ValueError as error:
+        raise _unreadable(entry, file, error) from None
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return _Table(columns, [defaultdict(type(None), row) for row in rows])
 
 
 class _Parquet:
@@ -324,7 +353,7 @@ def _rows(entry: SetEntry, table: Any, known: Format | None) -> Iterator[Example
 def _example(entry: SetEntry, row: Mapping[str, Any], known: Format | None, columns: Columns, i: int) -> Example:
     def of(name: str) -> str:
         value = row[name] if name else ""
-        return value if isinstance(value, str) else str(value)
+        return value if isinstance(value, str) else "" if value is None else str(value)
 
     text, answer, level = known.write(row) if known else (of(columns.text), of(columns.answer), of(columns.level))
     prompt = Prompt(text, answer, of(columns.id) or str(i), entry.template, form=of(columns.form))

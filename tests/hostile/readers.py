@@ -297,14 +297,14 @@ def _folder(file: Path) -> None:
 
 
 def _studied(folder: Path) -> Path:
-    shutil.copytree(STUDY, folder, dirs_exist_ok=True)
-    return folder / "plan.json"
+    """The plan of a small study."""
+    study_bundle.unpack(BEFORE / "before.edstudy", folder / "study")
+    return folder / "study" / "plan.json"
 
 
 def _item(folder: Path) -> Path:
-    """The first item of a small study."""
-    study_bundle.unpack(BEFORE / "before.edstudy", folder / "study")
-    return sorted(folder.glob("study/items/*/*.parquet"))[0]
+    """Its first item."""
+    return sorted(_studied(folder).parent.glob("items/*/*.parquet"))[0]
 
 
 def _sums(file: Path) -> None:

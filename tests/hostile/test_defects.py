@@ -230,6 +230,30 @@ def test_an_uploaded_file_is_held_to_what_its_box_says():
 
 
 MANY = pyarrow.ListArray.from_arrays(pyarrow.array([0, 1 << 26], pyarrow.int32()), np.zeros(1 << 26, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("null\n", "expected objects"),
+        ('null\n{"text": "x"}\n', "expected objects"),
+        ('{"text": "\\ud800"}\n', "surrogate"),
+        ("[" * 50_000, "nested more than"),
+        ('{"text": ' + "9" * 5000 + "}", "more than 32 digits"),
+        ('{"text": null}', "The prompt is empty"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_json_table_of_anything_is_one_sentence(tmp_path, text, says):
+    """At `null` the program died with its reader."""
+    (tmp_path / "t.json").write_text(text)
+    entry = study.SetEntry(name="s", file="t.json", columns=study.Columns(text="text"))
+    with pytest.raises(StudyError, match=says):
+        sets.load(entry, tmp_path, "ed-demo-8")
+    (tmp_path / "t.json").write_text('[{"text": "x"}, {"text": "y", "n": 1}]')
+    assert [one.prompt.text for one in sets.load(entry, tmp_path, "ed-demo-8").examples] == ["x", "y"]
+
+
 ALIKE = pyarrow.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["x" * 50_000])
 
 
