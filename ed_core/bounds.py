@@ -5,6 +5,8 @@ from __future__ import annotations
 
 PROMPTS = 64 << 20  # a file of prompts
 LINES = 100_000  # prompts of one file
+CHUNK = 1000  # prompts of one item of a study
+VALUES = 1 << 22  # numbers that an item has for one prompt in one column
 TOML = 1 << 20  # a study's file, the settings
 CONFIG = 16 << 20  # a JSON file of a model's folder, an adapter or a fit
 TOKENIZER = 256 << 20  # tokenizer.json
@@ -12,6 +14,12 @@ WEIGHTS = 1 << 46  # a file of weights, which is never read whole
 HEADER = 100 << 20  # the header of a .safetensors file, as the library has it
 SET = 1 << 30  # a table that a study's set reads
 STATUS = 4 << 20  # what a run notes of itself
+OWNER = 1 << 10  # who a case study belongs to
+RATES = 1 << 16  # how fast this machine computes
+ITEM = 256 << 20  # a file of a study's sums
+UNPACKED = 256 << 20  # numbers and text of a parquet file
+PLAN = 256 << 20  # the plan of a study, which names each of its prompts
+ITEM_HEAD = 1 << 20  # what such a file tells of its columns
 
 NESTING = 32  # levels of lists, objects and tables
 DIGITS = 32  # of a number in JSON

@@ -78,10 +78,17 @@ def content(file: str | Path, most: int, refuses: Refuses = InputError, noun: st
 
 def text(file: str | Path, most: int, refuses: Refuses = InputError, noun: str = "file") -> str:
     """The text of such a file, without a byte order mark."""
+    return decoded(content(file, most, refuses, noun), str(file), most, refuses)
+
+
+def decoded(data: bytes, name: str, most: int, refuses: Refuses = InputError) -> str:
+    """The text of at most `most` bytes, as of a file called `name`, without a byte order mark."""
+    if len(data) > most:
+        raise refuses(f"{name} has {size(len(data))}; at most {size(most)} are read.")
     try:
-        return content(file, most, refuses, noun).removeprefix(MARK).decode()
+        return data.removeprefix(MARK).decode()
     except UnicodeDecodeError as error:
-        raise refuses(f"{file} is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
+        raise refuses(f"{name} is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
 
 
 def json_of(file: str | Path, most: int = bounds.CONFIG) -> Any:

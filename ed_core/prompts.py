@@ -4,7 +4,7 @@ repairs it."""
 from __future__ import annotations
 
 import json
-import unicodedata
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +14,7 @@ from .errors import PromptError, PromptFileError
 from .types import Prompt, from_json
 
 HALF = "\ufffd"  # what the bytes of a character decode to that is not whole
+UNFAITHFUL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")  # all controls but tab and line ends
 FIELDS = {"text", "answer", "id", "template", "special_tokens", "form"}
 
 
@@ -60,14 +61,12 @@ def check_text(prompt: Prompt) -> None:
     if prompt.template not in ("raw", "chat"):
         raise PromptError(f"The template is {prompt.template!r}; expected 'raw' or 'chat'.")
     for where, text in (("prompt", prompt.text), ("answer", prompt.answer)):
-        for i, char in enumerate(text):
-            category = unicodedata.category(char)
-            if category == "Cs" or (category == "Cc" and char not in "\t\n\r"):
-                kind = "half of a surrogate pair" if category == "Cs" else "a control character"
-                raise PromptError(
-                    f"Character {i} of the {where} is {kind} (U+{ord(char):04X}), which has no faithful encoding; "
-                    "remove it."
-                )
+        if found := UNFAITHFUL.search(text):
+            kind = "half of a surrogate pair" if found[0] >= "\ud800" else "a control character"
+            raise PromptError(
+                f"Character {found.start()} of the {where} is {kind} (U+{ord(found[0]):04X}), which has no faithful "
+                "encoding; remove it."
+            )
 
 
 def read_jsonl(path: str | Path) -> list[Prompt]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import streamlit as st
 
+from ed_core import outside
 from ed_core.cases.snippet import options, text_of
 from ed_core.errors import PromptError
 from ed_core.prompts import parse_jsonl, to_jsonl
@@ -145,9 +146,15 @@ def _uploaded() -> None:
     if file is None:
         return
     try:
-        remembered.put({"prompts.lines": file.getvalue().decode("utf-8")})
-    except UnicodeDecodeError:
-        session.current().lines_trouble = "The file is not UTF-8 text; expected one JSON object a line."
+        remembered.put({"prompts.lines": uploaded(file.getvalue())})
+    except PromptError as error:
+        session.current().lines_trouble = str(error)
+
+
+def uploaded(data: bytes) -> str:
+    """The lines of an uploaded file; `PromptError` where it is none of text, or larger than the box says: what the
+    browser refuses somebody else may send."""
+    return outside.decoded(data, "The file", MEGABYTES << 20, PromptError)
 
 
 def run_when(spec: ModelSpec, prompts: list[Prompt]) -> dict[str, Any]:

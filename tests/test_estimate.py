@@ -235,7 +235,7 @@ def test_a_calibration_tells_reading_from_multiplying(monkeypatch):
 
 
 def test_a_calibration_leaves_those_of_other_devices():
-    cuda = dict.fromkeys(estimate.DEFAULT_RATES["cuda"], (1.0, 2.0))
+    cuda = dict.fromkeys(estimate.DEFAULT_RATES["cuda"], (0.1, 0.2))
     estimate.save_rates("cuda", cuda)
     estimate.save_rates("cpu", estimate.DEFAULT_RATES["cpu"])
     assert estimate.load_rates("cuda") == (cuda, True) and estimate.load_rates("cpu")[1]

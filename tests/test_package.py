@@ -86,6 +86,9 @@ def test_the_audit_tells_none_from_unknown(monkeypatch, capsys):
     sound = {"name": "numpy", "version": "2", "vulns": []}
     answers["stdout"] = json.dumps({"dependencies": [sound]})
     assert dependencies.audit() == 0 and "No vulnerability is known of 1 packages" in capsys.readouterr().out
+    unknown = {"name": "numpy", "skip_reason": "not found on PyPI"}
+    answers["stdout"] = json.dumps({"dependencies": [unknown]})
+    assert dependencies.audit() == dependencies.UNREACHED and "none of the 1 packages" in capsys.readouterr().out
     bad = {"name": "h11", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}
     answers["stdout"] = json.dumps({"dependencies": [sound, bad]})
     assert dependencies.audit() == 1 and "h11 1: CVE-1, mended in 2" in capsys.readouterr().out

@@ -80,6 +80,13 @@ def audit() -> int:
         )
         return UNREACHED
     skipped = [one["name"] for one in found if "skip_reason" in one]
+    if len(skipped) == len(found):
+        why = next((one["skip_reason"] for one in found if "skip_reason" in one), "it has no packages")
+        print(
+            f"Not audited: what answered in place of the database of vulnerabilities knows none of the {len(found)} "
+            f"packages ({why}). Nothing is known either way."
+        )
+        return UNREACHED
     known = [(one, bug) for one in found for bug in one.get("vulns", ())]
     for one, bug in known:
         print(

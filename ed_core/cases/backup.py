@@ -87,7 +87,7 @@ def check(kept: Kept) -> tuple[int, list[str]]:
     problems = [f"damaged/{name}: was set aside" for name in kept.damaged()]
     for file in files:
         try:
-            _check_name(file, bundle.decode(file.read_bytes()), "it holds another case study than its name says")
+            _check_name(file, bundle.decode(kept.whole(file)), "it holds another case study than its name says")
         except FileNotFoundError:  # deleted meanwhile
             continue
         except (EffectiveDepthError, OSError) as error:

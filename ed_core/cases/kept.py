@@ -87,9 +87,14 @@ class Kept:
         """The file of a case study as it lies there: what an export is a copy of."""
         own = self._file(id)
         for file in (own, self.shipped / own.name) if self.shipped else (own,):
-            with contextlib.suppress(FileNotFoundError), self._folder.disk("read"), outside.regular(file) as handle:
-                return handle.read(bundle.MAX_BYTES + 1)
+            with contextlib.suppress(FileNotFoundError):
+                return self.whole(file)
         raise CaseError(f"There is no case study {id} here; it may have been deleted, or be on another installation.")
+
+    def whole(self, file: Path) -> bytes:
+        """A file of the folder, or as much of it as no case study has; `FileNotFoundError` where it is gone."""
+        with self._folder.disk("read"), outside.regular(file) as handle:
+            return handle.read(bundle.MAX_BYTES + 1)
 
     def owner(self, id: str) -> str:
         """Who kept a case study: an address, "" for nobody in particular."""
@@ -235,6 +240,9 @@ class Kept:
         """A file's card, remembered while the file stays the same; None where it cannot be read."""
         try:
             stat = file.stat()
+            if kind := outside.kind_of(stat.st_mode):
+                self._remember(f"{file.name} is {kind}, and a file is expected; move it away.")
+                return None
             seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
             if self._cards.get(file, (None,))[0] != seen:
                 card = bundle.card(file)
@@ -261,7 +269,7 @@ class Kept:
         """Move a damaged file out of the way, unless it was replaced meanwhile."""
         with self.locked(), contextlib.suppress(FileNotFoundError):
             try:
-                bundle.decode(file.read_bytes())
+                bundle.decode(self.whole(file))
             except ImportRefused:
                 aside = self.damaged_path / f"{file.stem}.{time.time_ns()}{SUFFIX}"
                 self._folder.move(file, aside)

@@ -10,6 +10,7 @@ the command line)."""
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import threading
 from collections.abc import Collection, Iterator
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from .. import disk
+from .. import bounds, disk, outside
 from ..errors import CaseError, StoreError
 
 LOCK_SECONDS, POLL_SECONDS = 10.0, 0.005  # how long a write waits for another process's write, how often it looks
@@ -91,12 +92,12 @@ class Owners:
 
     def of(self, id: str) -> str:
         """The owner's address; "" where there is none, `UNREADABLE` where the file is damaged."""
+        file = self._file(id)
         try:
-            found = self._file(id).read_text(encoding="utf-8").removesuffix("\n")
-        except FileNotFoundError:
-            return ""
-        except (OSError, ValueError):
-            return UNREADABLE
+            text = outside.text(file, bounds.OWNER, outside.Unreadable)
+        except outside.Unreadable:
+            return UNREADABLE if os.path.lexists(file) else ""
+        found = text[:-1] if text.endswith("\n") else ""  # without its end it is cut off
         return found if ADDRESS.fullmatch(found) else UNREADABLE
 
     def write(self, id: str, owner: str) -> None:

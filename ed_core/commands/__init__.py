@@ -75,14 +75,15 @@ def _refused(why: str) -> int:
 
 
 def _unforeseen(error: Exception) -> int:
-    """One sentence; the traceback goes to a file, or is shown where `ED_DEBUG` is set."""
-    if os.environ.get("ED_DEBUG", "") not in ("", "0"):
-        traceback.print_exception(error)
-        return 70
+    """One sentence; what the machine lacks is said, of anything else the traceback goes to a file, or is shown where
+    `ED_DEBUG` is set."""
     if isinstance(error, OSError) and error.errno in (*disk.DISK_FULL, *disk.NO_PERMISSION):
         return _refused(f"{error.filename or 'The output'} cannot be written: {disk.why(error)}")
     if ran_out(error):
         return _refused("The memory ran out; take a smaller model, a narrower precision, or fewer prompts at once.")
+    if os.environ.get("ED_DEBUG", "") not in ("", "0"):
+        traceback.print_exception(error)
+        return 70
     told = "".join(traceback.format_exception(error))
     id = sha256(told.encode(errors="replace")).hexdigest()[:8]
     try:

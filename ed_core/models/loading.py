@@ -235,18 +235,17 @@ def _tokenizer(spec: ModelSpec, options: Options) -> Tokenizer:
     own instead."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(location(spec), **options)
-    except Exception as error:
+        encoded = [tokenizer.encode(s, add_special_tokens=False) for s in SAMPLES]
+        if (Path(location(spec)) / "tokenizer.json").is_file():
+            saved = PreTrainedTokenizerFast.from_pretrained(
+                location(spec), **options
+            )  # with the folder's special tokens and chat template
+            if encoded != [saved.encode(s, add_special_tokens=False) for s in SAMPLES]:
+                return saved
+    except Exception as error:  # of whatever type: the folder's settings go unchecked into the library's arithmetic
         raise ModelNotFound(
             f"{spec.name} has no usable tokenizer: {_one_line(error)} Expected tokenizer.json beside the weights."
         ) from error
-    if (Path(location(spec)) / "tokenizer.json").is_file():
-        saved = PreTrainedTokenizerFast.from_pretrained(
-            location(spec), **options
-        )  # with the folder's special tokens and chat template
-        if any(
-            tokenizer.encode(s, add_special_tokens=False) != saved.encode(s, add_special_tokens=False) for s in SAMPLES
-        ):
-            return saved
     return tokenizer
 
 

@@ -14,9 +14,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from typing import Any
 
-from .. import disk, settings
-from ..errors import EffectiveDepthError
+from .. import bounds, disk, outside, settings
+from ..errors import EffectiveDepthError, StoreError
+from ..files import parse
 from ..memory import ROOM, free_memory, gigabytes
 from ..probes import PROBES, Probe, find
 from ..probes.description import Shape
@@ -25,7 +27,7 @@ from ..sources.precision import BYTES, PRECISIONS, QUANTIZED, WIDEST_FIRST, aske
 from ..sources.sizes import Size
 from ..sources.specs import config_of, of_gguf
 from ..sweeps import budget
-from ..types import ModelSpec, Request
+from ..types import ModelSpec, Request, canonical_json
 
 TOKENS = 64
 FIRST_PAGE = tuple(probe.name for probe in PROBES if probe.first_page)
@@ -183,23 +185,39 @@ def load_rates(kind: str) -> tuple[Rates, bool]:
     """`(rates, whether they were measured here)` for "cpu", "cuda" or "mps" (which goes by the GPU's defaults)."""
     default = DEFAULT_RATES.get(kind, DEFAULT_RATES["cuda"])
     try:
-        measured = json.loads(rates_file().read_text(encoding="utf-8"))[kind]
+        measured = _measured()[kind]
         here = [name for name in default if name in measured or name not in QUANTIZED]  # these may not be installed
-        return default | {name: (float(measured[name][0]), float(measured[name][1])) for name in here}, True
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return default | {name: (_rate(measured[name][0]), _rate(measured[name][1])) for name in here}, True
+    except (ValueError, KeyError, TypeError, IndexError):
         return default, False
+
+
+def _measured() -> Any:
+    """What the rates' file holds; `ValueError` where it cannot be read."""
+    found = parse(outside.content(rates_file(), bounds.RATES, outside.Unreadable), bounds.RATES)
+    canonical_json(found)  # 1e999 is none
+    return found
+
+
+def _rate(given: float) -> float:
+    if isinstance(given, (int, float)) and 0 <= given < 1:  # seconds per weight
+        return float(given)
+    raise ValueError("no rate")
 
 
 def save_rates(kind: str, rates: Rates) -> None:
     """Keep a calibration; the measurements of other devices stay."""
     file = rates_file()
     try:
-        known = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        known = _measured()
+    except ValueError:
         known = {}
-    file.parent.mkdir(parents=True, exist_ok=True)
     kept = (known if isinstance(known, dict) else {}) | {kind: {name: list(rate) for name, rate in rates.items()}}
-    disk.write(file, json.dumps(kept).encode())
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        disk.write(file, json.dumps(kept).encode())
+    except OSError as error:
+        raise StoreError(f"The rates cannot be written to {file}: {disk.why(error)}") from error
 
 
 # ---------------------------------------------------------------- words

@@ -20,7 +20,7 @@ from ..sources.bundled import STUDIES
 from ..types import from_json
 from . import items
 from .plan import FORMAT, PLAN
-from .study import LEVEL_MARK
+from .study import LEVEL_MARK, NAME
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Sums:
 
 
 class _Model(BaseModel):
-    label: str
+    label: str = Field(max_length=400)
     digest: str = Field(pattern="^[0-9a-f]{16}$")
     n_layers: int | None = Field(None, ge=1, le=bounds.LAYERS)
 
@@ -60,7 +60,7 @@ class _Probe(BaseModel):
 
 
 class _Set(BaseModel):
-    name: str
+    name: str = Field(pattern=f"^{NAME}$")
     left_out: int
     ids: list[str]
     levels: list[str]
@@ -75,7 +75,7 @@ class _Plan(BaseModel):
     name: str
     note: str = ""
     seed: int = Field(ge=0)
-    chunk: int = Field(ge=1, le=1000)
+    chunk: int = Field(ge=1, le=bounds.CHUNK)
     models: list[_Model]
     probes: list[_Probe]
     sets: list[_Set]
@@ -155,12 +155,28 @@ class Folder:
         for i in at:
             key = f"{digest}/{chunks[i]}"
             if key not in self._read:
-                self._read[key] = items.read(items.path(self.out, key))
+                self._read[key] = self._item(key, min(size, len(self.sets[name]["ids"]) - i * size))
             parts.append(self._read[key])
             index.append(np.arange(i * size, i * size + len(parts[-1][0])))
-        found = _joined(parts, np.concatenate(index) if index else np.empty(0, int))
+        try:
+            found = _joined(parts, np.concatenate(index) if index else np.empty(0, int))
+        except (ValueError, pyarrow.ArrowException):
+            raise StudyError(
+                f"The study's files of {label!r} on {name} in {self.out} have other columns than each other; delete "
+                f"{items.path(self.out, digest).with_suffix('')} and run the study again."
+            ) from None
         self._sums[label, name] = at, found
         return found
+
+    def _item(self, key: str, rows: int) -> tuple[pyarrow.Table, dict[str, tuple[int, ...]]]:
+        file = items.path(self.out, key)
+        table, shapes = items.read(file)
+        if len(table) != rows:
+            raise StudyError(
+                f"The study's file {file.name} in {file.parent} has {len(table)} rows, expected {rows}; delete it and "
+                "run the study again."
+            )
+        return table, shapes
 
 
 def home() -> Path:
@@ -182,15 +198,17 @@ def open_folder(out: str | Path) -> Folder:
     """A study's folder. `StudyError` where there is none, or one of a later version."""
     file = Path(out) / PLAN
     try:
-        plan = from_json(outside.regular(file).read())
+        plan = from_json(outside.content(file, bounds.PLAN, outside.Unreadable))
         if plan["format"] != FORMAT:
             raise StudyError(
                 f"The study in {out} is of format {plan['format']}; expected {FORMAT}. Run it again with this program."
             )
         _Plan.model_validate(plan, strict=True)
         return Folder(Path(out), plan)
-    except OSError:
-        raise StudyError(f"There is no study in {out}: it has no {PLAN}; run one into it first.") from None
+    except outside.Unreadable:
+        raise StudyError(
+            f"There is no study in {out}: it has no {PLAN} that can be read; run one into it first."
+        ) from None
     except (ValueError, KeyError, TypeError):
         raise StudyError(f"{file} is damaged; run the study again: what is computed stays.") from None
 
@@ -200,7 +218,8 @@ def _joined(parts: Sequence[tuple[pyarrow.Table, Mapping[str, tuple[int, ...]]]]
         return Sums({}, index)
     shapes: dict[str, tuple[int, ...]] = {}
     for _, found in parts:
-        shapes |= found
+        if any(shapes.setdefault(column, shape) != shape for column, shape in found.items()):
+            raise ValueError("shapes")
     table = pyarrow.concat_tables([t.replace_schema_metadata(None) for t, _ in parts], promote_options="default")
     return Sums({name: _values(table[name], shapes[name]) for name in table.column_names}, index)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -21,11 +22,12 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from .. import disk
+from .. import bounds, disk, outside
 from ..depth import answer, sinks
 from ..depth.criteria import COSINES, OF_LENS
 from ..depth.verdict import prompt_sums
 from ..errors import InputError, PromptError, StudyError
+from ..files import check_parquet, expect, parse
 from ..types import ProbeResult, Prompt
 from .plan import ITEMS, Chunk, Item, Plan
 from .sets import split_points
@@ -113,17 +115,40 @@ def write(out: Path, item: Item, table: pyarrow.Table) -> None:
 
 
 def read(file: Path) -> tuple[pyarrow.Table, dict[str, tuple[int, ...]]]:
-    """An item's table and its columns' shapes. `StudyError` for a file that is damaged."""
+    """An item's table and its columns' shapes. `StudyError` for a file that is damaged, or is larger than an item can
+    be."""
     try:
-        with parquet.ParquetFile(file) as opened:
-            table = opened.read(use_threads=False)  # small files, many of them: threads and datasets only cost
-        shapes = json.loads(table.schema.metadata[b"shapes"])
-        return table, {name: tuple(shapes[name]) for name in table.column_names}
+        return table_of(outside.content(file, bounds.ITEM, outside.Unreadable))
     except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException):
         raise StudyError(
             f"The study's file {file.name} in {file.parent} is damaged; delete it and run the study again: only what "
             "it held is computed anew."
         ) from None
+
+
+def table_of(data: bytes) -> tuple[pyarrow.Table, dict[str, tuple[int, ...]]]:
+    """The same of a file's bytes, which may be anybody's; what is wrong is a `ValueError`, or whatever pyarrow says."""
+    with parquet.ParquetFile(pyarrow.BufferReader(data)) as opened:
+        check_parquet(opened.metadata, bounds.CHUNK)
+        table = opened.read(use_threads=False)  # small files, many of them: threads and datasets only cost
+    told = parse(table.schema.metadata[b"shapes"], bounds.ITEM_HEAD)
+    shapes = {name: tuple(told[name]) for name in table.column_names}
+    for name, shape in shapes.items():
+        _check_column(table[name].combine_chunks(), shape, name)
+    return table, shapes
+
+
+def _check_column(column: pyarrow.Array, shape: tuple[int, ...], where: str) -> None:
+    """Numbers where the shape is (), else lists of as many numbers as the shape has places."""
+    right = all(type(n) is int and 0 <= n <= bounds.VALUES for n in shape) and math.prod(shape) <= bounds.VALUES
+    expect(right, f"{where}: the shape")
+    kind = column.type
+    if shape:
+        expect(pyarrow.types.is_list(kind), f"{where}: the type")
+        lengths = {n for n in column.value_lengths().to_pylist() if n is not None}
+        expect(lengths <= {math.prod(shape)} and not column.flatten().null_count, f"{where}: the length")
+        kind = kind.value_type
+    expect(kind in (pyarrow.int64(), pyarrow.float32(), pyarrow.float64()), f"{where}: the type")
 
 
 def digest(out: Path, keys: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """The prompts of a set: from a file of this machine, from the hub, bundled, or made here. Torch-free.
 
-Tables of the hub, `.csv`, `.parquet`, and `.jsonl` with columns of its own are read by `datasets`."""
+Tables of the hub and `.csv` are read by `datasets`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import contextlib
 import json
 import random
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+from pyarrow import compute, parquet
+
 from .. import bounds, extras, outside
 from ..errors import HubUnreachable, ParameterError, PromptError, PromptFileError, StudyError
+from ..files import check_parquet, expect, parse
 from ..prompts import check_length, check_text, fits, read_jsonl
 from ..prompts import lines as written_lines
 from ..sources import permits, tokens
@@ -25,6 +29,8 @@ from ..sources.specs import named
 from ..types import Prompt
 from .study import Columns, SetEntry, nearest
 
+AT_ONCE = 16  # rows of a .parquet file
+TEXTS = (pyarrow.string(), pyarrow.large_string(), pyarrow.binary(), pyarrow.large_binary())
 TABLES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
@@ -236,7 +242,11 @@ def _format(entry: SetEntry) -> Format:
 
 
 def _table(entry: SetEntry, file: Path) -> Any:
+    if file.suffix in (".json", ".jsonl"):
+        return _of_json(entry, file)
     outside.opened(file, bounds.SET, StudyError).close()
+    if file.suffix == ".parquet":
+        return _Parquet(entry, file)
     extras.require("datasets", f"The set {entry.name}")
     import datasets
 
@@ -246,10 +256,78 @@ def _table(entry: SetEntry, file: Path) -> Any:
         try:
             return reader(str(file), cache_dir=scratch, keep_in_memory=True)
         except Exception as error:  # of pyarrow, pandas or datasets: all say what is wrong with the file
-            reason = _first_line(error.__cause__ or error)
-            raise StudyError(
-                f"The set {entry.name}: {entry.file} cannot be read as {TABLES[file.suffix]} ({reason})."
-            ) from None
+            raise _unreadable(entry, file, error) from None
+
+
+def _unreadable(entry: SetEntry, file: Path, error: Exception) -> StudyError:
+    reason = _first_line(error.__cause__ or error)
+    return StudyError(f"The set {entry.name}: {entry.file} cannot be read as {TABLES[file.suffix]} ({reason}).")
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Rows that are read already; None where one lacks a column."""
+
+    column_names: list[str]
+    rows: list[Row]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+
+def _of_json(entry: SetEntry, file: Path) -> _Table:
+    """The objects of a JSON file, one a line or all in a list. (Of a line that is `null`, pyarrow's reader dies.)"""
+    text = outside.text(file, bounds.PROMPTS, StudyError)
+    try:
+        if text.lstrip().startswith("["):
+            rows = parse(text.encode(), bounds.PROMPTS)
+        else:
+            rows = [parse(line.encode(), bounds.PROMPTS) for _, line in written_lines(text)]
+        expect(len(rows) <= bounds.LINES, f"{len(rows)} rows, at most {bounds.LINES} are read")
+        expect(all(isinstance(row, dict) for row in rows), "expected objects, one a line or all in a list")
+    except ValueError as error:
+        raise _unreadable(entry, file, error) from None
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return _Table(columns, [defaultdict(type(None), row) for row in rows])
+
+
+class _Parquet:
+    """The rows of a .parquet file, a few at a time. Its texts are bounded before they are written out: a few bytes may
+    stand for the same long one in every row."""
+
+    def __init__(self, entry: SetEntry, file: Path):
+        self._entry, self._file = entry, file
+        with self._opened() as opened:
+            self.column_names: list[str] = opened.schema_arrow.names
+            self._texts = [column.name for column in opened.schema_arrow if column.type in TEXTS]
+
+    def __iter__(self) -> Iterator[Row]:
+        written = 0
+        with self._opened(self._texts) as opened:
+            for batch in opened.iter_batches(AT_ONCE, use_threads=False):
+                written += sum(map(_bytes_of, batch.columns))
+                expect(written <= bounds.PROMPTS, f"its texts have more than {outside.size(bounds.PROMPTS)}")
+                yield from batch.to_pylist()
+
+    @contextlib.contextmanager
+    def _opened(self, texts: Sequence[str] = ()) -> Iterator[parquet.ParquetFile]:
+        try:
+            with (
+                outside.opened(self._file, bounds.SET, StudyError) as handle,
+                parquet.ParquetFile(handle, read_dictionary=list(texts)) as opened,
+            ):
+                check_parquet(opened.metadata, bounds.LINES)
+                yield opened
+        except (OSError, ValueError, KeyError, TypeError, MemoryError, pyarrow.ArrowException) as error:
+            raise _unreadable(self._entry, self._file, error) from None
+
+
+def _bytes_of(column: pyarrow.Array) -> int:
+    """What a column's texts have when each is written out; 0 for other columns."""
+    if not pyarrow.types.is_dictionary(column.type) or column.type.value_type not in TEXTS:
+        return 0
+    lengths = compute.binary_length(column.dictionary)
+    return compute.sum(compute.take(lengths, column.indices)).as_py() or 0
 
 
 def _first_line(error: BaseException) -> str:
@@ -275,7 +353,7 @@ def _rows(entry: SetEntry, table: Any, known: Format | None) -> Iterator[Example
 def _example(entry: SetEntry, row: Mapping[str, Any], known: Format | None, columns: Columns, i: int) -> Example:
     def of(name: str) -> str:
         value = row[name] if name else ""
-        return value if isinstance(value, str) else str(value)
+        return value if isinstance(value, str) else "" if value is None else str(value)
 
     text, answer, level = known.write(row) if known else (of(columns.text), of(columns.answer), of(columns.level))
     prompt = Prompt(text, answer, of(columns.id) or str(i), entry.template, form=of(columns.form))

@@ -155,7 +155,7 @@ class Study(_Strict):
     probes: Annotated[tuple[ProbeEntry, ...], _entries("name")] = Field(min_length=1)
     sets: Annotated[tuple[SetEntry, ...], _entries("name")] = Field(min_length=1)
     pairs: Annotated[tuple[PairEntry, ...], _entries("base")] = ()
-    chunk: int = Field(8, ge=1, le=1000)
+    chunk: int = Field(8, ge=1, le=bounds.CHUNK)
     seed: int = Field(0, ge=0)
 
     @model_validator(mode="after")

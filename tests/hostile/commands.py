@@ -51,6 +51,52 @@ QUICK = {
     "run, no prompts": Command(
         ("run", "contributions", *MODEL, "--prompts", "none", "--memory", "1G"), "--out", "r.npz"
     ),
+    "verify": Command(
+        ("verify", "none", "--precision", "fp32", "--device", "cpu", "--control", "shuffled", "--seed", "1")
+    ),
+    "audit, no prompts": Command(
+        ("audit", "ed-demo-8", "--prompts", "none", "--precisions", "fp32,bf16", "--device", "cpu"), "--out", "a.npz"
+    ),
+    "fit jacobian, planned": Command(
+        ("fit", "jacobian", *MODEL, "--set", "{in}", "--max-tokens", "5", "--shard", "1/2", "--dry-run"),
+        "--out",
+        "l.sums",
+    ),
+    "fit maps, planned": Command(
+        ("fit", "maps", *MODEL, "--other", "ed-demo-8", "--set", "{in}", "--test", "{in}", "--dry-run"),
+        "--out",
+        "m.npz",
+    ),
+    "fit replacement, merged": Command(
+        ("fit", "replacement", *MODEL, "--set", "{in}", "--merge", "none.sums"), "--out", "r.npz"
+    ),
+    "claims, no set": Command(
+        ("claims", *MODEL, "--set", "none", "--claim", "usefulness", "--prompts", "1"), "--out", "f", True
+    ),
+    "card, no set": Command(("card", *MODEL, "--set", "none", "--prompts", "1"), "--out", "f", True),
+    "publish, no case": Command(("publish", "static", "--case", "abcdefghij"), "--out", "f", True),
+    "deploy": Command(
+        (
+            "deploy",
+            "space",
+            "o/n",
+            "--hardware",
+            "cpu-basi",
+            "--variable",
+            "A=b",
+            "--secret",
+            "HOME",
+            "--bucket",
+            "o/b",
+        ),
+        "--dry-run",
+        "new",
+        True,
+    ),
+    "case delete": Command(("case", "delete", "abcdefghij")),
+    "empty-trash": Command(("case", "empty-trash")),
+    "check": Command(("check",)),
+    "bench": Command(("bench", "none")),
     "ready": Command(("ready", "--url", "http://127.0.0.1:9")),
     "fetch": Command(("fetch", "ed-demo-8")),
     "reproduce": Command(
@@ -73,6 +119,7 @@ WRITERS = {
     "card": Command(("card", *MODEL, "--set", "{in}", "--prompts", "1"), "--out", "f", True),
     "publish": Command(("publish", "static", "--card", "{card}"), "--out", "f", True),
     "study": Command(("study", "s.toml"), "--out", "f", True),
+    "deploy": Command(("deploy", "space", "o/n"), "--dry-run", "new", True),
 }
 WORDS = (
     "", "x", "-1", "0", "0.5", "1e999", "9" * 400, "9" * 5000, "nan", "x" * 300, "x" * 5000, "../../etc/passwd",
@@ -96,6 +143,7 @@ def lay(folder: Path) -> None:
     (folder / "full" / "x").write_text("x")
     os.mkfifo(folder / "pipe")
     (folder / "precious").write_text("precious")
+    (folder / "locked").mkdir(mode=0o500)
     (folder / "link").symlink_to(folder / "precious")
     (folder / "nowhere").symlink_to("/nowhere/at/all")
 
@@ -112,5 +160,6 @@ OUTS = (
     "/dev/full",
     "no/such/folder/x",
     "x" * 300,
+    "locked/x",
 )
-NO_FOLDERS = ("", "in.jsonl", "pipe", "nowhere", "link", "/dev/null", "in.jsonl/x", "x" * 300)
+NO_FOLDERS = ("locked/x", "locked/x/y", "", "in.jsonl", "pipe", "nowhere", "link", "/dev/null", "in.jsonl/x", "x" * 300)

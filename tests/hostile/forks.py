@@ -5,12 +5,13 @@ this file is the other."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent.parent
 MEMORY, SECONDS, WALL = 3 << 30, 20, 60.0
 MORE = 300 << 20  # bytes of memory that a hostile case may take above a good one
+SAID = 1 << 20  # bytes that a trial may say
 CODES = (0, 1, 2, 130, 141)
 
 
@@ -51,6 +53,7 @@ class Trials:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ED_")}
         environment |= {"PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent))), "HF_HUB_OFFLINE": "1"}
         command = [sys.executable, "-m", "hostile.forks"]
+        self.n = 0
         self._server = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=TESTS.parent, env=environment
         )
@@ -61,16 +64,21 @@ class Trials:
     def __exit__(self, *_: object) -> None:
         self._server.stdin.close()
         self._server.wait()
+        print(f"\n{self.n} hostile trials")  # pytest -s shows it
 
-    def command(self, *argv: str, cwd: Path, out: str = "", encoding: str = "utf-8", **environment: str) -> Outcome:
-        """`effective-depth …`. `out`: where its output goes, unless that is looked at."""
-        return self._tried({"argv": argv, "out": out, "encoding": encoding}, cwd, environment)
+    def command(
+        self, *argv: str, cwd: Path, out: str = "", encoding: str = "utf-8", room: int = 0, **environment: str
+    ) -> Outcome:
+        """`effective-depth …`. `out`: where its output goes, unless that is looked at. `room`: bytes that a file may
+        have before the disk is full; 0 is no limit."""
+        return self._tried({"argv": argv, "out": out, "encoding": encoding, "room": room}, cwd, environment)
 
     def reader(self, name: str, file: Path, **environment: str) -> Outcome:
         """A reader of `hostile.readers` on a file."""
         return self._tried({"reader": name, "file": str(file)}, file.parent, environment)
 
     def _tried(self, asked: dict, cwd: Path, environment: dict[str, str]) -> Outcome:
+        self.n += 1
         environment = {"ED_CACHE": str(cwd / "cache"), "HOME": str(cwd)} | environment
         print(json.dumps(asked | {"cwd": str(cwd), "environment": environment}), file=self._server.stdin, flush=True)
         return Outcome(**json.loads(self._server.stdout.readline()))
@@ -83,6 +91,8 @@ def _serve() -> None:
     import warnings
 
     warnings.simplefilter("ignore")
+    import datasets  # noqa: F401
+
     import ed_core.models.opening
     import ed_core.service.compute  # noqa: F401
     from ed_core.commands import parser
@@ -92,14 +102,21 @@ def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         asked = json.loads(line)
-        with tempfile.TemporaryFile("w+b") as said:
-            began = time.monotonic()
-            if not (child := os.fork()):
-                _try(asked, said.fileno())
-            code, usage = _awaited(child, began + WALL)
-            said.seek(0)
-            told = said.read(1 << 20).decode(errors="replace")
-        outcome = {"code": code, "said": told, "bytes": usage.ru_maxrss << 10, "seconds": time.monotonic() - began}
+        began, (read, said) = time.monotonic(), os.pipe()
+        fcntl.fcntl(said, fcntl.F_SETPIPE_SZ, SAID)
+        if not (child := os.fork()):
+            _try(asked, said)
+        os.close(said)
+        code, usage = _awaited(child, began + WALL)
+        os.set_blocking(read, False)
+        with os.fdopen(read, "rb", 0) as told:  # not to its end: what the command began may live on
+            heard = told.readall() or b""
+        outcome = {
+            "code": code,
+            "said": heard.decode(errors="replace"),
+            "bytes": usage.ru_maxrss << 10,
+            "seconds": time.monotonic() - began,
+        }
         print(json.dumps(outcome), file=answers, flush=True)
 
 
@@ -129,6 +146,9 @@ def _try(asked: dict, said: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if room := asked.get("room"):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+        _as_anybody()
         os.chdir(asked["cwd"])
         for name, value in asked["environment"].items():
             os.environ[name] = value
@@ -146,6 +166,13 @@ def _try(asked: dict, said: int) -> None:
             with contextlib.suppress(Exception):
                 stream.flush()
         os._exit(code)
+
+
+def _as_anybody() -> None:
+    """Without root's right to write what is read-only."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    head, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert not libc.capset(head, none), os.strerror(ctypes.get_errno())
 
 
 def _carried_out(asked: dict) -> int:

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import numpy as np
 from safetensors.numpy import save_file
 
 from ed_core.cards import card
-from ed_core.cases import backup, bundle
+from ed_core.cases import backup, bundle, safe_folder
 from ed_core.cases.kept import Kept
 from ed_core.claims import running as claims
-from ed_core.errors import BrokenWeights, ImportRefused
+from ed_core.errors import BrokenWeights, CaseError, ImportRefused, ParameterError
 from ed_core.fits import file as lens
 from ed_core.fits import measured, shards
 from ed_core.models import conversion
-from ed_core.prompts import read_jsonl
+from ed_core.probes import PROBES
+from ed_core.prompts import parse_jsonl, read_jsonl, to_jsonl
 from ed_core.results import wire
 from ed_core.runs import launch
+from ed_core.service import estimate
 from ed_core.sharing import site
 from ed_core.sources import adapters, gguf_files, sizes, specs, tokens, weights
 from ed_core.sources.bundled import FITS, MODELS
@@ -30,6 +34,9 @@ from ed_core.studies import bundle as study_bundle
 from ed_core.studies import folder as study_folder
 from ed_core.studies import sets, study
 from ed_core.types import ModelSpec, Prompt
+from ed_ui import common_link, inputs, literature, prompt_set, side_b
+from ed_ui import studies as ui_studies
+from ed_ui.inputs import Input
 
 BEFORE = Path(__file__).parent.parent / "data" / "before" / "files"
 DEMO = MODELS["ed-demo-8"]
@@ -202,8 +209,6 @@ def _merged(file: Path) -> None:
 
 
 def _settings(file: Path) -> None:
-    import os
-
     from ed_core import settings
 
     os.environ["ED_CONFIG"] = str(file)
@@ -219,6 +224,70 @@ def _set(file: Path) -> None:
     sets.load(study.SetEntry(name="s", file=file.name), file.parent, "ed-demo-8")
 
 
+def _table(**columns: str) -> Callable[[Path], None]:
+    """A prompt set of a table, as a study asks for it."""
+
+    def read(file: Path) -> None:
+        entry = study.SetEntry(name="s", file=file.name, columns=study.Columns(**columns) if columns else None)
+        sets.load(entry, file.parent, "ed-demo-8")
+
+    return read
+
+
+def _parquet(folder: Path) -> Path:
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = {"text": ["12 + 30 = ", "2 + 3 = "], "answer": ["42", "5"], "level": [1, 2], "more": [["a", "b"], None]}
+    parquet.write_table(pyarrow.table(rows), folder / "t.parquet")
+    return folder / "t.parquet"
+
+
+def _pasted(file: Path) -> None:
+    """As the box of a page takes lines, and the command line after it."""
+    found = parse_jsonl(prompt_set.uploaded(_bytes(file)), "The list")
+    assert parse_jsonl(to_jsonl(found), "again") == found
+
+
+def _uploaded_study(file: Path) -> None:
+    os.environ["ED_CACHE"] = str(file.parent / "cache")
+    name = ui_studies.take_in(_bytes(file))
+    out = ui_studies.known()[name]
+    assert out.parent == file.parent / "cache" / "studies"
+    ui_studies.read(out)
+
+
+def links() -> dict[str, list[Input]]:
+    """What a link may carry, by name: of every page, of every probe."""
+    shared = [one for one in vars(inputs).values() if isinstance(one, Input)]
+    of_pages = [*prompt_set.parameters(), *literature.LINKED, *side_b.COMMON]
+    of_probes = [one for probe in PROBES for one in inputs.of_probe(probe)]
+    found: dict[str, list[Input]] = {}
+    for one in (
+        *common_link.OF_A_RUN,
+        *common_link.BESIDE_IT,
+        *shared,
+        *of_pages,
+        *of_probes,
+        inputs.span("tokens", "w"),
+    ):
+        found.setdefault(one.name, []).append(one)
+    return found
+
+
+def _link(file: Path) -> None:
+    """A query string, as the pages read it: a value that is taken is one that a link can carry again."""
+    known = links()
+    for name, value in parse_qsl(_bytes(file).decode(errors="replace"), keep_blank_values=True):
+        for one in known.get(name, ()):
+            try:
+                found = one.read(value)
+            except ParameterError as error:
+                assert str(error).strip() and len(str(error)) < 1000 and str(error).isprintable(), error
+                continue
+            assert one.read(one.write(found)) == found, (name, value)
+
+
 def _folder(file: Path) -> None:
     from ed_core.studies import report
 
@@ -228,8 +297,66 @@ def _folder(file: Path) -> None:
 
 
 def _studied(folder: Path) -> Path:
-    shutil.copytree(STUDY, folder, dirs_exist_ok=True)
-    return folder / "plan.json"
+    """The plan of a small study."""
+    study_bundle.unpack(BEFORE / "before.edstudy", folder / "study")
+    return folder / "study" / "plan.json"
+
+
+def _item(folder: Path) -> Path:
+    """Its first item."""
+    return sorted(_studied(folder).parent.glob("items/*/*.parquet"))[0]
+
+
+def _sums(file: Path) -> None:
+    """As a page reads a study, and as another installation takes it in."""
+    out = file.parents[2]
+    opened = study_folder.open_folder(out)
+    for label in opened.models:
+        for name in opened.sets:
+            opened.sums(label, name)
+    _folder(out / "plan.json")
+
+
+def _owner(file: Path) -> None:
+    kept = Kept(file.parents[1])
+    found = kept.owner(file.stem)
+    assert found in ("", safe_folder.UNREADABLE) or safe_folder.checked(found)
+    backup.write(kept, file.parents[1] / "b.zip"), backup.check(kept)
+
+
+def _kept(file: Path) -> None:
+    kept = Kept(file.parents[1])
+    kept.cards(), kept.problems, backup.check(kept), kept.damaged()
+    try:
+        kept.open(file.stem)
+    except CaseError as error:
+        raise ImportRefused(str(error)) from None
+
+
+def _of_case(name: str, text: str = "") -> Callable[[Path], Path]:
+    """A case study that is kept, or something beside it."""
+
+    def make(folder: Path) -> Path:
+        (folder / "kept").mkdir()
+        case = Path(shutil.copy(BEFORE / "beforebefo.edcase", folder / "kept"))
+        file = case.with_name(name)
+        if text:
+            file.write_text(text)
+        return file
+
+    return make
+
+
+def _rates(file: Path) -> None:
+    """Read, estimated with, and added to."""
+    os.environ["ED_CACHE"] = str(file.parent)
+    assert estimate.rates_file() == file
+    for kind in ("cpu", "cuda"):
+        rates, _ = estimate.load_rates(kind)
+        assert all(0 <= value < 1 for of_one in rates.values() for value in of_one)
+    estimate.report("ed-demo-8", specs.size_of("ed-demo-8"), "auto")
+    estimate.save_rates("mps", estimate.DEFAULT_RATES["cpu"])
+    assert estimate.load_rates("mps")[1]
 
 
 def _run(file: Path) -> None:
@@ -264,11 +391,27 @@ name = "a"
 bundled = "mixed"
 limit = 4
 """
+QUERY = (
+    "model=ed-demo-8&precision=fp32&adapter=&revision=main&device=cpu&template=chat&special_tokens=false&token=5&"
+    "control=shuffled&control_seed=3&branch=attn&shade=kl&kl=0.25&overlap=0.6&first_token=false&tokens=3-20&g=0.4&"
+    "prompts=bundled&tasks=copy,lookup&difficulties=1,2&n_prompts=3&mode=future&part=mlp&boundaries=4,8&nodes=33&n=2&"
+    "kind=drop&order=0-2,4&longest=2&value=kl&length=2&n_tokens=5&temperature=0.5&measure=attn_cos&lens=logit&x=y"
+)
 LAB = 'max_tokens = 128\nmodels = ["ed-demo-*"]\ncache_limit = "2G"\ntitle = "Lab"\n'
+CSV = 'text,answer,level\n"12 + 30 = ",42,1\n"2 + 3 = ",5,2\n'
 CHAT = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+OWNER = "ann@example.org"
+RATES = json.dumps({"cpu": {name: [1e-9, 1e-10] for name in estimate.DEFAULT_RATES["cpu"]}})
 READERS = {
     "prompts": Reader(_written("p.jsonl", LINES), read_jsonl, "json"),
     "set": Reader(_written("s.jsonl", LINES), _set, "json"),
+    "pasted prompts": Reader(_written("p.jsonl", LINES), _pasted, "json"),
+    "CSV set": Reader(_written("t.csv", CSV), _table(text="text", answer="answer", level="level"), "text"),
+    "JSON set": Reader(_written("t.json", LINES), _table(text="text", answer="answer"), "json"),
+    "parquet set": Reader(_parquet, _table(text="text", answer="answer", level="level"), "bytes"),
+    "link": Reader(_written("query.txt", QUERY), _link, "text"),
+    "uploaded maps": Reader(_copied(BEFORE / "maps.npz"), lambda f: measured.unpacked(_bytes(f), f.name), "zip"),
+    "uploaded study": Reader(_copied(BEFORE / "before.edstudy"), _uploaded_study, "zip"),
     "study": Reader(_written("s.toml", TOML), _study, "text"),
     "settings": Reader(_written("lab.toml", LAB), _settings, "text"),
     "card": Reader(_copied(BEFORE / "card.json"), card.read, "json"),
@@ -289,6 +432,10 @@ READERS = {
     "weights": Reader(_of_model("model.safetensors"), _weights, "header"),
     "gguf": Reader(gguf, _gguf, "bytes"),
     "study's folder": Reader(_studied, _folder, "json"),
+    "study's item": Reader(_item, _sums, "bytes"),
+    "owner": Reader(_of_case("beforebefo.owner", OWNER + "\n"), _owner, "text"),
+    "kept case": Reader(_of_case("beforebefo.edcase"), _kept, "zip"),
+    "rates": Reader(_written("rates.json", RATES), _rates, "json"),
     "run": Reader(_written("run.json", '{"spec": {}, "pid": 1, "created": 1.0}'), _run, "json"),
     "status": Reader(
         _written("status.jsonl", '{"state": "running", "share": 0.5, "what": "x", "time": 1.0}\n'), _run, "json"

@@ -5,26 +5,48 @@ from __future__ import annotations
 import json
 import os
 import time
+import unicodedata
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 from safetensors.numpy import save_file
 
 from ed_core import disk, outside
+from ed_core.cases import backup
+from ed_core.cases.kept import Kept
+from ed_core.cases.safe_folder import UNREADABLE
 from ed_core.commands import main, runs
-from ed_core.errors import BrokenWeights, FitRefused, ModelNotFound, ParameterError, PromptError, PromptFileError
+from ed_core.errors import (
+    BrokenWeights,
+    FitRefused,
+    ModelNotFound,
+    ParameterError,
+    PromptError,
+    PromptFileError,
+    StoreError,
+    StudyError,
+)
 from ed_core.fits import file as lens
 from ed_core.models import apart, conversion
-from ed_core.prompts import check_length, max_characters, parse_jsonl, read_jsonl, to_jsonl
+from ed_core.models.opening import open_model
+from ed_core.prompts import UNFAITHFUL, check_length, check_text, max_characters, parse_jsonl, read_jsonl, to_jsonl
+from ed_core.service import estimate
+from ed_core.service.resolve import resolve
 from ed_core.sources import adapters, gguf_files, tokens, weights
 from ed_core.sources.specs import named
-from ed_core.studies import study
+from ed_core.studies import bundle as study_bundle
+from ed_core.studies import folder as study_folder
+from ed_core.studies import sets, study
 from ed_core.types import ModelSpec, Prompt
+from ed_ui import prompt_set
 from hostile.commands import lay
-from hostile.readers import DEMO, adapter, one_tensor
+from hostile.readers import BEFORE, DEMO, adapter, one_tensor
 
 LONG = "x" * 10_000_000
+ID = "abcdefghij"  # of a case study
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +120,15 @@ def test_the_numbers_of_an_adapter_are_checked_before_peft_sees_them(tmp_path, k
     file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
     with pytest.raises(ParameterError, match="The adapter .* (rank|alpha)"):
         adapters.content_hash(tmp_path)
+
+
+def test_settings_of_a_tokenizer_of_the_wrong_type_are_one_sentence(tmp_path):
+    for file in DEMO.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    told = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(told | {"model_max_length": "x"}))
+    with pytest.raises(ModelNotFound, match="no usable tokenizer"):
+        open_model(resolve(str(tmp_path)))
 
 
 @pytest.mark.parametrize("shards", [{"a": 1}, {"a": None}, {"a": "../../x"}, {"a": []}, [1], "x", {"a": "/etc/passwd"}])
@@ -181,6 +212,72 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path, monkeypatch):
     assert settings.current().max_tokens == 99
 
 
+def test_every_control_character_but_tab_and_line_ends_is_refused():
+    wrong = {chr(i) for i in range(0x110000) if unicodedata.category(chr(i)) in ("Cc", "Cs")} - set("\t\n\r")
+    assert set(UNFAITHFUL.findall("".join(map(chr, range(0x110000))))) == wrong
+    began = time.process_time()
+    [check_text(Prompt("x" * 50_000)) for _ in range(1000)]
+    assert time.process_time() - began < 5, "64 MiB of prompts took half a minute"
+
+
+def test_an_uploaded_file_is_held_to_what_its_box_says():
+    """What the browser refuses somebody else may send."""
+    assert prompt_set.uploaded(b"\xef\xbb\xbf" + b'{"text": "x"}') == '{"text": "x"}'
+    with pytest.raises(PromptError, match="at most 1 MiB are read"):
+        prompt_set.uploaded(b"x" * (1 << 20) + b"x")
+    with pytest.raises(PromptError, match="not UTF-8"):
+        prompt_set.uploaded(b"\xff")
+
+
+MANY = pyarrow.ListArray.from_arrays(pyarrow.array([0, 1 << 26], pyarrow.int32()), np.zeros(1 << 26, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("null\n", "expected objects"),
+        ('null\n{"text": "x"}\n', "expected objects"),
+        ('{"text": "\\ud800"}\n', "surrogate"),
+        ("[" * 50_000, "nested more than"),
+        ('{"text": ' + "9" * 5000 + "}", "more than 32 digits"),
+        ('{"text": null}', "The prompt is empty"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_json_table_of_anything_is_one_sentence(tmp_path, text, says):
+    """At `null` the program died with its reader."""
+    (tmp_path / "t.json").write_text(text)
+    entry = study.SetEntry(name="s", file="t.json", columns=study.Columns(text="text"))
+    with pytest.raises(StudyError, match=says):
+        sets.load(entry, tmp_path, "ed-demo-8")
+    (tmp_path / "t.json").write_text('[{"text": "x"}, {"text": "y", "n": 1}]')
+    assert [one.prompt.text for one in sets.load(entry, tmp_path, "ed-demo-8").examples] == ["x", "y"]
+
+
+ALIKE = pyarrow.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["x" * 50_000])
+
+
+def parquet_set(place: Path, columns: dict) -> sets.PromptSet:
+    parquet.write_table(pyarrow.table(columns), place / "t.parquet", store_schema=False)
+    return sets.load(study.SetEntry(name="s", file="t.parquet", columns=study.Columns(text="text")), place, "ed-demo-8")
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"text": ALIKE}, "its texts have more than 64 MiB"),
+        ({"text": ["x"], "more": MANY}, "bytes unpacked"),
+        ({"text": ["x"] * 100_001}, "100001 rows, at most 100000"),
+    ],
+    ids=["one long text", "numbers", "rows"],
+)
+def test_a_parquet_file_of_prompts_is_measured_before_it_is_unpacked(tmp_path, columns, says):
+    """A few bytes may stand for the same long text in every row."""
+    with pytest.raises(StudyError, match=says):
+        parquet_set(tmp_path, columns)
+    assert len(parquet_set(tmp_path, {"text": ["x", "y"], "n": [1, 2]}).examples) == 2
+
+
 # ---------------------------------------------------------------- lenses
 
 
@@ -212,6 +309,112 @@ def test_a_lens_that_lies_is_refused_and_does_no_harm_beside_others(cache, chang
 
     spec = ModelSpec("ed-demo-8", content_hash=content_of(named("ed-demo-8")))
     assert [fit.path.stem for fit in lens.of_model(spec)] == ["ed-demo-8-affine", "ed-demo-8-jacobian"]
+
+
+# ---------------------------------------------------------------- what lies in the cache, and in a study's folder
+
+
+@pytest.mark.parametrize("made", ["cut off", "long", "pipe", "folder", "link", "two lines", "no UTF-8"])
+def test_an_owner_that_cannot_be_read_is_nobody_at_once(cache, made):
+    kept = Kept(cache, shipped=None)
+    with kept.locked():
+        kept.owners.write(ID, "ann@example.org")
+    file = cache / "kept" / f"{ID}.owner"
+    assert kept.owner(ID) == "ann@example.org"
+    file.unlink()
+    if made in ("pipe", "folder", "link"):
+        {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda f: os.symlink("/nowhere/at/all", f)}[made](file)
+    else:
+        text = {"cut off": b"ann@exampl", "long": b"a@" + b"b" * 5000 + b"\n", "two lines": b"ann@example.org\nx\n"}
+        file.write_bytes(text.get(made, b"ann@\xffexample.org\n"))
+    assert kept.owner(ID) == UNREADABLE
+    assert [problem for problem in backup.check(kept)[1] if "holds no address" in problem]
+
+
+@pytest.mark.parametrize("made", ["pipe", "folder"])
+def test_a_case_study_that_is_no_file_is_told_and_the_others_are_shown(cache, made):
+    kept = Kept(cache, shipped=None)
+    (cache / "kept").mkdir(parents=True)
+    (os.mkfifo if made == "pipe" else os.mkdir)(cache / "kept" / f"{ID}.edcase")
+    assert kept.cards() == [] and f"is a {made}" in kept.problems[0]
+    assert len(backup.check(kept)[1]) == 1
+    with pytest.raises(StoreError, match=f"a {made}"):
+        kept.open(ID)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[", "[" * 60_000, '{"cpu": 5}', '{"cpu": {"fp32": [1e999, 0]}}', '{"cpu": {"fp32": [NaN, 0]}}']
+    + [json.dumps({"cpu": dict.fromkeys(estimate.DEFAULT_RATES["cpu"], rate)}) for rate in ([-1, 0], [1e300, 0], "12")]
+    + ["x" * 100_000],
+    ids=lambda text: text[:30],
+)
+def test_rates_that_cannot_be_are_those_of_before_anything_was_measured(cache, text):
+    cache.mkdir()
+    (cache / "rates.json").write_text(text)
+    assert estimate.load_rates("cpu") == (estimate.DEFAULT_RATES["cpu"], False)
+    estimate.save_rates("cuda", estimate.DEFAULT_RATES["cuda"])
+    assert estimate.load_rates("cuda")[1]
+
+
+def test_rates_in_whose_place_something_else_lies_are_one_sentence(cache, capsys):
+    (cache / "rates.json").mkdir(parents=True)
+    refused(capsys, ["estimate", "ed-demo-8", "--calibrate"], "rates.json")
+    (cache / "rates.json").rmdir()
+    os.mkfifo(cache / "rates.json")
+    assert estimate.load_rates("cpu") == (estimate.DEFAULT_RATES["cpu"], False)
+
+
+def changed_item(change):
+    def damage(file: Path) -> None:
+        table = parquet.read_table(file)
+        parquet.write_table(change(table).replace_schema_metadata(table.schema.metadata), file)
+
+    return damage
+
+
+def grown(n: int):
+    """With a column of so many numbers, which take next to nothing in the file."""
+
+    def change(table):
+        offsets = pyarrow.array([0] * len(table) + [n], pyarrow.int32())
+        many = pyarrow.ListArray.from_arrays(offsets, pyarrow.array(np.zeros(n)))
+        return table.set_column(0, table.column_names[0], many)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: (file.unlink(), os.mkfifo(file)),
+        lambda file: file.write_bytes(file.read_bytes()[:-9]),
+        changed_item(grown(1 << 27)),
+        changed_item(lambda table: table.slice(1)),
+        changed_item(lambda table: table.set_column(0, table.column_names[0], pyarrow.array(["x"] * len(table)))),
+        lambda file: parquet.write_table(parquet.read_table(file).replace_schema_metadata({"shapes": "[]"}), file),
+    ],
+    ids=["pipe", "cut off", "large", "rows", "texts", "no shapes"],
+)
+def test_a_studys_item_that_cannot_be_is_one_sentence(tmp_path, damage):
+    study_bundle.unpack(BEFORE / "before.edstudy", tmp_path / "s")
+    file = sorted((tmp_path / "s").glob("items/*/*.parquet"))[0]
+    damage(file)
+    opened = study_folder.open_folder(tmp_path / "s")
+    with pytest.raises(StudyError, match=file.name) as caught:
+        for label in opened.models:
+            [opened.sums(label, name) for name in opened.sets]
+    assert "run the study again" in str(caught.value)
+
+
+def test_a_plan_names_its_sets_as_a_studys_file_may(tmp_path):
+    """A long name stood in every row of every table: 1.6 GB."""
+    study_bundle.unpack(BEFORE / "before.edstudy", tmp_path / "s")
+    plan = json.loads((tmp_path / "s" / "plan.json").read_text())
+    plan["sets"][0]["name"] = "x" * 100_000
+    (tmp_path / "s" / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(StudyError, match=r"plan.json is damaged"):
+        study_folder.open_folder(tmp_path / "s")
 
 
 # ---------------------------------------------------------------- commands

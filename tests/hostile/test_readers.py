@@ -28,27 +28,28 @@ def trials():
 
 @pytest.fixture(scope="module")
 def goods(tmp_path_factory):
-    """Every reader's good file, in a folder of its own."""
-    return {name: one.make(tmp_path_factory.mktemp("good")) for name, one in READERS.items()}
+    """Every reader's good file, and the folder of its own in which it lies."""
+    folders = {name: tmp_path_factory.mktemp("good") for name in READERS}
+    return {name: (folder, READERS[name].make(folder)) for name, folder in folders.items()}
 
 
 class Tried:
     """One reader's file, made hostile in a folder that is set up anew for each trial."""
 
-    def __init__(self, trials: Trials, name: str, good: Path, place: Path):
-        self.trials, self.name, self.good, self.place, self.counts = trials, name, good, place, Counter()
+    def __init__(self, trials: Trials, name: str, folder: Path, good: Path, place: Path):
+        self.trials, self.name, self.folder, self.good, self.place = trials, name, folder, good, place
+        self.file, self.counts = place / good.relative_to(folder), Counter()
         outcome = self(None)
         assert outcome.code == 0, outcome.said
         self.bytes = outcome.bytes
 
     def __call__(self, data: bytes | None):
         shutil.rmtree(self.place, ignore_errors=True)
-        shutil.copytree(self.good.parent, self.place, copy_function=os.link)
-        file = self.place / self.good.name
+        shutil.copytree(self.folder, self.place, copy_function=os.link)
         if data is not None:
-            file.unlink()
-            file.write_bytes(data)
-        return self.trials.reader(self.name, file)
+            self.file.unlink()
+            self.file.write_bytes(data)
+        return self.trials.reader(self.name, self.file)
 
     def check(self, what: str, outcome) -> list[str]:
         self.counts[outcome.code] += 1
@@ -58,28 +59,30 @@ class Tried:
 
 @pytest.fixture
 def tried(trials, goods, tmp_path):
-    return lambda name: Tried(trials, name, goods[name], tmp_path / "case")
+    return lambda name: Tried(trials, name, *goods[name], tmp_path / "case")
 
 
 def all_of(one: Tried, n: int) -> list[str]:
     kind, data = READERS[one.name].kind, one.good.read_bytes()
     found = [wrong for what, bad in hostile(kind, data, n) for wrong in one.check(what, one(bad))]
     one(None)
-    for what, _ in special(one.place / one.good.name):
-        found += one.check(what, one.trials.reader(one.name, one.place / one.good.name))
+    for what, _ in special(one.file):
+        found += one.check(what, one.trials.reader(one.name, one.file))
     assert one.good.read_bytes() == data
     return found
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_hostile_file_is_refused_or_read(tried, name):
-    assert not all_of(tried(name), FEW)
+    wrong = all_of(tried(name), FEW)
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_many_hostile_files_are_refused_or_read(tried, name):
-    assert not all_of(tried(name), MANY if name not in SLOW else MANY // 4)
+    wrong = all_of(tried(name), MANY if name not in SLOW else MANY // 4)
+    assert not wrong, "\n".join(wrong)
 
 
 ANY = st.recursive(st.sampled_from(WRONG), lambda one: st.lists(one, max_size=3) | st.dictionaries(st.text(), one))
@@ -95,7 +98,8 @@ def test_whatever_stands_at_a_place_of_the_json(tried, name):
     @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.sampled_from(at), ANY)
     def holds(where, new):
-        assert not one.check(f"{where} = {repr(new)[:60]}", one(told.with_(changed(told.value, where, new))))
+        wrong = one.check(f"{where} = {repr(new)[:60]}", one(told.with_(changed(told.value, where, new))))
+        assert not wrong, "\n".join(wrong)
 
     holds()
 
