@@ -297,10 +297,14 @@ def test_blocks_against_blocks_need_no_equal_tokens():
     np.testing.assert_array_equal(fig.data[0].z, -a["effect"].astype(float))
 
 
-def test_rows_that_failed_on_either_side_are_crossed_out():
+def test_rows_that_failed_on_either_side_stay_empty():
     a = fake("integrated_gradients")
-    fig = figures.difference_map(a, a, "attribution", VIEW, failed=[1])
-    assert [s.y0 for s in fig.layout.shapes if s.name == "not reliable"] == [1]
+    fig = figures.difference_map(a, scaled(a, 2.0), "attribution", VIEW, failed=[1])
+    expected = a["attribution"].astype(float)
+    expected[1] = np.nan
+    np.testing.assert_allclose(fig.data[0].z, expected, atol=1e-6)
+    assert all(text.endswith("did not settle: not drawn") for text in fig.data[0].text[1])
+    assert np.isnan(fig.data[1].x[1]) and np.isfinite(fig.data[1].x[0]), "nor is its mean"
 
 
 # ---------------------------------------------------------------- ruler, names, CSV

@@ -13,7 +13,7 @@ from ..types import ProbeResult
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, axis_title, log_ticks, whole_ticks
 from .curves import MARGIN
-from .maps import crossed_out, mean_title
+from .maps import NOT_DRAWN, blank, mean_title
 from .panel import (
     HEATMAP,
     Strip,
@@ -154,11 +154,13 @@ def difference_map(
     models of different depth the rows are the shallower one's layers (`side_by_side.nearest`). The
     range is the smallest of 1, 2, 5 × 10^k that holds all values, over tokens without the first, whose stream is huge
     in many models, and without the view's sinks, which the strip leaves out too unless they count. Rows that `failed`
-    on a side are crossed out."""
-    z, spec = side_by_side.difference(a, b, measure), a.measures[measure].spec
+    on a side stay empty."""
+    z, spec = blank(side_by_side.difference(a, b, measure), failed), a.measures[measure].spec
     values, rows = side_by_side.common(a, b, measure), min(a, b, key=lambda r: r.n_layers)
 
     def hover(row: int, column: int) -> str:
+        if row in failed:
+            return NOT_DRAWN
         found = [f"{name} {number(v[row, column])}" for name, v in zip(side_by_side.SIDES, values)]
         return (
             f"B − A {number(z[row, column])} {spec.unit}<br>{', '.join(found)}"
@@ -171,7 +173,7 @@ def difference_map(
     bound = _bound(without(z, {0, *view.sinks}))
     title = mean_title(first_token, view.uncounted)
     strip = Strip(view.mean(z, first_token), -bound, bound, title, colours.GREY)
-    return crossed_out(token_panel(rows, view, z, colours.signed(bound), spec.unit, strip, hover, spec.dims[0]), failed)
+    return token_panel(rows, view, z, colours.signed(bound), spec.unit, strip, hover, spec.dims[0])
 
 
 def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: Callable[[int, int], str]) -> go.Figure:

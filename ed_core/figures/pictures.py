@@ -88,8 +88,8 @@ def caption(picture: Picture, result: ProbeResult, look: Look) -> str:
         return f"{picture.caption}{behind}: 0 = unaffected, 1 = changes by as much as its own update, ringed: more"
     if (at := find(result.request.probe).left_out(result)) and isinstance(picture, TokenMap):
         return f"{picture.caption}; beside it the largest of a row, without token {at[0]}, which predicts the answer"
-    crossed = "; crossed out: completeness fails" if find(result.request.probe).broken_layers(result) else ""
-    return picture.caption + crossed
+    empty = "; empty rows did not settle" if find(result.request.probe).broken_layers(result) else ""
+    return picture.caption + empty
 
 
 def beside(picture: Picture, view: View, look: Look = Look()) -> str:

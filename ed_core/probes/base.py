@@ -127,7 +127,7 @@ class Probe:
 
     @classmethod
     def broken_layers(cls, result: ProbeResult) -> list[int]:
-        """Layers whose values are not to be relied on: crossed out in every map."""
+        """Layers whose values are not to be relied on: left empty in every map."""
         return []
 
     @classmethod

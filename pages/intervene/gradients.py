@@ -11,7 +11,7 @@ from ed_ui import probe_page, show
 def above(result):
     if failed := incomplete(result):
         layers = f"layer{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}"
-        st.error(FAILED.format(layers=layers, tolerance=f"{TOLERANCE:.1%}"), icon=":material/error:")
+        st.warning(FAILED.format(layers=layers, tolerance=f"{TOLERANCE:.1%}"), icon=":material/border_clear:")
 
 
 def more(result, view):
@@ -27,9 +27,9 @@ def more(result, view):
     probe_page.profile(result, "attribution", view)
 
 
-FAILED = """**Completeness fails at {layers}.** The attributions there miss F(activation) − F(baseline) by more than
-{tolerance} of the scale: they are crossed out and not to be relied on. Raise **nodes**; if that does not help, the
-model's gradients cannot be trusted there (4-bit layers on a CPU are a known case)."""
+FAILED = """**The integral did not settle at {layers}**: attributions miss F(activation) − F(baseline) by more than
+{tolerance} of the scale, and the rows stay empty. Raise **nodes** under *Options*; if that does not help, the model's
+gradients cannot be trusted there (4-bit layers on a CPU are a known case)."""
 TEXTS = {
     "The papers saw": "All input tokens matter about equally up to the middle; attributions do not move to later "
     "layers as problems take more steps (Csordás et al. 2025, §4).",
