@@ -300,7 +300,23 @@ def test_over_the_lens_stands_what_the_output_predicts():
     assert fig.layout.xaxis4.ticktext == ("·Tokyo", "c") and fig.layout.xaxis.ticktext == ("in", "put")
     assert {"next", "input"} <= {a.text for a in fig.layout.annotations}
     assert set(figures.lens_map(fake("logit_lens", filled=0.5), View()).layout.xaxis4.ticktext) == {""}
-    assert LogitLens.pictures[0].caption == "columns are input tokens, cells predict the next token (blank: as below)"
+    caption = "columns are input tokens, cells predict the next token (blank: as below; grey: repeats its input)"
+    assert LogitLens.pictures[0].caption == caption
+
+
+def test_early_rows_that_repeat_their_input_are_grey_and_no_certainty():
+    """From depth 0 without a break, and only where the output says another token."""
+    words = {1: "a", 2: "b", 3: "c"}
+    result = lens([[1, 2, 3], [1, 1, 3], [2, 2, 3], [2, 3, 3]], ("a", "b", "c"), words, 0.9)
+    fig = figures.lens_map(result, View())
+    (veil,) = [t for t in fig.data if t.name == "echo"]
+    expected = [[1, 1, 0], [1, 0, 0], [0, 0, 0], [0, 0, 0]]
+    np.testing.assert_array_equal(np.nan_to_num(np.array(veil.z, float)), expected)
+    assert "echo" in fig.data[0].text[1][0] and "echo" not in fig.data[0].text[1][1]
+    assert {colour for _, colour in written(fig).values()} == {"#000000"}
+    assert "echo" not in {t.name for t in figures.lens_map(result, View(), "kl").data}, (
+        "distances are shown as they are"
+    )
 
 
 @pytest.mark.parametrize("window", [None, (100, 147)])

@@ -37,6 +37,7 @@ CLEAR, VEIL = "rgba(0,0,0,0)", "rgba(128,128,128,0.12)"
 
 CONTROL = "rgba(128,128,128,0.95)"  # always dashed: a twin in which nothing was learned, or nothing is in its place
 FAILED = "#B2182B"  # what is not to be relied on
+ECHO = "#BDBDBD"  # a guess that only repeats what went in
 
 SEQUENTIAL = list(sequential.Viridis)  # sizes, and how sure the lens is
 DAMAGE = sample_colorscale(sequential.Inferno, np.linspace(0.12, 0.85, 11))  # what breaks; no page has its ends

@@ -34,9 +34,9 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
     predicts.
 
     `shade`: "prob" (probability of that token), "kl", "jsd", "entropy", "rank", or "token_rank" (of a token that was
-    followed); bright is always near the output or
-    sure. The strip holds the mean KL, which the KL criterion reads, whatever the shade. `lens`: what the names of its
-    measures begin with, where a result has several lenses."""
+    followed); bright is always near the output or sure, but for early rows that only repeat the token that went in,
+    which are grey where sureness is shown (`echo`). The strip holds the mean KL, which the KL criterion reads, whatever
+    the shade. `lens`: what the names of its measures begin with, where a result has several lenses."""
     view = replace(view, height=lens_height(result.n_layers, view))
 
     def shape(r: ProbeResult) -> tuple[int, int]:
@@ -70,6 +70,9 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
     title = read_title("mean KL, nats" if view.width_px >= NARROW else "mean KL", view)
     strip = Strip(mean, 0.0, end, title, colours.CRITERIA["kl"], **behind, counted=counted)
     names = {token: visible(words) for token, words in result.token_text.items()}
+    echoes = np.zeros(shape(result), bool)
+    if ids is not None and shade in ("prob", "entropy"):
+        echoes = echo(result, ids.values[..., 0])
     lines = lines_of(view.column_px(result.n_tokens))
     above = 4 + LINE * lines if lines else ROTATED
 
@@ -78,16 +81,37 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
             return missing(result)
         best = list(zip(ids.values[depth, token].tolist(), probs[depth, token].tolist()))[:TOP_SHOWN]
         lines = [f"{number(p)}  {names.get(i, f'id {i}')}" for i, p in best]
+        lines += ["echo: repeats the token that went in"] * bool(echoes[depth, token])
         return "<br>".join(lines if shade == "prob" else [f"{number(z[depth, token])} {unit}", *lines])
 
     def on_cells(canvas: Canvas) -> None:
         at = view.answer_start - 1 if view.answer_start else result.n_tokens - 1
         canvas.layout["meta"]["along"]["says"] = dict(at=at, first=shade == "prob")
         best = ids.values[..., 0] if ids is not None else np.full(shape(result), -1)
-        cell_letters(canvas, result, view, best if text else np.full_like(best, -1), colour, z, above)
+        _veil(canvas, echoes)
+        cell_letters(canvas, result, view, best if text else np.full_like(best, -1), colour, z, above, echoes)
         _predicted(canvas, result, view, best[-1])
 
     return token_panel(result, view, z, colour, unit, strip, hover, row="depth", above=above, more=on_cells)
+
+
+def echo(result: ProbeResult, best: np.ndarray) -> np.ndarray:
+    """`[depth, pos]`: whether the best guess, from depth 0 up to here, is the token that went in at that position,
+    where the output's is another: the stream still holds its input, and what the lens is sure of is no prediction."""
+    same = np.array([[result.token_text.get(int(i)) == result.tokens[t] for t, i in enumerate(row)] for row in best])
+    found: np.ndarray = np.logical_and.accumulate(same, axis=0) & ~same[-1]
+    return found
+
+
+def _veil(canvas: Canvas, echoes: np.ndarray) -> None:
+    """Grey over cells that are an echo, in the place and with the gaps of the map below."""
+    if not echoes.any():
+        return
+    below = canvas.data[0]
+    look = {name: below[name] for name in ("x", "y", "x0", "dx", "y0", "dy", "xgap", "ygap") if name in below}
+    z = np.where(echoes, 1.0, np.nan)
+    scale = [[0, colours.ECHO], [1, colours.ECHO]]
+    canvas.add("heatmap", z=z, name="echo", colorscale=scale, showscale=False, hoverinfo="skip", **look)
 
 
 def rank_curve(result: ProbeResult, at: int, height: int = 260) -> go.Figure:
@@ -116,10 +140,17 @@ def _shade(shade: str, z: np.ndarray) -> colours.Shade:
 
 
 def cell_letters(
-    canvas: Canvas, result: ProbeResult, view: View, best: np.ndarray, shade: colours.Shade, z: np.ndarray, above: int
+    canvas: Canvas,
+    result: ProbeResult,
+    view: View,
+    best: np.ndarray,
+    shade: colours.Shade,
+    z: np.ndarray,
+    above: int,
+    grey: np.ndarray | None = None,
 ) -> None:
-    """The best tokens, each where the row below has another, black or white by the cell's colour: a trace of either, as
-    a heatmap's own letters have one colour, and a click fades letters that have several."""
+    """The best tokens, each where the row below has another, black or white by the cell's colour, black on `grey`: a
+    trace of either, as a heatmap's own letters have one colour, and a click fades letters that have several."""
     size = int(min(LARGEST_FONT, max(CELL_FONT, (view.plot_height - above) / (result.n_layers + 1) - 4)))
     fit = int((view.column_px(result.n_tokens) - 3) / (LETTER_SHARE * size))
     words = {i: cut(token, fit) for i, token in result.token_text.items()}
@@ -127,6 +158,8 @@ def cell_letters(
     new = np.vstack([best[:1] >= 0, (best[1:] >= 0) & (best[1:] != best[:-1])])
     cells = [(y, x) for y, x in np.argwhere(new).tolist() if first <= x <= last and words.get(best[y, x])]
     ink = [int(i) for i in colours.letters(shade, np.array([z[cell] for cell in cells]))] if cells else []
+    if grey is not None:
+        ink = [0 if grey[cell] else i for cell, i in zip(cells, ink)]
     for place, colour in enumerate(colours.LETTERS):
         mine = [cell for cell, i in zip(cells, ink) if i == place]
         font = dict(size=size, color=colour)

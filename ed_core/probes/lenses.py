@@ -82,7 +82,7 @@ class LogitLens(Probe):
         LensMap(
             "Logit lens",
             ("{shade}", "top_ids"),
-            "columns are input tokens, cells predict the next token (blank: as below)",
+            "columns are input tokens, cells predict the next token (blank: as below; grey: repeats its input)",
             "Row 0 is the embedding, the top row the model's own output, which stands over the map too; a token is "
             "written where it is\nanother than in the row below. The best token settles at some depth; KL falls and "
             "top-5 overlap rises from there.",
@@ -228,7 +228,8 @@ class Lenses(Probe):
         LensMap(
             title,
             (f"{lens}_{{shade}}", f"{lens}_top_ids"),
-            f"{title}: columns are input tokens, cells predict the next token (blank: as below)",
+            f"{title}: columns are input tokens, cells predict the next token (blank: as below; grey: repeats its "
+            "input)",
             "Row 0 is the embedding, the top row the model's own output; a token is written where it is another than "
             "in the row below.",
             f"What the model would predict if it ended at each depth, by the {title.lower()}.",
