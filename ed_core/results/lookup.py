@@ -172,5 +172,10 @@ def estimate(requests: Iterable[Request], n_tokens: int | None) -> float | None:
 
 
 def is_shipped(key: str) -> bool:
-    """Whether a run is one of the examples that come with the product."""
-    return key in _names()
+    """Whether a run is one of the examples that come with the product, and was not measured here as well, which is what
+    `by_key` gives then."""
+    try:
+        here = store().stamp(key) is not None
+    except StoreError:
+        here = False
+    return key in _names() and not here
