@@ -69,7 +69,8 @@ def read(
                 if depth == model.n_layers:
                     logits = out
                 else:
-                    h = trace.resid[depth][0, at]
+                    # the logit lens ends the model here; a fitted one reads what enters the next block
+                    h = (trace.after(depth) if lens is None else trace.resid[depth])[0, at]
                     logits = model.unembed(h if lens is None else lens(depth, h).to(model.dtype))
                 row = against.measure(logits)
                 ids = row["ids"]
