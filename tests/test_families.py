@@ -14,7 +14,7 @@ from small_models import VARIANTS, byte_tokenizer
 from ed_core.architectures import find
 from ed_core.architectures.families import FAMILIES
 from ed_core.commands import main
-from ed_core.errors import IdentityFailed
+from ed_core.errors import IdentityFailed, ParameterError
 from ed_core.models import families
 from ed_core.models import verify as verifying
 from ed_core.models.families import DTYPES, random_hf
@@ -32,6 +32,7 @@ from ed_core.probes import (
     LayerSkip,
     Lenses,
     LogitLens,
+    Loops,
     Numerics,
     Prune,
     ResidualErasure,
@@ -194,6 +195,13 @@ def probe_early_exit(model, measure):
         {k: found[k] for k in ("confidence", "agreement")},
         {"confidence": lens["top_probs"][..., 0], "agreement": lens["top1_match"]},
     )
+
+
+def probe_loops(model, measure):
+    """Held naively in test_loops; here, that it is asked of looped models alone."""
+    with nullcontext() if model.n_passes > 1 else pytest.raises(ParameterError, match="run once"):
+        found = measure(model, Loops(), PROMPT)
+        yield {"to_last": found["to_last"][-1]}, {"to_last": np.zeros(found.n_tokens)}
 
 
 def probe_numerics(model, measure):

@@ -1,7 +1,9 @@
 """Models whose blocks run several times, against the plain model with the same weights written out for every pass."""
 
+import math
 from dataclasses import replace
 
+import naive
 import numpy as np
 import pytest
 import torch
@@ -9,13 +11,15 @@ from small_models import byte_tokenizer, random_model, save_random
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ed_core.architectures import find
+from ed_core.depth.loops import by_passes, loop_depth
 from ed_core.errors import IdentityFailed, ParameterError, RefusedFamily
 from ed_core.models.families import random_hf
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.models.verify import verify
-from ed_core.probes import PROBES, Generation, ResidualErasure, Surgery
+from ed_core.probes import PROBES, Generation, Loops, ResidualErasure, Surgery
 from ed_core.probes.description import Shape
+from ed_core.probes.generation import WRITTEN_TOKENS
 from ed_core.sources import sizes, specs
 from ed_core.types import ModelSpec, Prompt
 
@@ -67,7 +71,10 @@ def arrays(result):
     return {name: np.asarray(getattr(m, "values", m), float) for name, m in result.measures.items()}
 
 
-@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.name)
+PLAIN = [probe for probe in PROBES if not probe.needs_passes]
+
+
+@pytest.mark.parametrize("probe", PLAIN, ids=lambda probe: probe.name)
 def test_a_looped_model_is_the_plain_one_with_its_blocks_written_out(pair, measure, probe_of, probe):
     found, expected = (arrays(measure(model, probe_of(probe), PROMPT)) for model in pair)
     assert set(found) == set(expected) and found
@@ -77,7 +84,7 @@ def test_a_looped_model_is_the_plain_one_with_its_blocks_written_out(pair, measu
         np.testing.assert_allclose(found[name], values, rtol=0, atol=limit, err_msg=name)
 
 
-@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.name)
+@pytest.mark.parametrize("probe", PLAIN, ids=lambda probe: probe.name)
 def test_one_pass_is_the_plain_model_bit_for_bit(measure, probe_of, probe):
     model = looped(passes=1, num_hidden_layers=6)
     found, expected = (arrays(measure(one, probe_of(probe), PROMPT)) for one in (model, written_out(model)))
@@ -186,8 +193,135 @@ def test_keys_and_values_of_every_pass_are_kept_and_counted(variant):
     size = sizes.read(model.config.to_dict() | {"num_key_value_heads": model.config.num_attention_heads})
     n, stream = ids.shape[1], ids.shape[1] * model.d_model * 4
     shape = Shape(size.n_layers, n, stream, 0, 0, 0, 1)
-    from ed_core.probes.generation import WRITTEN_TOKENS
-
     estimated = Generation().holds(shape) * (n + 4) / (n + WRITTEN_TOKENS)
     heads = model.config.num_attention_heads / model.config.num_key_value_heads  # the estimate counts all heads
     assert sum(held) * heads <= 1.1 * estimated and estimated <= 1.1 * sum(held) * heads
+
+
+# ---------------------------------------------------------------- the probe
+
+
+def resized(model, passes):
+    """The same weights, so many passes."""
+    again = looped(model.variant, passes)
+    again.hf.load_state_dict(model.hf.state_dict())
+    return again.hf
+
+
+@pytest.fixture(params=("looped", *BETWEEN))
+def model(request):
+    made = looped(request.param)
+    made.variant = request.param
+    return made
+
+
+def test_the_measures_of_a_loop_are_those_of_plain_passes_over_the_list(model, measure):
+    """Every figure by loops over tokens, float64, and one whole pass per variant."""
+    found = measure(model, Loops(k=3), PROMPT)
+    hf, ids, (n, R) = naive.plain(model.hf), found.token_ids, (2, 3)
+    L, T, norm, cosine = n * R, found.n_tokens, naive.norm, naive.cosine
+    seen, expected = naive.run(hf, ids), {}
+    tokens = range(T)
+    expected["fixed_point"] = [
+        [norm(seen.resid[u][t] - seen.resid[u - n][t]) / norm(seen.resid[u][t]) for t in tokens] for u in range(n, L)
+    ]
+    last = [seen.resid[L - n + u % n] for u in range(L)]
+    expected["to_last"] = [[norm(seen.resid[u][t] - last[u][t]) / norm(last[u][t]) for t in tokens] for u in range(L)]
+    moved = [seen.left[(r + 1) * n] - seen.resid[r * n] for r in range(R)]
+    expected["update_norm"] = [[norm(moved[r][t]) for t in tokens] for r in range(R)]
+    expected["update_angle"] = [
+        [math.degrees(math.acos(cosine(moved[r - 1][t], moved[r][t]))) for t in tokens] for r in range(1, R)
+    ]
+    expected["between"] = [
+        [norm(seen.resid[r * n][t] - seen.left[r * n][t]) / norm(seen.left[r * n][t]) for t in tokens]
+        for r in range(1, R)
+    ]
+    orders = {
+        "pass_skip": {(0,): (2, 3, 4, 5), (1,): (0, 1, 4, 5), (2,): (0, 1, 2, 3)},
+        "block_skip": {(0,): (1, 3, 5), (1,): (0, 2, 4)},
+        "pass_swap": {
+            at: order
+            for pair, order in {
+                (0, 1): (2, 3, 0, 1, 4, 5),
+                (0, 2): (4, 5, 2, 3, 0, 1),
+                (1, 2): (0, 1, 4, 5, 2, 3),
+            }.items()
+            for at in (pair, pair[::-1])
+        },
+    }
+    for name, of in orders.items():
+        shape = {"pass_skip": (R,), "block_skip": (n,), "pass_swap": (R, R)}[name]
+        expected |= {f"{name}_kl": np.full(shape, np.nan), f"{name}_top1_kept": np.full(shape, np.nan)}
+        for at, order in of.items():
+            figures = naive.surgery(hf, ids, order)
+            expected[f"{name}_kl"][at], expected[f"{name}_top1_kept"][at] = figures["kl"], figures["top1_kept"]
+    outputs = [naive.lens(hf, ids, seen.resid[0])] + [
+        naive.run(naive.plain(resized(model, passes)), ids).logits for passes in range(1, 2 * R + 1)
+    ]
+    p = [logits.log_softmax(-1) for logits in outputs]
+    best = [[set(row.argsort(descending=True)[:3].tolist()) for row in logits] for logits in outputs]
+
+    def kl(a, b):
+        return float((p[a].exp() * (p[a] - p[b])).sum(-1).mean())
+
+    size = (2 * R + 1, 2 * R + 1)
+    expected["readout_kl"], expected["readout_overlap"] = np.full(size, np.nan), np.full(size, np.nan)
+    for times in range(2 * R + 1):
+        for readout in range(times + 1):
+            expected["readout_kl"][times, readout] = kl(readout, times)
+            shared = [len(a & b) / 3 for a, b in zip(best[readout], best[times])]
+            expected["readout_overlap"][times, readout] = np.mean(shared)
+    expected["times_kl"] = [kl(R, times) for times in range(2 * R + 1)]
+    expected["times_top1_kept"] = [
+        float((outputs[times].argmax(-1) == outputs[R].argmax(-1)).double().mean()) for times in range(2 * R + 1)
+    ]
+    answer = range(found.answer_start, T)
+    expected["times_loss"] = [np.mean([-float(q[t - 1][ids[t]]) for t in answer]) for q in p]
+    expected["times_rank"] = [max(int((q[t - 1] > q[t - 1][ids[t]]).sum()) + 1 for t in answer) for q in outputs]
+    expected["times_right"] = [float(rank == 1) for rank in expected["times_rank"]]
+    if model.variant == "ouro":
+        normed = [model.hf.model.norm(seen.left[(r + 1) * n].float()) for r in range(R)]
+        gates = torch.stack([model.hf.model.early_exit_gate(h)[:, 0].sigmoid() for h in normed]).double()
+        stays = (1 - gates).cumprod(0)
+        expected["exit"] = torch.cat([1 - stays[:-1], torch.ones(1, T)]).detach().numpy()
+    assert set(expected) == set(found.measures)
+    for name, values in expected.items():
+        values = np.asarray(values)
+        assert found[name].shape == values.shape, name
+        limit = 1e-4 * max(1e-2, np.nanmax(np.abs(values)))
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=limit, err_msg=name)
+
+
+def test_a_model_whose_layers_run_once_has_no_passes_to_compare(model_of, measure):
+    with pytest.raises(ParameterError, match="layers of random-llama run once"):
+        measure(model_of("llama"), Loops(), PROMPT)
+
+
+def test_a_prompt_without_an_answer_has_a_loss_and_no_rank(measure):
+    found = measure(looped(), Loops(), Prompt("5+7=12"))
+    assert np.isfinite(found["times_loss"]).all() and "times_rank" not in found.measures
+
+
+def test_depth_in_passes():
+    """By hand: half of the largest divergence, 30 % in common; and the mean over all thresholds."""
+    kl = loop_depth("kl", [8.0, 4.0, 3.0, 1.0, 0.0])
+    assert (kl.passes, kl.first, kl.mean) == (4, 2, 1 + 4 / 4 + 3 / 4 + 1 / 4) and kl.ratio == kl.mean / 4
+    assert loop_depth("kl", [1.0, 4.0, 4.0, 4.0, 0.0]).first is None, "the last pass is the output"
+    overlap = loop_depth("overlap", [0.0, 0.2, 0.5, 0.25, 1.0])
+    assert overlap.first == 2 and overlap.mean == pytest.approx(1 + 0.8 + 0.75 + 0.75)
+    rows = np.full((3, 3), np.nan)
+    rows[1, :2], rows[2] = (2.0, 0.0), (2.0, 1.0, 0.0)
+    found = by_passes({"readout_kl": rows}, "kl")
+    assert [one.passes for one in found] == [1, 2] and found[0].mean is None and found[1].mean == 2.0
+
+
+def test_a_loop_at_its_fixed_point_does_nothing_more(measure):
+    """Blocks that add nothing: every pass is where the last is, and no pass is missed."""
+    model = looped()
+    with torch.no_grad():
+        for block in model.stack:
+            block.self_attn.o_proj.weight.zero_()
+            block.mlp.down_proj.weight.zero_()
+    found = measure(model, Loops(), PROMPT)
+    for name in ("fixed_point", "to_last", "update_norm", "between", "pass_skip_kl", "block_skip_kl", "times_kl"):
+        assert not found[name].any(), name
