@@ -14,7 +14,7 @@ from transformers.utils import logging as transformers_logging
 
 from .. import bounds, extras
 from ..architectures import Architecture, find
-from ..architectures.refused import reason
+from ..architectures.refused import REFUSED, reason
 from ..errors import (
     BrokenWeights,
     EffectiveDepthError,
@@ -69,10 +69,7 @@ def _load(
         refusal = _too_many_passes(architecture, config.get_text_config())
     if refusal:
         family = architecture.family if architecture else config.model_type
-        raise RefusedFamily(
-            f"Refused: {spec.name} is of the family '{family}', and {refusal}. `python -m ed_core models --families` "
-            "lists what is read."
-        )
+        raise _refused(spec, family, refusal)
     model = _pretrained(spec, config, options) if controls.needs_weights(spec) else _untrained(spec, config)
     quantized.cure(model)
     if spec.adapter:
@@ -82,6 +79,13 @@ def _load(
 
         shuffle(model, architecture, spec.control_seed)
     return model, _tokenizer(spec, options), architecture, spec
+
+
+def _refused(spec: ModelSpec, family: str, why: str) -> RefusedFamily:
+    return RefusedFamily(
+        f"Refused: {spec.name} is of the family '{family}', and {why}. `python -m ed_core models --families` lists "
+        "what is read."
+    )
 
 
 def _too_many_passes(architecture: Architecture, config: Config) -> str:
@@ -211,6 +215,8 @@ def _refuse_own_code(spec: ModelSpec) -> None:
     own = config.get("auto_map")
     wanted = str(own.get("AutoModelForCausalLM", "")) if isinstance(own, dict) else ""
     known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES | {c.model_type: m.__name__ for c, m in looped.CLASSES.items()}
+    if wanted and (why := REFUSED.get(str(config.get("model_type")))):
+        raise _refused(spec, str(config["model_type"]), why)
     if wanted and wanted.rpartition(".")[2] != known.get(config.get("model_type", "")):
         raise UnknownFamily(
             f"{spec.name} needs its own code ({wanted}, named by auto_map in its config.json), and a repository's code "
