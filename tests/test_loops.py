@@ -13,6 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from ed_core.architectures import find
 from ed_core.depth.loops import by_passes, loop_depth
 from ed_core.errors import IdentityFailed, ParameterError, RefusedFamily
+from ed_core.fits.jacobian import FIRST, of_prompt
+from ed_core.fits.streams import Streams
 from ed_core.models.families import random_hf
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
@@ -20,6 +22,8 @@ from ed_core.models.verify import verify
 from ed_core.probes import PROBES, Generation, Loops, ResidualErasure, Surgery
 from ed_core.probes.description import Shape
 from ed_core.probes.generation import WRITTEN_TOKENS
+from ed_core.results.aggregate import aggregate
+from ed_core.results.wire import pack, unpack
 from ed_core.sources import sizes, specs
 from ed_core.types import ModelSpec, Prompt
 
@@ -325,3 +329,51 @@ def test_a_loop_at_its_fixed_point_does_nothing_more(measure):
     found = measure(model, Loops(), PROMPT)
     for name in ("fixed_point", "to_last", "update_norm", "between", "pass_skip_kl", "block_skip_kl", "times_kl"):
         assert not found[name].any(), name
+
+
+# ---------------------------------------------------------------- what is fitted, and what is kept
+
+
+def test_fits_are_those_of_the_plain_model(pair):
+    """Streams at every depth, and the Jacobian lens' matrices."""
+    prompts = [Prompt("the quick brown fox jumps over the lazy dog")]
+    ids = pair[0].encode(prompts[0]).ids
+    streams, found = zip(*[(next(Streams(m, prompts).each())[1], of_prompt(m, ids)[0]) for m in pair])
+    assert len(streams[0]) == 7 and found[0].shape == (6, 32, 32)
+    for one, other in zip(*streams):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-5 * float(found[1].abs().max()))
+
+
+@pytest.mark.parametrize("variant", BETWEEN)
+def test_the_jacobian_lens_goes_through_what_stands_between(variant):
+    """The last residual moves as the matrices say where a stream is moved a little, in the first pass and the last."""
+    model = looped(variant)
+    ids = model.encode(Prompt("the quick brown fox jumps")).ids
+    jacobians, _ = of_prompt(model, ids)
+    trace, n = model.trace(model.tensor(ids)), len(ids)
+    for depth in (1, 4):
+        step = 1e-3 * torch.randn(model.d_model, generator=torch.Generator().manual_seed(depth))
+        moved = torch.zeros(model.d_model).double()
+        for p in range(FIRST, n - 1):
+            ends = []
+            for sign in (-1, 1):
+                resid = trace.resid[depth].clone()
+                resid[0, p] += sign * step
+                for layer in range(depth, model.n_layers):
+                    *_, resid = model.run_block(trace, layer, resid)
+                ends.append(resid[0, FIRST : n - 1].double().sum(0))
+            moved += (ends[1] - ends[0]) / 2 / (n - 1 - FIRST)
+        expected = jacobians[depth] @ step.double()
+        assert float((moved - expected).norm() / expected.norm()) <= 0.02
+
+
+def test_a_result_is_kept_and_read_again(measure):
+    found = measure(looped("ouro"), Loops(), PROMPT)
+    again = unpack(pack(found))
+    assert again.summary.keys() == found.summary.keys()
+    for name, one in found.measures.items():
+        np.testing.assert_array_equal(again[name], one.values)
+    means = aggregate(Loops(), [found.summary, again.summary])
+    np.testing.assert_allclose(means["readout_kl"], found["readout_kl"], rtol=1e-6)
+    np.testing.assert_allclose(means["fixed_point"], found["fixed_point"].mean(1), rtol=1e-5)
