@@ -1,11 +1,13 @@
 """The experiment on looped models: its problems, what is kept of a training, and how problems are counted."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from ed_core import read_jsonl
 from ed_core.models.opening import open_model
 from ed_core.types import ModelSpec, Prompt
 from tools import looped
@@ -120,8 +122,37 @@ def test_what_is_kept_opens_and_reads_characters(small, tmp_path, capsys, kind, 
     assert model.n_layers == layers and model.n_passes == looped.KINDS[kind][1]
     assert model.encode(Prompt("\n3+8=", "11")).tokens == ("\n", "3", "+", "8", "=", "1", "1")
     looped.table(tmp_path)
-    told = capsys.readouterr().out
-    assert told.count("longer") == 5 and "sums    9 longer" in told and "of 4" in told
+    told = capsys.readouterr().out.splitlines()
+    assert sum("longer" in line for line in told) == 5 * (8 if kind == "loop" else 1)
+    assert sum("passes" in line for line in told) == (14 * 7 if kind == "loop" else 0)
+    assert any("sums    9 longer" in line and "of 4" in line for line in told)
+
+
+def test_a_loop_is_tested_with_other_numbers_of_passes(small):
+    """As a model of its own that has so many."""
+    model = looped.build_model("loop", 1).eval()
+    rows = looped.accuracies(model)
+    assert [row["passes"] for row in rows[::14]] == list(range(1, 9)) and sum(row["own"] for row in rows) == 14
+    assert model.config.n_loops == 4
+    ids = torch.tensor([[1, 2, 3]])
+    other = looped.LoopedForCausalLM(looped.LoopedConfig(**(model.config.to_dict() | {"n_loops": 8}))).eval()
+    other.load_state_dict(model.state_dict())
+    own, model.config.n_loops = model(input_ids=ids).logits, 8
+    assert torch.equal(model(input_ids=ids).logits, other(input_ids=ids).logits)
+    assert not torch.equal(own, other(input_ids=ids).logits)
+
+
+@pytest.mark.parametrize("task", looped.TASKS, ids=lambda task: task.name)
+def test_prompt_sets_are_read_by_the_studies(task, tmp_path):
+    file = tmp_path / f"{task.name}.jsonl"
+    file.write_text("".join(json.dumps(prompt) + "\n" for prompt in looped.prompts(task)))
+    made = read_jsonl(file)
+    assert len(made) == 20 * len(task.trained + task.longer)
+    for prompt in made:
+        *shown, question = prompt.text.strip("\n").split("\n")
+        assert task.answer(question) == prompt.answer and all(
+            task.answer(q + "=") == a for q, a in (s.split("=") for s in shown)
+        )
 
 
 def test_the_loop_has_as_many_parameters_as_the_shallow_one():

@@ -2,7 +2,9 @@
 
 `python -m tools.looped train --out FOLDER` trains the three kinds on both losses, one after the other, two seeds each;
 what is finished is not trained again, and what was stopped goes on. `python -m tools.looped table --out FOLDER` says
-how many problems each model solves, by length.
+how many problems each model solves, by length, and a loop with other numbers of passes. `python -m tools.looped sets
+--out FOLDER` writes the prompt sets `sums.jsonl` and `chains.jsonl`, a level a length, on which `ed_core study`,
+`claims` and `cards` measure how models use their depth.
 
 Three kinds, all of width 128: `loop`, 4 blocks run 4 times; `plain16`, as deep; `plain4`, with as many parameters. Two
 tasks, written in characters: sums of 2 to 6 digits, and chains of 1 to 4 fixed permutations of the ten digits, each a
@@ -45,6 +47,7 @@ WIDTH, HEADS, MLP = 128, 4, 144  # so that 16 blocks fit 4 MB in bf16
 LENGTH, BATCH = 64, 16
 CLIP = 1.0
 ITEMS = 2000  # tested of each length
+EACH, BEFORE = 4, 4  # of the prompt sets: problems of each form, and the most solved ones before
 LETTERS = "abcdefghijkl"
 CHARACTERS = "\n0123456789+=" + LETTERS + "?"
 END, UNKNOWN = "\n", "?"
@@ -278,7 +281,21 @@ def quick(model: LlamaForCausalLM) -> Iterator[tuple[str, int, float]]:
 
 
 def accuracies(model: LlamaForCausalLM) -> list[dict]:
-    """A row a length: solved, of how many, the share and its 95 % interval over items (Wilson)."""
+    """A row a length: solved, of how many, the share and its 95 % interval over items (Wilson); of a loop for every
+    number of passes up to twice its own."""
+    own = getattr(model.config, "n_loops", 1)
+    rows = []
+    for passes in range(1, 2 * own + 1) if own > 1 else [1]:
+        if own > 1:
+            model.config.n_loops = passes
+        rows += [row | {"passes": passes, "own": passes == own} for row in with_passes(model)]
+    if own > 1:
+        model.config.n_loops = own
+    return rows
+
+
+def with_passes(model: LlamaForCausalLM) -> list[dict]:
+    """The same of the model as it is."""
     rows = []
     for task in TASKS:
         for length in task.trained + task.longer:
@@ -307,15 +324,30 @@ def table(out: Path) -> None:
             model = cls.from_pretrained(folder, dtype=torch.float32).eval()
             file.write_text(json.dumps(accuracies(model), indent=1))
         for row in json.loads(file.read_text()):
+            told = "" if row["own"] else f", {row['passes']} passes"
             print(
                 f"{kind:8} {loss:7} {seed} {row['task']:7} {row['length']} {'longer' if row['longer'] else '':6} "
-                f"{row['share']:6.1%} ({row['low']:.1%} to {row['high']:.1%}) of {row['of']}"
+                f"{row['share']:6.1%} ({row['low']:.1%} to {row['high']:.1%}) of {row['of']}{told}"
             )
+
+
+def prompts(task: Task) -> Iterator[dict]:
+    """The task's prompt set: of every length `EACH` problems behind 0, 1, …, `BEFORE` solved ones, which are the forms
+    of a prompt; the i-th of every length belong together."""
+    for length in task.trained + task.longer:
+        tested = task.tested(length)
+        for i in range(EACH * (BEFORE + 1)):
+            rng, before = random.Random(f"set {task.name} {length} {i}"), i % (BEFORE + 1)
+            shown = [task.draw(rng, rng.choice(task.trained)) for _ in range(before)]
+            text = END + "".join(question + task.answer(question) + END for question in shown)
+            question = tested[i % len(tested)]
+            named = {"id": f"{length}-{i}", "level": str(length), "pair": str(i), "form": f"{before} before"}
+            yield named | {"text": text + question, "answer": task.answer(question)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("train", "table"))
+    parser.add_argument("what", choices=("train", "table", "sets"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--losses", nargs="+", default=list(LOSSES), choices=LOSSES)
@@ -326,6 +358,12 @@ def main() -> None:
     torch.set_num_threads(1)
     if options.what == "table":
         return table(options.out)
+    if options.what == "sets":
+        options.out.mkdir(parents=True, exist_ok=True)
+        for task in TASKS:
+            lines = [json.dumps(prompt) for prompt in prompts(task)]
+            (options.out / f"{task.name}.jsonl").write_text("\n".join(lines) + "\n")
+        return None
     for seed, loss, kind in product(options.seeds, options.losses, options.kinds):
         run = Run(kind, loss, seed, options.steps, options.rate, options.out)
         if not run.finished:
