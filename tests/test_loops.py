@@ -1,5 +1,6 @@
 """Models whose blocks run several times, against the plain model with the same weights written out for every pass."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from small_models import byte_tokenizer, random_model, save_random
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from ed_core.architectures import find
 from ed_core.depth.loops import by_passes, loop_depth
@@ -156,6 +157,35 @@ def test_a_folder_opens_with_its_twins(tmp_path, variant):
         twin = open_model(replace(spec, control=control, control_seed=1))
         assert twin.n_layers == 6 and not twin.identities.failures()
         assert not torch.equal(*(m.logits(m.tensor(m.encode(PROMPT))) for m in (model, twin)))
+
+
+def test_ouros_own_config_is_read_as_its_publisher_means_it(tmp_path):
+    """Ouro-1.4B's fields, among them what later versions of the library keep elsewhere."""
+    config = {
+        "model_type": "ouro",
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "head_dim": 128,
+        "rope_theta": 1000000.0,
+        "rope_scaling": None,
+        "layer_types": ["full_attention"] * 24,
+        "sliding_window": None,
+        "use_sliding_window": False,
+        "total_ut_steps": 4,
+        "early_exit_threshold": 1.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 49152,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    read = AutoConfig.from_pretrained(tmp_path)
+    assert read.rope_parameters["rope_theta"] == 1e6 and not find("ouro").refusal(read)
+    with torch.device("meta"):
+        built = sum(p.numel() for p in AutoModelForCausalLM.from_config(read).parameters())
+    size = sizes.read(config)
+    assert (size.n_layers, size.n_blocks, size.exact) == (96, 24, True) and size.parameters == built == 1_434_652_673
 
 
 @pytest.mark.parametrize(
