@@ -15,6 +15,7 @@ from ed_core.architectures import find
 from ed_core.depth.loops import by_passes, loop_depth
 from ed_core.errors import IdentityFailed, ParameterError, RefusedFamily
 from ed_core.fits.jacobian import FIRST, of_prompt
+from ed_core.fits.replacement import _replaced
 from ed_core.fits.streams import Streams
 from ed_core.models.families import random_hf
 from ed_core.models.language_model import LanguageModel
@@ -388,14 +389,30 @@ def test_the_jacobian_lens_goes_through_what_stands_between(variant):
         for p in range(FIRST, n - 1):
             ends = []
             for sign in (-1, 1):
-                resid = trace.resid[depth].clone()
+                resid = trace.after(depth).clone()
                 resid[0, p] += sign * step
+                resid = model.between(trace, resid) if depth == 4 else resid
                 for layer in range(depth, model.n_layers):
                     *_, resid = model.run_block(trace, layer, resid)
                 ends.append(resid[0, FIRST : n - 1].double().sum(0))
             moved += (ends[1] - ends[0]) / 2 / (n - 1 - FIRST)
         expected = jacobians[depth] @ step.double()
         assert float((moved - expected).norm() / expected.norm()) <= 0.02
+
+
+@pytest.mark.parametrize("variant", ("looped", *BETWEEN))
+def test_a_block_replaced_by_what_it_does_is_the_whole_model(variant):
+    """Maps that are no linear ones: with the true outputs in their place, every row ends where the model does; and with
+    a map, where the blocks behind it take its output."""
+    model = looped(variant)
+    trace = model.trace(model.tensor(model.encode(Prompt("5+7=12"))))
+    d, n = model.d_model, trace.ids.shape[1]
+    for layer in range(model.n_layers):
+        x, y = (h[0, 1:].double() for h in (trace.resid[layer], trace.after(layer + 1)))
+        matrix = torch.linalg.lstsq(x, y).solution.T if n <= d else None
+        ends, apart = _replaced(model, trace, {layer: (matrix, torch.zeros(d).double())})
+        assert float(apart) <= 1e-3
+        torch.testing.assert_close(ends[0], trace.resid[-1][0], rtol=1e-3, atol=1e-3)
 
 
 def test_a_result_is_kept_and_read_again(measure):
