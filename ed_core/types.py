@@ -184,7 +184,9 @@ class MeasureSpec:
     `dims`: names of its axes. "layer" counts blocks (L entries), "depth" counts points of the residual stream (L + 1
     entries, entry l has l blocks behind it), "pos" tokens, "skipped" the skipped block, "start" the first block of a
     stretch and "stop" the first one behind it, "other" the second of two blocks, "length" that of a stretch less one,
-    "boundary", "rank" (of a top-k list), "step".
+    "boundary", "rank" (of a top-k list), "step"; of looped models "pass" (R entries) and "later_pass" (R - 1, from the
+    second on), "other_pass" the second of two, "later" the unrolled blocks from the second pass on, "block" those of
+    one pass, "times" and "readout" numbers of passes from 0 to 2R.
     `reduce`: how positions and prompts are put together for the aggregate: "token_mean" (mean over all tokens of all
     prompts; of a measure without "pos", its values are means over the prompt's tokens), "next_mean" (means over the
     tokens that have a next one, put together over all of these), "max" (over prompts; the mean is kept beside it),

@@ -4,10 +4,13 @@ written from transformers' source."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
+import types
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -43,9 +46,11 @@ READ = {  # model_type: blocks, final norm, what attention adds, what the MLP ad
             "cohere2",
             "deepseek_v2",
             "deepseek_v3",
+            "ed_looped",
         ],
         (*LLAMA, "self_attn", "mlp"),
     ),
+    "ouro": (*LLAMA, "input_layernorm_2", "post_attention_layernorm_2"),
     **dict.fromkeys(["olmo2", "olmo3", "gemma2", "gemma3_text", "gemma4_text", "exaone4"], POST_NORM),
     **dict.fromkeys(("gemma3", "gemma4"), ("model.language_model.layers", "model.language_model.norm", *POST_NORM[2:])),
     "glm4": (*LLAMA, "post_self_attn_layernorm", "post_mlp_layernorm"),
@@ -69,21 +74,73 @@ SCALED = (
     "gemma4_text",
     "gemma4",
 )  # these add a third thing and scale the stream: the update is what the stream changes by
+PASSES = {"ed_looped": "n_loops", "ouro": "total_ut_steps"}  # model_type: how often the blocks run
 PARTS = {"layer": ("attention", "mlp"), "attention": ("attention",), "mlp": ("mlp",)}
 
 
 @dataclass
 class Pass:
-    """One forward pass: `resid[0..L]`, `attn[l]`, `mlp[l]` as `[T][d]`, `logits` as `[T][V]`; all float64."""
+    """One forward pass: `resid[0..L]`, `attn[l]`, `mlp[l]` as `[T][d]`, `logits` as `[T][V]`; all float64. `left[l]` is
+    what `l` blocks left: `resid[l]`, unless something stands between."""
 
     resid: list[torch.Tensor]
+    left: list[torch.Tensor]
     attn: list[torch.Tensor]
     mlp: list[torch.Tensor]
     logits: torch.Tensor
     scaled: bool = False
 
     def update(self, layer: int) -> torch.Tensor:
-        return self.resid[layer + 1] - self.resid[layer] if self.scaled else self.attn[layer] + self.mlp[layer]
+        return self.left[layer + 1] - self.resid[layer] if self.scaled else self.attn[layer] + self.mlp[layer]
+
+
+class WrittenOut(torch.nn.Module):
+    """A looped model with its blocks' weights written out for every pass: a plain list of blocks of their own, run one
+    after the other. A norm, or the embedding once more, is added where a pass begins after another block: where the
+    block before is of another pass, or this one the first of its own; if every block is there once, where the list
+    comes to the end of as many as there are in a pass."""
+
+    def __init__(self, hf):
+        super().__init__()
+        self.config, self.n = copy.deepcopy(hf.config), len(hf.model.layers)
+        passes = getattr(hf.config, PASSES[hf.config.model_type])
+        self.model, self.lm_head = torch.nn.Module(), copy.deepcopy(hf.lm_head)
+        self.model.layers = torch.nn.ModuleList(
+            copy.deepcopy(block) for _ in range(passes) for block in hf.model.layers
+        )
+        for number, block in enumerate(self.model.layers):
+            block.number, block.self_attn.layer_idx = number, number
+        self.config.num_hidden_layers = len(self.model.layers)
+        self.all = list(range(len(self.model.layers)))
+        self.model.norm, self.model.embed_tokens = copy.deepcopy(hf.model.norm), copy.deepcopy(hf.model.embed_tokens)
+        self.rotary, self.between = hf.model.rotary_emb, []
+        if self.config.model_type == "ouro":
+            self.between.append(copy.deepcopy(hf.model.norm))
+        elif self.config.loop_norm:
+            self.between.append(copy.deepcopy(hf.model.loop_norm))
+
+    def forward(self, input_ids, use_cache=False):
+        x = embedded = self.model.embed_tokens(input_ids)
+        T = input_ids.shape[1]
+        mask = torch.full((T, T), -math.inf).triu(1)[None, None]
+        cos_sin = self.rotary(x, position_ids=torch.arange(T)[None])
+        numbers = [block.number for block in self.model.layers]
+        places = self.all if sorted(numbers) == self.all else numbers
+        for at, (place, block) in enumerate(zip(places, self.model.layers)):
+            begins = at > 0 and (place % self.n == 0 or places[at - 1] // self.n != place // self.n)
+            if begins:
+                for between in self.between:
+                    x = between(x)
+                if getattr(self.config, "loop_input", False):
+                    x = x + embedded
+            x = block(x, attention_mask=mask, position_embeddings=cos_sin)
+        return types.SimpleNamespace(logits=self.lm_head(self.model.norm(x)))
+
+
+@cache
+def plain(hf):
+    """A looped model with its blocks' weights written out; any other as it is."""
+    return WrittenOut(hf) if hf.config.model_type in PASSES else hf
 
 
 def blocks_of(hf):
@@ -117,19 +174,21 @@ def rows(output: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def run(hf, ids) -> Pass:
     """A full forward pass, with whatever hooks hang on the model, and everything it wrote."""
-    resid, attn, mlp = [], [], []
+    resid, attn, mlp, left = [], [], [], []
     multiplier = getattr(hf.config, "residual_multiplier", 1.0)
     tensor = lambda output: rows(output[0] if isinstance(output, tuple) else output).double()
     handles = [final_norm_of(hf).register_forward_pre_hook(lambda module, args: resid.append(tensor(args)))]
     for layer, block in enumerate(blocks_of(hf)):
         entering = lambda module, args, kwargs: resid.append(tensor(args or (kwargs["hidden_states"],)))
         handles.append(block.register_forward_pre_hook(entering, with_kwargs=True))
+        leaving = lambda module, args, output: left.append(tensor(output))
+        handles.append(block.register_forward_hook(leaving))
         for part, into in (("attention", attn), ("mlp", mlp)):
             keep = lambda module, args, output, into=into: into.append(tensor(output) * multiplier)
             handles.append(branch_of(hf, layer, part).register_forward_hook(keep))
     with hooks(*handles):
         logits = hf(input_ids=torch.tensor([list(ids)]), use_cache=False).logits
-    return Pass(resid, attn, mlp, logits[0].double(), hf.config.model_type in SCALED)
+    return Pass(resid, [resid[0], *left], attn, mlp, logits[0].double(), hf.config.model_type in SCALED)
 
 
 def leave_out(hf, layer: int, part: str, positions):
@@ -189,7 +248,7 @@ def contributions(hf, ids) -> dict[str, np.ndarray]:
     out["resid_norm"] = np.array([[norm(h) for h in resid] for resid in seen.resid])
     for layer in range(n_layers):
         for t in range(n_tokens):
-            h, a, m, after = seen.resid[layer][t], seen.attn[layer][t], seen.mlp[layer][t], seen.resid[layer + 1][t]
+            h, a, m, after = seen.resid[layer][t], seen.attn[layer][t], seen.mlp[layer][t], seen.left[layer + 1][t]
             d = seen.update(layer)[t]
             reads = h if parallel else h + a
             out["attn_ratio"][layer, t] = norm(a) / max(norm(h), 1e-6)
@@ -212,7 +271,7 @@ def logit_lens(hf, ids, k: int) -> dict[str, np.ndarray]:
     out["top_ids"], out["top_probs"] = np.zeros((n_depths, n_tokens, k)), np.zeros((n_depths, n_tokens, k))
     top1 = np.zeros((n_depths, n_tokens))
     for depth in range(n_depths):
-        logits = lens(hf, ids, seen.resid[depth])
+        logits = lens(hf, ids, seen.left[depth])
         for t in range(n_tokens):
             log_p, log_q = logits[t].log_softmax(-1), seen.logits[t].log_softmax(-1)
             p, q = log_p.exp(), log_q.exp()  # 0 where logits lie hundreds apart, as in Gemma 3; its logarithm is there
@@ -248,7 +307,7 @@ def layer_skip(hf, ids, part: str = "layer", boundaries=None) -> dict[str, np.nd
             with leave_out(hf, s, part, range(1, bound)):
                 changed = run(hf, ids)
             if part == "layer":
-                skipped = changed.resid[s + 1][1:bound] - changed.resid[s][1:bound]
+                skipped = changed.left[s + 1][1:bound] - changed.resid[s][1:bound]
                 assert not skipped.any(), "the block was not left out"
             for l in range(n_layers):
                 D, other = base.update(l), changed.update(l)
@@ -343,13 +402,16 @@ def integrated_gradients(
             point = (start + alpha * (x - start)).requires_grad_()
 
             def put(module, args, output):
-                multiplier = 1.0 if part == "layer" else getattr(hf.config, "residual_multiplier", 1.0)
+                multiplier = getattr(hf.config, "residual_multiplier", 1.0)
                 old = output[0] if isinstance(output, tuple) else output
                 new = (point / multiplier).reshape(old.shape)
                 return (new, *output[1:]) if isinstance(output, tuple) else new
 
-            module = blocks_of(hf)[layer] if part == "layer" else branch_of(hf, layer, part)
-            with hooks(module.register_forward_hook(put)):
+            with (
+                replace_resid(hf, layer + 1, point)
+                if part == "layer"
+                else hooks(branch_of(hf, layer, part).register_forward_hook(put))
+            ):
                 probabilities = hf(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0].softmax(-1)
             sum(probabilities[t - 1, ids[t]] for t in range(answer_start, n_tokens)).backward()
             total += weight * point.grad
@@ -357,8 +419,34 @@ def integrated_gradients(
     return out
 
 
+@contextmanager
+def ordered(hf, order):
+    """The model's blocks as the list says."""
+    blocks, config = blocks_of(hf), hf.config.get_text_config()
+    was, n_layers, listed = list(blocks), config.num_hidden_layers, getattr(config, "layer_types", None)
+    try:
+        while len(blocks):
+            del blocks[len(blocks) - 1]
+        for block in order:
+            blocks.append(was[block])
+        config.num_hidden_layers = len(order)
+        if listed is not None:
+            config.layer_types = [listed[block] for block in order]
+        yield
+    finally:
+        while len(blocks):
+            del blocks[len(blocks) - 1]
+        for block in was:
+            blocks.append(block)
+        config.num_hidden_layers = n_layers
+        if listed is not None:
+            config.layer_types = listed
+
+
 def without(hf, drop):
-    """Hooks under which the blocks in `drop` hand their input on."""
+    """Under which the blocks in `drop` hand their input on; of a looped model they are not there."""
+    if isinstance(hf, WrittenOut):
+        return ordered(hf, [block for block in range(len(blocks_of(hf))) if block not in drop])
 
     def through(module, args, kwargs, output):
         resid = args[0] if args else kwargs["hidden_states"]
@@ -385,25 +473,8 @@ def pruned(hf, ids, drop) -> dict[str, np.ndarray]:
 
 def in_order(hf, ids, order) -> Pass:
     """A full forward pass whose blocks run as the list says: every block is a copy that has a place of its own."""
-    blocks, config = blocks_of(hf), hf.config.get_text_config()
-    was, n_layers, listed = list(blocks), config.num_hidden_layers, getattr(config, "layer_types", None)
-    try:
-        while len(blocks):
-            del blocks[len(blocks) - 1]
-        for block in order:
-            blocks.append(was[block])
-        config.num_hidden_layers = len(order)
-        if listed is not None:
-            config.layer_types = [listed[block] for block in order]
+    with ordered(hf, order):
         return run(hf, ids)
-    finally:
-        while len(blocks):
-            del blocks[len(blocks) - 1]
-        for block in was:
-            blocks.append(block)
-        config.num_hidden_layers = n_layers
-        if listed is not None:
-            config.layer_types = listed
 
 
 def surgery(hf, ids, order) -> dict[str, float]:
@@ -459,7 +530,7 @@ def numerics(hf, ids, eps: float, scale: float = 1.0) -> dict[str, np.ndarray]:
                 seen.resid[layer][t],
                 seen.attn[layer][t] * scale,
                 seen.mlp[layer][t] * scale,
-                seen.resid[layer + 1][t],
+                seen.left[layer + 1][t],
             )
             largest = max(norm(x) for x in (h, a, m, after))
             out["miss"][layer, t] = norm(h + a + m - after) / largest
@@ -508,8 +579,8 @@ def answers(hf, decode, ids, start: int, answer: str, k: int) -> dict[str, np.nd
     the whole model and without each block."""
     seen = run(hf, ids)
     found = []
-    for resid in seen.resid:
-        logits = lens(hf, ids, resid)
+    for left in seen.left:
+        logits = lens(hf, ids, left)
         found.append(all(1 + (logits[t - 1] > logits[t - 1][ids[t]]).sum() <= k for t in range(start, len(ids))))
     out = {"first_depth": np.array(float(found.index(True)) if any(found) else np.nan)}
     lasting = [depth for depth in range(len(found)) if all(found[depth:])]
@@ -527,11 +598,11 @@ def answers(hf, decode, ids, start: int, answer: str, k: int) -> dict[str, np.nd
 
 def turns(hf, ids) -> dict[str, np.ndarray]:
     """Angles in degrees between successive residuals, and between successive updates."""
-    resid = run(hf, ids).resid
-    updates = [after - before for before, after in itertools.pairwise(resid)]
+    seen = run(hf, ids)
+    through = list(zip(seen.resid, seen.left[1:]))
+    updates = [after - before for before, after in through]
 
-    def angles(rows) -> np.ndarray:
-        pairs = itertools.pairwise(rows)
+    def angles(pairs) -> np.ndarray:
         return np.array([[math.degrees(math.acos(cosine(x, y))) for x, y in zip(a, b)] for a, b in pairs])
 
-    return {"stream_angle": angles(resid), "update_angle": angles(updates)}
+    return {"stream_angle": angles(through), "update_angle": angles(itertools.pairwise(updates))}

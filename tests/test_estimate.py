@@ -84,7 +84,7 @@ def test_counts_are_those_the_publishers_state():
     [{}, {"attention_bias": True, "mlp_bias": True}, {"tie_word_embeddings": True}, {"num_key_value_heads": 4}],
     ids=str,
 )
-@pytest.mark.parametrize("family", [*FAMILIES, "gemma3", "phi3"])
+@pytest.mark.parametrize("family", [*FAMILIES, "gemma3", "phi3", "looped", "looped_norm", "ouro"])
 def test_every_family_is_counted_exactly_off_its_defaults_too(family, more):
     config = {**config_fields(family, more), "model_type": VARIANTS[family][0]}
     if family.startswith(("gpt_neox", "gpt2")) and "tie_word_embeddings" not in more:
@@ -161,7 +161,7 @@ def test_surgery_is_counted_as_each_of_its_maps_is_walked(model_of, measure, mon
     """Rows that go through a block, and positions unembedded."""
     model, rows, read, probe = model_of("llama"), [], [], Surgery(kind, longest)
     run_block, unembed, L = model.run_block, model.unembed, model.n_layers
-    monkeypatch.setattr(model, "run_block", lambda trace, at, h: (rows.append(len(h)), run_block(trace, at, h))[1])
+    monkeypatch.setattr(model, "run_block", lambda trace, at, h, **_: (rows.append(len(h)), run_block(trace, at, h))[1])
     monkeypatch.setattr(model, "unembed", lambda h: (read.append(h[..., 0].numel()), unembed(h))[1])
     found = measure(model, probe, Prompt("5 + 7 = 12"))
     walked = L + sum(rows)

@@ -18,7 +18,7 @@ from ed_core.models import placement, quantized
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
 from ed_core.models.verify import verify
-from ed_core.probes import PROBES, IntegratedGradients, LayerSkip, LogitLens
+from ed_core.probes import PROBES, IntegratedGradients, LayerSkip, LogitLens, Loops
 from ed_core.service import estimate
 from ed_core.service.compute import run
 from ed_core.service.resolve import resolve
@@ -88,6 +88,10 @@ def test_every_probe_runs_quantized_or_refuses_with_the_reason(folder_of, wanted
         request = kind().request(model.spec, PROMPT)
         if kind.needs_gradients and wanted in precision.NO_GRADIENT:
             with pytest.raises(ParameterError, match="choose 4bit"):
+                run(model, request)
+            continue
+        if kind.needs_passes:
+            with pytest.raises(ParameterError, match="layers of .* run once"):
                 run(model, request)
             continue
         result = run(model, request)
@@ -365,8 +369,14 @@ SWEEPS = (LogitLens, LayerSkip, IntegratedGradients)  # reading, editing, going 
 
 @pytest.mark.parametrize(
     "family, probes",
-    [("qwen3", PROBES), ("gpt2", SWEEPS), ("gemma2", SWEEPS), ("granite", SWEEPS)],
-    ids=["qwen3", "gpt2", "gemma2", "granite"],
+    [
+        ("qwen3", [probe for probe in PROBES if not probe.needs_passes]),
+        ("gpt2", SWEEPS),
+        ("gemma2", SWEEPS),
+        ("granite", SWEEPS),
+        ("ouro", (*SWEEPS, Loops)),
+    ],
+    ids=["qwen3", "gpt2", "gemma2", "granite", "ouro"],
 )
 def test_probes_on_a_model_offloaded_to_disk_equal_those_of_the_plain_model(
     folder_of, tmp_path, monkeypatch, family, probes

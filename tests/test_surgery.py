@@ -17,12 +17,18 @@ from ed_core.types import Prompt
 
 PROMPT = Prompt("5 + 7 + 5 = ", "17")
 FAMILIES = ("qwen3", "gpt2", "gpt_neox", "gemma2", "granite", "olmo2")
+LOOPED = {  # two blocks, three times, with and without something between passes
+    "looped": {"n_loops": 3},
+    "looped_norm": {"n_loops": 3},
+    "looped_input": {"n_loops": 3},
+    "ouro": {"total_ut_steps": 3},
+}
 FIGURES = ("loss", "kl", "top1_kept")
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=(*FAMILIES, *LOOPED))
 def model(request, model_of):
-    return model_of(request.param)
+    return model_of(request.param, **LOOPED.get(request.param, {}))
 
 
 def close(found, at, expected):
@@ -40,12 +46,12 @@ def stretches(n_layers):
 def test_every_variant_is_measured_as_if_it_ran_alone(model, measure):
     """All stretches dropped and repeated, all exchanges, and the control of the repeats."""
     found, n = measure(model, Surgery(order="0,3,2,1,2-4", seed=3, continued=3), PROMPT), model.n_layers
-    ids, every = found.token_ids, list(range(n))
+    ids, every, hf = found.token_ids, list(range(n)), naive.plain(model.hf)
     for i, j in stretches(n):
         if (i, j) != (0, n):  # transformers runs no model without a block
-            close(found, ("drop", (i, j)), naive.surgery(model.hf, ids, every[:i] + every[j:]))
-        close(found, ("repeat", (i, j)), naive.surgery(model.hf, ids, every[:j] + every[i:]))
-    of_kind = twins.kinds(model.blocks, model.config)
+            close(found, ("drop", (i, j)), naive.surgery(hf, ids, every[:i] + every[j:]))
+        close(found, ("repeat", (i, j)), naive.surgery(hf, ids, every[:j] + every[i:]))
+    of_kind = twins.kinds(model.stack, model.config) * model.n_passes
     for i in range(n):
         for j in range(n):
             if i == j or of_kind[i] != of_kind[j]:
@@ -53,15 +59,15 @@ def test_every_variant_is_measured_as_if_it_ran_alone(model, measure):
                 continue
             order = list(every)
             order[i], order[j] = j, i
-            close(found, ("swap", (i, j)), naive.surgery(model.hf, ids, order))
+            close(found, ("swap", (i, j)), naive.surgery(hf, ids, order))
     for length, layer in enumerate(found["random_layer"].tolist(), 1):
-        close(found, ("random", (length - 1,)), naive.surgery(model.hf, ids, sorted(every + [layer] * length)))
+        close(found, ("random", (length - 1,)), naive.surgery(hf, ids, sorted(every + [layer] * length)))
     order = [0, 3, 2, 1, 2, 3, 4]
-    close(found, ("order", ()), naive.surgery(model.hf, ids, order))
-    assert abs(found["loss_whole"] - naive.surgery(model.hf, ids, every)["loss"]) <= 1e-4
+    close(found, ("order", ()), naive.surgery(hf, ids, order))
+    assert abs(found["loss_whole"] - naive.surgery(hf, ids, every)["loss"]) <= 1e-4
     asked = ids[: found.answer_start]
-    assert found["continuation_whole"].tolist() == naive.greedy(model.hf, asked, 3)
-    assert found["continuation_order"].tolist() == naive.greedy(model.hf, asked, 3, order)
+    assert found["continuation_whole"].tolist() == naive.greedy(hf, asked, 3)
+    assert found["continuation_order"].tolist() == naive.greedy(hf, asked, 3, order)
 
 
 def changed(model_of, family="llama", **overrides):

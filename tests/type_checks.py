@@ -61,7 +61,14 @@ def names_shape(hint: object) -> bool:
 
 
 class Annotated(_import_hook.JaxtypingTransformer):
-    """Wraps the functions that annotate something."""
+    """Wraps the functions that annotate something; and dataclasses, but those that check themselves and take more than
+    their fields (`strict`)."""
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        if any(isinstance(one, ast.Name) and one.id == "strict" for one in node.decorator_list):
+            self.generic_visit(node)
+            return node
+        return super().visit_ClassDef(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self.generic_visit(node)

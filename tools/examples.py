@@ -95,9 +95,9 @@ def shipped() -> Iterator[tuple[str, str, type[Probe]]]:
     """Model, prompt and probe of every shipped result: all probes of what a model opens on, and what Home shows of one
     prompt of each other kind for the real one."""
     for name in MODELS:
-        yield from ((name, EXAMPLE, probe) for probe in PROBES)
+        yield from ((name, EXAMPLE, probe) for probe in PROBES if not probe.needs_passes)
     for name in REAL:
-        yield from ((name, ENGLISH_EXAMPLE, probe) for probe in PROBES)
+        yield from ((name, ENGLISH_EXAMPLE, probe) for probe in PROBES if not probe.needs_passes)
     for name in REAL:
         for prompt in KINDS.values():
             yield from ((name, prompt, probe) for probe in PROBES if probe.first_page)

@@ -7,6 +7,7 @@ measured: `LanguageModel.verify`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,10 @@ class Architecture:
     config fields ("" = the family has none); a field that is None or absent counts as not set.
     `in_place`: the block adds in place to what a branch returned. `per_row`: block arguments with rows per sequence,
     repeated for a batch.
+    `passes`: the config field that says how often the blocks run, one pass after the other ("" = once). `between`: path
+    from the model to the norm that stands between two passes, if there is one. `reentry`: the boolean config field that
+    tells whether the embedding is then added to the stream once more. `exit_gate`: path from the model to the map that
+    reads the normed stream behind each pass and gives the logit of leaving there.
     `refused`: `(config field, values that are fine, reason)`: variants of the family whose stream is no plain sum.
     `norms` and `reading`: for the table in docs/models.md. `note`: what a user of a family that nobody described must
     know."""
@@ -42,6 +47,10 @@ class Architecture:
     logit_softcap: str = ""
     in_place: bool = False
     per_row: tuple[str, ...] = ()
+    passes: str = ""
+    between: str | tuple[str, ...] = ()
+    reentry: str = ""
+    exit_gate: str | tuple[str, ...] = ()
     refused: tuple[tuple[str, tuple[Any, ...], str], ...] = ()
     norms: str = "before each branch"
     note: str = ""
@@ -55,6 +64,14 @@ class Architecture:
         if isinstance(self.parallel, bool):
             return self.parallel
         return any(getattr(config, field, False) for field in self.paths("parallel"))
+
+    def n_passes(self, config: object) -> int:
+        """How often the blocks run in one forward pass; `config`: the library's object, or the fields of a
+        config.json."""
+        if not self.passes:
+            return 1
+        found = config.get(self.passes) if isinstance(config, Mapping) else getattr(config, self.passes, None)
+        return found if isinstance(found, int) and not isinstance(found, bool) else 1
 
     def number(self, config: object, role: str) -> float | None:
         """The value of the config field that plays `role` (for instance "logit_softcap"), or None."""
@@ -78,7 +95,11 @@ class Architecture:
 
         third = f", a third branch's at {place('third')}" if self.third else ""
         scale = f", the stream scaled by {blocks}[l].{self.stream_scale} at the end" if self.stream_scale else ""
-        return f"attention's addition at {place('attn')}, the MLP's at {place('mlp')}{third}{scale}"
+        loop = f", config.{self.passes} passes" if self.passes else ""
+        stands = [" or ".join(self.paths("between"))] if self.between else []
+        stands += [f"the embedding where config.{self.reentry}"] if self.reentry else []
+        loop += f" with {' and '.join(stands)} in between" if stands else ""
+        return f"attention's addition at {place('attn')}, the MLP's at {place('mlp')}{third}{scale}{loop}"
 
 
 def find(model_type: str) -> Architecture | None:

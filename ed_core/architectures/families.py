@@ -40,6 +40,11 @@ BEHIND = "after each branch"
 POST_NORMS: Branches = {"attn": "post_attention_layernorm", "mlp": "post_feedforward_layernorm"}
 GPT: StreamAndAttention = {"blocks": "transformer.h", "final_norm": "transformer.ln_f", "attn": "attn"}
 
+EARLY = (
+    "its logits are then those of an earlier pass, while every measure here reads the last; take this field out of "
+    "config.json"
+)
+
 FAMILIES: tuple[Architecture, ...] = (
     Architecture("Llama", ("llama",)),
     # Blocks with experts and blocks without name the MLP alike; its experts come out flat.
@@ -168,4 +173,25 @@ FAMILIES: tuple[Architecture, ...] = (
     Architecture("Cohere 2", ("cohere2",), parallel=True, logit_multiplier="logit_scale", norms=ONE),
     Architecture("DeepSeek V2", ("deepseek_v2",)),
     Architecture("DeepSeek V3", ("deepseek_v3",)),
+    # Blocks that run several times: ours, and Ouro, whose final norm stands behind every pass.
+    Architecture("Looped", ("ed_looped",), passes="n_loops", between="model.loop_norm", reentry="loop_input"),
+    Architecture(
+        "Ouro",
+        ("ouro",),
+        attn="input_layernorm_2",
+        mlp="post_attention_layernorm_2",
+        passes="total_ut_steps",
+        between="model.norm",
+        exit_gate="model.early_exit_gate",
+        norms=SANDWICH,
+        refused=(
+            ("early_exit_step", (None,), EARLY),
+            ("early_exit_threshold", (None, 1.0), EARLY),
+            (
+                "use_sliding_window",
+                (False, None),
+                "only its full attention was prepared and checked here",
+            ),
+        ),
+    ),
 )

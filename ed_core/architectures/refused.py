@@ -25,6 +25,20 @@ STREAMS = (
     "of additions"
 )
 
+SOURCES = (
+    "its layers read mixtures of what earlier groups of layers left (attention residuals), and every few layers the "
+    "stream begins anew, so it is no sum of additions"
+)
+TWO_STATES = (
+    "its two stacks keep a state each, and each state is added to what the other stack reads in later passes: it goes "
+    "past the residual stream, so an intervention would not reach all that it should, and its effect would be drawn "
+    "wrong"
+)
+NORMED_LOOP = (
+    "its layers run several times and their norms act on the stream itself, so a layer's output is no sum with its "
+    "input"
+)
+
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("gemma3n", "gemma3n_text"), ALTUP),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "recurrent_gemma"), STATE_SPACE),
@@ -97,7 +111,6 @@ REFUSED: dict[str, str] = {
             "data2vec-text",
             "xmod",
             "distilbert",
-            "albert",
             "deberta",
             "deberta-v2",
             "modernbert",
@@ -107,7 +120,13 @@ REFUSED: dict[str, str] = {
         ),
         ENCODER,
     ),
-    "deepseek_v4": STREAMS,
+    **dict.fromkeys(
+        ("deepseek_v4", "glm5_next", "glm5_next_text", "hy_v4", "qwen4_exp", "qwen4_exp_text"),
+        STREAMS,
+    ),
+    **dict.fromkeys(("inkling2", "inkling2_text"), SOURCES),
+    "hrm_text": TWO_STATES,
+    **dict.fromkeys(("albert", "huginn_raven"), NORMED_LOOP),
 }
 
 

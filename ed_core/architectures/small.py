@@ -163,6 +163,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # name: model_type, config 
     "cohere2": ("cohere2", {"logit_scale": 0.25, **SLIDING}),
     "deepseek_v2": ("deepseek_v2", LATENT | {"topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1}),
     "deepseek_v3": ("deepseek_v3", LATENT | {"n_group": 2, "topk_group": 1}),
+    "looped": ("ed_looped", {"num_hidden_layers": 2, "n_loops": 2}),
+    "looped_norm": ("ed_looped", {"num_hidden_layers": 2, "n_loops": 2, "loop_norm": True}),
+    "looped_input": ("ed_looped", {"num_hidden_layers": 2, "n_loops": 2, "loop_norm": True, "loop_input": True}),
+    "ouro": ("ouro", {"num_hidden_layers": 2, "total_ut_steps": 2}),
 }
 
 

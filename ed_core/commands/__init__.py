@@ -300,6 +300,9 @@ def verify(args: argparse.Namespace) -> int:
         f"suffix  {'not possible' if figures.suffix is None else f'{figures.suffix:.2e}'}: erasure "
         f"{'reuses' if figures.suffix_holds else 'cannot reuse'} the prefix's keys and values"
     )
+    if figures.between:
+        told = ", ".join(f"{r} to {r + 1}: {miss:.2e}" for r, miss in enumerate(figures.between))
+        print(f"between passes {told}: what stands there gives the stream that enters the later one")
     if model.architecture.note:
         print(f"note: {model.architecture.note}")
     device = sanity.check(model, always=True)

@@ -218,6 +218,8 @@ def _streams_with_graph(model: LanguageModel, trace: Trace, rows: int) -> list[T
     found = [resid]
     with torch.enable_grad():
         for layer in range(model.n_layers):
-            *_, resid = model.run_block(trace, layer, resid)
+            *_, resid = model.run_block(trace, layer, resid, crosses=False)
             found.append(resid)
+            if model.crosses(layer, layer + 1):
+                resid = model.between(trace, resid)
     return found

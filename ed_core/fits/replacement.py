@@ -152,9 +152,9 @@ def _summed(streams: Streams, blocks: Sequence[int], rows: Rows | shards.Part, t
     """One pass over the prompts: for each block the sums of what enters it and what leaves it."""
     model = streams.model
     sums = [Sums(model.d_model, model.d_model, model.device) for _ in blocks]
-    for i, resid in streams.each(rows.restore(blocks, sums), rows.prompts.stop):
+    for i, trace in streams.traces(rows.restore(blocks, sums), rows.prompts.stop):
         for block, one in zip(blocks, sums):
-            one.add(resid[block], resid[block + 1])
+            one.add(trace.resid[block][0, 1:], trace.after(block + 1)[0, 1:])
         rows.keep(blocks, sums, i + 1)
         tick((i + 1 - rows.prompts.start) / len(rows.prompts))
     return sums
@@ -194,9 +194,11 @@ def _replaced(
     running: Tensor | None = None
     for layer in range(min(maps), model.n_layers):
         if running is not None:
-            *_, running = model.run_block(trace, layer, running)
+            if model.crosses(layer - 1, layer):
+                running = model.between(trace, running)
+            *_, running = model.run_block(trace, layer, running, crosses=False)
         if layer in maps:
-            h, true = trace.resid[layer][0, 1:].double(), trace.resid[layer + 1].clone()
+            h, true = trace.resid[layer][0, 1:].double(), trace.after(layer + 1).clone()
             matrix, constant = maps[layer]
             guess = h @ matrix.T + constant
             apart.append(metrics.ratio(guess - true[0, 1:].double(), true[0, 1:].double()).sum())

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..errors import FitRefused
 from ..models.language_model import LanguageModel
+from ..models.trace import Trace
 from ..prompts import max_tokens
 from ..types import Prompt
 from .checkpoint import of_prompts
@@ -37,14 +38,20 @@ class Streams:
     first: int | None = None
 
     def each(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, list[Float[Tensor, "pos d_model"]]]]:
-        """From prompt `begin` on, to before `end`, a prompt's number and its stream at depths 0..L."""
+        """From prompt `begin` on, to before `end`, a prompt's number and its stream at depths 0..L, as that many blocks
+        left it."""
+        for i, trace in self.traces(begin, end):
+            yield i, [trace.after(depth)[0, 1:] for depth in range(len(trace.resid))]
+
+    def traces(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, Trace]]:
+        """The same with the whole trace, the first token's too."""
         for i, prompt in enumerate(self.prompts[begin:end], begin):
             ids = self.ids(prompt)
             if len(ids) < 2:
                 continue
             with torch.no_grad():
                 trace = self.model.trace(self.model.tensor(ids), keep=1)
-            yield i, [h[0, 1:] for h in trace.resid]
+            yield i, trace
 
     def too_short(self) -> int:
         """How many prompts have no token besides the first."""

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ..architectures import Architecture, find
 from ..architectures.small import VARIANTS, config_fields
 from ..types import ModelSpec
+from . import looped  # noqa: F401  makes its families known
 from .identities import Identities
 from .language_model import LanguageModel
 from .modules import Pretrained, Tokenizer

@@ -17,7 +17,10 @@ order, and what no two additions a block can cause, rows that see each other, is
 5. detour   the same where the stream enters block 0 with its tokens moved along by one, walked beside the untouched
 one: a model whose blocks
             hand each other something past the stream (shared keys and values) passes 4 and fails here.
-6. order    without attention's addition the MLP's changes where the MLP stands behind attention, and not where it
+6. between  of a model whose blocks run several times: what stands between two passes, done by hand to the stream that
+leaves one, gives the
+            stream that enters the next. 1 and 2 hold for every pass of every block.
+7. order    without attention's addition the MLP's changes where the MLP stands behind attention, and not where it
 stands beside it: sums
             cannot tell the two, and the MLP's ratio and cosine depend on it.
 
@@ -53,7 +56,8 @@ def batch_limit(dtype: torch.dtype, n_layers: int) -> float:
 @dataclass(frozen=True)
 class Identities:
     """Figures of one check. `slope_attn[l]` or `slope_mlp[l]` is None where that branch is below the dtype's rounding;
-    `mlp_moves[l]`, the relative change of the MLP's addition without attention's, where attention's is too small or the
+    `between[r]`, the miss between pass r and the next, for the passes that anything stands between; `mlp_moves[l]`, the
+    relative change of the MLP's addition without attention's, where attention's is too small or the
     MLP's is constant."""
 
     dtype: str
@@ -72,6 +76,7 @@ class Identities:
     batch: float = 0.0
     batch_limit: float = MISS_LIMIT[torch.float32]
     suffix: float | None = None
+    between: tuple[float, ...] = ()
 
     @property
     def suffix_holds(self) -> bool:
@@ -97,6 +102,12 @@ class Identities:
             found.append(
                 f"unembedding the last residual misses the logits by {self.closure:.2g} (limit {self.miss_limit:.0e})"
             )
+        for number, miss in enumerate(self.between):
+            if not miss <= self.miss_limit:
+                found.append(
+                    f"what is read between passes {number} and {number + 1} misses the stream that enters the later "
+                    f"one by {miss:.2g} (limit {self.miss_limit:.0e})"
+                )
         for batch, miss in self.replay.items():
             if not miss <= self.miss_limit:
                 found.append(
@@ -169,6 +180,7 @@ class Identities:
             "replay": max(self.replay.values()),
             "batch": self.batch,
             "suffix": self.suffix,
+            **({"between": max(self.between)} if self.between else {}),
         }
 
 

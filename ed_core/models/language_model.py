@@ -65,11 +65,16 @@ class LanguageModel:
         )
         config = hf_model.config
         self.config: Config = config.get_text_config() if hasattr(config, "get_text_config") else config
-        self.blocks = cast(nn.ModuleList, self._module(hf_model, "blocks"))
+        self.stack = cast(nn.ModuleList, self._module(hf_model, "blocks"))
+        self.n_passes = architecture.n_passes(self.config)
+        self.blocks = [*self.stack] * self.n_passes  # in the order they run: pass r of block n is number r * N + n
         self.final_norm = self._module(hf_model, "final_norm")
         self.head = hf_model.get_output_embeddings()
-        self.branches = [(self._module(b, "attn"), self._module(b, "mlp")) for b in self.blocks]
-        self.thirds = [find_submodule(b, architecture.paths("third")) for b in self.blocks]
+        self.branches = [(self._module(b, "attn"), self._module(b, "mlp")) for b in self.stack] * self.n_passes
+        self.thirds = [find_submodule(b, architecture.paths("third")) for b in self.stack] * self.n_passes
+        self.pass_norm = find_submodule(hf_model, architecture.paths("between")) if architecture.between else None
+        self.reentry = bool(architecture.reentry and getattr(self.config, architecture.reentry, False))
+        self.exit_gate = find_submodule(hf_model, architecture.paths("exit_gate")) if architecture.exit_gate else None
         self.parallel = architecture.is_parallel(self.config)
         self.multiplier = architecture.number(self.config, "residual_multiplier") or 1.0
         self.n_layers = len(self.blocks)
@@ -185,40 +190,40 @@ class LanguageModel:
         those."""
         record = Trace(ids)
         third: dict[int, Tensor] = {}
+        ends = range(len(self.stack), self.n_layers, len(self.stack)) if self.between_passes else ()
 
-        def before(layer: int) -> Hook:
-            def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                hidden, rest, named = split_call(args, kwargs)
-                record.resid.append(self._home(hidden))
-                record.calls.append(BlockCall(rest, named))
+        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            hidden, rest, named = split_call(args, kwargs)
+            record.resid.append(self._home(hidden))
+            record.calls.append(BlockCall(rest, named))
 
-            return hook
-
-        def after(layer: int) -> Hook:
-            def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-                h, a, m = record.resid[layer], record.attn_out[layer], record.mlp_out[layer]
-                record.other_out.append(self._other(layer, h, a, m, third.get(layer)))
-                if layer == self.n_layers - 1:
-                    record.resid.append(self._home(first(output)))
-                if on_block is not None:
-                    on_block(layer, record)
-
-            return hook
+        def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            layer = len(record.calls) - 1
+            if layer >= self.n_layers:
+                return  # more blocks than were announced: told below
+            h, a, m = record.resid[layer], record.attn_out[layer], record.mlp_out[layer]
+            record.other_out.append(self._other(layer, h, a, m, third.get(layer)))
+            if layer + 1 in ends:
+                record.left[layer + 1] = self._home(first(output))
+            if layer == self.n_layers - 1:
+                record.resid.append(self._home(first(output)))
+            if on_block is not None:
+                on_block(layer, record)
 
         def keeper(into: list[Tensor]) -> Hook:
             return lambda module, args, output: into.append(self._home(self._added(output, record.resid[-1])))
 
-        def third_keeper(layer: int) -> Hook:
-            return lambda module, args, output: third.update({layer: self._home(first(output).detach())})
+        def third_keeper(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            third[len(record.calls) - 1] = self._home(first(output).detach())
 
         with self._lock, ExitStack() as hooks:
-            for layer, (block, (attn, mlp)) in enumerate(zip(self.blocks, self.branches)):
-                hooks.enter_context(hooked(block.register_forward_pre_hook(before(layer), with_kwargs=True)))
+            for block, (attn, mlp), beside in zip(self.stack, self.branches, self.thirds):
+                hooks.enter_context(hooked(block.register_forward_pre_hook(before, with_kwargs=True)))
                 hooks.enter_context(hooked(attn.register_forward_hook(keeper(record.attn_out))))
                 hooks.enter_context(hooked(mlp.register_forward_hook(keeper(record.mlp_out))))
-                if (beside := self.thirds[layer]) is not None:
-                    hooks.enter_context(hooked(beside.register_forward_hook(third_keeper(layer))))
-                hooks.enter_context(hooked(block.register_forward_hook(after(layer))))
+                if beside is not None:
+                    hooks.enter_context(hooked(beside.register_forward_hook(third_keeper)))
+                hooks.enter_context(hooked(block.register_forward_hook(after)))
             record.logits = self.logits(ids, keep)
         ran = len(record.resid) - 1, len(record.attn_out), len(record.mlp_out)
         if ran != (self.n_layers,) * 3:
@@ -243,6 +248,7 @@ class LanguageModel:
         attn_edit: Edit | None = None,
         mlp_edit: Edit | None = None,
         start: int = 0,
+        crosses: bool | None = None,
     ) -> tuple[Resid, Resid, Resid]:
         """Block `layer` on another residual, called as in `trace`: `(attn_out, rest_out, resid_post)`, each `[batch,
         pos, d_model]`.
@@ -253,7 +259,10 @@ class LanguageModel:
         never do.
 
         `start`: `resid` holds positions `start..T-1` only, and what stands before is as in the trace (its keys and
-        values are used, it is not computed). Only for models whose `identities.suffix_holds`."""
+        values are used, it is not computed). Only for models whose `identities.suffix_holds`.
+
+        `crosses`: whether what stands between two passes follows, and is part of `resid_post`; unless given, where the
+        block ends a pass and is followed by another."""
         call, (attn, mlp), third = trace.calls[layer], self.branches[layer], self.thirds[layer]
         if start:
             call = BlockCall((), self._suffix_arguments(trace, layer, start))
@@ -284,13 +293,51 @@ class LanguageModel:
             if third is not None:
                 hooks.enter_context(hooked(third.register_forward_hook(reader("third", None))))
             post = first(self.blocks[layer](resid, *args, **kwargs))
+            if self.crosses(layer, layer + 1) if crosses is None else crosses:
+                post = self.between(trace, self._home(post), start)
         other = self._other(layer, resid, added["attn"], added["mlp"], added.get("third"))
         return added["attn"], added["mlp"] if other is None else added["mlp"].float() + other, self._home(post)
 
+    # ---------------------------------------------------------------- between two passes
+
+    @property
+    def between_passes(self) -> bool:
+        """Whether anything stands between two passes."""
+        return self.n_passes > 1 and (self.pass_norm is not None or self.reentry)
+
+    def crosses(self, block: int, following: int) -> bool:
+        """Whether what stands between passes is done between these two blocks, run one after the other: where they are
+        of different passes, or the second is the first of its own. `block` -1 is the embedding, `following` L the final
+        norm."""
+        n = len(self.stack)
+        inside = self.between_passes and block >= 0 and following < self.n_layers
+        return inside and (block // n != following // n or following % n == 0)
+
+    def between(self, trace: Trace, resid: Resid, start: int = 0) -> Resid:
+        """What stands between two passes, done to a stream `[batch, pos, d_model]` from position `start` on: the norm,
+        then the traced pass' embedding added once more."""
+        if self.pass_norm is not None:
+            resid = self._home(self.pass_norm(resid))
+        if self.reentry:
+            embedded = trace.resid[0][:, start:]
+            resid = resid + embedded.repeat(resid.shape[0] // embedded.shape[0], 1, 1)
+        return resid
+
+    def entering(self, trace: Trace, depth: int, block: int) -> Resid:
+        """The traced stream behind `depth` blocks as it enters `block`, wherever that stands."""
+        left = trace.after(depth)
+        return self.between(trace, left) if self.crosses(depth - 1, block) else left
+
     def logits_from(self, ids: Int[Tensor, "batch pos"], resid: Resid) -> Float[Tensor, "batch pos d_vocab"]:
-        """The model's own logits where `resid` enters block 0, whatever the embedding says."""
+        """The model's own logits where `resid` enters block 0 for the first time, whatever the embedding says."""
+
+        entered = False
 
         def put(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+            nonlocal entered
+            if entered:  # a later pass
+                return args, kwargs
+            entered = True
             return ((resid, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": resid})
 
         with self._lock, hooked(self.blocks[0].register_forward_pre_hook(put, with_kwargs=True)):
@@ -373,7 +420,8 @@ class LanguageModel:
             keep = {"logits_to_keep": ids.new_empty(0)}
 
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            resid.append(self._home(split_call(args, kwargs)[0][0, -1]))
+            if not resid or module is not self.stack[0]:  # what ended a pass is there as it left it
+                resid.append(self._home(split_call(args, kwargs)[0][0, -1]))
 
         def behind(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             resid.append(self._home(first(output)[0, -1]))
@@ -382,9 +430,9 @@ class LanguageModel:
             resid.clear()
             with self._lock, ExitStack() as hooks:
                 if at_depths:
-                    for block in self.blocks:
+                    for block in self.stack:
                         hooks.enter_context(hooked(block.register_forward_pre_hook(before, with_kwargs=True)))
-                    hooks.enter_context(hooked(self.blocks[-1].register_forward_hook(behind)))
+                    hooks.enter_context(hooked(self.stack[-1].register_forward_hook(behind)))
                 kept = {"use_cache": cached} | ({"past_key_values": cache} if cached else {})
                 output = self.hf(input_ids=unread, **kept, **keep)
             logits = self.unembed(torch.stack(resid)) if at_depths else self._home(output.logits)[0, -1].float()

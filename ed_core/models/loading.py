@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from .. import extras
+from .. import bounds, extras
 from ..architectures import Architecture, find
-from ..architectures.refused import reason
+from ..architectures.refused import REFUSED, reason
 from ..errors import (
     BrokenWeights,
     EffectiveDepthError,
@@ -28,7 +28,7 @@ from ..memory import ROOM, free_memory, gigabytes
 from ..sources import controls, hub, precision, sizes, weights
 from ..sources.specs import config_of, location, of_gguf
 from ..types import ModelSpec
-from . import conversion, placement, quantized
+from . import conversion, looped, placement, quantized
 from .lora import merge
 from .modules import Config, Pretrained, Tokenizer
 
@@ -65,12 +65,11 @@ def _load(
     config = _config(spec, options)
     architecture = architecture or find(config.model_type)
     refusal = architecture.refusal(config.get_text_config()) if architecture else reason(config)
+    if architecture and not refusal:
+        refusal = _too_many_passes(architecture, config.get_text_config())
     if refusal:
         family = architecture.family if architecture else config.model_type
-        raise RefusedFamily(
-            f"Refused: {spec.name} is of the family '{family}', and {refusal}. `python -m ed_core models --families` "
-            "lists what is read."
-        )
+        raise _refused(spec, family, refusal)
     model = _pretrained(spec, config, options) if controls.needs_weights(spec) else _untrained(spec, config)
     quantized.cure(model)
     if spec.adapter:
@@ -80,6 +79,21 @@ def _load(
 
         shuffle(model, architecture, spec.control_seed)
     return model, _tokenizer(spec, options), architecture, spec
+
+
+def _refused(spec: ModelSpec, family: str, why: str) -> RefusedFamily:
+    return RefusedFamily(
+        f"Refused: {spec.name} is of the family '{family}', and {why}. `python -m ed_core models --families` lists "
+        "what is read."
+    )
+
+
+def _too_many_passes(architecture: Architecture, config: Config) -> str:
+    """Why a looped model's config is refused, or ""."""
+    passes, blocks = architecture.n_passes(config), config.num_hidden_layers
+    if passes >= 1 and passes * blocks <= bounds.LAYERS:
+        return ""
+    return f"its {blocks} layers run {passes} times; expected once at least, and at most {bounds.LAYERS} layers in all"
 
 
 def _pretrained(spec: ModelSpec, config: Config, options: Options) -> Pretrained:
@@ -196,11 +210,14 @@ def _refuse_adapter(spec: ModelSpec) -> None:
 
 def _refuse_own_code(spec: ModelSpec) -> None:
     """A repository that brings its own modelling code is refused by name, unless that code is what the library itself
-    has for the family."""
+    has for the family, or what stands in `looped`."""
     config = config_of(spec)
     own = config.get("auto_map")
     wanted = str(own.get("AutoModelForCausalLM", "")) if isinstance(own, dict) else ""
-    if wanted and wanted.rpartition(".")[2] != MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.get("model_type", "")):
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES | {c.model_type: m.__name__ for c, m in looped.CLASSES.items()}
+    if wanted and (why := REFUSED.get(str(config.get("model_type")))):
+        raise _refused(spec, str(config["model_type"]), why)
+    if wanted and wanted.rpartition(".")[2] != known.get(config.get("model_type", "")):
         raise UnknownFamily(
             f"{spec.name} needs its own code ({wanted}, named by auto_map in its config.json), and a repository's code "
             "is never run here; "

@@ -21,7 +21,7 @@ class BlockCall:
 @dataclass
 class Trace:
     """Everything on the model's device, in the model's dtype. `resid[l]` enters block l; `resid[L]` is before the final
-    norm."""
+    norm. Of a looped model l counts its blocks pass by pass."""
 
     ids: Int[Tensor, "batch pos"]
     resid: list[Float[Tensor, "batch pos d_model"]] = field(default_factory=list)
@@ -30,11 +30,19 @@ class Trace:
     other_out: list[Float[Tensor, "batch pos d_model"] | None] = field(
         default_factory=list
     )  # a third branch, float32; None where there is none
+    left: dict[int, Float[Tensor, "batch pos d_model"]] = field(
+        default_factory=dict
+    )  # behind so many blocks, at the end of a pass, before what stands between it and the next
     calls: list[BlockCall] = field(default_factory=list)
     logits: Float[Tensor, "batch kept d_vocab"] | None = None
     keys_values: dict[int, tuple[Tensor, Tensor]] = field(
         default_factory=dict
     )  # of the traced pass, per block, where a suffix was asked for
+
+    def after(self, depth: int) -> Float[Tensor, "batch pos d_model"]:
+        """The stream as `depth` blocks left it: `resid[depth]`, but at the end of a pass without what stands between
+        it and the next."""
+        return self.left.get(depth, self.resid[depth])
 
     def update(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
         """`D[l] = a[l] + m[l]`, and what a third branch adds where the family has one; summed in float32."""

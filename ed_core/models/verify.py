@@ -39,7 +39,7 @@ def _measure(model: LanguageModel) -> Identities:
     untouched = model.logits(ids)
     trace = model.trace(ids)
     limit = SLOPE_LIMIT[model.dtype]
-    blocks = [(trace.resid[l], trace.attn_out[l], trace.mlp_out[l], trace.resid[l + 1]) for l in range(model.n_layers)]
+    blocks = [(trace.resid[l], trace.attn_out[l], trace.mlp_out[l], trace.after(l + 1)) for l in range(model.n_layers)]
     both = [slopes(*block, limit=limit, other=other) for block, other in zip(blocks, trace.other_out)]
     replay, detour, batch = replay_by_hand(model, trace, untouched)
     mlp_moves = tuple(_mlp_moves(model, trace, layer) for layer in range(model.n_layers))
@@ -60,6 +60,7 @@ def _measure(model: LanguageModel) -> Identities:
         batch=batch,
         batch_limit=batch_limit(model.dtype, model.n_layers),
         suffix=suffix_by_hand(model, trace, untouched),
+        between=tuple(_apart(model.between(trace, left), trace.resid[depth]) for depth, left in trace.left.items()),
     )
 
 
@@ -97,6 +98,12 @@ def replay_by_hand(model: LanguageModel, trace: Trace, untouched: Tensor) -> tup
         if batch == 1:
             detour = relative(model.unembed(elsewhere[:, -kept:]), model.logits_from(trace.ids, moved)[:, -kept:])
     return replay, detour, relative(own[3], untouched)
+
+
+def _apart(found: Float[Tensor, "batch pos d"], expected: Float[Tensor, "batch pos d"]) -> float:
+    """The largest miss over tokens, against what was expected."""
+    off = (found.float() - expected.float()).norm(dim=-1)
+    return float((off / expected.float().norm(dim=-1).clamp_min(1e-30)).max())
 
 
 def relative(logits: Tensor, expected: Tensor) -> float:

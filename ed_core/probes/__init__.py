@@ -13,6 +13,7 @@ from .generation import Continuation, Generation
 from .integrated_gradients import IntegratedGradients
 from .layer_skip import LayerSkip
 from .lenses import EarlyExit, Lenses, LogitLens
+from .loops import Loops
 from .numerics import Numerics
 from .prune import Prune
 from .residual_erasure import ResidualErasure
@@ -34,6 +35,7 @@ PROBES: tuple[type[Probe], ...] = (
     Turns,
     Answers,
     Continuation,
+    Loops,
 )
 
 

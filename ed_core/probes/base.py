@@ -83,6 +83,7 @@ class Probe:
     needs_gradients: ClassVar[bool] = False
     first_page: ClassVar[bool] = False  # Home shows it, and *Compare two* begins with it
     traces: ClassVar[bool] = True  # whether one traced pass is held while it runs
+    needs_passes: ClassVar[bool] = False  # only for models whose layers run several times
     further_tokens: ClassVar[int] = 0  # generated after the prompt
     seconds_per_logit: ClassVar[float] = 2e-8  # of measuring, on a CPU, beside unembedding
     curves: ClassVar[tuple[Curve, ...]] = ()  # by which prompts, models and controls are compared; none: they are not

@@ -151,7 +151,7 @@ def _block(model: LanguageModel, trace: Trace, layer: int, slope_limit: float, r
     """Miss, rounding and slopes of a block that is done."""
     from ..models import identities
 
-    parts = (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer], trace.resid[layer + 1])
+    parts = (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer], trace.after(layer + 1))
     other = trace.other_out[layer]
     h, a, m, after = (x[0].double() for x in parts)
     more = None if other is None else other[0].double()

@@ -6,11 +6,12 @@ counted as a Llama and the count is said to be approximate."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
 from .. import bounds
+from ..architectures import find
 from ..errors import ParameterError
 from .precision import BYTES, compute_name
 
@@ -27,6 +28,8 @@ class Layout:
     `norms`: vectors of the stream's width per block; `qk_norm`: "head" (one head wide) or "all" (all heads); `tied`:
     where the config is silent; `fused`: query, key and value in one map (and gate and up, where there is a gate): only
     the constants' rounding notices;
+    `more`: what stands around the blocks of a looped model besides: the config field that adds a norm between passes,
+    or "gate", a map to one number.
     `grouped`: whether the family knows fewer key and value heads, and a head size of its own; `mlp_field`: the config
     field of the MLP's width (four times the stream's where it is silent)."""
 
@@ -41,12 +44,15 @@ class Layout:
     tied: bool = False
     fused: bool = False
     grouped: bool = True
+    more: str = ""
     mlp_field: str = "intermediate_size"
 
 
 LLAMA = Layout(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
 LAYOUTS: dict[str, Layout] = {
     "llama": LLAMA,
+    "ed_looped": replace(LLAMA, more="loop_norm"),
+    "ouro": Layout(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias", norms=4, more="gate"),
     "granite": LLAMA,
     "mistral": Layout(),
     "phi3": Layout(fused=True),
@@ -74,7 +80,8 @@ HEAD_DIM = {"qwen3": 128, "gemma2": 256, "gemma3_text": 256}  # the family's own
 
 @dataclass(frozen=True)
 class Size:
-    """Sizes read off a config. `maps`: a block's linear maps as (outputs, inputs, bias); `exact`: whether the family's
+    """Sizes read off a config. `n_layers`: blocks in the order they run, those of a looped model as often as they do;
+    `passes`: how often that is. `maps`: a block's linear maps as (outputs, inputs, bias); `exact`: whether the family's
     layout is known."""
 
     family: str
@@ -90,6 +97,12 @@ class Size:
     block_vectors: int
     around: int
     exact: bool
+    passes: int = 1
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks with weights of their own."""
+        return self.n_layers // self.passes
 
     @property
     def block_maps(self) -> int:
@@ -104,7 +117,7 @@ class Size:
     @property
     def parameters(self) -> int:
         """All parameters; a tied head counts once."""
-        return self.n_layers * self.block + self.around
+        return self.n_blocks * self.block + self.around
 
     def weight_bytes(self, precision: str) -> int:
         """Bytes of the weights held in a precision, quantization constants included."""
@@ -112,7 +125,7 @@ class Size:
         if precision in BYTES:
             return unit * self.parameters
         maps = sum(_quantized(outputs, inputs, precision) for outputs, inputs, _ in self.maps)
-        return unit * (self.parameters - self.n_layers * self.block_maps) + self.n_layers * maps
+        return unit * (self.parameters - self.n_blocks * self.block_maps) + self.n_blocks * maps
 
 
 def _quantized(outputs: int, inputs: int, precision: str) -> int:
@@ -149,6 +162,8 @@ def read(config: Mapping[str, Any]) -> Size:
     def number(*names: str) -> int:
         return next((_whole(n, config[n]) for n in names if config.get(n)), 0)
 
+    architecture = find(family)
+    passes = architecture.n_passes(config) if architecture else 1
     n_layers, d_model = number("num_hidden_layers", "n_layer", "n_layers"), number("hidden_size", "n_embd", "d_model")
     n_heads, d_vocab = number("num_attention_heads", "n_head", "n_heads"), number("vocab_size")
     missing = [
@@ -180,11 +195,13 @@ def read(config: Mapping[str, Any]) -> Size:
     qk = {"": 0, "head": 2 * head_dim, "all": q + kv}[layout.qk_norm]
     tied = bool(config.get("tie_word_embeddings", layout.tied))
     positions = d_model * (number("n_positions", "max_position_embeddings") or 1024) if layout.positions else 0
-    if n_layers > bounds.LAYERS:
-        raise ParameterError(f"The config has {n_layers} layers; at most {bounds.LAYERS} are opened.")
+    if not 0 < passes * n_layers <= bounds.LAYERS:
+        told = f", run {passes} times" if passes != 1 else ""
+        raise ParameterError(f"The config has {n_layers} layers{told}; at most {bounds.LAYERS} are opened.")
+    more = {"": 0, "gate": d_model + 1}.get(layout.more, norm * bool(config.get(layout.more)))
     return Size(
         family,
-        n_layers,
+        passes * n_layers,
         d_model,
         d_mlp,
         n_heads,
@@ -194,6 +211,7 @@ def read(config: Mapping[str, Any]) -> Size:
         tied,
         maps,
         block_vectors=layout.norms * norm + qk,
-        around=d_vocab * d_model * (2 - tied) + positions + norm,
+        around=d_vocab * d_model * (2 - tied) + positions + norm + more,
         exact=family in LAYOUTS,
+        passes=passes,
     )

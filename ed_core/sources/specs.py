@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import outside
+from ..architectures import find
 from ..errors import ModelNotFound
 from ..types import ModelSpec
 from . import adapters, catalogue, gguf_files, permits, sizes, wheels
@@ -144,16 +145,19 @@ def content_hash(folder: Path, weights: bool = True) -> str:
 
 
 def describe(spec: ModelSpec) -> dict[str, str]:
-    """What a model's config.json says of its size: `{"layers": "16", "wide": "128", …}`; empty where there is none at
-    hand."""
+    """What a model's config.json says of its size: `{"layers": "16", "wide": "128", …}`, blocks that run several times
+    counted as often; empty where there is none at hand."""
     fields = config_of(spec)
+    architecture = find(str(fields.get("model_type")))
+    passes = architecture.n_passes(fields) if architecture else 1
 
     def first(*names: str) -> str:
         return next((str(fields[n]) for n in names if fields.get(n)), "")
 
+    layers = first("num_hidden_layers", "n_layer")
     described = {
         "": first("model_type"),
-        "layers": first("num_hidden_layers", "n_layer"),
+        "layers": str(passes * int(layers)) if passes > 1 and layers.isdigit() else layers,
         "wide": first("hidden_size", "n_embd"),
         "tokens in the vocabulary": first("vocab_size"),
     }

@@ -44,7 +44,7 @@ def drop_sweep(
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
     calm = ~_sinks(trace)
     for start in range(n_starts):
-        before, after = trace.resid[start][0].float(), trace.resid[start + n][0].float()
+        before, after = trace.resid[start][0].float(), trace.after(start + n)[0].float()
         cosine = metrics.cosine(before, after)
         record.write("block_influence", start, 1 - cosine)
         angle = cosine.arccos() / math.pi
@@ -95,7 +95,7 @@ def answer_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: 
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
     at, targets = slice(first - 1, n_tokens - 1), trace.ids[0, first:]
     for depth in range(n_layers + 1):
-        record.write("rank", depth, metrics.rank(model.unembed(trace.resid[depth][0, at]), targets))
+        record.write("rank", depth, metrics.rank(model.unembed(trace.after(depth)[0, at]), targets))
         record.step(0.3 * (depth + 1) / (n_layers + 1))
     among = np.asarray((record.arrays["rank"] <= k).all(1))
     if among.any():
@@ -197,7 +197,7 @@ def _walk(
     """The last residual without blocks s … s+n-1, for these ascending s: variant s joins at block s+n with what
     entered block s."""
     n_tokens = trace.ids.shape[1]
-    state = torch.cat([trace.resid[start] for start in starts])
+    state = torch.cat([model.entering(trace, start, start + n) for start in starts])
     for layer in range(starts[0] + n, model.n_layers):
 
         def work(rows: slice) -> None:
@@ -213,10 +213,9 @@ def _walk(
 
 def _chosen_set(drop: tuple[int, ...], model: LanguageModel, trace: Trace, record: Recorder) -> None:
     """The same figures for one set of blocks."""
-    resid = trace.resid[0]
-    for layer in range(model.n_layers):
-        if layer not in drop:
-            *_, resid = model.run_block(trace, layer, resid)
+    resid, kept = trace.resid[0], [layer for layer in range(model.n_layers) if layer not in drop]
+    for layer, following in zip(kept, [*kept[1:], model.n_layers]):
+        *_, resid = model.run_block(trace, layer, resid, crosses=model.crosses(layer, following))
     names = ("drop_nll", "drop_kl", "drop_top1_kept")
     for name in names:
         record.allocate(name, (resid.shape[1],))

@@ -69,7 +69,7 @@ def read(
                 if depth == model.n_layers:
                     logits = out
                 else:
-                    h = trace.resid[depth][0, at]
+                    h = trace.after(depth)[0, at]
                     logits = model.unembed(h if lens is None else lens(depth, h).to(model.dtype))
                 row = against.measure(logits)
                 ids = row["ids"]

@@ -112,7 +112,8 @@ class _Sweep:
                 update, where = trace.update(layer), skips[joining].unsqueeze(-1)
                 kept = update.masked_fill(where, 0.0)
                 effects.append(metrics.relative_change(update, kept, looks[joining]))
-                state[here] = torch.where(where, trace.resid[layer], trace.resid[layer + 1])
+                without = model.entering(trace, layer, layer + 1)
+                state[here] = torch.where(where, without, trace.resid[layer + 1])
             self._publish(layer, torch.cat(effects).cpu().numpy(), skipped, bound)
             if self.with_direct:
                 self._direct(layer, skipped, bound)

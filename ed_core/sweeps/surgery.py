@@ -7,7 +7,8 @@ L^3 / 6 (dropped) or L^3 / 3 (repeated) passes through a block, where one full p
 Two blocks that are exchanged, i and j, share what comes before i. Where the residuals of all variants do not fit the
 memory budget, there are several walks, each over a part of the variants.
 
-Every pass through a block computes its own keys and values."""
+Every pass through a block computes its own keys and values. Of a looped model, what stands between two passes is done
+wherever a variant begins a pass; two blocks that are exchanged leave it in its place."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ def _passes(variants: Pairs, enters: int, n_layers: int) -> float:
 def require_kinds(model: LanguageModel, order: tuple[int, ...]) -> None:
     """Refuse an order that puts a block where one of another kind stood: a window or a mixer belongs to its place. A
     block that comes once more begins another way through the model, which is looked at by itself."""
-    of_kind = twins.kinds(model.blocks, model.config)
+    of_kind = twins.kinds(model.stack, model.config) * model.n_passes
     for run in once_each(order):
         for block, place in zip(run, sorted(run)):
             if of_kind[block] != of_kind[place]:
@@ -99,7 +100,7 @@ class _Sweep:
     def __init__(self, model: LanguageModel, encoding: Encoding, record: Recorder, longest: int):
         self.model, self.record, self.longest = model, record, longest
         self.trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
-        n_layers, of_kind = model.n_layers, twins.kinds(model.blocks, model.config)
+        n_layers, of_kind = model.n_layers, twins.kinds(model.stack, model.config) * model.n_passes
         self.found = [(i, j) for i in range(n_layers) for j in range(i + 1, min(i + longest, n_layers) + 1)]
         apart = [(i, j) for i, j in self.found if j < n_layers]
         self.pairs = [(i, j) for i, j in apart if of_kind[i] == of_kind[j]]
@@ -117,7 +118,7 @@ class _Sweep:
         for i in range(n_layers):
             before = self.trace.resid[i][0].float()
             for j in (j for first, j in self.found if first == i):
-                after = self.trace.resid[j][0].float()
+                after = self.trace.after(j)[0].float()
                 cosine = metrics.cosine(before, after)
                 values = 1 - cosine, cosine.arccos() / math.pi, metrics.cosine(after - before, before)
                 for name, value in zip(names, values):
@@ -144,10 +145,10 @@ class _Sweep:
 
         def again(part: slice, state: Tensor) -> None:
             for row, (n, layer) in enumerate(variants[part]):
-                for _ in range(n):
-                    self._through(layer, state, [row])
+                for left in reversed(range(n)):
+                    self._through(layer, state, [row], self.model.crosses(layer, layer if left else layer + 1))
 
-        self._walk("random", [(n - 1,) for n, _ in variants], after, after, again)
+        self._walk("random", [(n - 1,) for n, _ in variants], after, after, again, [layer for _, layer in variants])
         self.stretches("repeat")
 
     def swaps(self) -> None:
@@ -162,13 +163,14 @@ class _Sweep:
         for part in self._parts(len(self.pairs)):
             pairs = self.pairs[part]
             state = torch.cat([self.trace.resid[i] for i, _ in pairs])
-            for block in sorted({j for _, j in pairs}):  # in the place of i
-                self._through(block, state, [row for row, (_, j) in enumerate(pairs) if j == block])
+            firsts = [(j, self.model.crosses(i, i + 1)) for i, j in pairs]
+            for block, crosses in sorted(set(firsts)):  # in the place of i
+                self._through(block, state, [row for row, one in enumerate(firsts) if one == (block, crosses)], crosses)
             for layer in range(pairs[0][0], n_layers):
                 self._through(layer, state, [row for row, (i, j) in enumerate(pairs) if i < layer != j])
                 for row, (i, j) in enumerate(pairs):
                     if j == layer:
-                        self._through(i, state, [row])
+                        self._through(i, state, [row], self.model.crosses(j, j + 1))
                 self._step(sum(i <= layer for i, _ in pairs))
             self._outputs("swap", pairs, state)
 
@@ -186,11 +188,14 @@ class _Sweep:
         enters: list[int],
         taken: list[int],
         first: Callable[[slice, Tensor], None] = lambda part, state: None,
+        then: list[int] | None = None,
     ) -> None:
-        """Variants in the order of the blocks they enter, `taken[v]` being the residual that does, after what is done
-        to it `first`; each to the output."""
+        """Variants in the order of the blocks they enter, `taken[v]` being the depth of the residual that does, after
+        what is done to it `first`, which begins with block `then[v]`; each to the output."""
+        following = then or enters
         for part in self._parts(len(variants)):
-            state = torch.cat([self.trace.resid[depth] for depth in taken[part]])
+            whence = zip(taken[part], following[part])
+            state = torch.cat([self.model.entering(self.trace, depth, block) for depth, block in whence])
             first(part, state)
             for layer in range(enters[part][0], self.model.n_layers):
                 joined = [row for row, block in enumerate(enters[part]) if block <= layer]
@@ -202,13 +207,13 @@ class _Sweep:
         at_once = self.record.budget.fit(self.n_tokens * self.model.d_model * self.model.dtype.itemsize)
         return even_chunks(n_variants, at_once) if n_variants else []
 
-    def _through(self, layer: int, state: Tensor, rows: list[int]) -> None:
-        """Take these rows of `state` through a block."""
+    def _through(self, layer: int, state: Tensor, rows: list[int], crosses: bool | None = None) -> None:
+        """Take these rows of `state` through a block, and through what stands between passes where it `crosses`."""
         model, budget = self.model, self.record.budget
 
         def work(part: slice) -> None:
             at = torch.tensor(rows[part], device=state.device)
-            *_, state[at] = model.run_block(self.trace, layer, state[at])
+            *_, state[at] = model.run_block(self.trace, layer, state[at], crosses=crosses)
             self.record.check()
 
         most = model.call_bytes(self.n_tokens)
@@ -265,11 +270,18 @@ def in_order(
     model: LanguageModel, trace: Trace, order: Sequence[int], check: Callable[[], None] = lambda: None
 ) -> Tensor:
     """The last residual `[1, pos, d_model]` where the blocks run in this order; what it shares with the whole model's
-    is not computed again."""
+    is not computed again. In an order that holds every block once, what stands between passes keeps its place; in any
+    other it is done wherever a pass begins (`crosses`)."""
+    n_layers = model.n_layers
     shared = next((place for place, block in enumerate(order) if block != place), len(order))
-    resid = trace.resid[shared]
-    for block in order[shared:]:
-        *_, resid = model.run_block(trace, block, resid)
+    places = range(n_layers) if sorted(order) == [*range(n_layers)] else order
+    around = [-1, *places, n_layers]
+    resid = trace.after(shared)
+    if model.crosses(around[shared], around[shared + 1]):
+        resid = model.between(trace, resid)
+    for place, block in enumerate(order[shared:], shared):
+        crosses = model.crosses(around[place + 1], around[place + 2])
+        *_, resid = model.run_block(trace, block, resid, crosses=crosses)
         check()
     return resid
 

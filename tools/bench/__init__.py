@@ -28,6 +28,7 @@ MEASUREMENTS = {
     "opening": ("opening", 1),
     "studies": ("studies", 1),
     "fits": ("fits", 1),
+    "loops": ("loops", 1),
 }
 """Name: the module whose `measure` makes the rows, and the threads it may use."""
 

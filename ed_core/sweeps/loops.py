@@ -1,0 +1,207 @@
+"""Passes of a looped model: how they move the stream, what goes without one, and what more of them do.
+
+Every variant is an order of the unrolled layers (`surgery.in_order`), or the traced stream stopped after a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..errors import ParameterError
+from . import metrics
+from .budget import even_chunks
+from .surgery import in_order
+
+if TYPE_CHECKING:
+    from ..models.language_model import LanguageModel
+    from ..models.trace import Trace
+    from ..types import Encoding
+    from .recorder import Recorder
+
+
+@torch.no_grad()
+def loop_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: int, tested: int) -> None:
+    """Fill `loops`' measures. `tested`: up to so many times the model's own passes are run. Raises `ParameterError` for
+    a model whose layers run once."""
+    if model.n_passes < 2:
+        raise ParameterError(
+            f"The layers of {model.spec.name} run once, and loops compares passes; take a model whose layers run "
+            "several times."
+        )
+    trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
+    _streams(model, trace, record)
+    if model.exit_gate is not None:
+        _exits(model, trace, record)
+    record.step(0.1)
+    _changed(model, trace, record)
+    record.step(0.6)
+    _times(model, trace, encoding, record, k, tested)
+
+
+def _begins(model: LanguageModel) -> range:
+    """The unrolled layers that begin a pass."""
+    return range(0, model.n_layers, len(model.stack))
+
+
+def _streams(model: LanguageModel, trace: Trace, record: Recorder) -> None:
+    """Distances between passes, and what each moves the stream by."""
+    n, n_layers, n_tokens = len(model.stack), model.n_layers, trace.ids.shape[1]
+    for name, rows in (
+        ("fixed_point", n_layers - n),
+        ("to_last", n_layers),
+        ("update_norm", model.n_passes),
+        ("update_angle", model.n_passes - 1),
+        ("between", model.n_passes - 1),
+    ):
+        record.allocate(name, (rows, n_tokens))
+    resid = [h[0].float() for h in trace.resid]
+    for layer in range(n_layers):
+        last = resid[n_layers - n + layer % n]
+        record.write("to_last", layer, metrics.ratio(resid[layer] - last, last))
+        if layer >= n:
+            moved = resid[layer] - resid[layer - n]
+            record.write("fixed_point", layer - n, metrics.ratio(moved, resid[layer]))
+    before: Tensor | None = None
+    for number, begin in enumerate(_begins(model)):
+        update = trace.after(begin + n)[0].float() - resid[begin]
+        record.write("update_norm", number, metrics.norm(update))
+        if before is not None:
+            left = trace.after(begin)[0].float()
+            record.write("update_angle", number - 1, metrics.cosine(before, update).arccos().rad2deg())
+            record.write("between", number - 1, metrics.ratio(resid[begin] - left, left))
+        before = update
+
+
+def _exits(model: LanguageModel, trace: Trace, record: Recorder) -> None:
+    """The gate's cumulative distribution: after pass r it has let go with 1 - prod_{i <= r} (1 - sigmoid(gate)); the
+    last pass lets everything go."""
+    assert model.exit_gate is not None
+    record.allocate("exit", (model.n_passes, trace.ids.shape[1]))
+    stays = torch.ones(trace.ids.shape[1], device=model.device)
+    for number, begin in enumerate(_begins(model)):
+        logit = model.exit_gate(model.final_norm(trace.after(begin + len(model.stack))))[0, :, 0]
+        last = number == model.n_passes - 1
+        stays = stays * (0 if last else 1 - logit.float().sigmoid().to(stays.device))
+        record.write("exit", number, 1 - stays)
+
+
+def orders(n: int, n_passes: int) -> dict[str, dict[tuple[int, ...], list[int]]]:
+    """The changed models by name and place: the unrolled layers in the order they run."""
+    passes = range(n_passes)
+
+    def of(chosen: Iterable[int]) -> list[int]:
+        return [r * n + b for r in chosen for b in range(n)]
+
+    swapped: dict[tuple[int, ...], list[int]] = {
+        (i, j): of(j if r == i else i if r == j else r for r in passes) for i, j in combinations(passes, 2)
+    }
+    return {
+        "pass_skip": {(r,): of(other for other in passes if other != r) for r in passes},
+        "block_skip": {(b,): [u for u in range(n * n_passes) if u % n != b] for b in range(n)},
+        "pass_swap": swapped,
+    }
+
+
+def _changed(model: LanguageModel, trace: Trace, record: Recorder) -> None:
+    """Passes left out or exchanged, layers left out in every pass."""
+    n, n_passes = len(model.stack), model.n_passes
+    shapes = {"pass_skip": (n_passes,), "block_skip": (n,), "pass_swap": (n_passes, n_passes)}
+    every = [(name, at, order) for name, of in orders(n, n_passes).items() for at, order in of.items()]
+    for name, shape in shapes.items():
+        record.allocate(f"{name}_kl", shape)
+        record.allocate(f"{name}_top1_kept", shape)
+    for done, (name, at, order) in enumerate(every):
+        end = in_order(model, trace, order, record.check)
+        kl, kept = _beside(model, trace, end, record)
+        for place in {at, at[::-1]}:
+            record.write(f"{name}_kl", place, kl)
+            record.write(f"{name}_top1_kept", place, kept)
+        record.step(0.1 + 0.5 * (done + 1) / len(every))
+
+
+def _beside(
+    model: LanguageModel, trace: Trace, end: Float[Tensor, "1 pos d_model"], record: Recorder
+) -> tuple[float, float]:
+    """Mean divergence of the whole model's output from this one, and the share of best tokens kept."""
+    n_tokens = end.shape[1]
+    kl = kept = 0.0
+    for at in even_chunks(n_tokens, max(1, record.budget.logit_bytes // (16 * model.d_vocab))):
+        whole = metrics.Whole(model.unembed(trace.resid[-1][0, at]), trace.ids[0, 1:][at])
+        _, apart, same = whole.measure(model.unembed(end[0, at]))
+        kl, kept = kl + float(apart.double().sum()), kept + float(same.double().sum())
+        record.check()
+    return kl / n_tokens, kept / n_tokens
+
+
+def stopped(model: LanguageModel, trace: Trace, most: int, record: Recorder) -> list[Float[Tensor, "1 pos d_model"]]:
+    """The stream after 0, 1, …, `most` passes: those of the traced pass, then what more of the last one do."""
+    n, n_layers = len(model.stack), model.n_layers
+    found = [trace.after(depth) for depth in (*_begins(model), n_layers)][: most + 1]
+    while len(found) <= most:
+        resid, last = found[-1], range(n_layers - n, n_layers)
+        if model.crosses(n_layers - 1, last[0]):
+            resid = model.between(trace, resid)
+        for layer in last:
+            *_, resid = model.run_block(trace, layer, resid, crosses=False)
+            record.check()
+        found.append(resid)
+    return found
+
+
+def _times(model: LanguageModel, trace: Trace, encoding: Encoding, record: Recorder, k: int, tested: int) -> None:
+    """The model with so many passes, and what its readouts before the last are from that."""
+    most, n_tokens, k = tested * model.n_passes, len(encoding), min(k, model.d_vocab)
+    streams = stopped(model, trace, most, record)
+    start, targets = encoding.answer_start, trace.ids[0, 1:]
+    of_answer = () if start is None else ("times_rank", "times_right")
+    for name in ("times_kl", "times_top1_kept", "times_loss", *of_answer):
+        record.allocate(name, (most + 1,))
+    for name in ("readout_kl", "readout_overlap"):
+        record.allocate(name, (most + 1, most + 1))
+    sums = torch.zeros(2, most + 1, most + 1, dtype=torch.float64)
+    whole_sums = torch.zeros(2, most + 1, dtype=torch.float64)
+    losses: list[list[Tensor]] = [[] for _ in streams]
+    ranks: list[list[Tensor]] = [[] for _ in streams]
+    chunks = even_chunks(n_tokens, max(1, record.budget.logit_bytes // (4 * model.d_vocab * (most + 8))))
+    for done, at in enumerate(chunks):
+        logits = [model.unembed(stream[0, at]) for stream in streams]
+        whole = metrics.Whole(logits[model.n_passes], targets[at])
+        for times, out in enumerate(logits):
+            loss, apart, same = whole.measure(out)
+            losses[times].append(loss)
+            ranks[times].append(metrics.rank(out[: len(targets[at])], targets[at]))
+            whole_sums[:, times] += torch.stack([apart.double().sum(), same.double().sum()]).cpu()
+            against = metrics.Against(out, k)
+            for readout in range(times + 1):
+                row = against.measure(logits[readout])
+                shared = metrics.overlap(row["ids"], against.best[1])
+                sums[:, times, readout] += torch.stack([row["kl"].double().sum(), shared.double().sum()]).cpu()
+            record.step(0.6 + 0.4 * (done + (times + 1) / len(logits)) / len(chunks))
+    _write_times(record, sums / n_tokens, whole_sums / n_tokens, losses, ranks, start)
+
+
+def _write_times(
+    record: Recorder,
+    readouts: Float[Tensor, "2 times readout"],
+    changed: Float[Tensor, "2 times"],
+    losses: Sequence[Sequence[Tensor]],
+    ranks: Sequence[Sequence[Tensor]],
+    start: int | None,
+) -> None:
+    for name, values in zip(("readout_kl", "readout_overlap"), readouts):
+        for times in range(len(values)):
+            record.write(name, (times, slice(0, times + 1)), values[times, : times + 1])
+    for name, values in zip(("times_kl", "times_top1_kept"), changed):
+        record.write(name, slice(None), values)
+    for times, (loss, rank) in enumerate(zip(losses, ranks)):
+        answer = slice(None if start is None else start - 1, None)
+        record.write("times_loss", times, torch.cat(list(loss))[answer].double().mean())
+        if start is not None:
+            worst = int(torch.cat(list(rank))[answer].max())
+            record.write("times_rank", times, worst)
+            record.write("times_right", times, float(worst == 1))

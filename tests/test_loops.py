@@ -1,0 +1,426 @@
+"""Models whose blocks run several times, against the plain model with the same weights written out for every pass."""
+
+import json
+import math
+from dataclasses import replace
+
+import naive
+import numpy as np
+import pytest
+import torch
+from small_models import byte_tokenizer, random_model, save_random
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from ed_core.architectures import find
+from ed_core.depth.loops import by_passes, loop_depth
+from ed_core.errors import IdentityFailed, ParameterError, RefusedFamily
+from ed_core.fits.jacobian import FIRST, of_prompt
+from ed_core.fits.replacement import _replaced
+from ed_core.fits.streams import Streams
+from ed_core.models.families import random_hf
+from ed_core.models.language_model import LanguageModel
+from ed_core.models.opening import open_model
+from ed_core.models.verify import verify
+from ed_core.probes import PROBES, Generation, Loops, ResidualErasure, Surgery
+from ed_core.probes.description import Shape
+from ed_core.probes.generation import WRITTEN_TOKENS
+from ed_core.results.aggregate import aggregate
+from ed_core.results.wire import pack, unpack
+from ed_core.sources import sizes, specs
+from ed_core.types import ModelSpec, Prompt
+
+PROMPT = Prompt("5+7=", "12")
+BETWEEN = ("looped_norm", "looped_input", "ouro")
+PASSES = {"ouro": "total_ut_steps"}
+
+
+def looped(variant="looped", passes=3, **more):
+    """Two blocks, so many times."""
+    return random_model(variant, **{PASSES.get(variant, "n_loops"): passes}, **more)
+
+
+def written_out(model):
+    """Llama itself, with a block of its own for every pass."""
+    config = LlamaConfig(**{**model.config.to_dict(), "num_hidden_layers": model.n_layers})
+    config._attn_implementation = model.config._attn_implementation
+    hf, weights, n = LlamaForCausalLM(config), {}, len(model.stack)
+    for name, value in model.hf.state_dict().items():
+        head, _, rest = name.partition("layers.")
+        place, _, inside = rest.partition(".")
+        for number in range(model.n_passes) if rest else ():
+            weights[f"{head}layers.{number * n + int(place)}.{inside}"] = value
+        weights |= {} if rest else {name: value}
+    hf.load_state_dict(weights)
+    spec = ModelSpec("written-out", content_hash="written-out")
+    return LanguageModel(hf, byte_tokenizer(), find("llama"), spec)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    model = looped()
+    both = model, written_out(model)
+    for one in both:
+        assert not verify(one).failures()
+    return both
+
+
+@pytest.fixture
+def probe_of(tmp_path):
+    """A probe as a user would ask for it, and where the background is a file."""
+    file = tmp_path / "background.jsonl"
+    file.write_text('{"text": "a=3"}\n{"text": "Rain."}')
+    given = {"residual_erasure": ResidualErasure("answer", str(file)), "surgery": Surgery(order="0,3,2,5,2-4")}
+    return lambda probe: given.get(probe.name) or probe()
+
+
+def arrays(result):
+    return {name: np.asarray(getattr(m, "values", m), float) for name, m in result.measures.items()}
+
+
+PLAIN = [probe for probe in PROBES if not probe.needs_passes]
+
+
+@pytest.mark.parametrize("probe", PLAIN, ids=lambda probe: probe.name)
+def test_a_looped_model_is_the_plain_one_with_its_blocks_written_out(pair, measure, probe_of, probe):
+    found, expected = (arrays(measure(model, probe_of(probe), PROMPT)) for model in pair)
+    assert set(found) == set(expected) and found
+    for name, values in expected.items():
+        assert found[name].shape == values.shape and np.array_equal(np.isnan(found[name]), np.isnan(values)), name
+        limit = 1e-5 * max(1.0, np.abs(np.nan_to_num(values)).max(initial=0.0))
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=limit, err_msg=name)
+
+
+@pytest.mark.parametrize("probe", PLAIN, ids=lambda probe: probe.name)
+def test_one_pass_is_the_plain_model_bit_for_bit(measure, probe_of, probe):
+    model = looped(passes=1, num_hidden_layers=6)
+    found, expected = (arrays(measure(one, probe_of(probe), PROMPT)) for one in (model, written_out(model)))
+    for name, values in expected.items():
+        assert np.array_equal(found[name], values, equal_nan=True), name
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("variant", ("looped", *BETWEEN))
+def test_the_sums_hold_in_every_pass(variant, precision):
+    model = looped(variant, passes=4, dtype=precision)
+    figures = verify(model)
+    assert figures.failures() == [] and len(figures.miss) == model.n_layers == 8 and model.n_passes == 4
+    assert len(figures.between) == (3 if variant in BETWEEN else 0) and figures.suffix_holds
+    assert ("between" in figures.to_json()) == (variant in BETWEEN)
+
+
+@pytest.mark.parametrize("variant", BETWEEN)
+def test_what_stands_between_passes_is_a_row_of_its_own(variant):
+    """By hand: the norm's own output, and the embedding on top."""
+    model = looped(variant)
+    trace = model.trace(model.tensor(model.encode(PROMPT)))
+    assert set(trace.left) == {2, 4}
+    for depth, left in trace.left.items():
+        own = model.hf.model.norm if variant == "ouro" else model.hf.model.loop_norm
+        expected = own(left) + (trace.resid[0] if variant == "looped_input" else 0)
+        torch.testing.assert_close(trace.resid[depth], expected, rtol=0, atol=0)
+        torch.testing.assert_close(trace.resid[depth - 1] + trace.update(depth - 1), left, rtol=1e-5, atol=1e-5)
+        assert (trace.after(depth) - trace.resid[depth]).norm() > 0.1 * left.norm()
+    assert trace.after(6) is trace.resid[6] and trace.after(3) is trace.resid[3]
+
+
+@pytest.mark.parametrize(
+    "variant, forged",
+    [("looped_norm", {"between": ()}), ("looped_norm", {"between": "model.norm"}), ("looped_input", {"reentry": ""})],
+)
+def test_a_wrong_word_about_what_stands_between_is_refused(variant, forged):
+    hf = random_hf(variant)
+    architecture = replace(find(hf.config.model_type), **forged)
+    model = LanguageModel(hf, byte_tokenizer(), architecture, ModelSpec("m"))
+    with pytest.raises(IdentityFailed, match="Refused"):
+        verify(model).require(architecture)
+
+
+def test_passes_that_nobody_announced_are_refused():
+    hf = random_hf("looped", n_loops=3)
+    architecture = replace(find("ed_looped"), passes="")
+    with pytest.raises(IdentityFailed, match=r"ran its 2 layers 6 times"):
+        verify(LanguageModel(hf, byte_tokenizer(), architecture, ModelSpec("m")))
+
+
+@pytest.mark.parametrize("variant", ("looped", *BETWEEN))
+def test_a_folder_opens_with_its_twins(tmp_path, variant):
+    """Ours, and Ouro's with the names of the code that its repository brings."""
+    folder = save_random(tmp_path / "model", variant, **{PASSES.get(variant, "n_loops"): 3})
+    if variant == "ouro":
+        config = (folder / "config.json").read_text()
+        own = '{"auto_map": {"AutoConfig": "configuration_ouro.OuroConfig", "AutoModelForCausalLM": '
+        (folder / "config.json").write_text(config.replace("{", own + '"modeling_ouro.OuroForCausalLM"},', 1))
+    spec = ModelSpec(str(folder), content_hash=specs.content_hash(folder))
+    model = open_model(spec)
+    assert model.n_layers == specs.n_layers(spec) == specs.size_of(str(folder)).n_layers == 6
+    assert specs.size_of(str(folder)).parameters == sum(p.numel() for p in model.hf.parameters())
+    for control in ("untrained", "shuffled"):
+        twin = open_model(replace(spec, control=control, control_seed=1))
+        assert twin.n_layers == 6 and not twin.identities.failures()
+        assert not torch.equal(*(m.logits(m.tensor(m.encode(PROMPT))) for m in (model, twin)))
+
+
+def test_ouros_own_config_is_read_as_its_publisher_means_it(tmp_path):
+    """Ouro-1.4B's fields, among them what later versions of the library keep elsewhere."""
+    config = {
+        "model_type": "ouro",
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "head_dim": 128,
+        "rope_theta": 1000000.0,
+        "rope_scaling": None,
+        "layer_types": ["full_attention"] * 24,
+        "sliding_window": None,
+        "use_sliding_window": False,
+        "total_ut_steps": 4,
+        "early_exit_threshold": 1.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 49152,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    read = AutoConfig.from_pretrained(tmp_path)
+    assert read.rope_parameters["rope_theta"] == 1e6 and not find("ouro").refusal(read)
+    with torch.device("meta"):
+        built = sum(p.numel() for p in AutoModelForCausalLM.from_config(read).parameters())
+    size = sizes.read(config)
+    assert (size.n_layers, size.n_blocks, size.exact) == (96, 24, True) and size.parameters == built == 1_434_652_673
+
+
+@pytest.mark.parametrize(
+    "variant, wrong, said",
+    [
+        ("looped", {"n_loops": 0}, "run 0 times"),
+        ("looped", {"n_loops": 10**6}, "run 1000000 times"),
+        ("ouro", {"early_exit_threshold": 0.5}, "early_exit_threshold is 0.5: its logits are then those"),
+        ("ouro", {"early_exit_step": 1}, "early_exit_step is 1"),
+    ],
+)
+def test_what_would_be_read_wrong_is_refused_before_it_is_loaded(tmp_path, variant, wrong, said):
+    folder = save_random(tmp_path / "model", variant)
+    (name, value), config = wrong.popitem(), (folder / "config.json").read_text()
+    lines = [line for line in config.splitlines() if f'"{name}"' not in line]
+    (folder / "config.json").write_text("\n".join([lines[0], f'"{name}": {value},', *lines[1:]]))
+    with pytest.raises((RefusedFamily, ParameterError), match=said):
+        open_model(ModelSpec(str(folder)))
+    if "loops" in name:
+        with pytest.raises(ParameterError, match=said):
+            specs.size_of(str(folder))
+
+
+@pytest.mark.parametrize("variant", ("looped", *BETWEEN))
+def test_keys_and_values_of_every_pass_are_kept_and_counted(variant):
+    """What is written token by token is what the whole read anew gives; the cache takes what is estimated."""
+    model = looped(variant, passes=4)
+    ids, seen = model.tensor(model.encode(Prompt("5 + 7 + 1 = "))), []
+    hook = model.hf.register_forward_hook(lambda module, args, output: seen.append(output))
+    model.continuation(ids, 5, lambda step, logits: None)
+    hook.remove()
+    written, cache = ids, seen[-1].past_key_values
+    for output in seen:
+        whole = model.hf(input_ids=written, use_cache=False).logits[0, -1]
+        torch.testing.assert_close(output.logits[0, -1], whole, rtol=0, atol=1e-5 * float(whole.abs().max()))
+        written = torch.cat([written, whole.argmax().view(1, 1)], dim=1)
+    held = [layer.keys.nbytes + layer.values.nbytes for layer in cache.layers]
+    assert len(held) == model.n_layers and cache.get_seq_length() == ids.shape[1] + 4
+    size = sizes.read(model.config.to_dict() | {"num_key_value_heads": model.config.num_attention_heads})
+    n, stream = ids.shape[1], ids.shape[1] * model.d_model * 4
+    shape = Shape(size.n_layers, n, stream, 0, 0, 0, 1)
+    estimated = Generation().holds(shape) * (n + 4) / (n + WRITTEN_TOKENS)
+    heads = model.config.num_attention_heads / model.config.num_key_value_heads  # the estimate counts all heads
+    assert sum(held) * heads <= 1.1 * estimated and estimated <= 1.1 * sum(held) * heads
+
+
+# ---------------------------------------------------------------- the probe
+
+
+def resized(model, passes):
+    """The same weights, so many passes."""
+    again = looped(model.variant, passes)
+    again.hf.load_state_dict(model.hf.state_dict())
+    return again.hf
+
+
+@pytest.fixture(params=("looped", *BETWEEN))
+def model(request):
+    made = looped(request.param)
+    made.variant = request.param
+    return made
+
+
+def test_the_measures_of_a_loop_are_those_of_plain_passes_over_the_list(model, measure):
+    """Every figure by loops over tokens, float64, and one whole pass per variant."""
+    found = measure(model, Loops(k=3), PROMPT)
+    hf, ids, (n, R) = naive.plain(model.hf), found.token_ids, (2, 3)
+    L, T, norm, cosine = n * R, found.n_tokens, naive.norm, naive.cosine
+    seen, expected = naive.run(hf, ids), {}
+    tokens = range(T)
+    expected["fixed_point"] = [
+        [norm(seen.resid[u][t] - seen.resid[u - n][t]) / norm(seen.resid[u][t]) for t in tokens] for u in range(n, L)
+    ]
+    last = [seen.resid[L - n + u % n] for u in range(L)]
+    expected["to_last"] = [[norm(seen.resid[u][t] - last[u][t]) / norm(last[u][t]) for t in tokens] for u in range(L)]
+    moved = [seen.left[(r + 1) * n] - seen.resid[r * n] for r in range(R)]
+    expected["update_norm"] = [[norm(moved[r][t]) for t in tokens] for r in range(R)]
+    expected["update_angle"] = [
+        [math.degrees(math.acos(cosine(moved[r - 1][t], moved[r][t]))) for t in tokens] for r in range(1, R)
+    ]
+    expected["between"] = [
+        [norm(seen.resid[r * n][t] - seen.left[r * n][t]) / norm(seen.left[r * n][t]) for t in tokens]
+        for r in range(1, R)
+    ]
+    orders = {
+        "pass_skip": {(0,): (2, 3, 4, 5), (1,): (0, 1, 4, 5), (2,): (0, 1, 2, 3)},
+        "block_skip": {(0,): (1, 3, 5), (1,): (0, 2, 4)},
+        "pass_swap": {
+            at: order
+            for pair, order in {
+                (0, 1): (2, 3, 0, 1, 4, 5),
+                (0, 2): (4, 5, 2, 3, 0, 1),
+                (1, 2): (0, 1, 4, 5, 2, 3),
+            }.items()
+            for at in (pair, pair[::-1])
+        },
+    }
+    for name, of in orders.items():
+        shape = {"pass_skip": (R,), "block_skip": (n,), "pass_swap": (R, R)}[name]
+        expected |= {f"{name}_kl": np.full(shape, np.nan), f"{name}_top1_kept": np.full(shape, np.nan)}
+        for at, order in of.items():
+            figures = naive.surgery(hf, ids, order)
+            expected[f"{name}_kl"][at], expected[f"{name}_top1_kept"][at] = figures["kl"], figures["top1_kept"]
+    outputs = [naive.lens(hf, ids, seen.resid[0])] + [
+        naive.run(naive.plain(resized(model, passes)), ids).logits for passes in range(1, 2 * R + 1)
+    ]
+    p = [logits.log_softmax(-1) for logits in outputs]
+    best = [[set(row.argsort(descending=True)[:3].tolist()) for row in logits] for logits in outputs]
+
+    def kl(a, b):
+        return float((p[a].exp() * (p[a] - p[b])).sum(-1).mean())
+
+    size = (2 * R + 1, 2 * R + 1)
+    expected["readout_kl"], expected["readout_overlap"] = np.full(size, np.nan), np.full(size, np.nan)
+    for times in range(2 * R + 1):
+        for readout in range(times + 1):
+            expected["readout_kl"][times, readout] = kl(readout, times)
+            shared = [len(a & b) / 3 for a, b in zip(best[readout], best[times])]
+            expected["readout_overlap"][times, readout] = np.mean(shared)
+    expected["times_kl"] = [kl(R, times) for times in range(2 * R + 1)]
+    expected["times_top1_kept"] = [
+        float((outputs[times].argmax(-1) == outputs[R].argmax(-1)).double().mean()) for times in range(2 * R + 1)
+    ]
+    answer = range(found.answer_start, T)
+    expected["times_loss"] = [np.mean([-float(q[t - 1][ids[t]]) for t in answer]) for q in p]
+    expected["times_rank"] = [max(int((q[t - 1] > q[t - 1][ids[t]]).sum()) + 1 for t in answer) for q in outputs]
+    expected["times_right"] = [float(rank == 1) for rank in expected["times_rank"]]
+    if model.variant == "ouro":
+        normed = [model.hf.model.norm(seen.left[(r + 1) * n].float()) for r in range(R)]
+        gates = torch.stack([model.hf.model.early_exit_gate(h)[:, 0].sigmoid() for h in normed]).double()
+        stays = (1 - gates).cumprod(0)
+        expected["exit"] = torch.cat([1 - stays[:-1], torch.ones(1, T)]).detach().numpy()
+    assert set(expected) == set(found.measures)
+    for name, values in expected.items():
+        values = np.asarray(values)
+        assert found[name].shape == values.shape, name
+        limit = 1e-4 * max(1e-2, np.nanmax(np.abs(values)))
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=limit, err_msg=name)
+
+
+def test_a_model_whose_layers_run_once_has_no_passes_to_compare(model_of, measure):
+    with pytest.raises(ParameterError, match="layers of random-llama run once"):
+        measure(model_of("llama"), Loops(), PROMPT)
+
+
+def test_a_prompt_without_an_answer_has_a_loss_and_no_rank(measure):
+    found = measure(looped(), Loops(), Prompt("5+7=12"))
+    assert np.isfinite(found["times_loss"]).all() and "times_rank" not in found.measures
+
+
+def test_depth_in_passes():
+    """By hand: half of the largest divergence, 30 % in common; and the mean over all thresholds."""
+    kl = loop_depth("kl", [8.0, 4.0, 3.0, 1.0, 0.0])
+    assert (kl.passes, kl.first, kl.mean) == (4, 2, 1 + 4 / 4 + 3 / 4 + 1 / 4) and kl.ratio == kl.mean / 4
+    assert loop_depth("kl", [1.0, 4.0, 4.0, 4.0, 0.0]).first is None, "the last pass is the output"
+    overlap = loop_depth("overlap", [0.0, 0.2, 0.5, 0.25, 1.0])
+    assert overlap.first == 2 and overlap.mean == pytest.approx(1 + 0.8 + 0.75 + 0.75)
+    rows = np.full((3, 3), np.nan)
+    rows[1, :2], rows[2] = (2.0, 0.0), (2.0, 1.0, 0.0)
+    found = by_passes({"readout_kl": rows}, "kl")
+    assert [one.passes for one in found] == [1, 2] and found[0].mean is None and found[1].mean == 2.0
+
+
+def test_a_loop_at_its_fixed_point_does_nothing_more(measure):
+    """Blocks that add nothing: every pass is where the last is, and no pass is missed."""
+    model = looped()
+    with torch.no_grad():
+        for block in model.stack:
+            block.self_attn.o_proj.weight.zero_()
+            block.mlp.down_proj.weight.zero_()
+    found = measure(model, Loops(), PROMPT)
+    for name in ("fixed_point", "to_last", "update_norm", "between", "pass_skip_kl", "block_skip_kl", "times_kl"):
+        assert not found[name].any(), name
+
+
+# ---------------------------------------------------------------- what is fitted, and what is kept
+
+
+def test_fits_are_those_of_the_plain_model(pair):
+    """Streams at every depth, and the Jacobian lens' matrices."""
+    prompts = [Prompt("the quick brown fox jumps over the lazy dog")]
+    ids = pair[0].encode(prompts[0]).ids
+    streams, found = zip(*[(next(Streams(m, prompts).each())[1], of_prompt(m, ids)[0]) for m in pair])
+    assert len(streams[0]) == 7 and found[0].shape == (6, 32, 32)
+    for one, other in zip(*streams):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-5 * float(found[1].abs().max()))
+
+
+@pytest.mark.parametrize("variant", BETWEEN)
+def test_the_jacobian_lens_goes_through_what_stands_between(variant):
+    """The last residual moves as the matrices say where a stream is moved a little, in the first pass and the last."""
+    model = looped(variant)
+    ids = model.encode(Prompt("the quick brown fox jumps")).ids
+    jacobians, _ = of_prompt(model, ids)
+    trace, n = model.trace(model.tensor(ids)), len(ids)
+    for depth in (1, 4):
+        step = 1e-3 * torch.randn(model.d_model, generator=torch.Generator().manual_seed(depth))
+        moved = torch.zeros(model.d_model).double()
+        for p in range(FIRST, n - 1):
+            ends = []
+            for sign in (-1, 1):
+                resid = trace.after(depth).clone()
+                resid[0, p] += sign * step
+                resid = model.between(trace, resid) if depth == 4 else resid
+                for layer in range(depth, model.n_layers):
+                    *_, resid = model.run_block(trace, layer, resid)
+                ends.append(resid[0, FIRST : n - 1].double().sum(0))
+            moved += (ends[1] - ends[0]) / 2 / (n - 1 - FIRST)
+        expected = jacobians[depth] @ step.double()
+        assert float((moved - expected).norm() / expected.norm()) <= 0.02
+
+
+@pytest.mark.parametrize("variant", ("looped", *BETWEEN))
+def test_a_block_replaced_by_what_it_does_is_the_whole_model(variant):
+    """Maps that are no linear ones: with the true outputs in their place, every row ends where the model does; and with
+    a map, where the blocks behind it take its output."""
+    model = looped(variant)
+    trace = model.trace(model.tensor(model.encode(Prompt("5+7=12"))))
+    d, n = model.d_model, trace.ids.shape[1]
+    for layer in range(model.n_layers):
+        x, y = (h[0, 1:].double() for h in (trace.resid[layer], trace.after(layer + 1)))
+        matrix = torch.linalg.lstsq(x, y).solution.T if n <= d else None
+        ends, apart = _replaced(model, trace, {layer: (matrix, torch.zeros(d).double())})
+        assert float(apart) <= 1e-3
+        torch.testing.assert_close(ends[0], trace.resid[-1][0], rtol=1e-3, atol=1e-3)
+
+
+def test_a_result_is_kept_and_read_again(measure):
+    found = measure(looped("ouro"), Loops(), PROMPT)
+    again = unpack(pack(found))
+    assert again.summary.keys() == found.summary.keys()
+    for name, one in found.measures.items():
+        np.testing.assert_array_equal(again[name], one.values)
+    means = aggregate(Loops(), [found.summary, again.summary])
+    np.testing.assert_allclose(means["readout_kl"], found["readout_kl"], rtol=1e-6)
+    np.testing.assert_allclose(means["fixed_point"], found["fixed_point"].mean(1), rtol=1e-5)
