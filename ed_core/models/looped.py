@@ -226,5 +226,5 @@ CLASSES: dict[type[LlamaConfig], type[_LoopForCausalLM]] = {
     OuroConfig: OuroForCausalLM,
 }
 for _config, _model in CLASSES.items():
-    AutoConfig.register(_config.model_type, _config)
-    AutoModelForCausalLM.register(_config, _model)
+    AutoConfig.register(_config.model_type, _config, exist_ok=True)  # a later library may have a class of that name
+    AutoModelForCausalLM.register(_config, _model, exist_ok=True)
