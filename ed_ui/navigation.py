@@ -87,6 +87,7 @@ ROOMS = (
             Entry("pages/compare/cards.py", "Depth card"),
             Entry("pages/compare/claims.py", "Claims"),
             Entry("pages/look/numerics.py", "Sanity checks", "numerics"),
+            Entry("pages/look/loops.py", "Loops"),
         ),
     ),
     Room(

@@ -23,6 +23,7 @@ PAGES = (
     "difficulty",
     "claims",
     "cards",
+    "loops",
 )
 FIGURES = {*PAGES[:7], "studies", "difficulty", "cards"}  # what these show at once
 GROUND = "getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor"

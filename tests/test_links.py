@@ -331,7 +331,7 @@ ROOMS = {  # every address that ever was, and where it leads
     "Intervene": ("skip", "erase", "gradients", "prune", "surgery"),
     "Compare": ("two", "audit", "maps"),
     "Studies": ("studies", "difficulty"),
-    "Model": ("cards", "claims", "numerics"),
+    "Model": ("cards", "claims", "numerics", "loops"),
     "Case studies": ("cases", "case"),
 }
 

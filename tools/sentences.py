@@ -37,6 +37,7 @@ from ed_core.depth import (
     criteria,
     exactness,
     lenses,
+    loops,
     matching,
     pruning,
     side_by_side,
@@ -79,6 +80,7 @@ PAGES = (
     "look/lenses",
     "look/writing",
     "look/numerics",
+    "look/loops",
     "intervene/skip",
     "intervene/erase",
     "intervene/gradients",
@@ -600,6 +602,16 @@ def differing() -> list[str]:
 
 CARD = ("headline", "facts", "on", "of_its_time", "ranges", "rules", "turn", "identities", "leaving", "sinks")
 CARD += ("precision", "claims", "stand")
+
+
+def in_passes() -> Iterator[str]:
+    """Of models of four passes: one that settles, and one whose divergence is 0 from the start."""
+    for step in (1.0, 0.0):
+        apart = np.array([[max(0.0, step * (times - r)) for r in range(9)] for times in range(9)])
+        skip = np.array([3.0, 0.12, 0.4, 1.0])
+        yield loops.sentence({"pass_skip_kl": skip, "readout_kl": apart, "readout_overlap": 1 - apart / 8})
+
+
 SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its examples
     "Home": {
         "answer.sentence": lambda: map(answer.sentence, answers()),
@@ -652,6 +664,9 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         "exactness.logits": lambda: numerics(exactness.logits),
         "exactness.sink": lambda: numerics(exactness.sink),
         "exactness.change": first_tokens,
+    },
+    "Loops": {
+        "loops.sentence": in_passes,
         "sinks.sentence": lambda: [*(sinks.sentence(s, TOKENS) for s in of_sinks()), sinks.sentence((), TOKENS, (3,))],
         "sinks.told_at_end": lambda: [sinks.told_at_end(at, TOKENS) for at in ((3,), (1, 2, 3, 4))],
     },

@@ -45,3 +45,14 @@ def by_passes(aggregates: Mapping[str, np.ndarray], name: str) -> list[LoopDepth
     """The depth of the model run with 1, 2, …, 2R passes. `aggregates`: of the probe `loops`."""
     rows = aggregates[f"readout_{name}"]
     return [loop_depth(name, rows[times, : times + 1]) for times in range(1, len(rows))]
+
+
+def sentence(aggregates: Mapping[str, np.ndarray]) -> str:
+    """Where the readout settles, in passes, and which pass costs least to leave out. `aggregates`: as `by_passes`."""
+    cost = aggregates["pass_skip_kl"]
+    n, least = len(cost), int(np.argmin(cost))
+    means = [(by_passes(aggregates, name)[n - 1].mean, label) for name, label in (("kl", "KL"), ("overlap", "overlap"))]
+    told = " and ".join(f"{mean:.1f} by {label}" for mean, label in means if mean is not None)
+    settles = f"settles around pass {told}, mean over all thresholds" if told else "settles at no pass that can be told"
+    cheapest = f"Pass {least + 1} costs least to leave out: {float(cost[least]):.2g} nats."
+    return f"Of {n} passes the readout {settles}. {cheapest}"

@@ -1,0 +1,60 @@
+"""The tab *Loops*: what it draws of a looped model is what is stored; of any other it says that there is nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from charts import charts
+from small_models import computed, save_random
+from test_pages import PROMPT, app, numbers
+
+from ed_core.depth import loops
+from ed_core.probes import Loops
+from ed_core.results import lookup
+from ed_core.results.aggregate import aggregate
+from ed_core.service.resolve import resolve
+from ed_core.sources import catalogue
+from ed_core.sources.bundled import MODELS
+
+PAGE = "pages/look/loops.py"
+
+
+@pytest.fixture
+def looped(stored, tmp_path, monkeypatch):
+    monkeypatch.setitem(MODELS, "looped", save_random(tmp_path / "looped", "looped", n_loops=3))
+    catalogue.entries.cache_clear()
+    yield "looped"
+    catalogue.entries.cache_clear()
+
+
+def test_a_model_whose_layers_run_once_has_no_loops(stored):
+    test = app(PAGE)
+    assert not test.exception and not test.error and not charts(test)
+    assert any("runs each of its layers once" in i.value for i in test.info)
+    assert "run.loops" not in [b.key for b in test.button]
+
+
+def test_what_is_drawn_is_what_is_stored(looped):
+    waiting = app(PAGE, model=looped)
+    assert not waiting.exception and any("Not computed yet" in i.value for i in waiting.info)
+    result = computed(Loops().request(resolve(looped), PROMPT))
+    lookup.store().put(result)
+    test = app(PAGE, model=looped)
+    assert not test.exception and not test.error
+    values = aggregate(Loops(), [result.summary])
+    said = " ".join(m.value for m in test.markdown).replace("\\", "")
+    assert loops.sentence(values) in said and "Of 3 passes" in said
+    drawn = [numbers(one["data"][0]["y"]) for one in charts(test)]
+    expected = (
+        values["readout_kl"][3, :4],
+        values["times_loss"],
+        values["pass_skip_kl"],
+        values["block_skip_kl"],
+        values["fixed_point"].reshape(2, -1).mean(1),
+        values["update_norm"],
+    )
+    assert len(drawn) == len(expected)
+    for mine, theirs in zip(drawn, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    swap = values["pass_swap_kl"]
+    assert f"| **pass 1** | – | {float(swap[0, 1]):.2g} | {float(swap[0, 2]):.2g} |" in said
