@@ -24,7 +24,7 @@ PAGES = {  # path: its tab, a parameter of its own in the URL, how it shows
     "gradients": ("Gradients", "nodes=65", ("spinbutton", "65")),
     "prune": ("Prune and exit", "prompts=bundled", ("radio", "Bundled prompts")),
     "maps": ("Linear maps", "maps=within", ("radio", "Within one model")),
-    "audit": ("Precisions", "precisions=fp32,bf16,int8", ("button", "int8")),
+    "audit": ("Precisions", "precisions=fp32,bf16,int8", ("opens", "fp32, bf16, int8")),
 }
 
 
@@ -58,6 +58,8 @@ def shows(tab, role: str, name: str) -> bool:
     if role in ("combobox", "spinbutton"):
         held = tab.get_by_role(role).evaluate_all("all => all.map(b => [b.value, b.ariaLabel || ''])")
         return any(value == name or name in label for value, label in held)
+    if role == "opens":  # a button whose label says what stands behind it
+        return tab.get_by_role("button", name=name, exact=True).count() == 1
     ways = "all => all.map(b => [b.getAttribute('aria-checked'), b.getAttribute('aria-pressed')])"
     return any("true" in held for held in tab.get_by_role(role, name=name, exact=True).evaluate_all(ways))
 

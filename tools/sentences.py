@@ -607,9 +607,9 @@ CARD += ("precision", "claims", "stand")
 def in_passes() -> Iterator[str]:
     """Of models of four passes: one that settles, and one whose divergence is 0 from the start."""
     for step in (1.0, 0.0):
-        apart = np.array([[max(0.0, step * (times - r)) for r in range(9)] for times in range(9)])
-        skip = np.array([3.0, 0.12, 0.4, 1.0])
-        yield loops.sentence({"pass_skip_kl": skip, "readout_kl": apart, "readout_overlap": 1 - apart / 8})
+        apart = np.array([[max(0.0, step * (n - r)) for r in range(9)] for n in range(9)])
+        times = np.array([5.0, 3.0, 1.0, 0.12, 0.0, 0.04, 0.1, 0.2, 0.2])
+        yield loops.sentence({"times_kl": times, "readout_kl": apart, "readout_overlap": 1 - apart / 8})
 
 
 SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its examples

@@ -47,12 +47,19 @@ def by_passes(aggregates: Mapping[str, np.ndarray], name: str) -> list[LoopDepth
     return [loop_depth(name, rows[times, : times + 1]) for times in range(1, len(rows))]
 
 
+def change_by_pass(aggregates: Mapping[str, np.ndarray]) -> np.ndarray:
+    """`[pass]`: `fixed_point`, the change of the stream against the pass before, mean over a pass's layers; NaN for the
+    first pass."""
+    n = len(aggregates["times_kl"]) // 2
+    return np.concatenate([[np.nan], aggregates["fixed_point"].reshape(n - 1, -1).mean(1)])
+
+
 def sentence(aggregates: Mapping[str, np.ndarray]) -> str:
-    """Where the readout settles, in passes, and which pass costs least to leave out. `aggregates`: as `by_passes`."""
-    cost = aggregates["pass_skip_kl"]
-    n, least = len(cost), int(np.argmin(cost))
+    """Where the readout settles, in passes, and what one pass fewer or more changes. All passes are the same layers, so
+    which of them is left out makes no difference. `aggregates`: as `by_passes`."""
+    n = len(aggregates["times_kl"]) // 2
     means = [(by_passes(aggregates, name)[n - 1].mean, label) for name, label in (("kl", "KL"), ("overlap", "overlap"))]
     told = " and ".join(f"{mean:.1f} by {label}" for mean, label in means if mean is not None)
     settles = f"settles around pass {told}, mean over all thresholds" if told else "settles at no pass that can be told"
-    cheapest = f"Pass {least + 1} costs least to leave out: {float(cost[least]):.2g} nats."
-    return f"Of {n} passes the readout {settles}. {cheapest}"
+    fewer, more = (f"{float(aggregates['times_kl'][times]):.2g}" for times in (n - 1, n + 1))
+    return f"Of {n} passes the readout {settles}. One pass fewer moves the output by {fewer} nats, one more by {more}."

@@ -48,62 +48,44 @@ def panels(batch: running.Batch) -> None:
         show.empty(Loops.title, "" if batch.running else TEACH, probe_page.MAP_HEIGHT, first=True)
         return probe_page.texts(TEXTS)
     values = aggregate(Loops(), [result.summary])
-    n = len(values["pass_skip_kl"])
+    n = len(values["pass_skip_kl"])  # its own passes
     show.conclusion("loops", loops.sentence(values))
     curves(result, values, n)
-    swapped(result, values["pass_swap_kl"])
     probe_page.texts(TEXTS)
 
 
 def curves(result, values, n: int) -> None:
-    """Two in a row: readouts and other numbers of passes, what is left out, what a pass moves."""
-    per_pass = values["fixed_point"].reshape(n - 1, -1).mean(1)
-    drawn = [
-        ("readout", "Readout after each pass, against the output", "readout_kl", "nats", "passes run",
-         {"KL": values["readout_kl"][n, : n + 1]}),
-        ("times", f"Loss with other numbers of passes (its own: {n})", "times_loss", "nats", "passes run",
-         {"loss": values["times_loss"]}),
-        ("pass-skip", "Without one pass: divergence", "pass_skip_kl", "nats", "pass left out",
-         {"KL": values["pass_skip_kl"]}),
-        ("block-skip", "Without one layer in every pass: divergence", "block_skip_kl", "nats", "layer left out",
-         {"KL": values["block_skip_kl"]}),
-        ("fixed", "Change of the stream from one pass to the next (0: a fixed point)", "fixed_point", "ratio",
-         "pass, from the second on", {"change": per_pass}),
-        ("update", "Length of what a pass adds", "update_norm", "norm", "pass", {"update": values["update_norm"]}),
-    ]  # fmt: skip
+    """Two in a row: readouts, other numbers of passes, what is left out in all of them, and what a pass moves."""
+    more = f"other numbers of passes (its own: {n})"
+    drawn = (
+        ("readout", "Readout after each pass, against the output", "readout_kl", "passes run", "KL",
+         values["readout_kl"][n, : n + 1]),
+        ("times", f"Divergence with {more}", "times_kl", "passes run", "KL", values["times_kl"]),
+        ("loss", f"Loss with {more}", "times_loss", "passes run", "loss", values["times_loss"]),
+        ("block-skip", "Without one layer in every pass: divergence", "block_skip_kl", "layer left out", "KL",
+         values["block_skip_kl"]),
+        ("fixed", "Change of the stream against the pass before (0: a fixed point)", "fixed_point", "pass, from 0",
+         "change", loops.change_by_pass(values)),
+        ("update", "Length of what a pass adds", "update_norm", "pass, from 0", "update", values["update_norm"]),
+    )  # fmt: skip
     for i in range(0, len(drawn), 2):
-        for column, (key, caption, measure, unit, x, lines) in zip(st.columns(2), drawn[i : i + 2], strict=True):
-            fig = figures.layer_curves(lines, "", unit, x=x)
+        for column, (key, caption, measure, x, name, line) in zip(st.columns(2), drawn[i : i + 2], strict=True):
+            fig = figures.layer_curves({name: line}, "", result.measures[measure].spec.unit, x=x)
             show.figure(f"loops-{key}", fig, caption, result, measure, place=column)
-
-
-def swapped(result, kl) -> None:
-    """Two passes exchanged, as a table: there are few."""
-    n = len(kl)
-    head = "| exchanged with |" + "".join(f" pass {j + 1} |" for j in range(n))
-    rows = [
-        f"| **pass {i + 1}** |" + "".join(f" {_short(kl[i, j]) if i != j else '–'} |" for j in range(n))
-        for i in range(n)
-    ]
-    st.caption("Two passes exchanged: divergence from the whole model, nats")
-    st.markdown("\n".join([head, "|---" * (n + 1) + "|", *rows]))
-
-
-def _short(value: float) -> str:
-    return f"{float(value):.2g}"
 
 
 ONCE = """**{}** runs each of its layers once. This tab is for looped models, whose layers run several times, such as
 Ouro; choose one on top."""
-TEACH = """Not computed yet. **Run** reads the model out after every pass, leaves out passes and layers, exchanges
-passes, and tries other numbers of passes."""
+TEACH = """Not computed yet. **Run** reads the model out after every pass, tries other numbers of passes, and leaves out
+each layer in all of them."""
 TEXTS = {
     "The papers saw": "A model with shared layers that, trained without loss on the question, solved longer problems "
     "more often than a plain one (Csordás et al. 2025). They read its depth by erasure alone, with one seed and "
     "without a model of as few parameters beside it.",
     "Look for": "a divergence that falls with every pass: then later passes still work. A change near 0 is a fixed "
     "point: more passes do the same again.",
-    "By construction": "The readout after the last pass is the output. What stands between passes, a norm or the "
+    "By construction": "The readout after the last pass is the output. All passes are the same layers: leaving out "
+    "any one is one pass fewer, and exchanging two changes nothing. What stands between passes, a norm or the "
     "embedding added again, belongs to no layer.",
     "Beware": "With fewer or more passes than it was trained with, a model is another model: that it gets worse says "
     "little about what its passes do.",
