@@ -200,6 +200,13 @@ def status(batch: running.Batch, name: str = "") -> None:
             st.markdown("Nothing measured yet for this prompt, model and parameters.")
 
 
+def not_exported(result: ProbeResult) -> str:
+    """Why the layers of this result's model cannot stand in a file for other tools; "" where they can."""
+    if specs.n_passes(result.request.models[0]) in (1, None):
+        return ""
+    return "Not for a looped model: its file holds each layer once, and layers are counted here pass by pass."
+
+
 def took(seconds: float | int) -> str:
     """How long a measurement took."""
     return f"{seconds:.2g} s" if seconds < 10 else estimate.duration(seconds)

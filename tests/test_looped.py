@@ -1,6 +1,7 @@
 """The experiment on looped models: its problems, what is kept of a training, and how problems are counted."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -160,3 +161,18 @@ def test_the_loop_has_as_many_parameters_as_the_shallow_one():
         sum(p.numel() for p in looped.build_model(k, 1).parameters()) for k in ("loop", "plain4", "plain16")
     )
     assert loop == plain4 and 2 * plain16 <= 4_000_000
+
+
+def test_the_shipped_loop_solves_its_problems_a_pass_for_each_step_of_a_chain():
+    """`docs/studies/looped.md` has all figures; here 100 problems of each length."""
+    folder = Path(__file__).parents[1] / "ed_core/demo/models/ed-loop-4x4"
+    model = looped.LoopedForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def share(task, length, passes=4):
+        model.config.n_loops = passes
+        return looped.solved(model, task, (asked := task.tested(length)[:100])) / len(asked)
+
+    assert min(share(task, length) for task in looped.TASKS for length in task.trained) >= 0.95
+    assert all(share(CHAINS, length, length) >= 0.95 for length in (2, 3))
+    assert all(share(CHAINS, length, length - 1) <= 0.5 for length in (3, 4)), "one pass too few"
+    assert share(CHAINS, 5, 5) >= share(CHAINS, 5) + 0.3, "a pass more than it was trained with"

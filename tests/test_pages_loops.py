@@ -9,7 +9,7 @@ from small_models import computed, save_random
 from test_pages import PROMPT, app, numbers
 
 from ed_core.depth import loops
-from ed_core.probes import Loops
+from ed_core.probes import EarlyExit, LogitLens, Loops, Prune
 from ed_core.results import lookup
 from ed_core.results.aggregate import aggregate
 from ed_core.service.resolve import resolve
@@ -57,3 +57,12 @@ def test_what_is_drawn_is_what_is_stored(looped):
     for mine, theirs in zip(drawn, expected, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
     assert np.ptp(values["pass_skip_kl"]) < 1e-5 and np.nanmax(abs(values["pass_swap_kl"])) < 1e-5, "as the page says"
+
+
+def test_layers_of_a_looped_model_are_in_no_file_for_other_tools(looped):
+    for probe in (Prune(), EarlyExit(), LogitLens()):
+        lookup.store().put(computed(probe.request(resolve(looped), PROMPT)))
+    test = app("pages/intervene/prune.py", model=looped)
+    assert not test.exception and not test.error
+    files = [one.proto for one in test.get("download_button") if "Not for a looped model" in one.proto.help]
+    assert files and all(one.disabled for one in files)

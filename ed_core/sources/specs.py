@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import outside
 from ..architectures import find
-from ..errors import ModelNotFound
+from ..errors import EffectiveDepthError, ModelNotFound
 from ..types import ModelSpec
 from . import adapters, catalogue, gguf_files, permits, sizes, wheels
 from .bundled import MODELS as BUNDLED
@@ -168,6 +168,14 @@ def n_layers(spec: ModelSpec) -> int | None:
     """The number of blocks, from the config alone; None where there is none at hand."""
     layers = describe(spec).get("layers", "")
     return int(layers) if layers.isdigit() else None
+
+
+def n_passes(spec: ModelSpec) -> int | None:
+    """How often the model's layers run, 1 but for looped models; None where there is no config at hand."""
+    try:
+        return sizes.read(config_of(spec)).passes
+    except EffectiveDepthError:
+        return None
 
 
 def size_of(source: str) -> sizes.Size:

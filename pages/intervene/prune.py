@@ -128,7 +128,8 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
     )
     name, n_layers = results[0].request.models[0].source, results[0].n_layers
     evidence = cost | {"n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
-    look = {"icon": ":material/download:", "disabled": not ready, "help": EXPORTS}
+    why = probe_page.not_exported(results[0])
+    look = {"icon": ":material/download:", "disabled": not ready or bool(why), "help": why or EXPORTS}
     for label, write, kind, mime, file in FILES:
         data = write(n_layers, drop, name, evidence)
         row.download_button(label, data, f"{file}-{key}.{kind}", mime, key=f"{kind}-{key}", **look)

@@ -189,7 +189,8 @@ def offer(row, order: list[int], cost: dict[str, float], results: list, key: str
     """An order of layers as files."""
     name, n_layers = results[0].request.models[0].source, results[0].n_layers
     evidence = cost | {"n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
-    look = {"icon": ":material/download:", "disabled": not (ready and order), "help": EXPORTS}
+    why = probe_page.not_exported(results[0])
+    look = {"icon": ":material/download:", "disabled": bool(why) or not (ready and order), "help": why or EXPORTS}
     layers = pruning.order_list(n_layers, order, name, evidence)
     row.download_button("Layer list", layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
     merge = pruning.passthrough(order, name, evidence) if order else ""

@@ -4,10 +4,9 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import loops
-from ed_core.errors import EffectiveDepthError
 from ed_core.probes import Loops
 from ed_core.results.aggregate import aggregate
-from ed_core.sources import sizes, specs
+from ed_core.sources import specs
 from ed_ui import common_link, link, live, picker, probe_page, prompt_box, running, show
 from ed_ui.inputs import of_probe
 
@@ -16,8 +15,7 @@ def page() -> None:
     link.own(of_probe(Loops))
     common_link.say_troubles()
     spec = picker.required()
-    n_passes = passes(spec)
-    if n_passes == 1:
+    if specs.n_passes(spec) == 1:
         common_link.write()
         st.info(ONCE.format(show.plain(spec.name)), icon=":material/replay:")
         return
@@ -29,14 +27,6 @@ def page() -> None:
     live.follow(batch, panels)
     with st.expander("What this measures, exactly", expanded=False):
         st.markdown(Loops.__doc__)
-
-
-def passes(spec) -> int | None:
-    """How often the model's layers run; None where its size cannot be told."""
-    try:
-        return sizes.read(specs.config_of(spec)).passes
-    except EffectiveDepthError:
-        return None
 
 
 def panels(batch: running.Batch) -> None:
