@@ -47,7 +47,7 @@ def figure(
     chooses its token for all panels. `over`: a figure, and what it shows, that lies over this one (`chart.draw`)."""
     results = results or ((result,) if result is not None else ())
     ready = fig.ready() if isinstance(fig, chart.Once) else chart.made(fig)
-    wide = (select or key == "map") and ready.width >= WIDE
+    wide = (select or over is not None or key == "map") and ready.width >= WIDE
     if not alt:
         alt = describe(result, measure) if result is not None and measure else _bare(caption) + ready.words
     with place.container(key=f"box-{key}", gap="xxsmall"):
