@@ -685,7 +685,7 @@ def test_a_click_selects_the_token_of_its_cell_not_the_layer(stored, monkeypatch
     from ed_ui import chart, show
 
     chosen = []
-    monkeypatch.setattr(chart, "draw", lambda key, fig, alt, clickable=False: [3, 2] if clickable else None)
+    monkeypatch.setattr(chart, "draw", lambda key, fig, alt, clickable=False, *more: [3, 2] if clickable else None)
     monkeypatch.setattr(show, "_choose", chosen.append)
     test = app("pages/look/contributions.py")
     assert not test.exception and set(chosen) == {2}

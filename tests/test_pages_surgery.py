@@ -213,8 +213,8 @@ def test_a_click_on_the_ruler_edits_the_order(results, monkeypatch):
 
     clicks, draw = [[0, 3]], chart.draw
 
-    def clicked(key, fig, alt, clickable=False):
-        draw(key, fig, alt, clickable)
+    def clicked(key, fig, alt, clickable=False, over=None):
+        draw(key, fig, alt, clickable, over)
         return clicks.pop() if key == "order-ruler" and clicks else None
 
     monkeypatch.setattr(chart, "draw", clicked)
