@@ -176,3 +176,6 @@ def test_the_shipped_loop_solves_its_problems_a_pass_for_each_step_of_a_chain():
     assert all(share(CHAINS, length, length) >= 0.95 for length in (2, 3))
     assert all(share(CHAINS, length, length - 1) <= 0.5 for length in (3, 4)), "one pass too few"
     assert share(CHAINS, 5, 5) >= share(CHAINS, 5) + 0.3, "a pass more than it was trained with"
+    model = looped.LlamaForCausalLM.from_pretrained(folder.with_name("ed-plain-4"), dtype=torch.float32).eval()
+    assert min(share(looped.TASKS[0], length) for length in looped.TASKS[0].trained) >= 0.95
+    assert share(CHAINS, 3) <= 0.5 and share(CHAINS, 4) <= 0.3, "with as many parameters and a quarter of the depth"
