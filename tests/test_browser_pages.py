@@ -171,6 +171,7 @@ def test_the_lenses_stand_side_by_side_and_a_token_is_followed(server, page, tmp
     wait(page, lambda: "Affine lens" in plotted(page, "lens-overlap"))
     settled(page)
     for lens in ("logit", "affine", "jacobian"):
+        wait(page, lambda lens=lens: np.isfinite(plotted(page, f"map-{lens}").get("z", np.nan)).all())
         shown = plotted(page, f"map-{lens}")["z"]
         assert np.allclose(shown, expected[f"lenses.{lens}_kl.0"], rtol=1e-5, atol=1e-6), lens
         curve = plotted(page, "lens-overlap")[f"{lens.capitalize()} lens"]
@@ -181,7 +182,7 @@ def test_the_lenses_stand_side_by_side_and_a_token_is_followed(server, page, tmp
     wait(page, lambda: np.array_equal(plotted(page, "map-affine").get("z", 0), ranks))
     page.get_by_text(f"Certificate of {names[0]}").click()
     wait(page, lambda: "targets shuffled" in plotted(page, "held-out-affine"))
-    assert page.get_by_text("fitted on 46,666 tokens of 704 prompts").count() == 1
+    wait(page, lambda: page.get_by_text("fitted on 46,666 tokens of 704 prompts").count() == 1)
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing is cut off"
 
 
