@@ -9,6 +9,7 @@ from small_models import byte_tokenizer
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from ed_core.architectures.refused import NORMED_LOOP, REFUSED, SOURCES, STREAMS, TWO_STATES
+from ed_core.architectures.small import COMMON
 from ed_core.errors import RefusedFamily
 from ed_core.models.families import jitter
 from ed_core.models.identities import miss
@@ -16,19 +17,6 @@ from ed_core.models.modules import first, hooked, split_call
 from ed_core.models.opening import open_model
 from ed_core.types import ModelSpec
 
-COMMON = dict(
-    vocab_size=256,
-    hidden_size=32,
-    intermediate_size=64,
-    num_hidden_layers=4,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    max_position_embeddings=512,
-    bos_token_id=None,
-    eos_token_id=None,
-    pad_token_id=None,
-)
 EXPERTS = {"moe_intermediate_size": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1}
 INDEX = {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 4}
 LATENT = {**INDEX, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "v_head_dim": 8}

@@ -56,9 +56,9 @@ def batch_limit(dtype: torch.dtype, n_layers: int) -> float:
 @dataclass(frozen=True)
 class Identities:
     """Figures of one check. `slope_attn[l]` or `slope_mlp[l]` is None where that branch is below the dtype's rounding;
-    `between[r]`, the miss between pass r and the next, for the passes that anything stands between; `mlp_moves[l]`, the
-    relative change of the MLP's addition without attention's, where attention's is too small or the
-    MLP's is constant."""
+    `mlp_moves[l]`, the relative change of the MLP's addition without attention's, None where attention's is too small
+    or the MLP's is constant. `replay[rows]`: by hand against the model's own so many rows; `batch`: its own three rows
+    against its one. `between[r]`: the miss between pass r and the next, for the passes that anything stands between."""
 
     dtype: str
     n_tokens: int
@@ -73,8 +73,8 @@ class Identities:
     mlp_moves: tuple[float | None, ...]
     miss_limit: float
     slope_limit: float
-    batch: float = 0.0
-    batch_limit: float = MISS_LIMIT[torch.float32]
+    batch: float
+    batch_limit: float
     suffix: float | None = None
     between: tuple[float, ...] = ()
 

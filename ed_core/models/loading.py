@@ -3,7 +3,6 @@ own code."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from . import conversion, looped, placement, quantized
 from .lora import merge
 from .modules import Config, Pretrained, Tokenizer
 
-os.environ["USE_HUB_KERNELS"] = "NO"  # transformers looks when the first model is made
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 transformers_logging.disable_progress_bar()
 transformers_logging.set_verbosity_error()

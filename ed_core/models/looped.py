@@ -4,7 +4,6 @@ so that a checkpoint of it opens from its safetensors without its repository's c
 Importing this file makes both known to transformers' `Auto` classes. Both are put together from Llama's parts. Every
 pass has keys and values of its own: pass r of block n keeps them in slot `r * N + n` of the cache."""
 
-import os
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
@@ -12,8 +11,7 @@ from torch import Tensor, nn
 
 from .quantized import no_kernels
 
-os.environ["USE_HUB_KERNELS"] = "NO"  # as `loading` has it: transformers looks when Llama's parts are imported
-with no_kernels():
+with no_kernels():  # transformers looks for compiled code when Llama's parts are imported
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.cache_utils import Cache, DynamicCache
     from transformers.masking_utils import create_causal_mask

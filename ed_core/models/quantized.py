@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+os.environ["USE_HUB_KERNELS"] = "NO"  # before transformers looks, which it does when parts of a model are imported
 
 
 @contextmanager
