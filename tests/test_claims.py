@@ -405,6 +405,9 @@ def test_what_cannot_be_said_is_refused_with_both_numbers():
         find("adaptive").of(replace(adaptive, answers=False))
     with pytest.raises(ClaimRefused, match="2 at least, and the set has 0"):
         find("adaptive").of(replace(adaptive, level_names=()))
+    looped = replace(MADE_UP["deep-skips-late"](Draw("holds", 1, np.random.default_rng(0))), n_layers=16, passes=4)
+    with pytest.raises(ClaimRefused, match="the same 4 layers 4 times"):
+        find("deep-skips-late").of(looped)
     with pytest.raises(ClaimRefused, match="has 3 layers; this claim needs 4"):
         find("turn").of(replace(turning_at(4), n_layers=3))
     with pytest.raises(ClaimRefused, match="too short"):

@@ -222,4 +222,5 @@ DEEP_SKIPS_LATE = Claim(
     ),
     ("stretch",),
     stretches,
+    stretches=True,
 )

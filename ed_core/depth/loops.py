@@ -47,6 +47,13 @@ def by_passes(aggregates: Mapping[str, np.ndarray], name: str) -> list[LoopDepth
     return [loop_depth(name, rows[times, : times + 1]) for times in range(1, len(rows))]
 
 
+def of_some_passes(values: ArrayLike) -> np.ndarray:
+    """The same over numbers of passes, NaN at none: there the embedding alone is read, far off all others."""
+    found = np.array(values, np.float64)
+    found[0] = np.nan
+    return found
+
+
 def change_by_pass(aggregates: Mapping[str, np.ndarray]) -> np.ndarray:
     """`[pass]`: `fixed_point`, the change of the stream against the pass before, mean over a pass's layers; NaN for the
     first pass."""
@@ -60,6 +67,6 @@ def sentence(aggregates: Mapping[str, np.ndarray]) -> str:
     n = len(aggregates["times_kl"]) // 2
     means = [(by_passes(aggregates, name)[n - 1].mean, label) for name, label in (("kl", "KL"), ("overlap", "overlap"))]
     told = " and ".join(f"{mean:.1f} by {label}" for mean, label in means if mean is not None)
-    settles = f"settles around pass {told}, mean over all thresholds" if told else "settles at no pass that can be told"
+    settles = f"settles after {told}, mean over all thresholds" if told else "settles at no pass that can be told"
     fewer, more = (f"{float(aggregates['times_kl'][times]):.2g}" for times in (n - 1, n + 1))
     return f"Of {n} passes the readout {settles}. One pass fewer moves the output by {fewer} nats, one more by {more}."
