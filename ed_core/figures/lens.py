@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import plotly.graph_objects as go
 
+from ..depth import halves
 from ..types import ProbeResult
 from . import colours
 from .canvas import STEADY, Canvas
@@ -24,7 +25,7 @@ KL_ENDS = (5.0, 10.0, 20.0, 50.0)
 
 
 def lens_height(n_layers: int, view: View) -> int:
-    """Pixels that the lens takes: it grows with the layers, as every row can be read."""
+    """Pixels that the lens takes: it grows with the layers, as every row can be read; of half layers twice as fast."""
     return max(view.height, TOP + TITLE * bool(view.title) + ROTATED + BOTTOM + ROW * (n_layers + 1))
 
 
@@ -93,6 +94,33 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
         _predicted(canvas, result, view, best[-1])
 
     return token_panel(result, view, z, colour, unit, strip, hover, row="depth", above=above, more=on_cells)
+
+
+def half_lens_map(result: ProbeResult, view: View, shade: str = "prob") -> go.Figure:
+    """The lens with a row after attention within every layer: depth l + ½ between rows l and l + 1, all of half the
+    height. Only of a result that has them (`depth.halves`)."""
+    n = result.n_layers
+    measures = {
+        name: replace(measure, values=halves.interleaved(measure.values, result[f"half_{name}"]))
+        for name, measure in result.measures.items()
+        if f"half_{name}" in result.measures and name != "settle_depth"
+    }
+    alone = replace(view, depth_lines={}, control=None, control_name="", beside=None)
+    fig = lens_map(replace(result, n_layers=2 * n, measures=measures), alone, shade)
+    for trace in fig.data:
+        if trace.type == "heatmap":
+            trace.update(y0=0, dy=0.5)
+        elif trace.y is not None:
+            trace.y = [None if y is None else y / 2 for y in trace.y]
+            if trace.text is not None and trace.name == "mean":
+                trace.text = [text.replace(f"depth {i}", f"depth {i / 2:g}", 1) for i, text in enumerate(trace.text)]
+    for shape in fig.layout.shapes:
+        if shape.yref == "y":
+            shape.update(y0=shape.y0 / 2, y1=shape.y1 / 2)
+    rows = [row for row in fig.layout.yaxis.tickvals if row % 2 == 0]
+    fig.layout.yaxis.update(range=[-0.25, n + 0.25], tickvals=[row // 2 for row in rows])
+    along = {name: value for name, value in fig.layout.meta["along"].items() if name != "says"}  # it reads whole rows
+    return fig.update_layout(meta={**fig.layout.meta, "along": {**along, "n": n}})
 
 
 def echo(result: ProbeResult, best: np.ndarray) -> np.ndarray:

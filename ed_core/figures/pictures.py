@@ -8,7 +8,7 @@ from itertools import product
 
 import plotly.graph_objects as go
 
-from ..depth import exactness
+from ..depth import exactness, halves
 from ..errors import ParameterError
 from ..probes import find
 from ..probes.description import (
@@ -27,7 +27,7 @@ from ..probes.description import (
 )
 from ..types import ProbeResult
 from .curves import layer_curves, output_bars
-from .lens import lens_map, writing_map
+from .lens import half_lens_map, lens_map, writing_map
 from .maps import contribution_norms, cosine_map, token_map
 from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
 from .panel import View
@@ -88,7 +88,8 @@ def _caption(picture: Picture, result: ProbeResult, look: Look) -> str:
     if picture.measures[0].startswith("{branch}"):
         return f"{BRANCHES[look.branch]}: {picture.caption}"
     if picture.measures[0].endswith("{shade}"):
-        return f"{picture.caption}, shaded by {SHADES[look.shade]}"
+        rows = "; half rows: after attention" if halves.has_halves(result) else ""
+        return f"{picture.caption}{rows}, shaded by {SHADES[look.shade]}"
     if isinstance(picture, SkipMap) and picture.measures[0] == "effect":
         behind = "" if look.boundary is None else f", behind token {int(result['boundaries'][look.boundary])} only"
         return f"{picture.caption}{behind}: 0 = unaffected, 1 = changes by as much as its own update, ringed: more"
@@ -142,6 +143,8 @@ def _skip_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.F
 
 def _lens_map(result: ProbeResult, view: View, measure: str, look: Look) -> go.Figure:
     shown = "top_probs" if look.shade == "prob" else look.shade
+    if halves.has_halves(result):
+        return half_lens_map(result, view, look.shade)
     return lens_map(result, view, look.shade, lens=measure.removesuffix(shown))
 
 

@@ -37,14 +37,16 @@ def parameter(
     choices: tuple[str, ...] | None = None,
     view_only: bool = False,
     file: bool = False,
+    later: bool = False,
     empty: str = "auto",
     label: str = "",
     labels: Mapping[str, str] | None = None,
 ) -> Any:
     """A probe's parameter. `view_only`: it changes only how stored numbers are put together, so it is no part of the
     cache key. `file`: it names a file (or a bundled default), whose content enters the key in the path's place.
-    `empty`: what an empty list means. `label`: what it is called where somebody reads it, if its name alone does not
-    say it; `labels`: the same of its choices."""
+    `later`: it came when results were kept already, and is no part of the key at its default, with which everything is
+    as it was. `empty`: what an empty list means. `label`: what it is called where somebody reads it, if its name alone
+    does not say it; `labels`: the same of its choices."""
     meta = {
         "help": help,
         "low": low,
@@ -52,6 +54,7 @@ def parameter(
         "choices": choices,
         "view_only": view_only,
         "file": file,
+        "later": later,
         "empty": empty,
         "label": label,
         "labels": labels or {},
@@ -189,9 +192,13 @@ class Probe:
     def request(self, model: ModelSpec, prompt: Prompt) -> Request:
         """The request for one prompt on one model. `NotAllowed` where a parameter names a file that may not be read."""
         permits.files(self)
-        chosen = tuple((f.name, getattr(self, f.name)) for f in fields(self) if not f.metadata["view_only"])
+        chosen = tuple((f.name, getattr(self, f.name)) for f in fields(self) if self._in_key(f))
         files = tuple((f.name, self.content_hash(f.name, model)) for f in fields(self) if f.metadata["file"])
         return Request((model,), (prompt,), self.name, chosen, self.version, files)
+
+    def _in_key(self, f: Field[Any]) -> bool:
+        """Whether a parameter is part of the key."""
+        return not f.metadata["view_only"] and not (f.metadata["later"] and getattr(self, f.name) == f.default)
 
     def paths(self, parameter: str) -> list[str]:
         """The files of this machine that a `file` parameter names; what is bundled has a name and is none."""

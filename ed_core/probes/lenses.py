@@ -51,6 +51,85 @@ def exit_confidence(leaves: str) -> Any:
     return parameter(0.9, meaning, low=0.0, high=1.0, label="Exit confidence")
 
 
+OF_LENS: tuple[MeasureSpec, ...] = (
+    _per_depth(
+        "kl",
+        "KL to the output",
+        "nats",
+        "divergence of the lens from the output: sum_v p_lens (log p_lens - log p_out)",
+    ),
+    _per_depth(
+        "jsd",
+        "Jensen–Shannon divergence",
+        "bits",
+        "Jensen–Shannon divergence between lens and output, base 2",
+        0.0,
+        1.0,
+    ),
+    _per_depth("entropy", "Uncertainty of the lens", "nats", "uncertainty of the lens' distribution"),
+    _per_depth(
+        "overlap",
+        "Best tokens shared",
+        "share",
+        "share of the lens' best k tokens that are among the output's",
+        0.0,
+        1.0,
+    ),
+    _per_depth(
+        "top1_match",
+        "Best token as the output's",
+        "0 or 1",
+        "whether the lens' best token is the output's",
+        0.0,
+        1.0,
+    ),
+    MeasureSpec("rank", ("depth", "pos"), "rank", "rank of the output's best token in the lens", 1.0, dtype="int32"),
+    MeasureSpec("top_ids", ("depth", "pos", "rank"), "token id", "the lens' best tokens", dtype="int32"),
+    MeasureSpec("top_probs", ("depth", "pos", "rank"), "probability", "their probabilities", 0.0, 1.0),
+    MeasureSpec(
+        "mrr",
+        ("depth",),
+        "1 / rank",
+        "mean reciprocal rank of the output's best token",
+        0.0,
+        1.0,
+        "token_mean",
+        True,
+        title="Rank of the output's best token, 1 / rank",
+    ),
+    MeasureSpec(
+        "settle_depth",
+        ("pos",),
+        "depth",
+        "first depth from which the best token stays the final one",
+        0.0,
+        None,
+        "token_mean",
+    ),
+    MeasureSpec(
+        "deep_thinking_ratio",
+        (),
+        "share",
+        "share of tokens that settle only in the late part",
+        0.0,
+        1.0,
+        "token_mean",
+        True,
+    ),
+)
+
+POINTS = {"layers": "layers", "halves": "half layers"}
+INSIDE = "half_"  # how the measures begin that are read between attention and MLP
+AT_HALF = ("kl", "jsd", "entropy", "overlap", "rank", "top_ids", "top_probs")
+
+
+def at_half(spec: MeasureSpec) -> MeasureSpec:
+    """A measure of the lens as it is read within every layer, after attention and before the MLP."""
+    dims = ("layer", *spec.dims[1:])
+    title = spec.title and f"{spec.title}, after attention"
+    return replace(spec, name=INSIDE + spec.name, dims=dims, title=title, meaning=f"{spec.meaning}; at h[l] + a[l]")
+
+
 @dataclass(frozen=True)
 class LogitLens(Probe):
     """The **logit lens** applies the model's own final norm and head to the residual stream at every depth: row l has l
@@ -60,12 +139,23 @@ class LogitLens(Probe):
     is the first depth from which the best token stays the final one. The deep-thinking ratio is the share of tokens
     whose Jensen–Shannon divergence first falls below g only in the late part, from ceil(rho L) on.
 
+    With **half layers** the stream is read within every layer too, after attention and before the MLP: `h[l] + a[l]`,
+    depth l + ½ (`half_…`, row l). Where blocks compute attention and MLP beside each other there is no such point.
+
     Source: nostalgebraist 2020; Csordás et al. 2025 §3.3; deep-thinking ratio: Chen et al. 2026, arXiv 2602.13517.
     """
 
     k: int = parameter(5, "best tokens compared and listed", low=1, high=50, label="Best tokens compared")
     g: float = divergence_limit()
     rho: float = late_begins()
+    points: str = parameter(
+        "layers",
+        "where the stream is read: between layers, or after attention within each as well",
+        choices=tuple(POINTS),
+        labels=POINTS,
+        label="Read at",
+        later=True,
+    )
 
     name: ClassVar[str] = "logit_lens"
     title: ClassVar[str] = "Logit lens"
@@ -90,76 +180,21 @@ class LogitLens(Probe):
         ),
     )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
-        _per_depth(
-            "kl",
-            "KL to the output",
-            "nats",
-            "divergence of the lens from the output: sum_v p_lens (log p_lens - log p_out)",
-        ),
-        _per_depth(
-            "jsd",
-            "Jensen–Shannon divergence",
-            "bits",
-            "Jensen–Shannon divergence between lens and output, base 2",
-            0.0,
-            1.0,
-        ),
-        _per_depth("entropy", "Uncertainty of the lens", "nats", "uncertainty of the lens' distribution"),
-        _per_depth(
-            "overlap",
-            "Best tokens shared",
-            "share",
-            "share of the lens' best k tokens that are among the output's",
-            0.0,
-            1.0,
-        ),
-        _per_depth(
-            "top1_match",
-            "Best token as the output's",
-            "0 or 1",
-            "whether the lens' best token is the output's",
-            0.0,
-            1.0,
-        ),
+        *OF_LENS,
+        *(at_half(spec) for spec in OF_LENS if spec.name in AT_HALF),
         MeasureSpec(
-            "rank", ("depth", "pos"), "rank", "rank of the output's best token in the lens", 1.0, dtype="int32"
-        ),
-        MeasureSpec("top_ids", ("depth", "pos", "rank"), "token id", "the lens' best tokens", dtype="int32"),
-        MeasureSpec("top_probs", ("depth", "pos", "rank"), "probability", "their probabilities", 0.0, 1.0),
-        MeasureSpec(
-            "mrr",
-            ("depth",),
-            "1 / rank",
-            "mean reciprocal rank of the output's best token",
-            0.0,
-            1.0,
-            "token_mean",
-            True,
-            title="Rank of the output's best token, 1 / rank",
-        ),
-        MeasureSpec(
-            "settle_depth",
+            "half_settle_depth",
             ("pos",),
             "depth",
-            "first depth from which the best token stays the final one",
+            "first depth, half layers counted, from which the best token stays the final one",
             0.0,
             None,
             "token_mean",
         ),
-        MeasureSpec(
-            "deep_thinking_ratio",
-            (),
-            "share",
-            "share of tokens that settle only in the late part",
-            0.0,
-            1.0,
-            "token_mean",
-            True,
-        ),
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        return n_layers, (n_layers + 2) * n_tokens
+        return n_layers, (n_layers + 2 + n_layers * (self.points == "halves")) * n_tokens
 
     def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
         jsd = values["jsd"]
@@ -170,7 +205,9 @@ class LogitLens(Probe):
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps import lenses
 
-        lenses.read(model, encoding, record, {"": None}, self.k)
+        if self.points == "halves":
+            lenses.require_halves(model)
+        lenses.read(model, encoding, record, {"": None}, self.k, halves=self.points == "halves")
 
 
 def _through(lens: str) -> tuple[MeasureSpec, ...]:

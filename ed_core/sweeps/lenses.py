@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..errors import ParameterError
 from . import metrics
 from .budget import LENS_BYTES
 
@@ -27,10 +28,20 @@ if TYPE_CHECKING:
 Lens = Callable[[int, Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_model"]]
 ROW_BYTES = 6 * 4  # float32 tensors of [pos, vocab] alive at once while one depth is measured
 
+HALF = "half_"  # how measures begin that are read within a layer
 MEASURES = (
     *("kl", "jsd", "entropy", "overlap", "top1_match", "agreement", "rank", "confidence"),
     *("top_ids", "top_probs", "settle_depth"),
 )
+
+
+def require_halves(model: LanguageModel) -> None:
+    """`ParameterError` where nothing stands between attention and MLP."""
+    if model.parallel:
+        raise ParameterError(
+            f"The layers of {model.spec.name} compute attention and MLP beside each other, from the same stream, so "
+            "there is no point between them to read; take points=layers."
+        )
 
 
 def read(
@@ -41,15 +52,16 @@ def read(
     k: int,
     follow: int = -1,
     constant: Tensor | None = None,
+    halves: bool = False,
 ) -> None:
-    """Fill the measures that the probe declares for each lens.
+    """Fill the measures that the probe declares for each lens; with `halves` also those within the layers.
 
     `lenses`: prefix of a lens' measures to the map from the stream at a depth to `h[L]`; None is the logit lens.
     `follow`: a token id whose rank is written, -1 for none. `constant`: a mean of `h[L]`; `constant_kl` is the
     divergence of its prediction."""
     n_depths, n_tokens, k = model.n_layers + 1, len(encoding), min(k, model.d_vocab)
-    sizes = {"depth": n_depths, "pos": n_tokens, "rank": k}
-    written = [*MEASURES, *["token_rank"] * (follow >= 0)]
+    sizes = {"depth": n_depths, "layer": model.n_layers, "pos": n_tokens, "rank": k}
+    written = [*MEASURES, *["token_rank"] * (follow >= 0), *[HALF + name for name in MEASURES if halves]]
     names = [prefix + name for prefix in lenses for name in written if prefix + name in record.specs]
     for name in (*names, *["constant_kl"] * (constant is not None)):
         record.allocate(name, tuple(sizes[dim] for dim in record.specs[name].dims))
@@ -64,30 +76,34 @@ def read(
             same = model.unembed(constant.to(model.dtype).expand(len(out), -1))
             record.write("constant_kl", at, against.measure(same)["kl"])
         for number, (prefix, lens) in enumerate(lenses.items()):
-            top1 = []
+            best: dict[str, list[Tensor]] = {"": [], HALF: []}
             for depth in range(n_depths):
-                if depth == model.n_layers:
-                    logits = out
-                else:
-                    h = trace.after(depth)[0, at]
-                    logits = model.unembed(h if lens is None else lens(depth, h).to(model.dtype))
-                row = against.measure(logits)
-                ids = row["ids"]
-                top1.append(ids[:, 0])
-                row["top_ids"], row["top_probs"] = ids, row["best"].exp()
-                row["confidence"] = row["top_probs"][:, 0]
-                row["overlap"] = metrics.overlap(ids, final)
-                row["top1_match"] = row["agreement"] = (ids[:, 0] == final[:, 0]).float()
-                if follow >= 0:
-                    row["token_rank"] = metrics.rank(logits, torch.full_like(ids[:, 0], follow))
-                for name, values in row.items():
-                    if prefix + name in record.arrays:
-                        record.write(prefix + name, (depth, at), values)
-                if prefix + "top_ids" in record.arrays:
-                    record.name_tokens(model, ids)
+                h = None if depth == model.n_layers else trace.after(depth)[0, at]
+                rows = {"": out if h is None else model.unembed(h if lens is None else lens(depth, h).to(model.dtype))}
+                if halves and h is not None:
+                    middle = trace.resid[depth][0, at].float() + trace.attn_out[depth][0, at].float()
+                    rows[HALF] = model.unembed(middle.to(model.dtype))
+                for point, logits in rows.items():
+                    row = against.measure(logits)
+                    ids = row["ids"]
+                    best[point].append(ids[:, 0])
+                    row["top_ids"], row["top_probs"] = ids, row["best"].exp()
+                    row["confidence"] = row["top_probs"][:, 0]
+                    row["overlap"] = metrics.overlap(ids, final)
+                    row["top1_match"] = row["agreement"] = (ids[:, 0] == final[:, 0]).float()
+                    if follow >= 0:
+                        row["token_rank"] = metrics.rank(logits, torch.full_like(ids[:, 0], follow))
+                    for name, values in row.items():
+                        if prefix + point + name in record.arrays:
+                            record.write(prefix + point + name, (depth, at), values)
+                    if prefix + "top_ids" in record.arrays:
+                        record.name_tokens(model, ids)
                 record.step((done + (number + (depth + 1) / n_depths) / len(lenses)) / len(chunks))
             if prefix + "settle_depth" in record.arrays:
-                record.write(prefix + "settle_depth", at, metrics.settle_depth(torch.stack(top1)))
+                record.write(prefix + "settle_depth", at, metrics.settle_depth(torch.stack(best[""])))
+            if prefix + HALF + "settle_depth" in record.arrays:
+                every = [row for pair in zip(best[""], best[HALF]) for row in pair] + best[""][-1:]
+                record.write(prefix + HALF + "settle_depth", at, metrics.settle_depth(torch.stack(every)) / 2)
 
 
 # ---------------------------------------------------------------- while the model writes

@@ -3,6 +3,7 @@
 import streamlit as st
 
 from ed_core import figures
+from ed_core.depth import halves
 from ed_core.figures.pictures import Look
 from ed_core.probes import LogitLens
 from ed_core.results import aggregate
@@ -31,12 +32,25 @@ def more(result, view):
         f"{ratio:.0%}",
         help=LogitLens.spec("deep_thinking_ratio").meaning,
     )
+    if halves.has_halves(result):
+        inside(result, view)
     for place, (key, lines, unit, of, caption) in zip(st.columns(2), MEANS, strict=True):
         behind = probe_page.behind(view, of)
         fig = chart.once(
             figures.layer_curves, {n: curves[c] for n, c in lines.items()}, "", unit, x="depth", behind=behind
         )
         show.figure(key, fig, caption + probe_page.told_of_sinks(view), results=[result], place=place)
+
+
+def inside(result, view):
+    """Which branch brings the prediction, where the lens was read within the layers too."""
+    said, *more = halves.sentences(result, view.uncounted)
+    show.conclusion("halves", said, more)
+    brought = halves.brought(result, view.uncounted)
+    curves = {"attention": brought.attention, "MLP": brought.mlp}
+    fig = chart.once(figures.layer_curves, curves, "", "nats", x="layer")
+    caption = "What each layer's attention and MLP take off the divergence" + probe_page.told_of_sinks(view)
+    show.figure("halves", fig, caption, results=[result])
 
 
 MEANS = (

@@ -1,0 +1,108 @@
+"""Depth at half-layer resolution, from a logit lens that is read within the layers too (`points=halves`): row l of the
+`half_…` measures stands after attention and before the MLP of layer l, at depth l + ½."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..types import ProbeResult
+from .continuous import LOWEST, MEAN_DEPTH
+
+EMBEDDING, ATTENTION, MLP = "embedding", "attention", "MLP"
+
+
+def has_halves(result: ProbeResult) -> bool:
+    """Whether a logit lens was read within the layers."""
+    return "half_kl" in result.measures
+
+
+def interleaved(whole: ArrayLike, half: ArrayLike) -> np.ndarray:
+    """Rows `[L + 1, …]` at depths 0, 1, …, L and rows `[L, …]` at ½, 1½, …, in the order of depth: `[2 L + 1, …]`."""
+    whole, half = np.asarray(whole), np.asarray(half)
+    found = np.empty((len(whole) + len(half), *whole.shape[1:]), np.result_type(whole, half))
+    found[::2], found[1::2] = whole, half
+    return found
+
+
+def mean_depth(name: str, whole: ArrayLike, half: ArrayLike) -> float | None:
+    """The depth without a threshold (`continuous`) of one curve, read every half layer: in [1, L] by "kl", in [0, L] by
+    "overlap"; None where it is not defined. By "kl" the curve is read from depth 1 on, as by layers, so that both are
+    shares of one largest divergence. Of a curve that falls it lies up to half a layer below that by layers."""
+    first = int(LOWEST[name])
+    rows = interleaved(whole, half)[2 * first :].astype(np.float64)
+    if name == "kl":  # its formula passes over a row 0
+        found = float(MEAN_DEPTH[name](np.concatenate([rows[:1], rows])[None])[0] - 1) / 2 + first
+    else:
+        found = float(MEAN_DEPTH[name](rows[None])[0]) / 2
+    return None if np.isnan(found) else found
+
+
+def branch_at(depth: float) -> tuple[str, int]:
+    """What stands right before a depth, a multiple of ½: the branch, and its layer; the embedding at 0."""
+    steps = round(2 * depth)
+    if steps == 0:
+        return EMBEDDING, 0
+    return (ATTENTION, steps // 2) if steps % 2 else (MLP, steps // 2 - 1)
+
+
+@dataclass(frozen=True)
+class Brought:
+    """Over tokens: how many get the final best guess for good from each branch (`counts`); and how much each layer's
+    attention and MLP take off the divergence, nats, means over tokens (`attention`, `mlp`, `[L]`; negative: they add to
+    it). All of them together are the divergence at depth 0."""
+
+    counts: Mapping[str, int]
+    attention: np.ndarray
+    mlp: np.ndarray
+
+    @property
+    def share(self) -> float | None:
+        """Attention's share of all that is taken off; None where nothing is."""
+        whole = float(self.attention.sum() + self.mlp.sum())
+        return float(self.attention.sum()) / whole if whole > 0 else None
+
+
+def brought(result: ProbeResult, left_out: Collection[int] = ()) -> Brought:
+    """Of a complete logit lens read at half layers, without the tokens that are `left_out` (all, where none would be
+    left)."""
+    kept = [t for t in range(result.n_tokens) if t not in left_out] or list(range(result.n_tokens))
+    whole, half = (result[name][:, kept].astype(np.float64).mean(1) for name in ("kl", "half_kl"))
+    counts = Counter(branch_at(depth)[0] for depth in result["half_settle_depth"][kept].tolist())
+    return Brought({name: counts[name] for name in (EMBEDDING, ATTENTION, MLP)}, whole[:-1] - half, half - whole[1:])
+
+
+def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
+    """Which branch brought the best guess before the answer (before the text's end without one); then how far attention
+    and MLP bring the tokens, and the mean depths."""
+    at = result.answer_start - 1 if result.answer_start else result.n_tokens - 1
+    branch, layer = branch_at(float(result["half_settle_depth"][at]))
+    word = result.token_text.get(int(result["top_ids"][-1, at, 0]), "")
+    by = "the embedding, before any layer" if branch == EMBEDDING else f"the {branch} of layer {layer}"
+    by = by.replace("the attention", "attention")
+    found = brought(result, left_out)
+    n, total = found.counts, sum(found.counts.values())
+    said = [
+        f"“{word}” is the best guess for good from {by} on.",
+        f"Of {total} tokens attention brings {n[ATTENTION]} to their last best guess and the MLP {n[MLP]}"
+        + (f"; {n[EMBEDDING]} have it from the embedding." if n[EMBEDDING] else "."),
+    ]
+    if (share := found.share) is not None:
+        said.append(f"Of the divergence attention takes off {share:.0%}, the MLPs {1 - share:.0%}.")
+    means = {name: _of(result, name) for name in ("kl", "overlap")}
+    told = [
+        f"{here:.2f} by {label}" for (name, label) in (("kl", "KL"), ("overlap", "overlap")) if (here := means[name])
+    ]
+    if told:
+        said.append(f"Mean depth at half layers: {' and '.join(told)}, of {result.n_layers}.")
+    return said
+
+
+def _of(result: ProbeResult, name: str) -> float | None:
+    """Mean depth of a prompt's mean curve, all tokens."""
+    whole, half = (result[key].astype(np.float64).mean(1) for key in (name, f"half_{name}"))
+    return mean_depth(name, whole, half)
