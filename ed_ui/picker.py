@@ -101,6 +101,12 @@ def current() -> Choice:
     return session.once_a_run(("model", *asked), lambda: chosen(*asked))
 
 
+def open_ahead() -> None:
+    """Let the worker open the chosen model while it is idle: the first Run need not wait for it then."""
+    if (choice := current()).spec is not None and choice.missing is None:
+        running.jobs().open_ahead(choice.spec)
+
+
 def required() -> ModelSpec:
     """The chosen model, for what cannot do without; `guard.Said` where there is none, as `trouble` has said why."""
     if (choice := current()).spec is None:

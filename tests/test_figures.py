@@ -602,9 +602,9 @@ def test_bars_beyond_the_limit_have_the_colour_of_a_failure():
 
 def test_a_spread_is_drawn_from_its_own_quantiles():
     low, median, high = np.zeros(3), np.ones(3), np.full(3, 5.0)
-    fig = figures.spread_curve(np.full(3, 2.0), np.stack([low, median, high]), "unit", others="9 others")
+    fig = figures.spread_curve(np.full(3, 2.0), np.stack([low, median, high]), "unit", others="all 9 others")
     found = {t.name: t.y[0] for t in fig.data}
-    assert found == {"10 % of the others": 0, "10–90 % of 9 others": 5, "median": 1, "this prompt": 2}
+    assert found == {"lower end": 0, "all 9 others": 5, "median": 1, "this prompt": 2}
 
 
 def test_a_boundary_is_the_first_token_looked_at():

@@ -458,7 +458,7 @@ def cards() -> Iterator[Card]:
     row = card.Moved(rule="kl", precision="int8", depth=9.0, moved=4, same=False, order=0.99)
     new = told.but(
         mean_depths=means,
-        turn=card.Turn(sentence="No cosine turn: no two levels apart."),
+        turn=card.Turn(sentence="No cosine turn shown: random orders of layers split as well."),
         exit=told.exit.but(mean_agreement=card.Value(value=0.97, low=0.96, high=0.98)),
         sinks=told.sinks.but(tokens=None),
         identities=told.identities.but(failures=("layer 3: the sums miss by 0.1",)),
@@ -644,6 +644,7 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
     "How this prompt compares (every page of one probe)": {
         "among_others.sentence": among,
         "among_others.reasons": behind,
+        "among_others.spread_of": lambda: (among_others.spread_of(n, "others") for n in (4, 12)),
         "among_others.against_control": controls_,
         "among_others.Likeness.text": lambda: (one.text for one in likenesses("same", "similar", "another")),
     },

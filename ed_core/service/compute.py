@@ -82,6 +82,16 @@ class Models:
             )
         return model
 
+    def open_ahead(self, spec: ModelSpec) -> bool:
+        """Open a model that somebody may ask for, where no other has to be closed for it; whether it is open."""
+        name = repr(sorted(spec.identity().items()))
+        if name not in self._open:
+            self._open[name] = open_model(spec)
+            self._open.move_to_end(name, last=False)  # the first to be closed
+            if self.bytes > self.budget:
+                self._close(name)
+        return name in self._open
+
     def _close_oldest(self, asked: LanguageModel | None = None) -> bool:
         """Whether there was one that may be closed."""
         kept = [*self._held, asked]

@@ -351,6 +351,27 @@ class Pace:
             while len(known) > KEPT:
                 del known[next(iter(known))]
 
+    def opening(self, spec: ModelSpec) -> float | None:
+        """Seconds until a model is open: 0 where it is; None where that is not known, or where something has to be
+        fetched or converted first."""
+        packed = of_gguf(spec)
+        if not hub.is_here(spec) or (packed is not None and not packed.converted):
+            return None
+        if _name(spec) in self._open:
+            return 0.0
+        if (known := self._opening.get(_name(spec))) is not None:
+            return known
+        try:
+            size = sizes.read(config_of(spec))
+        except (EffectiveDepthError, OSError):
+            return None
+        return size.weight_bytes(spec.precision) / BYTES_A_SECOND if size else None
+
+    def opened(self, spec: ModelSpec, seconds: float) -> None:
+        """A model was opened, for whomever."""
+        self._open.add(_name(spec))
+        self._opening[_name(spec)] = seconds
+
     def nothing_open(self) -> None:
         """The worker ended: models are opened anew."""
         self._open.clear()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..types import Request
+from ..types import ModelSpec, Request
 from .estimate import Pace
 from .job import Job
 from .jobs import Jobs
@@ -35,6 +35,11 @@ class Pool:
             queue = queue or min(self._queues, key=lambda one: one.done_in(request))
             beside = [job for other in self._queues if other is not queue for job in other.under_way()]
             return queue.submit(request, viewer, visitor, beside)
+
+    def open_ahead(self, spec: ModelSpec) -> None:
+        """As `Jobs.open_ahead`, in one queue that has nothing to do."""
+        if idle := next((queue for queue in self._queues if not queue.under_way()), None):
+            idle.open_ahead(spec)
 
     def poll(self, job: Job) -> Job:
         """Say that somebody still looks at this job."""

@@ -83,6 +83,20 @@ def main() -> None:
     while True:
         if (header := todo.get())["type"] == "run":
             serve(header, models, out, cancelled, todo)
+        elif header["type"] == "open":
+            opened_ahead(header, models, out)
+
+
+def opened_ahead(header: dict[str, Any], models: Models, out: Stream) -> None:
+    """Open a model before anybody asks for a result of it; one that cannot be opened is told to whoever does."""
+    from ..errors import EffectiveDepthError
+    from ..types import ModelSpec
+
+    begun, there = time.monotonic(), False
+    with suppress(EffectiveDepthError):
+        there = models.open_ahead(ModelSpec(**header["model"]))
+    took = {"open": there, "seconds": time.monotonic() - begun}
+    send(out, {"type": "opened", **took, "models": [len(models), models.bytes]})
 
 
 def serve(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +21,7 @@ from .budget import LENS_BYTES
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
+    from ..models.trace import Trace
     from ..types import Encoding
     from .recorder import Recorder
 
@@ -65,12 +66,7 @@ def read(
             record.write("constant_kl", at, against.measure(same)["kl"])
         for number, (prefix, lens) in enumerate(lenses.items()):
             top1 = []
-            for depth in range(n_depths):
-                if depth == model.n_layers:
-                    logits = out
-                else:
-                    h = trace.after(depth)[0, at]
-                    logits = model.unembed(h if lens is None else lens(depth, h).to(model.dtype))
+            for depth, logits in _depths(model, trace, at, lens, out, chunk):
                 row = against.measure(logits)
                 ids = row["ids"]
                 top1.append(ids[:, 0])
@@ -88,6 +84,21 @@ def read(
                 record.step((done + (number + (depth + 1) / n_depths) / len(lenses)) / len(chunks))
             if prefix + "settle_depth" in record.arrays:
                 record.write(prefix + "settle_depth", at, metrics.settle_depth(torch.stack(top1)))
+
+
+def _depths(
+    model: LanguageModel, trace: Trace, at: slice, lens: Lens | None, out: Float[Tensor, "pos v"], rows: int
+) -> Iterator[tuple[int, Float[Tensor, "pos v"]]]:
+    """The logits at every depth of the tokens `at`, up to `rows` rows in one product: of a short prompt the head's
+    weights are read once for many depths. The last depth's are `out`, the model's own."""
+    together = max(1, rows // len(out))
+    for first in range(0, model.n_layers, together):
+        depths = range(first, min(first + together, model.n_layers))
+        streams = [trace.after(depth)[0, at] for depth in depths]
+        if lens is not None:
+            streams = [lens(depth, h).to(model.dtype) for depth, h in zip(depths, streams)]
+        yield from zip(depths, model.unembed(torch.cat(streams)).split(len(out)))
+    yield model.n_layers, out
 
 
 # ---------------------------------------------------------------- while the model writes
