@@ -11,6 +11,7 @@ import atexit
 import gc
 import os
 import re
+import socket
 import sys
 import traceback
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from .models import how_to_open, opened_as
 from .runs import STORED, whole
 
 UNSAID = re.compile("[\ud800-\udfff]")  # what stands for bytes that are no UTF-8
+HOST = re.compile(r"(?=.*[a-z:]|(\d+\.){3}\d+$)[a-z0-9:.%-]{1,253}", re.IGNORECASE)  # a name, IPv6 or all of IPv4
 LOG = "shell.log"  # in the cache's folder: what went wrong for a reason nobody foresaw
 
 
@@ -203,9 +205,26 @@ def parser() -> argparse.ArgumentParser:
 def app(args: argparse.Namespace) -> None:
     """Replace this process, which may do what the shell may, by the server, which may do what the settings permit."""
     extras.require("streamlit", "The app")
+    current()
+    _require_free(args.address, args.port)
     options = ["--server.address", args.address, "--server.port", str(args.port)]
     print(f"The effective-depth laboratory: http://{args.address}:{args.port}  (Ctrl-C stops it)", flush=True)
     os.execv(sys.executable, [sys.executable, "-m", "ed_ui.server", *options])
+
+
+def _require_free(address: str, port: int) -> None:
+    """Refuse an address that is none of this machine's, or at which something listens, before a server is started."""
+    told = f"Nothing can be served at {address[:200]!r}, port {port}"
+    if not HOST.fullmatch(address):
+        raise ParameterError(f"{told}: it is no address; give --address 127.0.0.1, or another of this machine.")
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+            tried.bind(place)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ParameterError(f"{told}: {why}; give another --address or --port.") from None
 
 
 def run(args: argparse.Namespace) -> None:
