@@ -44,7 +44,14 @@ PLACES: dict[str, Place] = {
     "lenses": Place({"shade": inputs.LENSES_SHADE}),
     "residual_erasure": Place({"count_sinks": inputs.COUNT_SINKS}),
     "layer_skip": Place({"boundary": inputs.BOUNDARY}),
-    "two": Place({"swapped": inputs.SWAPPED, "overlaid": inputs.OVERLAID, "count_sinks": inputs.COUNT_SINKS}),
+    "two": Place(
+        {
+            "swapped": inputs.SWAPPED,
+            "overlaid": inputs.OVERLAID,
+            "by_number": inputs.BY_NUMBER,
+            "count_sinks": inputs.COUNT_SINKS,
+        }
+    ),
 }
 
 

@@ -9,7 +9,7 @@ from ed_core.fits.file import Fit
 from ed_core.prompts import read_jsonl, to_jsonl
 from ed_core.sources.bundled import MIXED, SETS, load_prompts, set_names
 from ed_core.types import Prompt
-from ed_ui import prompt_box, prompt_set, remembered, run_panel
+from ed_ui import picker, prompt_box, prompt_set, remembered, run_panel
 from ed_ui.runs import Fitted
 
 EXAMPLES = "examples"  # the bundled prompts of all tasks
@@ -56,7 +56,7 @@ def prompts(page: str, row) -> list[Prompt]:
     names = remembered.widget(box.pills, "Prompt sets", f"{page}.sets", [EXAMPLES], **about)
     if not names:
         st.info("No prompt set is chosen; choose at least one.", icon=":material/playlist_add:")
-    found = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()] if EXAMPLES in names else []
+    found = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts(picker.model())] if EXAMPLES in names else []
     return found + [p for name in names if name != EXAMPLES for p in read_jsonl(SETS / f"{name}.jsonl")]
 
 

@@ -178,3 +178,4 @@ MAXIMUM = -1
 BOUNDARY = number("boundary", "skip.boundary", MAXIMUM, 0, 10**6, int, "Effects seen behind")
 SWAPPED = flag("swapped", "two.swapped", False)
 OVERLAID = flag("overlaid", "two.overlaid", False, "One map over the other")
+BY_NUMBER = flag("by_number", "two.by_number", False, "Curves by layer number")

@@ -19,7 +19,7 @@ from ed_core.probes import find
 from ed_core.probes.description import Picture
 from ed_core.types import ProbeResult
 from ed_ui import probe_page, show
-from ed_ui.inputs import BRANCHES, COUNT_SINKS, OVERLAID
+from ed_ui.inputs import BRANCHES, BY_NUMBER, COUNT_SINKS, OVERLAID
 
 WINDOW = 48  # tokens; more get a slider
 CURVE_HEIGHT, MAP_HEIGHT = 300, 400
@@ -68,7 +68,8 @@ def inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]
     """The inputs that say which of a probe's measures the maps show, and which tokens."""
     some = [next((r for r in of_side if r is not None), None) for of_side in results]
     laid = None not in some and alike(*some)
-    if not any(map(over_tokens, names)) and not laid:
+    apart = None not in some and some[0].n_layers != some[1].n_layers
+    if not any(map(over_tokens, names)) and not laid and not apart:
         return
     row = st.container(horizontal=True, vertical_alignment="bottom", key="map-inputs")
     shown = [maps(name) for name in names]
@@ -84,6 +85,8 @@ def inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]
         row.selectbox("Lens shade", list(SHADES), key="two.shade", width=190)
     if laid:
         OVERLAID.draw(row.toggle)
+    if apart:
+        BY_NUMBER.draw(row.toggle, help=ABOUT_NUMBER)
     tokens = [r.tokens if r is not None else () for r in some]
     same = tokens[0] == tokens[1]
     if any(probe_page.sinks_of(r) for of_side in results for r in of_side if r is not None):
@@ -134,7 +137,8 @@ def section(
                 with column:
                     show.empty(curve.title, SOON, CURVE_HEIGHT)
             continue
-        key, fig = f"{name}-{curve.name}", figures.pair_curves(found[i], (both[0].name, both[1].name), CURVE_HEIGHT)
+        key, called = f"{name}-{curve.name}", (both[0].name, both[1].name)
+        fig = figures.pair_curves(found[i], called, CURVE_HEIGHT, BY_NUMBER.value)
         about = partial(about_curve, key, name, found[i], both)
         show.figure(key, fig, f"**{curve.title}**", about=about, place=column)
     if shown is None:
@@ -264,6 +268,10 @@ def _origins(of: Sequence[Shown]) -> None:
 
 
 SOON = "Here once both sides are measured."
+ABOUT_NUMBER = (
+    "Layer 3 of one above layer 3 of the other, in place of relative depth; the layers of a looped model are counted "
+    "through all its passes."
+)
 DRAWN = "Drawn once both sides are there: cell by cell, on relative depth where the models are not equally deep."
 TOKENS = "the two sides have different tokens, so no column of one is a column of the other."
 RELATIVE = """The models have different numbers of layers, so both stand on **relative depth**: layer l of L at (l + 1)

@@ -71,8 +71,8 @@ def _named() -> str:
     spec = current().spec
     if spec is None:
         return show.plain(_short(model())) or "Choose a model"
-    layers = specs.n_layers(spec)
-    return show.plain(" · ".join([_short(spec.name), spec.precision, *[f"{layers} layers"] * (layers is not None)]))
+    told = (_short(spec.name), spec.precision, specs.layers_in_words(spec))
+    return show.plain(" · ".join(filter(None, told)))
 
 
 def _short(name: str) -> str:
@@ -215,7 +215,7 @@ def _in_short(name: str, entry: catalogue.Entry | None) -> str:
     try:
         size = specs.size_of(name)
         told = [
-            f"{size.n_layers} × {size.d_model}",
+            f"{size.n_layers} × {size.d_model}" + f", in {size.passes} passes" * (size.passes > 1),
             f"{estimate.count(size.parameters)} parameters",
             _cost(size, *_asked_for()),
         ]
@@ -275,7 +275,8 @@ def _words(label: str, key: str, off: str, told: str, placeholder: str) -> None:
 def _described(spec: ModelSpec) -> None:
     """Family and size, and what auto came to; its reason in full on hover."""
     found = specs.describe(spec)
-    known = [found.get("", ""), *(f"{found[name]} {name}" for name in ("layers", "wide") if name in found)]
+    wide = f"{found['wide']} wide" if "wide" in found else ""
+    known = [found.get("", ""), specs.layers_in_words(spec), wide]
     st.caption(show.plain(" · ".join(filter(None, known))))
     if (packed := specs.of_gguf(spec)) and (packing := gguf_files.packed(packed)):
         st.caption(show.plain(f"{packing} in the file, computed in {spec.precision}"))

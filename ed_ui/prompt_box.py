@@ -7,7 +7,7 @@ import streamlit as st
 from ed_core.errors import PromptError
 from ed_core.prompts import check_length, check_text
 from ed_core.sources import tokens
-from ed_core.sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, MODELS, load_prompts
+from ed_core.sources.bundled import CHARACTERS, MODELS, example_of, load_prompts
 from ed_core.types import Prompt
 from ed_ui import picker, remembered, session, show, streamlit_edges
 
@@ -17,6 +17,8 @@ TASKS = {
     "lookup_names": "Who follows whom",
     "copy": "Copying",
     "english": "Plain English",
+    "sums": "Sums",
+    "chains": "Chains of permutations",
 }
 KINDS = {  # of prompts for a model that knows English
     "question": "Question and answer",
@@ -46,8 +48,13 @@ def fill(text: str, answer: str = "", example: str = "", side: str = "") -> None
 
 @st.cache_data
 def examples() -> dict[str, dict]:
-    """Bundled prompts by id, in the file's order: by task, easiest first."""
-    return {p["id"]: p for p in load_prompts()}
+    """Bundled prompts by id, those in words and those in characters, in their files' order: by task, easiest first."""
+    return {p["id"]: p for model in ("", CHARACTERS[0]) for p in load_prompts(model)}
+
+
+def examples_of(model: str) -> dict[str, dict]:
+    """Those that a model can read."""
+    return {p["id"]: p for p in load_prompts(model)}
 
 
 def task_name(task: str) -> str:
@@ -61,7 +68,7 @@ def group() -> str:
 
 def grouped() -> dict[str, list[str]]:
     """The ids of the examples for the chosen model by task or kind, in their order."""
-    by, known = group(), examples().values()
+    by, known = group(), examples_of(picker.model()).values()
     names = KINDS if by == "kind" else dict.fromkeys(p["task"] for p in known)
     return {name: [p["id"] for p in known if p.get(by) == name] for name in names}
 
@@ -86,7 +93,7 @@ def pick(example: str, side: str = "") -> None:
 
 def pick_for(model: str) -> None:
     """Put the prompt into the box whose results are shipped for this model, or that it can make something of."""
-    pick(EXAMPLE if model in MODELS else ENGLISH_EXAMPLE)
+    pick(example_of(model))
 
 
 def boxes(side: str, label: str, answer: str, help_: tuple[str, str], bare: bool = False):
@@ -145,8 +152,8 @@ def draw_examples():
         args=(key,),
         label_visibility="collapsed",
     )
-    if here and not here["known"] and picker.model() in MODELS:
-        row.markdown(":orange-badge[outside what the bundled models know]", width="content")
+    if here and picker.model() in MODELS and not (here["known"] and here["task"] in sorted_by):
+        row.markdown(":orange-badge[outside what this model was taught]", width="content")
     levels, key = sorted_by.get(of, []), remembered.followed("level", here.get("id"))
     if len(levels) > 1:
         row.selectbox(
@@ -231,6 +238,8 @@ def _encoding() -> None:
     texts = preview()
     if trouble := _too_long(texts):
         st.caption(f":red[{show.plain(trouble)}]")
+    elif texts and (n := tokens.unread(picker.current().spec, texts)):
+        st.caption(f":orange[{n} of {len(texts)} tokens are nothing this model can read; choose one of its examples.]")
     with st.popover("Encoding" if texts is None else f"{len(texts)} tokens", type="tertiary"):
         _template()
         remembered.widget(

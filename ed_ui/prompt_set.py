@@ -16,7 +16,7 @@ from ed_core.prompts import parse_jsonl, to_jsonl
 from ed_core.sources import tokens
 from ed_core.sources.bundled import default_set, mixed_prompts, set_names
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import live, prompt_box, remembered, running, session, show
+from ed_ui import live, picker, prompt_box, remembered, running, session, show
 from ed_ui.inputs import Input, choice, number, several
 
 MOST = 20
@@ -55,10 +55,12 @@ def choose() -> list[Prompt]:
 
 
 def _bundled() -> list[Prompt]:
-    """Bundled prompts, chosen by task, difficulty and number."""
-    known = prompt_box.examples().values()
+    """Bundled prompts that the model reads, chosen by task, difficulty and number."""
+    model = picker.model()
+    known = prompt_box.examples_of(model).values()
     tasks = [task for task, _ in groupby(known, key=lambda p: p["task"])]
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prompts")
+    remembered.put({"prompts.tasks": [t for t in remembered.value("prompts.tasks", []) if t in tasks]})
     picked = remembered.widget(
         row.multiselect,
         "Tasks",
@@ -75,7 +77,7 @@ def _bundled() -> list[Prompt]:
         row.multiselect, "Difficulties", "prompts.difficulties", [], options=levels, placeholder="all", width=260
     )
     n = remembered.widget(row.number_input, "How many", "prompts.n", 12, min_value=1, max_value=MOST, width=150)
-    chosen = mixed_prompts(n, picked, hard)
+    chosen = mixed_prompts(n, picked, hard, model)
     if not chosen:
         raise PromptError("No bundled prompt is of these tasks and difficulties; leave one of them open.")
     st.caption(

@@ -15,7 +15,7 @@ from ed_core.prompts import check_length, check_text
 from ed_core.results import lookup
 from ed_core.service.resolve import twin
 from ed_core.sources import controls, tokens
-from ed_core.sources.bundled import EXAMPLE, MODELS
+from ed_core.sources.bundled import CHARACTERS, WORDS, example_of
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import common_link, downloads, inputs, link, pair_panel, picker, probe_page, prompt_box, remembered, show
 from ed_ui.inputs import Input, choice, number, of_probe, several, text
@@ -35,6 +35,7 @@ COMMON = (
     choice("probe", "two.probe", LayerSkip.name, COMPARED),
     inputs.SWAPPED,
     inputs.OVERLAID,
+    inputs.BY_NUMBER,
     inputs.COUNT_SINKS,
 )
 OF_MODEL = (
@@ -67,19 +68,20 @@ def open_link() -> None:
         prompt_box.fill(asked.text, asked.answer, side="two.")
     elif value("two.text") is None and not value("two.example"):
         example = value("example", "")
-        others = (id for id in (EXAMPLE, *prompt_box.examples()) if id != example)
+        here = picker.model()
+        others = (id for id in (example_of(here), *prompt_box.examples_of(here)) if id != example)
         remembered.put({"two.example": prompt_box.harder(example) or next(others)})
     if (example := value("two.example")) and example != before:
         prompt_box.pick(example, "two.")
 
 
 def first_model(of: str = "two") -> dict[str, str]:
-    """What stands on side B at first: the other bundled model, which has the same tokens; for any other model its own
-    untrained twin."""
+    """What stands on side B at first: the other bundled model of the same tokens; for any other model its own untrained
+    twin."""
     here = picker.model()
-    if here not in MODELS:
-        return {f"{of}.model": here, f"{of}.control": "untrained"}
-    return {f"{of}.model": next((name for name in reversed(MODELS) if name != here), here)}
+    alike = next((names for names in (WORDS, CHARACTERS) if here in names), ())
+    other = next((name for name in alike if name != here), "")
+    return {f"{of}.model": other} if other else {f"{of}.model": here, f"{of}.control": "untrained"}
 
 
 def _default(parameters: tuple[Input, ...]) -> None:
@@ -178,25 +180,26 @@ def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
 
 
 def _prompt() -> Prompt:
-    known = prompt_box.examples()
+    known, chosen = prompt_box.examples(), value("two.example")
+    options = list(prompt_box.examples_of(picker.model()))
     right = prompt_box.boxes("two.", "Second prompt", "Its answer", ABOUT_PROMPT)
-    st.session_state["two.example"] = value("two.example") or None
+    st.session_state["two.example"] = chosen or None
     right.selectbox(
         "Example",
-        list(known),
+        options + [chosen] * (chosen in known and chosen not in options),
         format_func=lambda id: f"{prompt_box.task_name(known[id]['task'])}: {known[id]['title']}",
         key="two.example",
         on_change=_picked,
         placeholder="an example",
         label_visibility="collapsed",
     )
-    chosen = replace(prompt_box.prompt(), text=value("two.text", ""), answer=value("two.answer", ""))
+    second = replace(prompt_box.prompt(), text=value("two.text", ""), answer=value("two.answer", ""))
     try:
-        check_length(chosen)
-        check_text(chosen)
+        check_length(second)
+        check_text(second)
     except PromptError as error:
         raise PromptError(f"Second prompt: {error}") from None
-    return chosen
+    return second
 
 
 def _picked() -> None:

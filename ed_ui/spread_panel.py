@@ -32,7 +32,7 @@ def _bundled(probe: Probe, spec: ModelSpec, files: tuple[tuple[str, str], ...]) 
     if default_set(spec.source) == MIXED:
         prompts = read_jsonl(SETS / f"{MIXED}.jsonl")[: ENOUGH + 1]  # kinds take turns in it
     else:
-        prompts = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(ENOUGH + 1)]
+        prompts = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(ENOUGH + 1, model=spec.source)]
     return [probe.request(spec, prompt) for prompt in prompts]
 
 

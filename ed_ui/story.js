@@ -39,22 +39,29 @@ class Story {
     this.told = JSON.parse(text);
     const last = this.told.steps.length - 1;
     this.slider.max = last;
-    this.marks.replaceChildren(...Object.entries(this.told.marks).map(([words, depth]) => {
+    const ends = Array.from({ length: (this.told.passes ?? 1) - 1 }, (_, i) => {
+      const end = made('span', 'pass', { title: `pass ${i + 1} ends` });
+      end.style.left = `${(100 * (i + 1)) / this.told.passes}%`;
+      return end;
+    });
+    this.marks.replaceChildren(...ends, ...Object.entries(this.told.marks).map(([words, depth]) => {
       const mark = made('span', 'mark', { textContent: '▲', title: words });
       mark.style.left = `${(100 * depth) / last}%`;
       return mark;
     }));
-    this.legend.textContent = Object.keys(this.told.marks).length ? `▲ ${Object.keys(this.told.marks).join(', ')}` : '';
+    const words = [...Object.keys(this.told.marks).length ? [`▲ ${Object.keys(this.told.marks).join(', ')}`] : [], ...ends.length ? ['| a pass ends'] : []];
+    this.legend.textContent = words.join(' · ');
     this.stop();
     this.show(last, false);
   }
 
   show(depth, lead = true) {
-    const { before, final, steps, at } = this.told, last = steps.length - 1, step = steps[depth];
+    const { before, final, steps, at, passes } = this.told, last = steps.length - 1, step = steps[depth];
     const share = `${step.share < 0.01 ? 'under 1' : Math.round(100 * step.share)} %`;
     this.slider.value = depth;
     this.sentence.replaceChildren(before, made('mark', 'guess', { textContent: seen(step.word) }));
-    const where = depth ? `After layer ${depth - 1} (depth ${depth} of ${last})` : `Before any layer (depth 0 of ${last})`;
+    const n = last / (passes ?? 1), layer = passes ? `${(depth - 1) % n} in pass ${Math.ceil(depth / n)} of ${passes}` : depth - 1;
+    const where = depth ? `After layer ${layer} (depth ${depth} of ${last})` : `Before any layer (depth 0 of ${last})`;
     const rank = step.rank === 1 ? 'its final word' : `its final word ‘${seen(final)}’ is number ${step.rank.toLocaleString('en')}`;
     this.said.textContent = `${where}: ${share}, ${step.echo && step.rank !== 1 ? 'the word just read, repeated; ' : ''}${rank}.`;
     this.twin.textContent = step.twin === undefined ? '' : `An untrained twin reads ‘${seen(step.twin)}’ here.`;

@@ -23,7 +23,7 @@ _mount = st.components.v2.component(
 def told(lens: ProbeResult, twin: ProbeResult | None, reached: Verdict | None) -> dict[str, Any]:
     """What the lens reads at the token before the answer, depth by depth: guess, its share, whether it only repeats the
     token just read, and the rank of the model's own word; below it the guess of an untrained twin; and the depths that
-    the verdict names."""
+    the verdict names. Of a looped model also how many passes lift it."""
     at = min(verdict.positions(lens, ANSWER))
     final = int(lens["top_ids"][-1, at, 0])
     before = "".join(lens.tokens[: at + 1])
@@ -43,7 +43,9 @@ def told(lens: ProbeResult, twin: ProbeResult | None, reached: Verdict | None) -
         if here is not None and here.best is not None:
             marks[f"best guess for good from {here.best}"] = float(here.best)
     before = before if len(before) <= LAST else f"…{before[-LAST:]}"
-    return {"before": before, "final": lens.token_text[final], "at": at, "steps": steps, "marks": marks}
+    passes = int(lens.provenance.get("passes", 1))
+    found = {"before": before, "final": lens.token_text[final], "at": at, "steps": steps, "marks": marks}
+    return found | ({"passes": passes} if passes > 1 else {})
 
 
 def draw(lens: ProbeResult, twin: ProbeResult | None, reached: Verdict | None) -> None:

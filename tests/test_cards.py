@@ -418,3 +418,15 @@ def test_the_page_lists_all_cards_and_shows_one(tmp_path, monkeypatch):
     asked = making.Asked("ed-demo-8", "sum_mod10")
     assert asked.place == wanted.out, "the command without --out makes it where the page looks"
     assert wanted.command() == asked.command
+
+
+def test_the_bundled_loop_has_a_card_with_its_passes_and_without_stretches(told, tmp_path):
+    """A stretch as long as a pass leaves the same layers wherever it lies."""
+    assert made("ed-loop-4x4", "chains", tmp_path, "--prompts", "8") == 0
+    loop = card.read(tmp_path / card.FILE)
+    assert (loop.model.layers, loop.model.passes) == (16, 4)
+    assert "16 layers (4 in 4 passes) of width" in words.facts(loop) and "passes" not in words.facts(told)
+    (alone,) = loop.cuts
+    assert alone.layers == 1
+    (late,) = [one for one in loop.claims if one.id == "deep-skips-late"]
+    assert "the same 4 layers 4 times" in late.reason

@@ -405,6 +405,9 @@ def test_what_cannot_be_said_is_refused_with_both_numbers():
         find("adaptive").of(replace(adaptive, answers=False))
     with pytest.raises(ClaimRefused, match="2 at least, and the set has 0"):
         find("adaptive").of(replace(adaptive, level_names=()))
+    looped = replace(MADE_UP["deep-skips-late"](Draw("holds", 1, np.random.default_rng(0))), n_layers=16, passes=4)
+    with pytest.raises(ClaimRefused, match="the same 4 layers 4 times"):
+        find("deep-skips-late").of(looped)
     with pytest.raises(ClaimRefused, match="has 3 layers; this claim needs 4"):
         find("turn").of(replace(turning_at(4), n_layers=3))
     with pytest.raises(ClaimRefused, match="too short"):
@@ -445,11 +448,12 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
     for words in ("5–95 % over 24 prompts.", "In the paper, best", "0.72 to 0.95", "there the statement holds too"):
         assert words in said, words
     other = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.5))).told()
-    assert other.sentence.startswith("Does not hold here: most") and "there it does not hold." in other.reasons[-1]
+    assert other.sentence.startswith("Does not hold here: at least 72 %")
+    assert "there it does not hold." in other.reasons[-1]
     apart = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.9))).told()
     assert apart.reasons[-1].endswith("there the statement holds.")
     none = finding.Finding(claim, "m", "s", None, "It has no prompts.").told()
-    assert none.verdict == NOT_APPLICABLE and none.sentence.startswith("Not applicable here: most")
+    assert none.verdict == NOT_APPLICABLE and none.sentence.startswith("Not applicable here: at least 72 %")
     assert none.sentence.endswith("(m on s). It has no prompts.") and none.p is None
 
 

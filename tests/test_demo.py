@@ -12,7 +12,7 @@ from ed_core.errors import EffectiveDepthError
 from ed_core.prompts import check_text, read_jsonl
 from ed_core.service.resolve import resolve
 from ed_core.sources import tokens
-from ed_core.sources.bundled import MIXED, MODELS, SETS, default_set, load_prompts, set_names
+from ed_core.sources.bundled import CHARACTERS, MIXED, MODELS, SETS, WORDS, default_set, load_prompts, set_names
 from ed_core.types import Prompt
 from tools import sets
 from tools.curriculum import Curriculum
@@ -45,7 +45,7 @@ def ids(tokenizer, text):
     return tokenizer(text)["input_ids"]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", WORDS)
 def test_folder_opens_small_and_in_bf16(name):
     folder = MODELS[name]
     assert sum(file.stat().st_size for file in folder.iterdir()) <= 12e6
@@ -57,7 +57,7 @@ def test_folder_opens_small_and_in_bf16(name):
 
 
 def test_both_models_share_the_tokenizer_the_recipe_makes(tokenizer):
-    files = [(folder / "tokenizer.json").read_bytes() for folder in MODELS.values()]
+    files = [(MODELS[name] / "tokenizer.json").read_bytes() for name in WORDS]
     assert files[0] == files[1]
     assert json.loads(files[0]) == json.loads(build_tokenizer().backend_tokenizer.to_str())
 
@@ -163,7 +163,7 @@ def test_the_card_has_every_cell():
 
 
 @pytest.mark.parametrize("task, difficulty", [("sum_mod10", 3), ("lookup", 2)])
-@pytest.mark.parametrize("column, name", enumerate(MODELS))
+@pytest.mark.parametrize("column, name", enumerate(WORDS))
 def test_the_card_says_what_is_measured(task, difficulty, column, name):
     cell, count = Cell(TASKS[task], difficulty, worked=False), 50
     share = claimed()[cell.label][column]
@@ -236,7 +236,7 @@ def test_the_card_says_how_forms_are_answered():
     (line,) = re.findall(r"^\| `sum_mod10` \| direct \| (.+) \|$", CARD.read_text(), re.MULTILINE)
     told = [[int(share) for share in cell.split(" · ")] for cell in line.split(" | ")]
     assert len(told) == len(FORMS)
-    opened = [open_model(folder) for folder in MODELS.values()]
+    opened = [open_model(MODELS[name]) for name in WORDS]
     for form, shares in list(zip(FORMS, told, strict=True))[1::3]:
         for pair, share in zip(opened, shares, strict=True):
             assert share >= 80
@@ -278,6 +278,6 @@ def test_mixed_prompts_are_short_and_split_at_the_answer_for_a_real_model():
 
 def test_a_bundled_model_is_measured_on_what_it_was_taught_and_any_other_on_mixed_prompts():
     for name, folder in MODELS.items():
-        assert default_set(name) == default_set(str(folder)) == "sum_mod10"
+        assert default_set(name) == default_set(str(folder)) == ("chains" if name in CHARACTERS else "sum_mod10")
     assert default_set("smollm2") == default_set("org/ed-demo-8") == default_set("/models/x") == MIXED
-    assert {MIXED, "sum_mod10"} <= set(set_names())
+    assert {MIXED, "sum_mod10", "chains"} <= set(set_names())

@@ -11,15 +11,15 @@ from ed_core.results.wire import unpack
 from ed_core.service import compute
 from ed_core.service.resolve import resolve, twin
 from ed_core.sources import controls
-from ed_core.sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, KINDS, MODELS, load_prompts
+from ed_core.sources.bundled import CHARACTERS, ENGLISH_EXAMPLE, KINDS, MODELS, example_of, load_prompts
 from ed_core.types import Prompt
 from tools.examples import READ, REAL, SEEN, shipped
 
 HOME = (Contributions(), LogitLens(), LayerSkip(), Continuation())
 
 
-def example() -> Prompt:
-    chosen = next(p for p in load_prompts() if p["id"] == EXAMPLE)
+def example(model: str) -> Prompt:
+    chosen = next(p for p in load_prompts(model) if p["id"] == example_of(model))
     return Prompt(chosen["text"], chosen["answer"])
 
 
@@ -70,7 +70,7 @@ def test_a_prompt_of_each_kind_is_shown_without_the_real_models_weights(kind, tm
 
 def test_what_is_shipped_is_what_the_script_writes():
     wanted = {(resolve(name).content_hash, prompt, probe.name) for name, prompt, probe in shipped()}
-    ids = {p["text"]: p["id"] for p in load_prompts()}
+    ids = {p["text"]: p["id"] for model in ("", CHARACTERS[0]) for p in load_prompts(model)}
     there = [unpack(f.read_bytes()).request for f in lookup.EXAMPLES.glob("*.npz")]
     found = {(r.models[0].content_hash, ids[r.prompts[0].text], r.probe) for r in there}
     assert found == wanted and len(there) == len(wanted)
@@ -83,7 +83,7 @@ def test_what_home_opens_on_is_what_a_run_gives(name, tmp_path, monkeypatch):
     spec = resolve(name)
     model = compute.Models().get(spec)
     for probe in HOME:
-        request = probe.request(spec, example())
+        request = probe.request(spec, example(name))
         shipped, fresh = lookup.find(request), compute.run(model, request)
         assert shipped is not None, "run python -m tools.examples"
         for measure, values in fresh.measures.items():
@@ -100,11 +100,11 @@ def test_of_each_shipped_prompt_what_a_verdict_reads_of_five_twins_is_there():
     wanted = set()
     for name, prompt, probe in shipped():
         if probe.name in READS:
-            known = next(p for p in load_prompts() if p["id"] == prompt)
+            known = next(p for p in load_prompts(name) if p["id"] == prompt)
             for seed in controls.SEEDS:
                 spec = twin(resolve(name), "untrained", seed)
                 wanted.add(probe().request(spec, Prompt(known["text"], known["answer"])).key)
-    assert files.keys() == wanted and len(wanted) == 80, "run python -m tools.examples twins"
+    assert files.keys() == wanted and len(wanted) == 100, "run python -m tools.examples twins"
     assert sum(f.stat().st_size for f in files.values()) <= 1_250_000
     for key, file in files.items():
         result = unpack(file.read_bytes())
@@ -117,7 +117,7 @@ def test_a_shipped_twin_is_what_a_run_gives(name):
     spec = twin(resolve(name), "untrained", 3)
     model = compute.Models().get(spec)
     for probe in (Contributions(), LogitLens()):
-        request = probe.request(spec, example())
+        request = probe.request(spec, example(name))
         shipped, fresh = lookup.find_read(request), compute.run(model, request)
         for measure, values in shipped.measures.items():
             np.testing.assert_allclose(values.values, fresh[measure], rtol=1e-3, atol=1e-4)

@@ -10,6 +10,9 @@ from safetensors.torch import load_file
 
 from ed_core import read_jsonl
 from ed_core.models.opening import open_model
+from ed_core.probes import ResidualErasure
+from ed_core.service.resolve import resolve
+from ed_core.sources import bundled
 from ed_core.types import ModelSpec, Prompt
 from tools import looped
 
@@ -179,3 +182,32 @@ def test_the_shipped_loop_solves_its_problems_a_pass_for_each_step_of_a_chain():
     model = looped.LlamaForCausalLM.from_pretrained(folder.with_name("ed-plain-4"), dtype=torch.float32).eval()
     assert min(share(looped.TASKS[0], length) for length in looped.TASKS[0].trained) >= 0.95
     assert share(CHAINS, 3) <= 0.5 and share(CHAINS, 4) <= 0.3, "with as many parameters and a quarter of the depth"
+
+
+def test_what_ships_of_the_prompts_is_what_the_tool_writes_and_the_loop_solves_all():
+    assert bundled.load_prompts("ed-loop-4x4") == bundled.load_prompts("ed-plain-4") == list(looped.examples())
+    model = looped.LoopedForCausalLM.from_pretrained(bundled.MODELS["ed-loop-4x4"], dtype=torch.float32).eval()
+    every = list(bundled.load_prompts("ed-loop-4x4"))
+    for task in looped.TASKS:
+        rows = [json.loads(line) for line in (bundled.SETS / f"{task.name}.jsonl").read_text().splitlines()]
+        assert rows == list(looped.prompts(task, task.trained)) and {row["level"] for row in rows} == set(
+            map(str, task.trained)
+        )
+        every += rows
+    for prompt in every:
+        answer = prompt["answer"] + looped.END
+        ids = torch.tensor([[IDS[c] for c in prompt["text"] + answer]])
+        best = model(input_ids=ids, use_cache=False).logits[0, -len(answer) - 1 : -1].argmax(-1)
+        assert torch.equal(best, ids[0, -len(answer) :]), prompt["id"]
+
+
+def test_models_that_read_characters_are_given_prompts_in_characters():
+    loop, words = resolve("ed-loop-4x4"), resolve("ed-demo-8")
+    assert bundled.example_of("ed-plain-4") == "chains-4-alone" and bundled.example_of("ed-demo-8") == bundled.EXAMPLE
+    assert {p["task"] for p in bundled.mixed_prompts(13, model="ed-loop-4x4")} == {"sums", "chains"}
+    assert "sums" not in {p["task"] for p in bundled.mixed_prompts(40)}
+    erased = {spec.name: ResidualErasure().background_prompts(spec) for spec in (loop, words)}
+    assert all(set(p.text + p.answer) <= set(IDS) for p in erased["ed-loop-4x4"])
+    assert len(erased["ed-loop-4x4"]) == 9 and not any(set(p.text) <= set(IDS) for p in erased["ed-demo-8"])
+    requests = [ResidualErasure().request(spec, Prompt("5=", "6")) for spec in (loop, words)]
+    assert requests[0].files != requests[1].files

@@ -266,7 +266,7 @@ def test_a_link_holds_where_the_hub_answers_during_its_first_run(page, monkeypat
 
 
 def test_a_prompt_outside_what_the_models_know_is_marked(stored):
-    mark = "outside what the bundled models know"
+    mark = "outside what this model was taught"
     assert any(mark in m.value for m in app(prompt=None, example="english-a").markdown)
     assert not any(mark in m.value for m in app(prompt=None, example="copy-3-a").markdown)
 

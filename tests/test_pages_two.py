@@ -16,7 +16,6 @@ from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.service.resolve import resolve, twin
 from ed_core.types import Prompt
-from ed_ui import side_b
 
 PAGE = "pages/compare/two.py"
 OTHER = Prompt("2 + 2 = ", "4")
@@ -99,9 +98,11 @@ def test_a_model_beside_its_twin(stored, seconds):
         assert expected and marks >= {f"{side} {name}" for name in expected}
 
 
-@pytest.mark.parametrize("model, other, control", [("small", "small", "untrained"), ("ed-demo-8", "ed-demo-16", None)])
-def test_a_first_comparison_is_with_a_model_of_the_same_tokens(stored, monkeypatch, model, other, control):
-    monkeypatch.setattr(side_b, "MODELS", ("ed-demo-8", "ed-demo-16"))  # without the tests' own
+@pytest.mark.parametrize(
+    "model, other, control",
+    [("small", "small", "untrained"), ("ed-demo-8", "ed-demo-16", None), ("ed-loop-4x4", "ed-plain-4", None)],
+)
+def test_a_first_comparison_is_with_a_model_of_the_same_tokens(stored, model, other, control):
     link = carried(two(model=model))
     assert (link["second"], link.get("second_control")) == (other, control)
 
@@ -207,7 +208,8 @@ def test_maps_of_the_same_cells_lie_one_over_the_other(stored, seconds):
     test.toggle(key="two.overlaid").set_value(False).run()
     assert "overlaid" not in carried(test)
     assert not any("over" in sent(one) for one in test.get("bidi_component") if one.proto.bytes)
-    deeper = two(second="ed-demo-8", overlaid="true")
+    deeper = two(second="ed-demo-8", overlaid="true", by_number="true")
+    assert carried(deeper)["by_number"] == "true" and deeper.toggle(key="two.by_number").value
     assert not deeper.exception and "two.overlaid" not in [t.key for t in deeper.toggle]
     assert not any("over" in sent(one) for one in deeper.get("bidi_component") if one.proto.bytes)
 

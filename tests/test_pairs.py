@@ -83,6 +83,9 @@ def test_curves_stand_on_relative_depth_only_where_depths_differ():
     assert fig.data[0].y.tolist() == [1, 2, 3, 4] and fig.data[1].y.tolist() == [1, 2], (
         "nothing is interpolated in what is drawn"
     )
+    fig = figures.pair_curves(pair([1, 2, 3, 4], [1, 2]), ("x", "y"), by_number=True)
+    assert [t.x.tolist() for t in fig.data] == [[0, 1, 2, 3], [0, 1]], "layer above layer, where that is asked for"
+    assert fig.data[1].text[1] == "layer 1 of 2" and fig.layout.xaxis.title.text == "layer"
     fig = figures.pair_curves(pair([1, 2, 3], [1, 5, 0]), ("x", "y"))
     assert fig.data[0].x.tolist() == [0, 1, 2] and fig.data[2].name == "B − A" and fig.data[2].y.tolist() == [0, 3, -3]
     assert list(fig.layout.yaxis2.range) == [-5.5, 5.5], "centred on 0"

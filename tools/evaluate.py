@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ed_core.sources.bundled import FOLDER, MODELS
+from ed_core.sources.bundled import FOLDER, MODELS, WORDS
 
 from .forms import FORMS, USUAL, Form, write_prompt
 from .tasks import TASKS, Task
@@ -132,7 +132,7 @@ def write_card(name: str, text: str) -> None:
 def main() -> None:
     """Read the options, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folders", nargs="*", type=Path, default=list(MODELS.values()), metavar="FOLDER")
+    parser.add_argument("folders", nargs="*", type=Path, default=[MODELS[name] for name in WORDS], metavar="FOLDER")
     parser.add_argument("--count", type=int, default=300, help="questions of each kind")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--forms", action="store_true", help="task by form in place of task by difficulty")

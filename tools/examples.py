@@ -3,16 +3,16 @@ registry, so that the first page is never blank, and what Home shows of a prompt
 which must be here: `python -m ed_core fetch smollm2`. Beside them what the verdict reads of the same prompts on five
 untrained twins of each model, and no more (`examples/twins`).
 
-`python -m tools.examples` writes them anew (with names of probes, theirs only; with `twins`, the twins' only);
-it must run after the weights, the prompt or any number changed (a test holds it to that). Torch runs on one thread, so
-that the files come out the same on every machine of a kind."""
+`python -m tools.examples` writes them anew (with names of probes or models, theirs only; with `twins`, the twins'
+only); it must run after the weights, the prompt or any number changed (a test holds it to that). Torch runs on one
+thread, so that the files come out the same on every machine of a kind."""
 
 from __future__ import annotations
 
 import io
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -26,7 +26,8 @@ from ed_core.results.wire import pack, unpack
 from ed_core.service import compute
 from ed_core.service.resolve import resolve, twin
 from ed_core.sources import controls
-from ed_core.sources.bundled import ENGLISH_EXAMPLE, EXAMPLE, KINDS, MODELS, load_prompts
+from ed_core.sources.bundled import CHARACTERS, ENGLISH_EXAMPLE, KINDS, MODELS, example_of, load_prompts
+from ed_core.sources.specs import n_passes
 from ed_core.types import ProbeResult, Prompt
 
 READ = {"contributions": COSINES, "logit_lens": ("kl", "overlap", "jsd", "rank")}  # the last: for the summary
@@ -36,24 +37,27 @@ SEEN = ("gemma3-270m",)  # those of which what Home shows of one prompt is shipp
 
 
 def main(names: Sequence[str] = ()) -> None:
-    """Compute every probe (or those of these names) as its page asks for it at first, and the twins; replaces the
-    folders' files."""
+    """Compute every probe (or those of these names) as its page asks for it at first on every model (or on these), and
+    the twins; replaces the folders' files."""
     torch.set_num_threads(1)
-    prompts = {p["id"]: Prompt(p["text"], p["answer"]) for p in load_prompts()}
-    if not names or set(names) - {"twins"}:
-        of_models(prompts, names)
-    if not names or "twins" in names:
-        of_twins(prompts)
+    prompts = {p["id"]: Prompt(p["text"], p["answer"]) for m in ("", CHARACTERS[0]) for p in load_prompts(m)}
+    of = [name for name in names if name in (*MODELS, *REAL, *SEEN)] or [*MODELS, *REAL, *SEEN]
+    probes = set(names) - set(of) - {"twins"}
+    if probes or "twins" not in names:
+        of_models(prompts, of, probes)
+    if not probes or "twins" in names:
+        of_twins(prompts, of)
 
 
-def of_models(prompts: dict[str, Prompt], names: Sequence[str]) -> None:
+def of_models(prompts: dict[str, Prompt], of: Sequence[str], probes: Collection[str]) -> None:
     models = compute.Models()
     EXAMPLES.mkdir(exist_ok=True)
     for old in EXAMPLES.glob("*.npz"):
-        if not names or unpack(old.read_bytes()).request.probe in names:
+        request = unpack(old.read_bytes()).request
+        if request.models[0].source in of and (not probes or request.probe in probes):
             old.unlink()
     for name, prompt, probe in shipped():
-        if not names or probe.name in names:
+        if name in of and (not probes or probe.name in probes):
             spec = resolve(name)
             result = compute.run(models.get(spec), probe.at_first(spec).request(spec, prompts[prompt]))
             file = EXAMPLES / f"{result.request.key}.npz"
@@ -61,14 +65,15 @@ def of_models(prompts: dict[str, Prompt], names: Sequence[str]) -> None:
             print(f"{name} {prompt} {probe.name}: {file.name}, {file.stat().st_size // 1024} KiB")
 
 
-def of_twins(prompts: dict[str, Prompt]) -> None:
+def of_twins(prompts: dict[str, Prompt], of: Sequence[str]) -> None:
     TWINS.mkdir(exist_ok=True)
     for old in TWINS.glob("*.npz"):
-        old.unlink()
-    for name in (*MODELS, *REAL, *SEEN):
+        if unpack(old.read_bytes()).request.models[0].source in of:
+            old.unlink()
+    for name in of:
         for seed in controls.SEEDS:
             spec, models = twin(resolve(name), "untrained", seed), compute.Models()
-            for prompt in dict.fromkeys(id for of, id, _ in shipped() if of == name):
+            for prompt in dict.fromkeys(id for one, id, _ in shipped() if one == name):
                 for probe in READS:
                     result = read(compute.run(models.get(spec), find(probe)().request(spec, prompts[prompt])))
                     (TWINS / f"{result.request.key}.npz").write_bytes(deflated(pack(result)))
@@ -95,7 +100,8 @@ def shipped() -> Iterator[tuple[str, str, type[Probe]]]:
     """Model, prompt and probe of every shipped result: all probes of what a model opens on, and what Home shows of one
     prompt of each other kind for the real one."""
     for name in MODELS:
-        yield from ((name, EXAMPLE, probe) for probe in PROBES if not probe.needs_passes)
+        loops = n_passes(resolve(name)) != 1
+        yield from ((name, example_of(name), probe) for probe in PROBES if loops or not probe.needs_passes)
     for name in REAL:
         yield from ((name, ENGLISH_EXAMPLE, probe) for probe in PROBES if not probe.needs_passes)
     for name in REAL:

@@ -18,13 +18,13 @@ from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.prompts import read_jsonl
 from ed_core.service.resolve import resolve
-from ed_core.sources.bundled import FITS, MODELS
+from ed_core.sources.bundled import FITS, MODELS, WORDS
 from ed_core.types import Prompt
 
 REAL, RANK = "smollm2", 64
 TEXTS, PROMPTS = FITS / "texts.jsonl", FITS / "prompts.jsonl"
 JACOBIAN_PROMPTS = {"ed-demo-8": 120, "ed-demo-16": 120, REAL: 40}
-FITTED = tuple(f"{model}-{kind}" for model in (*MODELS, REAL) for kind in ("affine", "jacobian"))
+FITTED = tuple(f"{model}-{kind}" for model in (*WORDS, REAL) for kind in ("affine", "jacobian"))
 
 
 def prompts(model: str) -> list[Prompt]:

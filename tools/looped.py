@@ -4,7 +4,8 @@
 what is finished is not trained again, and what was stopped goes on. `python -m tools.looped table --out FOLDER` says
 how many problems each model solves, by length, and a loop with other numbers of passes. `python -m tools.looped sets
 --out FOLDER` writes the prompt sets `sums.jsonl` and `chains.jsonl`, a level a length, on which `ed_core study`,
-`claims` and `cards` measure how models use their depth.
+`claims` and `cards` measure how models use their depth. `python -m tools.looped bundled` writes what ships of them: a
+set a task, of trained lengths alone, and the prompts that the pages open on (`prompts_of_characters.jsonl`).
 
 Three kinds, all of width 128: `loop`, 4 blocks run 4 times; `plain16`, as deep; `plain4`, with as many parameters. Two
 tasks, written in characters: sums of 2 to 6 digits, and chains of 1 to 4 fixed permutations of the ten digits, each a
@@ -38,7 +39,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ed_core.models.looped import LoopedConfig, LoopedForCausalLM
+from ed_core.sources.bundled import OF_CHARACTERS, SETS
 
+from .prompts import to_jsonl
 from .train import build_optimizers, schedule
 
 KINDS = {"loop": (4, 4), "plain16": (16, 1), "plain4": (4, 1)}  # blocks, passes
@@ -48,6 +51,8 @@ LENGTH, BATCH = 64, 16
 CLIP = 1.0
 ITEMS = 2000  # tested of each length
 EACH, BEFORE = 4, 4  # of the prompt sets: problems of each form, and the most solved ones before
+SHOWN = {"alone": 0, "after 3": 3}  # bundled prompts of a length: solved problems of the same length before each
+TITLES = {"sums": "Sum of {} digits", "chains": "Chain of {} permutation{s}"}
 LETTERS = "abcdefghijkl"
 CHARACTERS = "\n0123456789+=" + LETTERS + "?"
 END, UNKNOWN = "\n", "?"
@@ -331,10 +336,10 @@ def table(out: Path) -> None:
             )
 
 
-def prompts(task: Task) -> Iterator[dict]:
-    """The task's prompt set: of every length `EACH` problems behind 0, 1, …, `BEFORE` solved ones, which are the forms
-    of a prompt; the i-th of every length belong together."""
-    for length in task.trained + task.longer:
+def prompts(task: Task, lengths: tuple[int, ...] = ()) -> Iterator[dict]:
+    """The task's prompt set: of every length (or of these) `EACH` problems behind 0, 1, …, `BEFORE` solved ones, which
+    are the forms of a prompt; the i-th of every length belong together."""
+    for length in lengths or task.trained + task.longer:
         tested = task.tested(length)
         for i in range(EACH * (BEFORE + 1)):
             rng, before = random.Random(f"set {task.name} {length} {i}"), i % (BEFORE + 1)
@@ -345,10 +350,37 @@ def prompts(task: Task) -> Iterator[dict]:
             yield named | {"text": text + question, "answer": task.answer(question)}
 
 
+def examples() -> Iterator[dict]:
+    """The bundled prompts in characters, easiest first within each task."""
+    for task in TASKS:
+        for length in task.trained:
+            asked = task.tested(length)
+            for i, (form, n) in enumerate(SHOWN.items()):
+                rng = random.Random(f"example {task.name} {length} {form}")
+                shown = [task.draw(rng, length) for _ in range(n)]
+                title = TITLES[task.name].format(length, s="s" * (length > 1))
+                yield {
+                    "id": f"{task.name}-{length}-{form.replace(' ', '-')}",
+                    "task": task.name,
+                    "difficulty": length,
+                    "title": title + f" ({form})" * (n > 0),
+                    "text": END + "".join(question + task.answer(question) + END for question in shown) + asked[i],
+                    "answer": task.answer(asked[i]),
+                    "known": True,
+                }
+
+
+def bundled() -> None:
+    """Write what ships of the prompts."""
+    for task in TASKS:
+        (SETS / f"{task.name}.jsonl").write_text(to_jsonl(prompts(task, task.trained)), encoding="utf-8")
+    OF_CHARACTERS.write_text(to_jsonl(examples()), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("train", "table", "sets"))
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("what", choices=("train", "table", "sets", "bundled"))
+    parser.add_argument("--out", type=Path, help="the folder of the runs, or of the sets")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--losses", nargs="+", default=list(LOSSES), choices=LOSSES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
@@ -356,13 +388,16 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=2e-3)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.what == "bundled":
+        return bundled()
+    if options.out is None:
+        parser.error(f"{options.what} needs --out FOLDER")
     if options.what == "table":
         return table(options.out)
     if options.what == "sets":
         options.out.mkdir(parents=True, exist_ok=True)
         for task in TASKS:
-            lines = [json.dumps(prompt) for prompt in prompts(task)]
-            (options.out / f"{task.name}.jsonl").write_text("\n".join(lines) + "\n")
+            (options.out / f"{task.name}.jsonl").write_text(to_jsonl(prompts(task)), encoding="utf-8")
         return None
     for seed, loss, kind in product(options.seeds, options.losses, options.kinds):
         run = Run(kind, loss, seed, options.steps, options.rate, options.out)

@@ -5,6 +5,7 @@ A prompt is written in the usual form (`tools.forms`) and stops right before the
 
 import json
 import random
+from collections.abc import Iterable
 from string import ascii_lowercase
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -115,7 +116,7 @@ def _prompt(task: Task, difficulty: int, label: str, worked: bool, tokenizer: Pr
     }
 
 
-def to_jsonl(prompts: list[dict]) -> str:
+def to_jsonl(prompts: Iterable[dict]) -> str:
     """One JSON object a line."""
     return "".join(json.dumps(prompt, ensure_ascii=False) + "\n" for prompt in prompts)
 

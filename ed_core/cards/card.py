@@ -23,7 +23,7 @@ PROMPTS, OTHERS = 50, ("bf16", "int8")  # what a card is of unless something els
 
 
 class Model(Record):
-    """What the model is."""
+    """What the model is. `layers` counts through all passes."""
 
     name: str
     family: str
@@ -39,6 +39,7 @@ class Model(Record):
     content: str
     revision: str
     adapter: str
+    passes: int = 1
 
 
 class Identities(Record):

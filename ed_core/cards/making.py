@@ -124,13 +124,15 @@ def make(
     entry = asked.claims.entry(asked.most, len(whole.levels))
     used = sets.load(entry, Path(), asked.model).examples
     parts = _Beside(asked, out, spec, entry, tell, engine)
-    measured = Measured(out / CLAIMS, entry.name, asked.seed, parts.lenses(), *parts.precisions(), spec.precision)
+    about = _model(spec)
+    read = (parts.lenses(), *parts.precisions(), spec.precision)
+    measured = Measured(out / CLAIMS, entry.name, asked.seed, *read, about.passes)
     model = parts.opened.get(spec)
     told = Card(
         about=checkpoint.digest(found.about, asked.others, asked.most),
         made=time.strftime("%Y-%m-%d", time.gmtime()),
         engine=ENGINE_VERSION,
-        model=_model(spec),
+        model=about,
         identities=_identities(model),
         set=_set(entry.name, used),
         claims=tuple(one.without("curves") for one in found.findings),
@@ -237,6 +239,7 @@ def _model(spec: ModelSpec) -> card.Model:
         name=spec.name,
         family=size.family,
         layers=size.n_layers,
+        passes=size.passes,
         width=size.d_model,
         mlp=size.d_mlp,
         heads=size.n_heads,

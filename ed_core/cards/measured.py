@@ -82,7 +82,8 @@ def opened(folder: Folder, label: str, name: str, probe: str, seed: int) -> Read
 @dataclass(frozen=True)
 class Measured:
     """The parts of a card. `claims`: the folder of its claims; `set`: the prompt set's name; `lenses`: the study under
-    fitted lenses, with these; `others`, `precisions`: the study in other precisions, and which; `own`: the card's."""
+    fitted lenses, with these; `others`, `precisions`: the study in other precisions, and which; `own`: the card's.
+    `passes`: how often the model's layers run."""
 
     claims: Path
     set: str
@@ -91,6 +92,7 @@ class Measured:
     others: Folder | None
     precisions: tuple[str, ...]
     own: str
+    passes: int = 1
 
     def told(self) -> dict[str, Any]:
         """The fields of the card that are read off the parts, but for its sinks."""
@@ -228,9 +230,10 @@ class Measured:
 
     def _cuts(self) -> tuple[Cut, ...]:
         """The cheapest stretch of each length that was measured, by divergence from the whole model, and what it costs;
-        chosen and judged on the same prompts. Beside it what the angular distance would have chosen."""
+        chosen and judged on the same prompts. Beside it what the angular distance would have chosen. Of a looped model
+        single layers alone: a stretch as long as a pass leaves the same layers wherever it lies."""
         found = []
-        for name in ("one", "stretch"):
+        for name in ("one", "stretch")[: 1 if self.passes > 1 else 2]:
             read = self._part(name, MODEL)
             divergence, kept, angle = (read.mean(of) for of in ("kl", "top1_kept", "angular_distance"))
             added, n = read.added, self._n_layers - len(divergence.value) + 1

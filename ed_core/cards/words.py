@@ -78,8 +78,9 @@ def facts(told: Card) -> str:
     m = told.model
     shared = f", {m.key_value_heads} for keys and values" if m.key_value_heads != m.heads else ""
     tied = "tied" if m.tied else "untied"
+    looped = f" ({m.layers // m.passes} in {m.passes} passes)" if m.passes > 1 else ""
     return (
-        f"{m.family}, {m.layers} layers of width {m.width:,}, {m.heads} heads{shared}, "
+        f"{m.family}, {m.layers} layers{looped} of width {m.width:,}, {m.heads} heads{shared}, "
         f"{m.vocabulary:,} tokens ({tied} head), {parameters(m.parameters)} parameters, computed in "
         f"{m.precision}"
     )

@@ -138,7 +138,7 @@ class Claim:
     checked here, and where that differs from the paper; `parts`: what has to be measured (`running.PARTS`).
     `answers`, `levels`: prompts need known answers, levels of difficulty; `worked`: the set needs a counterpart whose
     answers are worked out; `models`: how many models it takes. `control`: whether it is measured on the untrained twin
-    too."""
+    too. `stretches`: it compares stretches of layers that are left out."""
 
     id: str
     title: str
@@ -155,11 +155,18 @@ class Claim:
     worked: bool = False
     models: int = 1
     control: bool = True
+    stretches: bool = False
 
     def check(self, evidence: Evidence) -> None:
         """`ClaimRefused` where this evidence cannot say: why."""
         if evidence.n_layers < SHALLOWEST:
             raise ClaimRefused(f"The model has {evidence.n_layers} layers; this claim needs {SHALLOWEST} at least.")
+        if self.stretches and evidence.passes > 1:
+            raise ClaimRefused(
+                f"The model runs the same {evidence.n_layers // evidence.passes} layers {evidence.passes} times, so a "
+                "stretch as long as a pass leaves the same layers wherever it lies; see how it does with fewer passes "
+                "(loops)."
+            )
         if self.models > len(evidence.models):
             raise ClaimRefused(
                 f"It compares models of one family, {self.models} at least, and has {len(evidence.models)}; name more "

@@ -50,7 +50,7 @@ class Evidence:
     """What was measured of one model on one prompt set. `troubles`: why a part is not there; `models`: the model and
     those of its family beside it; `points`: their depths, with resamples over prompts that all share. `twins`: the
     contributions of untrained twins. `answers`: every prompt has a known answer; `answered`: enough of them have one.
-    `worked`: whether the set has a worked-out counterpart."""
+    `worked`: whether the set has a worked-out counterpart. `passes`: how often the layers run."""
 
     n_layers: int
     parts: Mapping[str, Part]
@@ -63,6 +63,7 @@ class Evidence:
     twins: tuple[Part, ...] = ()
     worked: bool = False
     answered: bool = False
+    passes: int = 1
 
 
 def part_of(folder: Folder, label: str, name: str, probe: str) -> Part:

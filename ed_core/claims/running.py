@@ -21,7 +21,7 @@ from ..fits import checkpoint
 from ..probes import find as find_probe
 from ..service.resolve import resolve
 from ..sources.bundled import SETS
-from ..sources.specs import config_of, n_layers
+from ..sources.specs import config_of, n_layers, n_passes
 from ..statistics import FEWEST, FEWEST_FORMS, units
 from ..studies import plan as planning
 from ..studies import running, sets
@@ -186,6 +186,7 @@ def run(
         seed=asked.seed,
         worked=bool(asked.counterpart),
         answered=sum(bool(p.answer) for p in prompts) >= FEWEST,
+        passes=n_passes(spec) or 1,
     )
     refused = {claim.id: why for claim in claims if (why := _why_not(claim, bare))}
     needed = {part for claim in claims if claim.id not in refused for part in claim.parts} | set(more)

@@ -223,4 +223,5 @@ DEEP_SKIPS_LATE = Claim(
     ),
     ("stretch",),
     stretches,
+    stretches=True,
 )

@@ -111,11 +111,12 @@ def models(args: argparse.Namespace) -> None:
             print(f"{group}{' (gated: needs a token in HF_TOKEN)' if entry.gated else ''}:")
         size = size_of(entry.id)
         tied, mlp = "tied" if size.tied else "untied", f"MLP {size.d_mlp}"
+        passes = f"  in {size.passes} passes" if size.passes > 1 else ""
         published = f"  published: {', '.join(entry.published)}" if entry.published else ""
         print(
             f"  {entry.id:<44} {count(size.parameters):>7}  {size.n_layers:>2} x {size.d_model:<5} "
             f"{size.n_heads}/{size.n_kv_heads} heads of "
-            f"{size.head_dim:<4} {mlp:<10} V {size.d_vocab} {tied}{published}"
+            f"{size.head_dim:<4} {mlp:<10} V {size.d_vocab} {tied}{passes}{published}"
         )
     print("families: " + ", ".join(supported()))
     print(

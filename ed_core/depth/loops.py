@@ -47,6 +47,13 @@ def by_passes(aggregates: Mapping[str, np.ndarray], name: str) -> list[LoopDepth
     return [loop_depth(name, rows[times, : times + 1]) for times in range(1, len(rows))]
 
 
+def of_some_passes(values: ArrayLike) -> np.ndarray:
+    """The same over numbers of passes, NaN at none: there the embedding alone is read, far off all others."""
+    found = np.array(values, np.float64)
+    found[0] = np.nan
+    return found
+
+
 def change_by_pass(aggregates: Mapping[str, np.ndarray]) -> np.ndarray:
     """`[pass]`: `fixed_point`, the change of the stream against the pass before, mean over a pass's layers; NaN for the
     first pass."""

@@ -65,13 +65,17 @@ def pair_ruler(
     return canvas.figure()
 
 
-def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 300) -> go.Figure:
+def pair_curves(
+    pair: side_by_side.Pair, names: tuple[str, str], height: int = 300, by_number: bool = False
+) -> go.Figure:
     """A (solid, circles) and B (dashed, diamonds) on one axis: layers where both models have as many, with B - A in
-    bars below; else relative depth, without bars, because no layer of one is a layer of the other."""
+    bars below; else relative depth, or layers `by_number`, without bars, because no layer of one is a layer of the
+    other."""
+    relative = pair.relative and not by_number
     n, unit, curve = max(len(pair.a), len(pair.b)), pair.curve.unit, pair.curve
     canvas = Canvas(height, MARGIN, uirevision="pair")
     for side, values in enumerate((pair.a, pair.b)):
-        x = side_by_side.relative_depth(len(values), pair.n_layers[side]) if pair.relative else np.arange(len(values))
+        x = side_by_side.relative_depth(len(values), pair.n_layers[side]) if relative else np.arange(len(values))
         place = [f"{curve.x} {i}" + (f" of {pair.n_layers[side]}" if pair.relative else "") for i in range(len(values))]
         colour = colours.SIDES[side]
         look = dict(
@@ -102,7 +106,7 @@ def pair_curves(pair: side_by_side.Pair, names: tuple[str, str], height: int = 3
         legend=dict(
             orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), bgcolor=colours.CLEAR
         ),
-        xaxis={**PLAIN, **(ends if pair.relative else layers)},
+        xaxis={**PLAIN, **(ends if relative else layers)},
         yaxis={
             **PLAIN,
             "title": axis_title(unit),

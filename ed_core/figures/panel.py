@@ -190,8 +190,21 @@ def token_panel(
     add_strip(canvas, strip, row, HEATMAP)
     label_tokens(canvas, view, result.tokens)
     mark_tokens(canvas, view, n_tokens)
+    mark_passes(canvas, result)
     canvas.draw_depths(view.depth_lines, row_px)
     return canvas.figure()
+
+
+def mark_passes(canvas: Canvas, result: ProbeResult, upright: bool = False) -> None:
+    """Where a pass of a looped model ends and the next begins: lines between rows, if `upright` between columns,
+    too."""
+    passes = int(result.provenance.get("passes", 1))
+    for end in range(1, passes):
+        at = end * result.n_layers / passes - 0.5
+        for colour, thickness in ((colours.LIGHT_EDGE, 2), (colours.DARK_EDGE, 0.7)):
+            canvas.line(colour, thickness, xref="x domain", yref="y", x0=0, x1=1, y0=at, y1=at)
+            if upright:
+                canvas.line(colour, thickness, xref="x", yref="y domain", x0=at, x1=at, y0=0, y1=1)
 
 
 def frame(view: View, n_layers: int, row: str, above: int = 0) -> Canvas:

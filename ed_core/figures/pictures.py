@@ -76,7 +76,13 @@ def pictures(result: ProbeResult, look: Look = Look()) -> Iterator[Picture]:
 
 
 def caption(picture: Picture, result: ProbeResult, look: Look) -> str:
-    """What is seen, with what the reader chose."""
+    """What is seen, with what the reader chose; of a looped model also what parts its passes."""
+    over_layers = isinstance(picture, NormMap | CosineMap | LensMap | SkipMap | TokenMap)
+    passes = int(result.provenance.get("passes", 1)) if over_layers else 1
+    return _caption(picture, result, look) + f" · lines across: where a pass ends, of {passes}" * (passes > 1)
+
+
+def _caption(picture: Picture, result: ProbeResult, look: Look) -> str:
     if (said := SAID.get(type(picture))) is not None:
         return said(result).text
     if picture.measures[0].startswith("{branch}"):

@@ -40,6 +40,7 @@ def depth_ruler(
     published: Sequence[tuple[str, str, float, str]] = (),
     ghost: Mapping[str, MeanDepth] = {},
     height: int = 110,
+    passes: int = 1,
 ) -> go.Figure:
     """A row above the bar of layers for each of: the depth from which the answer is the best guess for good (of several
     tokens the last of them), the mean depths, and the cosine's turn where there is one, as filled marks, the latter
@@ -49,10 +50,12 @@ def depth_ruler(
     The bar is painted with the mean `cosine` that rule and turn read, `[layer]`, and plain without it. A depth lies
     between layers: depth d at the left edge of layer d, `d - 0.5`; a papers' mark on its layer. Grey bands: the range
     of the twins' mean depths. Rings: the mean depths of the prompt before (`ghost`), where their ratio falls here.
-    Another model's published figure stands at `ratio * L - 1`."""
+    Another model's published figure stands at `ratio * L - 1`. `passes`: of a looped model, which lines part."""
     canvas = Canvas(height, (LEFT, 8, 2, 22), uirevision="ruler", width_px=1100)
     rows = Rows(canvas, n_layers)
     rows.bar(cosine, bound(cosine))
+    for end in range(1, passes):
+        rows.part(end * n_layers // passes)
     _published(canvas, published, n_layers)
     for name in ROWS:
         rows.name(name)
@@ -121,6 +124,14 @@ class Rows:
             self.canvas.line(colours.FAINT, 1, x0=self.depth(i), x1=self.depth(i), y0=low, y1=high)
         for y in (low, high):
             self.canvas.line(colours.FAINT, 1, x0=self.depth(0), x1=self.depth(self.n_layers), y0=y, y1=y)
+
+    def part(self, depth: int) -> None:
+        """A line through all rows, where a pass of a looped model ends."""
+        at, (low, high) = (
+            self.depth(depth),
+            sorted((self.centre - self.sign * HALF, self.row(ANSWER) + self.sign * 0.5)),
+        )
+        self.canvas.line(colours.GREY, 1, x0=at, x1=at, y0=low, y1=high, layer="below")
 
     def write(self, text: str, y: float, colour: str | None = None) -> None:
         """Text left of the rows."""

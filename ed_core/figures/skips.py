@@ -26,6 +26,7 @@ from .panel import (
     beyond,
     frame,
     label_tokens,
+    mark_passes,
 )
 from .text import number
 
@@ -56,6 +57,7 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
     canvas.layout["xaxis"] = dict(
         PLAIN, range=[-0.5, n_layers - 0.5], title=axis_title("affected layer", 9), domain=domain, **ticks
     )
+    mark_passes(canvas, result, upright=True)
     canvas.draw_depths(view.depth_lines, row_px)
     return canvas.figure()
 

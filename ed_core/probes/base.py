@@ -190,7 +190,7 @@ class Probe:
         """The request for one prompt on one model. `NotAllowed` where a parameter names a file that may not be read."""
         permits.files(self)
         chosen = tuple((f.name, getattr(self, f.name)) for f in fields(self) if not f.metadata["view_only"])
-        files = tuple((f.name, self.content_hash(f.name)) for f in fields(self) if f.metadata["file"])
+        files = tuple((f.name, self.content_hash(f.name, model)) for f in fields(self) if f.metadata["file"])
         return Request((model,), (prompt,), self.name, chosen, self.version, files)
 
     def paths(self, parameter: str) -> list[str]:
@@ -198,8 +198,8 @@ class Probe:
         value = getattr(self, parameter)
         return [] if value == type(self).__dataclass_fields__[parameter].default else [str(value)]
 
-    def content_hash(self, parameter: str) -> str:
-        """SHA-256 of what a `file` parameter names."""
+    def content_hash(self, parameter: str, model: ModelSpec) -> str:
+        """SHA-256 of what a `file` parameter names; of what is bundled, which may be another for this model."""
         raise NotImplementedError
 
 

@@ -266,7 +266,7 @@ class Lenses(Probe):
     def paths(self, parameter: str) -> list[str]:
         return [name for name in self._named() if not is_name(name)]
 
-    def content_hash(self, parameter: str) -> str:
+    def content_hash(self, parameter: str, model: ModelSpec) -> str:
         """Of all the files together, whatever their order: kinds tell them apart."""
         return hashlib.sha256("".join(sorted(fit.content for fit in self.fits())).encode()).hexdigest()
 

@@ -21,12 +21,12 @@ def _per_token(name: str, dim: str, unit: str, meaning: str, high: float | None 
     return MeasureSpec(name, (dim, "pos"), unit, meaning, 0.0, high, "token_mean")
 
 
-def _changed(name: str, dims: tuple[str, ...], what: str) -> tuple[MeasureSpec, MeasureSpec]:
+def _changed(name: str, dim: str, what: str) -> tuple[MeasureSpec, MeasureSpec]:
     """Divergence and kept best tokens of a changed model, means over the prompt's tokens."""
     return (
-        MeasureSpec(f"{name}_kl", dims, "nats", f"divergence from the whole model: {what}", 0.0, None, "token_mean"),
+        MeasureSpec(f"{name}_kl", (dim,), "nats", f"divergence from the whole model: {what}", 0.0, None, "token_mean"),
         MeasureSpec(
-            f"{name}_top1_kept", dims, "share", f"best tokens that stay the best: {what}", 0.0, 1.0, "token_mean"
+            f"{name}_top1_kept", (dim,), "share", f"best tokens that stay the best: {what}", 0.0, 1.0, "token_mean"
         ),
     )
 
@@ -41,16 +41,17 @@ class Loops(Probe):
     length, and its angle to the one before (arXiv 2509.23314). **between** is how much what stands between two passes
     (a norm, the embedding added once more) changes the stream; it belongs to no layer.
 
-    The model is then changed: a pass left out, a layer left out in every pass, two passes exchanged; and run with 0 to
-    2R passes instead of R. Stopped after r passes, final norm and head read what there is: the readout of pass r, which
-    is the logit lens, and the coda lens too, because behind the last pass these models have nothing else. Where a model
-    has an **exit gate**, its cumulative distribution over passes is shown; the model's own output here is always that
-    of the last pass."""
+    The model is then changed: a layer left out in every pass; and 0 to 2R passes instead of R. All passes are the same
+    layers, so leaving out any one of them is R - 1 passes, and exchanging two changes nothing. Stopped after r passes,
+    final norm and head read what there is: the readout of pass r, which is the logit lens, and the coda lens too,
+    because behind the last pass these models have nothing else. Where a model has an **exit gate**, its cumulative
+    distribution over passes is shown; the model's own output here is always that of the last pass."""
 
     k: int = parameter(5, "best tokens compared", low=1, high=50)
 
     name: ClassVar[str] = "loops"
     title: ClassVar[str] = "Loops"
+    version: ClassVar[int] = 2
     needs_passes: ClassVar[bool] = True
     min_tokens: ClassVar[int] = 2
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
@@ -71,10 +72,8 @@ class Loops(Probe):
             "ratio",
             "change of the stream by what stands before a pass, against the stream that left the pass before",
         ),
-        *_changed("pass_skip", ("pass",), "without one pass"),
-        *_changed("block_skip", ("block",), "without one layer in every pass"),
-        *_changed("pass_swap", ("pass", "other_pass"), "two passes exchanged"),
-        *_changed("times", ("times",), "with 0, 1, …, 2R passes"),
+        *_changed("block_skip", "block", "without one layer in every pass"),
+        *_changed("times", "times", "with 0, 1, …, 2R passes"),
         MeasureSpec(
             "times_loss",
             ("times",),
@@ -124,8 +123,8 @@ class Loops(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        """As of a model of `PASSES` passes: every pass and every layer left out, pairs exchanged, R more passes."""
-        variants = PASSES + n_layers / PASSES + PASSES * (PASSES - 1) / 2
+        """As of a model of `PASSES` passes: every layer left out, R more passes."""
+        variants = n_layers / PASSES
         readouts = TESTED * PASSES + 1
         return n_layers * (1 + variants + 1), n_tokens * (variants + readouts)
 

@@ -13,7 +13,7 @@ import numpy as np
 from .. import bounds, outside
 from ..errors import PromptError
 from ..prompts import read_jsonl
-from ..types import MeasureSpec, ProbeResult, Prompt, canonical_json
+from ..types import MeasureSpec, ModelSpec, ProbeResult, Prompt, canonical_json
 from .base import Probe, parameter
 from .description import ANSWER_TOKENS, Curve, Picture, Score, Shape, TokenMap
 from .scores import depth_score
@@ -138,19 +138,21 @@ class ResidualErasure(Probe):
             return ()
         return (result.answer_start - 1,)
 
-    def background_prompts(self) -> list[Prompt]:
-        """The background: the first bundled prompt of every task and difficulty, or the file's."""
+    def background_prompts(self, model: ModelSpec) -> list[Prompt]:
+        """The background: the first bundled prompt of every task and difficulty, in words or in characters as the model
+        reads them, or the file's."""
         if self.background != "bundled":
             return read_jsonl(self.background)
         from ..sources.bundled import load_prompts
 
-        first = {(p["task"], p["difficulty"]): p for p in reversed(load_prompts()) if p["known"]}
+        first = {(p["task"], p["difficulty"]): p for p in reversed(load_prompts(model.source)) if p["known"]}
         return [Prompt(p["text"], p["answer"]) for p in first.values()]
 
-    def content_hash(self, parameter: str) -> str:
+    def content_hash(self, parameter: str, model: ModelSpec) -> str:
         if self.background != "bundled" and Path(self.background).is_file():
             return hashlib.sha256(outside.content(self.background, bounds.PROMPTS)).hexdigest()
-        return hashlib.sha256(canonical_json([p.identity() for p in self.background_prompts()]).encode()).hexdigest()
+        found = [p.identity() for p in self.background_prompts(model)]
+        return hashlib.sha256(canonical_json(found).encode()).hexdigest()
 
     def check(self, n_tokens: int, answer_start: int | None) -> None:
         super().check(n_tokens, answer_start)
@@ -163,4 +165,4 @@ class ResidualErasure(Probe):
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.erasure import erasure_sweep
 
-        erasure_sweep(model, encoding, record, self.background_prompts(), self.target == "future")
+        erasure_sweep(model, encoding, record, self.background_prompts(model.spec), self.target == "future")

@@ -370,7 +370,7 @@ def _audit(spec: AuditRun, statuses: Statuses) -> int:
 
     if wrong := [name for name in spec.precisions if name not in ("auto", *PRECISIONS)]:
         raise ParameterError(f"--precisions has {wrong[0]!r}; expected two or more of {', '.join(PRECISIONS)}.")
-    bundled = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()[::4]]
+    bundled = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts(spec.model)[::4]]
     prompts = read_jsonl(spec.prompts) if spec.prompts else bundled
     device = device_of(spec.device)
     opened.fetch(spec.model)

@@ -125,7 +125,7 @@ def run(
     prompt, encoding = request.prompts[0], None
     try:
         probe = find(request.probe).make(dict(request.parameters))
-        if any(probe.content_hash(name) != content for name, content in request.files):
+        if any(probe.content_hash(name, request.models[0]) != content for name, content in request.files):
             raise ParameterError(
                 f"A file that {request.probe} was asked to use has changed since; ask again to use it as it is now."
             )
@@ -194,6 +194,7 @@ def certificate(model: LanguageModel, request: Request, started: float, away: fl
         "read": model.architecture.modules_read(),
         "parallel": model.parallel,
         "n_layers": model.n_layers,
+        **({"passes": model.n_passes} if model.n_passes > 1 else {}),
         "d_model": model.d_model,
         "d_vocab": model.d_vocab,
         "block_order": model.block_order,

@@ -1,5 +1,5 @@
-"""What ships with the product: two small language models, prompts they know the answers to, results and case studies
-made of them."""
+"""What ships with the product: four small language models, prompts they know the answers to, results and case studies
+made of them. Two models read words, two read characters: a looped one and a plain one with as many parameters."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parents[1] / "demo"
-MODELS: dict[str, Path] = {name: FOLDER / "models" / name for name in ("ed-demo-16", "ed-demo-8")}
-# the prompts whose results are shipped, what the first page shows: for the bundled models, and for a real one
-EXAMPLE, ENGLISH_EXAMPLE = "sum-mod10-5-a", "english-b"
+WORDS, CHARACTERS = ("ed-demo-16", "ed-demo-8"), ("ed-loop-4x4", "ed-plain-4")  # by what their tokenizers read
+MODELS: dict[str, Path] = {name: FOLDER / "models" / name for name in (*WORDS, *CHARACTERS)}
+# the prompts whose results are shipped, what the first page shows: for models that read words, for those that read
+# characters, and for a real one
+EXAMPLE, CHARACTERS_EXAMPLE, ENGLISH_EXAMPLE = "sum-mod10-5-a", "chains-4-alone", "english-b"
 # one of each other kind for a real model: of these, what Home shows is shipped
 KINDS = {"question": "english-d", "two_hops": "english-a", "arithmetic": "english-c", "plain_text": "english-i"}
 PROMPTS: Path = FOLDER / "prompts.jsonl"
+OF_CHARACTERS: Path = FOLDER / "prompts_of_characters.jsonl"
 RESULTS: Path = FOLDER / "examples"  # one file per run id
 CASES: Path = FOLDER / "cases"  # one `.edcase` each
 SETS: Path = FOLDER / "sets"  # prompts of each task by difficulty, and mixed ones: one `.jsonl` each
@@ -30,27 +33,44 @@ def set_names() -> list[str]:
     return sorted(file.stem for file in SETS.glob("*.jsonl"))
 
 
+def reads_characters(model: str) -> bool:
+    """Whether a bundled model, by its name or its folder, reads characters."""
+    return model in CHARACTERS or Path(model) in (MODELS[name] for name in CHARACTERS)
+
+
 def default_set(model: str) -> str:
     """The bundled set that a model is measured on unless another is named: for a bundled model one of what it was
     taught, for any other `MIXED`. `model`: its name or its folder."""
+    if reads_characters(model):
+        return "chains"
     return "sum_mod10" if model in MODELS or Path(model) in MODELS.values() else MIXED
 
 
-def load_prompts() -> list[dict[str, Any]]:
-    """The bundled prompts, in the order of the file."""
-    return [dict(prompt) for prompt in _prompts()]
+def example_of(model: str) -> str:
+    """The id of the bundled prompt that a model's pages open on."""
+    if reads_characters(model):
+        return CHARACTERS_EXAMPLE
+    return EXAMPLE if model in MODELS else ENGLISH_EXAMPLE
+
+
+def load_prompts(model: str = "") -> list[dict[str, Any]]:
+    """The bundled prompts in the order of their file: those for models that read characters where `model` is one, else
+    those in words."""
+    return [dict(prompt) for prompt in _prompts(OF_CHARACTERS if reads_characters(model) else PROMPTS)]
 
 
 @cache
-def _prompts() -> tuple[dict[str, Any], ...]:
-    return tuple(json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines())
+def _prompts(file: Path) -> tuple[dict[str, Any], ...]:
+    return tuple(json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
 
 
-def mixed_prompts(n: int, tasks: Sequence[str] = (), difficulties: Sequence[int] = ()) -> list[dict[str, Any]]:
+def mixed_prompts(
+    n: int, tasks: Sequence[str] = (), difficulties: Sequence[int] = (), model: str = ""
+) -> list[dict[str, Any]]:
     """`n` bundled prompts (or as many as there are) of these tasks and difficulties, spread evenly over both; of all
-    that the bundled models were taught where none is named."""
+    that the bundled models were taught where none is named. `model`: as of `load_prompts`."""
     groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for prompt in load_prompts():
+    for prompt in load_prompts(model):
         if (prompt["task"] in tasks or (not tasks and prompt["known"])) and (
             not difficulties or prompt["difficulty"] in difficulties
         ):

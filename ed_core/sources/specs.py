@@ -170,6 +170,14 @@ def n_layers(spec: ModelSpec) -> int | None:
     return int(layers) if layers.isdigit() else None
 
 
+def layers_in_words(spec: ModelSpec) -> str:
+    """ "16 layers", "4 layers in 4 passes"; "" where there is no config at hand."""
+    layers, passes = n_layers(spec), n_passes(spec) or 1
+    if layers is None:
+        return ""
+    return f"{layers // passes} layers in {passes} passes" if passes > 1 else f"{layers} layers"
+
+
 def n_passes(spec: ModelSpec) -> int | None:
     """How often the model's layers run, 1 but for looped models; None where there is no config at hand."""
     try:

@@ -3,6 +3,7 @@ only the worker runs it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,12 @@ def ids(spec: ModelSpec, text: str) -> list[int] | None:
     if (file := _file(spec)) is None:
         return None
     return list(_tokenizer(str(file), file.stat().st_mtime_ns).encode(text, add_special_tokens=False).ids)
+
+
+def unread(spec: ModelSpec, texts: Sequence[str]) -> int:
+    """How many of these tokens, as of `preview`, stand for what the model's tokenizer has no token for."""
+    unknown = special_roles(spec).get("unk_token")
+    return sum(text == unknown for text in texts)
 
 
 def special(spec: ModelSpec) -> frozenset[str]:

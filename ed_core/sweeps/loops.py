@@ -4,8 +4,7 @@ Every variant is an order of the unrolled layers (`surgery.in_order`), or the tr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import combinations
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,7 +38,6 @@ def loop_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: in
         _exits(model, trace, record)
     record.step(0.1)
     _changed(model, trace, record)
-    record.step(0.6)
     _times(model, trace, encoding, record, k, tested)
 
 
@@ -90,38 +88,22 @@ def _exits(model: LanguageModel, trace: Trace, record: Recorder) -> None:
         record.write("exit", number, 1 - stays)
 
 
-def orders(n: int, n_passes: int) -> dict[str, dict[tuple[int, ...], list[int]]]:
-    """The changed models by name and place: the unrolled layers in the order they run."""
-    passes = range(n_passes)
-
-    def of(chosen: Iterable[int]) -> list[int]:
-        return [r * n + b for r in chosen for b in range(n)]
-
-    swapped: dict[tuple[int, ...], list[int]] = {
-        (i, j): of(j if r == i else i if r == j else r for r in passes) for i, j in combinations(passes, 2)
-    }
-    return {
-        "pass_skip": {(r,): of(other for other in passes if other != r) for r in passes},
-        "block_skip": {(b,): [u for u in range(n * n_passes) if u % n != b] for b in range(n)},
-        "pass_swap": swapped,
-    }
+def without(block: int, n: int, n_passes: int) -> list[int]:
+    """The unrolled layers in their order, but for one layer in every pass."""
+    return [layer for layer in range(n * n_passes) if layer % n != block]
 
 
 def _changed(model: LanguageModel, trace: Trace, record: Recorder) -> None:
-    """Passes left out or exchanged, layers left out in every pass."""
-    n, n_passes = len(model.stack), model.n_passes
-    shapes = {"pass_skip": (n_passes,), "block_skip": (n,), "pass_swap": (n_passes, n_passes)}
-    every = [(name, at, order) for name, of in orders(n, n_passes).items() for at, order in of.items()]
-    for name, shape in shapes.items():
-        record.allocate(f"{name}_kl", shape)
-        record.allocate(f"{name}_top1_kept", shape)
-    for done, (name, at, order) in enumerate(every):
-        end = in_order(model, trace, order, record.check)
+    """Layers left out in every pass."""
+    n = len(model.stack)
+    for name in ("block_skip_kl", "block_skip_top1_kept"):
+        record.allocate(name, (n,))
+    for block in range(n):
+        end = in_order(model, trace, without(block, n, model.n_passes), record.check)
         kl, kept = _beside(model, trace, end, record)
-        for place in {at, at[::-1]}:
-            record.write(f"{name}_kl", place, kl)
-            record.write(f"{name}_top1_kept", place, kept)
-        record.step(0.1 + 0.5 * (done + 1) / len(every))
+        record.write("block_skip_kl", block, kl)
+        record.write("block_skip_top1_kept", block, kept)
+        record.step(0.1 + 0.3 * (block + 1) / n)
 
 
 def _beside(
@@ -181,7 +163,7 @@ def _times(model: LanguageModel, trace: Trace, encoding: Encoding, record: Recor
                 row = against.measure(logits[readout])
                 shared = metrics.overlap(row["ids"], against.best[1])
                 sums[:, times, readout] += torch.stack([row["kl"].double().sum(), shared.double().sum()]).cpu()
-            record.step(0.6 + 0.4 * (done + (times + 1) / len(logits)) / len(chunks))
+            record.step(0.4 + 0.6 * (done + (times + 1) / len(logits)) / len(chunks))
     _write_times(record, sums / n_tokens, whole_sums / n_tokens, losses, ranks, start)
 
 

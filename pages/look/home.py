@@ -318,6 +318,7 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         seen=reached.seen if reached else (),
         twins=reached.twins if reached else Twins(),
         height=HIGH,
+        passes=specs.n_passes(next(iter(batch.requests.values())).models[0]) or 1,
         published=published_marks(value("published", NONE)) if reached and value("published", NONE) != NONE else (),
         ghost=ghost.means if ghost else {},
     )

@@ -38,7 +38,7 @@ def panels(batch: running.Batch) -> None:
         show.empty(Loops.title, "" if batch.running else TEACH, probe_page.MAP_HEIGHT, first=True)
         return probe_page.texts(TEXTS)
     values = aggregate(Loops(), [result.summary])
-    n = len(values["pass_skip_kl"])  # its own passes
+    n = len(values["times_kl"]) // 2  # its own passes
     show.conclusion("loops", loops.sentence(values))
     curves(result, values, n)
     probe_page.texts(TEXTS)
@@ -50,8 +50,8 @@ def curves(result, values, n: int) -> None:
     drawn = (
         ("readout", "Readout after each pass, against the output", "readout_kl", "passes run", "KL",
          values["readout_kl"][n, : n + 1]),
-        ("times", f"Divergence with {more}", "times_kl", "passes run", "KL", values["times_kl"]),
-        ("loss", f"Loss with {more}", "times_loss", "passes run", "loss", values["times_loss"]),
+        ("times", f"Divergence with {more}", "times_kl", "passes run", "KL", loops.of_some_passes(values["times_kl"])),
+        ("loss", f"Loss with {more}", "times_loss", "passes run", "loss", loops.of_some_passes(values["times_loss"])),
         ("block-skip", "Without one layer in every pass: divergence", "block_skip_kl", "layer left out", "KL",
          values["block_skip_kl"]),
         ("fixed", "Change of the stream against the pass before (0: a fixed point)", "fixed_point", "pass, from 0",

@@ -158,7 +158,7 @@ def naive_erasures(model: LanguageModel, ids: Tensor) -> dict[str, Tensor]:
     hf, n_tokens = model.hf, ids.shape[1]
     places = [*hf.model.layers, hf.model.norm]
     total, count = torch.zeros(len(places), hf.config.hidden_size, dtype=torch.float64), 0
-    for other in ResidualErasure().background_prompts():
+    for other in ResidualErasure().background_prompts(model.spec):
         tokens = model.tensor(model.encode(other))
         with ExitStack() as hooks:
             for depth, place in enumerate(places):

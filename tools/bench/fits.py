@@ -18,7 +18,7 @@ from ed_core.fits.streams import Streams, split
 from ed_core.models.opening import open_model
 from ed_core.prompts import read_jsonl
 from ed_core.service.resolve import resolve
-from ed_core.sources.bundled import MODELS, SETS
+from ed_core.sources.bundled import SETS, WORDS
 from ed_core.sweeps.budget import Budget
 
 from . import Row
@@ -88,7 +88,7 @@ def _plain(model, ids: tuple[int, ...], rows: int) -> None:
 def _trained() -> Row:
     """Between the bundled models, one linear layer per source tap by AdamW on the squared error, as arXiv 2505.13898
     does, for as many CPU seconds as solving for all maps takes, reading the streams included on either side."""
-    a, b = (open_model(resolve(name)) for name in MODELS)
+    a, b = (open_model(resolve(name)) for name in WORDS)
     prompts = [one for file in sorted(SETS.glob("*.jsonl")) for one in read_jsonl(file)][::6]
     begin = time.process_time()
     solved = maps.fit(a, b, prompts)
