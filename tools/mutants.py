@@ -242,13 +242,21 @@ def read(copy: Path, told: Path) -> Reached:
             failed.add(name)
     data = CoverageData(str(copy / ".coverage"))
     data.read()
-    tests: dict[str, dict[int, frozenset[str]]] = {}
-    for file in data.measured_files():
-        lines = {
-            line: frozenset(name for context in contexts if (name := context.partition("|")[0]) in seconds) - failed
-            for line, contexts in data.contexts_by_lineno(file).items()
+    beside: dict[str, set[str]] = defaultdict(set)
+    for name in seconds.keys() - failed:
+        beside[name.partition("::")[0]].add(name)
+
+    def of(context: str) -> set[str]:
+        """What is reached while a test is set up serves all tests of its file: a fixture is made once."""
+        name, _, phase = context.partition("|")
+        return beside[name.partition("::")[0]] if phase == "setup" else {name} & beside[name.partition("::")[0]]
+
+    tests = {
+        Path(file).relative_to(copy).as_posix(): {
+            line: frozenset().union(*map(of, contexts)) for line, contexts in data.contexts_by_lineno(file).items()
         }
-        tests[Path(file).relative_to(copy).as_posix()] = lines
+        for file in data.measured_files()
+    }
     return Reached(tests, seconds)
 
 
@@ -264,7 +272,8 @@ def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> 
         process.join()
     lines = (scratch / "said").read_text(encoding="utf-8", errors="replace").splitlines()
     shutil.rmtree(scratch, ignore_errors=True)
-    failed = [line.split(" ")[1] for line in lines if line.startswith(("FAILED ", "ERROR ")) and "::" in line]
+    told = [line.partition(" ")[2] for line in lines if line.startswith(("FAILED ", "ERROR ")) and "::" in line]
+    failed = [one.partition(" - ")[0] for one in told]
     return None if hangs else process.exitcode, failed or lines[-1:]
 
 
