@@ -482,6 +482,8 @@ def test_the_ruler_leads_with_what_has_no_threshold_and_shows_the_papers_rules_l
     assert traces["kl before"].x == (7.5,)  # ratio 4 / 8 of 16 layers
     assert [s.name for s in fig.layout.shapes if (s.name or "").endswith("band")] == ["kl band"]
     assert len(traces["published"].x) == 18
+    sides = [(s.y0, s.y1) for s in fig.layout.shapes if s.type == "line" and s.x0 == s.x1 and s.y1 < 1]
+    assert sides == [(-0.4, 0.4)] * 17, "each block from the bar's lower to its upper edge"
     waiting = figures.depth_ruler({}, 1)
     json.loads(waiting.to_json())
     assert {t.name for t in waiting.data} == {"blocks", "published"}, "no marks before there is a verdict"
