@@ -19,7 +19,7 @@ from typing import Any
 from .. import bounds, disk, outside, settings
 from ..errors import EffectiveDepthError, StoreError
 from ..files import parse
-from ..memory import ROOM, free_memory, gigabytes
+from ..memory import ROOM, free_memory, gigabytes, probe_bytes
 from ..probes import PROBES, Probe, find
 from ..probes.description import Shape
 from ..sources import hub, sizes, tokens
@@ -156,7 +156,7 @@ def _need(probe: Probe, size: Size, precision: str, n_tokens: int, kind: str, ra
     passes, unembedded = probe.work(L, T)
     unit = BYTES[compute_name(precision)]
     stream, width = T * d * unit, size.n_heads * size.head_dim
-    most_tokens, half = budget.TOKENS_PER_CALL.get(kind, 16384), budget.BYTES.get(kind, 4 << 30) // 2  # see `Budget`
+    most_tokens, half = budget.TOKENS_PER_CALL.get(kind, 16384), probe_bytes(kind) // 2  # see `Budget`
     per_call = max(T, min(most_tokens, int(passes) * T))
     inside = per_call * (2 * d + 2 * width + 3 * size.d_mlp) * unit
     unpacked = 0 if precision in BYTES else unit * max(outputs * inputs for outputs, inputs, _ in size.maps)

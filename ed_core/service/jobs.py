@@ -26,7 +26,7 @@ from . import admission
 from .estimate import Pace
 from .job import Job
 from .turns import Ask, Place, Turns, credit
-from .worker import COMPUTING, receive, send
+from .worker import COMPUTING, DEVICE_LOST, receive, send
 
 ABANDONED_SECONDS = 20.0
 TICK_SECONDS = 0.5  # between two looks at the queue
@@ -394,7 +394,8 @@ class Jobs:
     def _why_it_ended(job: Job, code: int) -> tuple[str, EffectiveDepthError]:
         if job.cancelling:
             return "cancelled", Cancelled("The computation was cancelled.")
-        cause = "killed, most likely for want of memory" if code == -9 else f"exit code {code}"
+        causes = {-9: "killed, most likely for want of memory", DEVICE_LOST: "its device failed under another job"}
+        cause = causes.get(code, f"exit code {code}")
         return "failed", WorkerDied(
             f"The worker process ended while computing {job.request.probe} ({cause}); a new one is starting. "
             "Other jobs go on; if this happens again, use a shorter prompt or a smaller model."

@@ -4,6 +4,7 @@ Torch-free."""
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from .jobs import Jobs
 from .turns import Place
 
 GPUS = Path("/proc/driver/nvidia/gpus")
+AMD = Path("/dev/kfd")
 
 
 class Pool:
@@ -100,6 +102,11 @@ def share(i: int, n: int) -> dict[str, str]:
     if found := gpus():
         mine["CUDA_VISIBLE_DEVICES"] = ",".join(found[i::n] or [found[i % len(found)]])
     return mine
+
+
+def may_have_one() -> bool:
+    """Whether torch might find a GPU here; looked for without it."""
+    return bool(gpus()) or sys.platform == "darwin" or AMD.exists()
 
 
 def gpus() -> list[str]:

@@ -32,6 +32,7 @@ LENGTHS = struct.Struct(">IQ")
 NICE = 1
 COMPUTING = "computing"  # the stage once the model is open
 ANSWER_SECONDS = 0.25  # for which a job that gave way waits until the queue says who is next; then it goes on
+DEVICE_LOST = 75  # the exit code of a worker whose device failed
 Stream = BufferedIOBase | IO[bytes]
 _sending = threading.Lock()  # the worker's listener answers a ping while a result is being sent
 
@@ -99,6 +100,12 @@ def opened_ahead(header: dict[str, Any], models: Models, out: Stream) -> None:
     send(out, {"type": "opened", **took, "models": [len(models), models.bytes]})
 
 
+def _end(out: Stream) -> None:
+    """End this process: its device answers nothing any more, and a new one can use it again."""
+    out.flush()
+    os._exit(DEVICE_LOST)
+
+
 def serve(
     header: dict[str, Any],
     models: Models,
@@ -111,7 +118,8 @@ def serve(
     inside another, and no third inside it."""
     from dataclasses import replace
 
-    from ..errors import Cancelled, EffectiveDepthError, OutOfMemory, StoreError, TooLarge
+    from ..errors import Cancelled, DeviceFailed, EffectiveDepthError, OutOfMemory, StoreError, TooLarge
+    from ..faults import lost_device
     from ..memory import gigabytes
     from ..models import conversion
     from ..results.store import Store
@@ -177,6 +185,8 @@ def serve(
             send(out, {"type": "later", "job": job})
             return
         send(out, {"type": "failed", "job": job, "error": type(error).__name__, "message": str(error)})
+        if isinstance(error, DeviceFailed):
+            _end(out)
     except Exception as error:
         send(
             out,
@@ -187,6 +197,8 @@ def serve(
                 "message": f"{type(error).__name__}: {error}. This is a defect.",
             },
         )
+        if lost_device(error):
+            _end(out)
     finally:
         cancelled.discard(job)
 

@@ -24,7 +24,7 @@ from ..errors import HubUnreachable, ParameterError, PromptError, PromptFileErro
 from ..files import expect, parse
 from ..prompts import check_length, check_text, fits, read_jsonl
 from ..prompts import lines as written_lines
-from ..sources import permits, tokens
+from ..sources import hub, permits, tokens
 from ..sources.bundled import SETS, set_names
 from ..sources.hub_cache import ensure_reachable
 from ..sources.specs import named
@@ -235,17 +235,8 @@ def _check_declared(entry: SetEntry, builder: Any, split: str) -> None:
         if part == split:
             _check_rows(entry, told.num_examples or 0)
     files = (builder.config.data_files or {}).get(part, ())
-    held = sum(_size_of(str(file)) for file in files)
+    held = sum(hub.file_bytes(str(file)) for file in files)
     _check_bytes(entry, max(held, builder.info.download_size or 0), bounds.SET, "its files have")
-
-
-def _size_of(file: str) -> int:
-    """Of a file of the hub or of this machine; 0 where it is not told."""
-    if not file.startswith("hf://"):
-        return Path(file).stat().st_size if Path(file).is_file() else 0
-    from huggingface_hub import HfFileSystem
-
-    return int(HfFileSystem().info(file)["size"] or 0)
 
 
 def _check_rows(entry: SetEntry, n: int) -> None:

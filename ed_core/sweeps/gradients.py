@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..models.identities import wide
+
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..models.trace import Trace
@@ -122,8 +124,8 @@ class _Path:
             x = (self.baseline + alpha * self.difference).to(self.model.dtype).requires_grad_()
             value = self._f(x)
             (gradient,) = torch.autograd.grad(value.sum(), x)
-            slopes = (gradient.double() * self.difference.double()).sum(-1)
-            self.values.update(zip(chunk, value.double().tolist()))
+            slopes = (wide(gradient) * wide(self.difference)).sum(-1)
+            self.values.update(zip(chunk, wide(value.detach()).tolist()))
             self.slopes.update(zip(chunk, slopes))
             self.record.check()
 

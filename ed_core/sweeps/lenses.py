@@ -170,7 +170,7 @@ def write(
 def sample(logits: Tensor, temperature: float, u: float) -> int:
     """The token at which the cumulated probabilities of `softmax(logits / temperature)`, in the order of the ids, pass
     `u`, a number from 0 to 1 drawn evenly; float64."""
-    cumulated = (logits.double().cpu() / temperature).softmax(-1).cumsum(-1)
+    cumulated = (logits.cpu().double() / temperature).softmax(-1).cumsum(-1)
     return int(torch.searchsorted(cumulated, u * float(cumulated[-1]), right=True).clamp_max(len(logits) - 1))
 
 
