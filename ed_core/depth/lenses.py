@@ -154,7 +154,7 @@ def of_its_time(certificate: Mapping[str, Any]) -> str:
     first = judged.get("kl_tokens", 0) < judged["tokens"]
     how = f"the first {judged.get('kl_tokens', 0):,} tokens of the held-out prompts" if first else "held-out prompts"
     more = "" if first else " without an interval"
-    return f"Judged on {how}{more}: an older certificate; a new fit has one of all held-out prompts"
+    return f"An older certificate, judged on {how}{more}"
 
 
 def _judged(kind: str, judged: Mapping[str, Any]) -> str:
