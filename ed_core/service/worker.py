@@ -89,12 +89,11 @@ def main() -> None:
 
 
 def opened_ahead(header: dict[str, Any], models: Models, out: Stream) -> None:
-    """Open a model before anybody asks for a result of it; one that cannot be opened is told to whoever does."""
-    from ..errors import EffectiveDepthError
+    """Open a model before anybody asks for it; why one cannot be opened, whatever it is, is told to whoever does."""
     from ..types import ModelSpec
 
     begun, there = time.monotonic(), False
-    with suppress(EffectiveDepthError):
+    with suppress(Exception):
         there = models.open_ahead(ModelSpec(**header["model"]))
     took = {"open": there, "seconds": time.monotonic() - begun}
     send(out, {"type": "opened", **took, "models": [len(models), models.bytes]})
