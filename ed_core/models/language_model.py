@@ -52,6 +52,15 @@ class Calls:
         self._lock.release()
 
 
+def _rows_of_embedding(hf_model: Pretrained) -> int | None:
+    """How many tokens a model can read; None where its class does not name its embedding."""
+    try:
+        rows: int = hf_model.get_input_embeddings().weight.shape[0]
+    except (NotImplementedError, AttributeError):
+        return None
+    return rows
+
+
 class LanguageModel:
     """An opened model. `opening.open_model` is the way in; the constructor takes the parts (tests hand in small random
     models). `identities` are the figures of the last `verify`."""
@@ -80,7 +89,7 @@ class LanguageModel:
         self.n_layers = len(self.blocks)
         self.d_model: int = self.config.hidden_size
         self.d_vocab: int = self.head.weight.shape[0]
-        self.n_embedded: int = hf_model.get_input_embeddings().weight.shape[0]
+        self.n_embedded = _rows_of_embedding(hf_model)
         self.device = main_device(hf_model)
         self.dtype = next(
             p.dtype for p in hf_model.parameters() if p.is_floating_point()
@@ -157,10 +166,11 @@ class LanguageModel:
     def tensor(self, encoding: Encoding | tuple[int, ...]) -> Int[Tensor, "1 pos"]:
         """An encoding, or token ids, as a batch of one on the model's device."""
         ids = encoding.ids if isinstance(encoding, Encoding) else encoding
-        if wrong := next((i for i in ids if not 0 <= i < self.n_embedded), None):
+        rows = self.n_embedded
+        if rows is not None and (wrong := next((i for i in ids if not 0 <= i < rows), None)) is not None:
             raise PromptError(
                 f"The tokenizer of {self.spec.name} gives token {wrong}, and the model has embeddings for 0 to "
-                f"{self.n_embedded - 1}; tokenizer and weights do not belong together: download the model again."
+                f"{rows - 1}; tokenizer and weights do not belong together: download the model again."
             )
         return torch.tensor([ids], device=self.device)
 

@@ -102,9 +102,10 @@ class Models:
         """Open a model that somebody may ask for, where no other has to be closed for it; whether it is open."""
         name = repr(sorted(spec.identity().items()))
         if name not in self._open:
-            self._open[name] = open_model(spec)
+            model = self._open[name] = open_model(spec)
             self._open.move_to_end(name, last=False)  # the first to be closed
-            if self.bytes > self.budget:
+            if self._over(model.device):
+                del model
                 self._close(name)
         return name in self._open
 
