@@ -4,12 +4,11 @@
 # make setup  the environment alone;  make docs  the documentation, in site/
 # make study  the bundled study made anew
 # make lock   requirements.lock from requirements.txt;  make audit  are vulnerabilities of it known?  make sbom  its bill of materials, in dist/
-# make mutants  do the tests notice small defects? NAMES=… picks some, JOBS=4 tries four at once
+# make mutants  do the tests notice small defects? A sample of 120; OPTIONS="ed_core/depth --sample 20 --seed 2 -j 4"
 # The first that runs and is new enough: a command of that name may be a version manager's stub that runs nothing.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PORT ?= 8501
-JOBS ?= 2
 # Processes that share the tests: one more than cores, as some wait for what they started; with browsers two.
 WORKERS ?=
 REAL_MODEL ?= 1
@@ -53,8 +52,14 @@ test-slow: $(VENV)/.installed
 load: $(VENV)/.installed
 	PYTHONPATH=tests $(BIN)/python -m load $(OPTIONS)
 
-mutants: $(VENV)/.installed
-	$(BIN)/python tests/mutants.py $(NAMES) -j $(JOBS)
+# cosmic-ray and pytest-cov, the extra `mutants`.
+$(VENV)/.mutants: $(VENV)/.installed pyproject.toml
+	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['mutants'], sep='\n')" > $(VENV)/needs.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/needs.txt
+	touch $@
+
+mutants: $(VENV)/.mutants
+	$(BIN)/python -m tools.mutants $(OPTIONS)
 
 study: $(VENV)/.installed
 	$(BIN)/python -m ed_core study ed_core/demo/studies/toys/study.toml --out ed_core/demo/studies/toys

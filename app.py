@@ -5,7 +5,19 @@ from pathlib import Path
 import streamlit as st
 
 import ed_core  # noqa: F401  (sets OpenMP's waiting policy before anything can import torch)
-from ed_ui import browser, common_link, guard, hosting, link, navigation, rooms, running, streamlit_edges, visitor
+from ed_ui import (
+    browser,
+    common_link,
+    guard,
+    hosting,
+    link,
+    navigation,
+    picker,
+    rooms,
+    running,
+    streamlit_edges,
+    visitor,
+)
 
 FILES = Path(hosting.__file__).parent
 st.set_page_config(page_title=hosting.title(), page_icon=FILES / "icon.svg", layout="wide", initial_sidebar_state=200)
@@ -30,6 +42,8 @@ visitor.sidebar()
 hosting.banner()
 whole = rooms.framed(room, tab, lambda: guard.guarded(page.run))
 running.page_ended()
+if tab.model:
+    picker.open_ahead()
 link.end_of_run()
 browser.listen()
 if not whole:

@@ -18,6 +18,8 @@ OWNER = 1 << 10  # who a case study belongs to
 RATES = 1 << 16  # how fast this machine computes
 ITEM = 256 << 20  # a file of a study's sums
 UNPACKED = 256 << 20  # numbers and text of a parquet file
+FOOTER, PARTS = 4 << 20, 20_000  # of a parquet file: what tells of it; columns and groups of rows, each
+COLUMNS = 1000  # of a CSV file
 PLAN = 256 << 20  # the plan of a study, which names each of its prompts
 ITEM_HEAD = 1 << 20  # what such a file tells of its columns
 

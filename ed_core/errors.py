@@ -29,6 +29,7 @@ EffectiveDepthError
 ├── JobError                   the computation did not finish
 │   ├── Cancelled
 │   ├── OutOfMemory            a probe ran out of memory beside its model
+│   ├── DeviceFailed           a GPU failed underneath; only a new process can use it again
 │   ├── QueueFull              too many jobs are waiting already
 │   ├── WorkerDied             the worker process ended underneath the job
 │   └── ImageFailed            a figure could not be drawn as PNG or SVG
@@ -153,6 +154,10 @@ class Cancelled(JobError):
 
 class OutOfMemory(JobError):
     """Memory ran out while a probe was running, however little was asked for at once."""
+
+
+class DeviceFailed(JobError):
+    """A device failed underneath a computation; this process can use it no more."""
 
 
 class QueueFull(JobError):

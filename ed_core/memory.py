@@ -5,6 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 ROOM = 0.9  # share of the free memory that may be planned with
+PROBE = {"cpu": 1 << 30}  # bytes that a probe may hold above the model and its trace
+ON_A_GPU = 4 << 30  # the same elsewhere, and never more than a quarter of a device
+
+
+def probe_bytes(kind: str, total: int = 0) -> int:
+    """What a probe may hold above the model and its trace on a device of this kind with `total` bytes of its own (0:
+    not known). By the device, not by what is free at the moment: sizes must not depend on what else runs."""
+    most = PROBE.get(kind, ON_A_GPU)
+    return min(most, total // 4) if total and kind not in PROBE else most
 
 
 def free_memory() -> int:

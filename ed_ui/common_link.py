@@ -19,7 +19,7 @@ OF_A_RUN = (  # what a stored run decides
     choice("precision", "precision", picker.AUTO, picker.PRECISIONS),
     text("adapter", "adapter"),
     text("revision", "revision"),
-    text("device", "device", "cpu"),
+    text("device", "device", picker.AUTO),
     choice("template", "template", "raw", ("raw", "chat")),
     flag("special_tokens", "special_tokens", True),
 )
@@ -41,9 +41,12 @@ def open_link(page: str) -> None:
     link.take(OF_A_RUN, reset=complete)
     by_run = link.state().by_run = bool(key) and _open_short(key)
     link.take(BESIDE_IT, reset=complete and not by_run)
-    if (device := remembered.value("device")) and device not in picker.devices():
+    if (device := remembered.value("device")) and device not in (picker.AUTO, *picker.devices()):
         remembered.forget("device")
-        link.trouble(f"The link asks for the device {device!r}, which is not here: it is shown for the CPU.")
+        best = "the CPU" if picker.devices()[0] == "cpu" else picker.devices()[0]
+        link.trouble(f"The link asks for the device {device!r}, which is not here: it is shown for {best}.")
+    elif device == picker.devices()[0]:
+        remembered.forget("device")  # what is taken unless another is asked for
     if example in prompt_box.examples() and not by_run:
         prompt_box.pick(example)
     elif example and example not in prompt_box.examples():

@@ -71,7 +71,8 @@ def _named() -> str:
     spec = current().spec
     if spec is None:
         return show.plain(_short(model())) or "Choose a model"
-    told = (_short(spec.name), spec.precision, specs.layers_in_words(spec))
+    where = spec.device if len(devices()) > 1 else ""
+    told = (_short(spec.name), spec.precision, where, specs.layers_in_words(spec))
     return show.plain(" · ".join(filter(None, told)))
 
 
@@ -96,9 +97,15 @@ def trouble() -> None:
 
 def current() -> Choice:
     """The model that is chosen."""
-    adapter, device, precision = (remembered.value(key) or "" for key in ("adapter", "device", "precision"))
-    asked = source(), precision or AUTO, device or "cpu", adapter.strip()
+    adapter, precision = (remembered.value(key) or "" for key in ("adapter", "precision"))
+    asked = source(), precision or AUTO, device(), adapter.strip()
     return session.once_a_run(("model", *asked), lambda: chosen(*asked))
+
+
+def open_ahead() -> None:
+    """Let the worker open the chosen model while it is idle: the first Run need not wait for it then."""
+    if (choice := current()).spec is not None and choice.missing is None:
+        running.jobs().open_ahead(choice.spec)
 
 
 def required() -> ModelSpec:
@@ -151,12 +158,19 @@ def choose(spec: ModelSpec) -> None:
         }
     )
     if spec.device in devices():
-        remembered.put({"device": spec.device})
+        remembered.put({"device": AUTO if spec.device == devices()[0] else spec.device})
 
 
 def devices() -> list[str]:
-    """What models can run on here; the CPU alone until the worker has told."""
+    """What models can run on here, what is taken unless asked otherwise first; the CPU alone until the worker has
+    told."""
     return list(running.jobs().devices) or ["cpu"]
+
+
+def device() -> str:
+    """The device that is chosen."""
+    chosen = remembered.value("device") or AUTO
+    return devices()[0] if chosen == AUTO else chosen
 
 
 def names() -> list[str]:
@@ -226,8 +240,7 @@ def _in_short(name: str, entry: catalogue.Entry | None) -> str:
 
 def _asked_for() -> tuple[str, str, int]:
     """The chosen precision and device, and what is free there."""
-    device = remembered.value("device") or devices()[0]
-    return remembered.value("precision") or AUTO, device, running.free(device)
+    return remembered.value("precision") or AUTO, device(), running.free(device())
 
 
 @lru_cache(256)
@@ -254,8 +267,8 @@ def _more() -> None:
     _words("LoRA adapter", "adapter", off, ABOUT_ADAPTER, "not allowed here")
     _words("Revision", "revision", "" if allowed.hub_ids else NO_REVISIONS, ABOUT_REVISION, "main")
     if len(known := devices()) > 1:
-        told = "cuda takes as many GPUs as the model needs, cuda:0 that one."
-        remembered.widget(st.selectbox, "Device", "device", known[0], options=known, help=told)
+        told = f"auto is {known[0]} here; cuda takes as many GPUs as the model needs, cuda:0 that one."
+        remembered.widget(st.selectbox, "Device", "device", AUTO, options=[AUTO, *known], help=told)
 
 
 def _words(label: str, key: str, off: str, told: str, placeholder: str) -> None:

@@ -224,14 +224,13 @@ def status(batch: Batch) -> str:
     for name, job in batch.jobs.items():
         if job.state == "running":
             share = f"{job.result.progress:.0%}" if job.result else ""
-            what = name.replace("_", " ").replace(".control", " of the control").replace(".", " · ")
             left = _left(batch, name, job)
             stage = job.stage or "starting"
             said = (
-                f"{what}: {stage if job.gave_way is None else 'a shorter job goes first'}",
+                f"{_named(batch, name)}: {stage if job.gave_way is None else 'a shorter job goes first'}",
                 share,
                 _count(batch),
-                f"about {left:.0f} s left" if left else "",
+                f"{about(left)} left" if left else "",
             )
             return " · ".join(filter(None, said))
     places = [jobs().place(job) for job in batch.jobs.values() if not job.over]
@@ -239,7 +238,19 @@ def status(batch: Batch) -> str:
         return ""
     first = min(places, key=lambda place: place.seconds)
     ahead = f"{first.ahead} job{'s' if first.ahead != 1 else ''} ahead" if first.ahead else "next"
-    return f"waiting, {ahead} · begins in {_about(first.seconds)}"
+    return f"waiting, {ahead} · begins in {about(first.seconds)}"
+
+
+def _named(batch: Batch, name: str) -> str:
+    """A request's name as one reads it: the probe, the prompt's number where there are several, whether it is the
+    control's."""
+    probe, _, number = name.removesuffix(".control").rpartition(".")
+    if not number.isdecimal():
+        what = f"{probe} · {number}" if probe else number
+    else:
+        several = len({other.removesuffix(".control").rpartition(".")[2] for other in batch.requests}) > 1
+        what = f"{probe}, prompt {number}" if several else probe
+    return what.replace("_", " ") + " of the control" * name.endswith(".control")
 
 
 def _count(batch: Batch) -> str:
@@ -268,7 +279,8 @@ def outlook_of(batch: Batch, n_tokens: int | None) -> outlook.Outlook:
     return outlook.of(requests, todo, n_tokens, free(requests[0].models[0].device), session.current().absent)
 
 
-def _about(seconds: float) -> str:
+def about(seconds: float) -> str:
+    """ "about 40 s", "about 14 min"."""
     return f"about {max(seconds, 1):.0f} s" if seconds < 120 else f"about {duration(seconds)}"
 
 
@@ -317,11 +329,11 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, p
     if not todo:
         told = "" if batch.running else "stored"
     elif seconds is not None:
-        told = f"{_about(seconds)} on this machine"
+        told = f"{about(seconds)} on this machine"
     elif expected.seconds is None:
         told = "not timed on this machine yet"
     else:
-        told = f"{_about(expected.seconds)} by the estimate"
+        told = f"{about(expected.seconds)} by the estimate"
     row.markdown(f":gray-badge[{told}]" if told else "", width="content")
     link.share(row)
     return row

@@ -75,7 +75,7 @@ def _panels(
     for column, spread in zip(st.columns(2), spreads, strict=False):
         curve, told = spread.curve, f"{' over the others' if len(spread.quantiles) else ''}{told_of_sinks}"
         twin = {name: behind[curve.name]} if behind else {}
-        look = dict(x=curve.x, others=f"{spread.n} others", log=curve.log, behind=twin)
+        look = dict(x=curve.x, others=among_others.spread_of(spread.n, "others"), log=curve.log, behind=twin)
         fig = chart.once(figures.spread_curve, spread.values, spread.quantiles, curve.unit, **look)
         show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}", results=[result], place=column)
 
@@ -142,7 +142,7 @@ def _more(batch: running.Batch, n_others: int, result: ProbeResult) -> None:
     if batch.missing:
         seconds = lookup.estimate([batch.requests[name] for name in batch.missing], result.n_tokens)
         obstacle = running.outlook_of(batch, result.n_tokens).obstacle
-        told = "" if seconds is None else f" (about {max(seconds, 1):.0f} s)"
+        told = "" if seconds is None else f" ({running.about(seconds)})"
         look = {"icon": ":material/group_add:", "disabled": bool(obstacle)}
         label = f"Measure {len(batch.missing)} bundled prompts{told}"
         if row.button(label, key=f"measure.{result.request.probe}", **look):

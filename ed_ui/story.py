@@ -39,7 +39,7 @@ def told(lens: ProbeResult, twin: ProbeResult | None, reached: Verdict | None) -
     if reached is not None:
         kl, here = reached.means.get("kl"), next((one for one in reached.seen if one.pos == at), None)
         if kl is not None and kl.depth is not None:
-            marks[f"settles around {kl.depth:.1f}"] = kl.depth
+            marks[f"mean depth {kl.depth:.1f}"] = kl.depth
         if here is not None and here.best is not None:
             marks[f"best guess for good from {here.best}"] = float(here.best)
     before = before if len(before) <= LAST else f"…{before[-LAST:]}"

@@ -159,7 +159,8 @@ class Rule:
                 if self.undefined > 0.05:
                     yield "no layer in more than 5% of resamples"
         if self.enough and 2 * self.near >= len(self.twins):
-            yield f"{self.near} of {len(self.twins)} untrained twins {'has' if self.near == 1 else 'have'} this mark"
+            give = "gives" if self.near == 1 else "give"
+            yield f"{self.near} of {len(self.twins)} untrained twins {give} it too, within a tenth of the depth"
 
 
 def statement(sentence: str, found: Rule) -> int:
@@ -178,7 +179,8 @@ def statement(sentence: str, found: Rule) -> int:
         assert given == expected, (given, expected)
         return n + len(given) + _drawn(match[1], found)
     how = r"(not clear: .*?|clear|clear so far, five twins not compared)"
-    have = r"(?:[;.] (\d+) of (\d+) (?:untrained twins|copies with shuffled layers) ha(?:s|ve) this mark)?"
+    many = r"(\d+) of (\d+) (?:untrained twins|copies with shuffled layers)"
+    have = rf"(?:[;.] {many} gives? it too, within a tenth of the depth)?"
     match = re.fullmatch(rf"The papers' {name} rule gives layer (\d+) of (\d+){interval}; {how}{have}\.", sentence)
     assert match, sentence
     depth, n_layers, drawn, how, near, twins = match.groups()
@@ -186,7 +188,7 @@ def statement(sentence: str, found: Rule) -> int:
     counted = 2 + _drawn(drawn, found)
     if how.startswith("not clear"):
         given = how.removeprefix("not clear: ").split("; ")
-        if near is not None and "this mark" in (found.reasons or [""])[-1]:
+        if near is not None and "it too" in (found.reasons or [""])[-1]:
             given, near = [*given, found.reasons[-1]], None
             assert found.reasons[-1] in sentence
         assert given == found.reasons, (given, found.reasons)
@@ -374,17 +376,18 @@ def settles(
     """The claims of the line on where the lens settles. `own`: curves of the model, `twins` of its copies; `ends`: of
     several prompts the interval of each mean depth ({} where there are too few), `over` what they are over."""
     n_layers, counted = len(own["kl"]) - 1, 1
-    begin = f"{where} the lens" if where else "The lens"
+    begin = f"{where} mean depth" if where else "Mean depth"
     depth = mean_depth("kl", own["kl"])
     if depth is None:
-        assert sentence.startswith(f"{begin} is the output from depth 1 on: no depth to read."), sentence
+        lens = f"{where} the lens" if where else "The lens"
+        assert sentence.startswith(f"{lens} is the output from depth 1 on: no depth to read."), sentence
         assert max(own["kl"][1:]) <= 0
         return 1 + turn(sentence.split("to read.")[1].strip(), own["cosine"], twins, level_ends)
     prompts = rf"(?:; 5–95 %: {MEAN} to {MEAN} over (.+?)|; ([^:]+?), no interval below eight)?"
     beside = rf"(?:; overlap: {MEAN}(?:, {MEAN} to {MEAN})?)?"
     context = rf"(?:; (\w+) (untrained twins?|cop(?:y|ies) with shuffled layers): {MEAN}(?:–{MEAN})?)?"
     match = re.match(
-        rf"{begin} settles around depth {MEAN} of (\d+) \(KL, mean over all thresholds"
+        rf"{begin} {MEAN} of (\d+) \(KL over all {'' if where else 'tokens and '}thresholds"
         rf"{prompts}{beside}\){context}\.(?: |$)",
         sentence,
     )
@@ -449,9 +452,9 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         assert (int(match[1]), int(match[2])) == (alike, n) and n >= 5 and 2 * alike >= n
         assert before < 0 < after and chance(curve) <= 0.06
         return 2
-    match = re.fullmatch(r"No cosine turn: (.*)\.", sentence)
+    match = re.fullmatch(r"No cosine turn(?: shown)?: (.*)\.", sentence)
     assert match, sentence
-    if match[1] == "no two levels apart":
+    if match[1] == "random orders of layers split as well":
         assert before < 0 < after and chance(curve) >= 0.04
     elif match[1] == "both levels above 0":
         assert before > 0 and after > 0
@@ -562,7 +565,7 @@ def seen_over(sentence: str, answers: Sequence[Sequence[int | None]], own: Seque
     """Claims on what is seen at the answers. `answers`: of each prompt with one the depths of its tokens (None: not the
     best guess in the output); `own`: the depths of the model's own next token, of each prompt without an answer."""
     right, counted = [max(depths) for depths in answers if None not in depths], 0
-    depth = r"([\d.]+) of (\d+)( each time| in the median \((\d+) to (\d+)\))?"
+    depth = r"([\d.]+) of (\d+)( each time| in the median \(least (\d+), most (\d+)\))?"
     known = (
         r"The answer(, every token of it,)? is the model's best guess for (all|none of|\d+ of) (\d+) "
         r"prompts?( that ha(?:ve|s) one)?"

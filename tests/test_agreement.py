@@ -86,12 +86,12 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
 @pytest.mark.parametrize(
     "given, says, never",
     [
-        ([rule("cosine", 20), rule("kl", 18), rule("overlap", 21)], ["agree within a tenth of the 30"], ["apart"]),
-        ([rule("kl", 5, 5, 5, 8), rule("overlap", 4, 4, 4, 8)], ["agree within one of 8 layers"], ["apart"]),
+        ([rule("cosine", 20), rule("kl", 18), rule("overlap", 21)], ["lie within a tenth of the 30"], ["apart"]),
+        ([rule("kl", 5, 5, 5, 8), rule("overlap", 4, 4, 4, 8)], ["lie within one of 8 layers"], ["apart"]),
         (
             [rule("cosine", 20, 19, 21), rule("kl", 7, 6, 8), rule("overlap", 19, 18, 21)],
             ["up to 13 of 30 layers apart: KL rule 7, overlap rule 19 and cosine rule 20", "do not meet"],
-            ["agree", "rule meet"],
+            ["of each other", "rule meet"],
         ),
         (
             [rule("cosine", 20, 12, 22), rule("kl", 12, 7, 15)],
@@ -101,8 +101,8 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
         ([rule("cosine", 20), rule("kl", 7)], ["they have no ranges"], ["meet"]),
         (
             [rule("cosine", None), rule("kl", 7, 7, 7), rule("overlap", 8, 8, 8)],
-            ["The papers' rules that give a depth agree", "The cosine rule gives no depth."],
-            ["cosine rule stands", "The papers' rules agree"],
+            ["The papers' rules that give a depth lie within", "The cosine rule gives no depth."],
+            ["cosine rule stands", "The papers' rules lie within"],
         ),
         ([rule("kl", 7, thresholds=(3.0, 13.0))], ["at layer 7; other thresholds put it between 3 and 13."], ["apart"]),
         ([rule("kl", 7, thresholds=(5.0, 9.0))], [], ["thresholds"]),

@@ -121,3 +121,31 @@ def test_an_installation_without_the_tools_says_where_benchmarks_run(capsys, mon
     monkeypatch.setitem(sys.modules, "tools.bench", None)
     assert main(["bench"]) == 2
     assert "run them from a checkout" in capsys.readouterr().err
+
+
+def test_the_pack_of_a_gpu_runs_whole_on_a_toy(capsys, tmp_path, monkeypatch):
+    """In the place of a GPU, which whoever has one fills the table with."""
+    import json
+
+    from tools.bench import gpu
+
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(gpu, "PRECISIONS", ("fp32",))
+    out = tmp_path / "gpu.json"
+    assert main(["bench", "gpu", "--device", "cpu", "--out", str(out), "--check"]) == 0
+    told = json.loads(out.read_text())
+    assert {row["part"] for row in told["rows"]} == set(gpu.PARTS) and all(row["ok"] for row in told["rows"])
+    assert told["about"]["toy"] and "| a job of a worker | done | done | ok |" in capsys.readouterr().out
+
+
+def test_a_part_that_fails_is_a_row_and_the_next_one_begins(monkeypatch):
+    from tools.bench import gpu
+
+    def broken(device, toy):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+        yield
+
+    monkeypatch.setattr(gpu, "PARTS", {"broken": broken, "about": gpu.about})
+    rows = gpu.pack("cpu")
+    assert not rows[0].ok and "device-side assert" in rows[0].measured and rows[1].what == "device"
+    assert [row.measured for row in gpu.pack("cpu", seconds=0)] == ["no time was left"] * 2

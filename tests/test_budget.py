@@ -10,9 +10,10 @@ import torch
 from test_probes_naive import PROMPTS, agree, prompt_ids
 
 from ed_core.errors import JobError, ParameterError
+from ed_core.faults import ran_out
 from ed_core.probes import EarlyExit, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
 from ed_core.service import compute
-from ed_core.sweeps.budget import Budget, even_chunks, parse, ran_out
+from ed_core.sweeps.budget import Budget, even_chunks, parse
 from ed_core.types import Prompt
 
 ASKED = Prompt("5 + 7 + 5 = ", "17")
@@ -85,6 +86,7 @@ ERRORS = {
         "bytes."
     ),
     "mps": RuntimeError("MPS backend out of memory (MPS allocated: 8 GB)"),
+    "cublas": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     "python": MemoryError(),
 }
 

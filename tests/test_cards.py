@@ -277,8 +277,7 @@ def test_the_headline_is_the_mean_depth_and_of_an_older_card_the_rules(told):
     )
     told = told.but(model=told.model.but(name="m", layers=30), mean_depths=means)
     assert words.headline(told) == (
-        "In m the lens settles around depth 18.3 (18.0 to 18.6) by KL and 23.1 by overlap, of 30 (means over all "
-        "thresholds)."
+        "Mean depth of m: 18.3 (18.0 to 18.6) by KL and 23.1 by overlap, of 30 (over all tokens and thresholds)."
     )
     rules = (
         row(20, 19, 21, clear=True, rule="cosine", lens=""),

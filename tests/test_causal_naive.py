@@ -166,6 +166,19 @@ def test_a_block_that_does_not_settle_is_said(model_of, measure):
     assert "did not settle" in found.notes[0] and "0, 1, 2" in found.notes[0]
 
 
+def test_a_sum_that_misses_and_parts_that_still_move_are_told_apart(model_of, measure, monkeypatch):
+    """Of five layers one misses its sum, and two have the right sum of parts that still move."""
+
+    def integrate(path, nodes, tolerance):
+        path.values = {0.0: 0.0, 1.0: 1.0}
+        return torch.zeros(len(path.difference)), 0.0, path.layer != 1, path.layer in (0, 4)
+
+    monkeypatch.setattr(gradients._Path, "integrate", integrate)
+    missed, moving = measure(model_of("qwen3"), IntegratedGradients(nodes=33), PROMPT).notes
+    assert "did not settle within 33 nodes at layer 1:" in missed
+    assert moving.startswith("With 33 nodes attributions at layers 2, 3 are uncertain by more than 0.5%")
+
+
 def test_gradients_leave_nothing_on_the_weights(model_of, measure):
     model = model_of("qwen3")
     measure(model, IntegratedGradients(), PROMPT)
@@ -184,6 +197,6 @@ def test_nodes_are_doubled_while_any_token_still_moves():
             path.values[alpha], path.slopes[alpha] = alpha, torch.tensor([wave, 1 - wave], dtype=torch.float64)
 
     path._evaluate = evaluate
-    attribution, error, enough = path.integrate(129, integrated_gradients.TOLERANCE)
-    assert len(path.values) == 33 and enough and error < 1e-9
+    attribution, error, complete, still = path.integrate(129, integrated_gradients.TOLERANCE)
+    assert len(path.values) == 33 and complete and still and error < 1e-9
     assert attribution.tolist() == pytest.approx([0.0, 1.0], abs=1e-6)

@@ -438,19 +438,22 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
     claim = find("one-layer-robust")
     mine, twins = claim.of(keeping(0.9)), claim.of(keeping(0.95))
     one = finding.Finding(claim, "this-model", "these", mine, control=twins).told()
-    assert one.sentence.startswith("Holds here: most best guesses stay, whichever inner layer is left out (this-")
+    assert one.sentence.startswith(
+        "Holds here: at least 72 % of the best guesses stay, whichever inner layer is left out (this-"
+    )
     assert (
         "(this-model on these). Best guesses kept without the worst inner layer: 0.90 (0.899 to 0.900)." in one.sentence
     )
     said = " ".join(one.reasons)
-    for words in ("5–95 % over 24 prompts.", "The paper found, best", "0.72 to 0.95", "needs no training to appear"):
+    for words in ("5–95 % over 24 prompts.", "In the paper, best", "0.72 to 0.95", "there the statement holds too"):
         assert words in said, words
     other = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.5))).told()
-    assert other.sentence.startswith("Does not hold here: most") and "there it does not hold." in other.reasons[-1]
+    assert other.sentence.startswith("Does not hold here: at least 72 %")
+    assert "there it does not hold." in other.reasons[-1]
     apart = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.9))).told()
     assert apart.reasons[-1].endswith("there the statement holds.")
     none = finding.Finding(claim, "m", "s", None, "It has no prompts.").told()
-    assert none.verdict == NOT_APPLICABLE and none.sentence.startswith("Not applicable here: most")
+    assert none.verdict == NOT_APPLICABLE and none.sentence.startswith("Not applicable here: at least 72 %")
     assert none.sentence.endswith("(m on s). It has no prompts.") and none.p is None
 
 

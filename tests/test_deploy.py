@@ -89,6 +89,13 @@ def test_the_image_starts_and_asks_with_commands_that_exist():
     assert shutil.which("python3") and (ROOT / "ed_ui" / "server.py").is_file()
 
 
+def test_compose_gives_the_app_the_gpus_where_that_is_asked():
+    service = yaml.safe_load((ROOT / "deploy" / "compose.gpu.yaml").read_text())["services"]
+    assert list(service) == ["app"] and "app" in yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    (device,) = service["app"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+
+
 def test_compose_starts_the_image_behind_the_shipped_proxy():
     """As far as reading goes: options, mounts, ports, names and the health check fit the image and the proxy's file."""
     found = yaml.safe_load((ROOT / "compose.yaml").read_text())

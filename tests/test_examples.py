@@ -104,7 +104,7 @@ def test_of_each_shipped_prompt_what_a_verdict_reads_of_five_twins_is_there():
             for seed in controls.SEEDS:
                 spec = twin(resolve(name), "untrained", seed)
                 wanted.add(probe().request(spec, Prompt(known["text"], known["answer"])).key)
-    assert files.keys() == wanted and len(wanted) == 100, "run python -m tools.examples twins"
+    assert files.keys() == wanted and len(wanted) == 110, "run python -m tools.examples twins"
     assert sum(f.stat().st_size for f in files.values()) <= 1_250_000
     for key, file in files.items():
         result = unpack(file.read_bytes())

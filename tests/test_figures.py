@@ -482,6 +482,8 @@ def test_the_ruler_leads_with_what_has_no_threshold_and_shows_the_papers_rules_l
     assert traces["kl before"].x == (7.5,)  # ratio 4 / 8 of 16 layers
     assert [s.name for s in fig.layout.shapes if (s.name or "").endswith("band")] == ["kl band"]
     assert len(traces["published"].x) == 18
+    sides = [(s.y0, s.y1) for s in fig.layout.shapes if s.type == "line" and s.x0 == s.x1 and s.y1 < 1]
+    assert sides == [(-0.4, 0.4)] * 17, "each block from the bar's lower to its upper edge"
     waiting = figures.depth_ruler({}, 1)
     json.loads(waiting.to_json())
     assert {t.name for t in waiting.data} == {"blocks", "published"}, "no marks before there is a verdict"
@@ -602,9 +604,9 @@ def test_bars_beyond_the_limit_have_the_colour_of_a_failure():
 
 def test_a_spread_is_drawn_from_its_own_quantiles():
     low, median, high = np.zeros(3), np.ones(3), np.full(3, 5.0)
-    fig = figures.spread_curve(np.full(3, 2.0), np.stack([low, median, high]), "unit", others="9 others")
+    fig = figures.spread_curve(np.full(3, 2.0), np.stack([low, median, high]), "unit", others="all 9 others")
     found = {t.name: t.y[0] for t in fig.data}
-    assert found == {"10 % of the others": 0, "10–90 % of 9 others": 5, "median": 1, "this prompt": 2}
+    assert found == {"lower end": 0, "all 9 others": 5, "median": 1, "this prompt": 2}
 
 
 def test_a_boundary_is_the_first_token_looked_at():

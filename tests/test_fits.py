@@ -733,9 +733,9 @@ def test_the_sentence_says_whether_the_verdict_depends_on_the_lens():
     both = curves(logit=FALLING, affine=EARLY)
     assert both.spread("kl") == 3 and both.spread("overlap") == 4
     assert both.sentence == (
-        "Mean depth of 7: by KL logit 4.5, affine 5.1; by overlap logit 4.8, affine 2.8. Papers' rules: KL differs by "
-        "more than a tenth of the depth (logit layer 4, affine layer 1); overlap differs by more than a tenth of the "
-        "depth (logit layer 4, affine layer 0)."
+        "Mean depth (7 layers): KL: logit 4.5, affine 5.1; overlap: logit 4.8, affine 2.8. Papers' rules: KL differs "
+        "by more than a tenth of the depth (logit layer 4, affine layer 1); overlap differs by more than a tenth of "
+        "the depth (logit layer 4, affine layer 0)."
     )
     same = curves(logit=FALLING, affine=FALLING)
     assert "KL agrees within a tenth of the depth (logit layer 4, affine layer 4);" in same.sentence
@@ -795,8 +795,8 @@ def test_the_certificate_in_words_says_where_the_lens_is_mute():
 @pytest.mark.parametrize(
     "held, said",
     [
-        ({"tokens": 4000, "kl_tokens": 1000}, "Judged on the first 1,000 tokens of the held-out prompts, by the rule"),
-        ({"tokens": 628, "kl_tokens": 628}, "Judged on held-out prompts without an interval, by the rule of its time:"),
+        ({"tokens": 4000, "kl_tokens": 1000}, "An older certificate, judged on the first 1,000 tokens of the"),
+        ({"tokens": 628, "kl_tokens": 628}, "An older certificate, judged on held-out prompts without an interval:"),
     ],
 )
 def test_an_older_certificate_is_marked_and_nothing_is_concluded_from_it(held, said):

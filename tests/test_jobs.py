@@ -20,7 +20,7 @@ from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.service import compute, turns
 from ed_core.service import job as job_module
 from ed_core.service import jobs as jobs_module
-from ed_core.service.estimate import Expected
+from ed_core.service.estimate import Expected, Pace
 from ed_core.service.jobs import Jobs
 from ed_core.service.resolve import resolve
 from ed_core.service.worker import receive, send
@@ -96,6 +96,64 @@ def test_a_job_fills_and_completes(jobs, spec):
     assert len(versions) >= 3 and len(filled) >= 3, "partial results, each with more filled than the last"
     assert job.result.provenance["identities"]["miss"] < 1e-5
     assert jobs.devices["cpu"] > 1_000_000, "what is free there, told by the worker when it is ready"
+
+
+def test_a_chosen_model_is_open_before_anybody_asks_for_a_result(spec, monkeypatch, tmp_path):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    queue = Jobs(command=worker())
+    try:
+        queue.open_ahead(spec)
+        until(lambda: queue.models[0] == 1)
+        assert queue._pace.opening(spec) == 0 and queue.counts() == {"waiting": 0, "running": 0, "gave way": 0}
+        job = queue.submit(request(spec), "me")
+        until(lambda: queue.poll(job).over)
+        assert job.state == "done" and queue.models[0] == 1, "the one that was open"
+    finally:
+        queue.close()
+
+
+class Opens(Pace):
+    """Stands in for `Pace`: how long a model takes to open."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds, self.known = seconds, []
+
+    def opening(self, spec):
+        return self.seconds
+
+    def opened(self, spec, seconds):
+        self.known.append((spec, seconds))
+
+
+@pytest.mark.parametrize("seconds, asks", [(3.0, True), (0.0, False), (None, False), (60.0, False)])
+def test_nothing_is_opened_ahead_that_is_open_unknown_or_slow(monkeypatch, spec, seconds, asks):
+    queue, told = Jobs(warm=False, pace=Opens(seconds)), []
+    monkeypatch.setattr(queue, "_worker", object())
+    monkeypatch.setattr(queue, "_tell", told.append)
+    queue.open_ahead(spec)
+    queue.open_ahead(spec)
+    assert [one["type"] for one in told] == ["open"] * asks, "once"
+
+
+def test_a_model_that_cannot_be_opened_ahead_is_not_tried_again(monkeypatch, spec):
+    queue, told = Jobs(warm=False, pace=Opens(3.0)), []
+    monkeypatch.setattr(queue, "_worker", object())
+    monkeypatch.setattr(queue, "_tell", told.append)
+    for is_open in (True, False):
+        queue.open_ahead(spec)
+        queue._heard({"type": "opened", "open": is_open, "seconds": 2.0, "models": [1, 7]}, b"")
+    queue.open_ahead(spec)
+    assert len(told) == 2 and queue._pace.known == [(spec, 2.0)] and queue.models == (1, 7)
+
+
+def test_nothing_is_opened_ahead_while_something_is_computed(monkeypatch, spec):
+    queue, told = Jobs(warm=False, pace=Opens(3.0)), []
+    monkeypatch.setattr(queue, "_worker", object())
+    monkeypatch.setattr(queue, "_tell", told.append)
+    queue._running = job_module.Job(request(spec), {"me"})
+    queue.open_ahead(spec)
+    assert told == []
 
 
 def test_equal_requests_share_a_job_and_a_cancel_leaves_the_other_viewer(jobs, spec):

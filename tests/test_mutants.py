@@ -1,72 +1,96 @@
-"""The list of defects in `mutants.toml` fits the code as it is now, and its runner tells caught from survived."""
+"""The tool that tries small defects: what it draws, which tests it takes, and that it tells caught from survived."""
 
 from __future__ import annotations
 
-import re
+import os
+import random
 import subprocess
 import sys
-from collections import Counter
 from types import ModuleType
 
-import mutants
 import pytest
-from jinja2 import Environment
-from mutants import ROOT, Mutant
 
-LISTED = mutants.mutants()
-ADD, TEST = (
-    "def add(a, b):\n    return a + b\n",
-    "from {0} import add\n\n\ndef test_add():\n    assert add(2, {1}) == {2}\n",
-)
+from tools import mutants
+from tools.mutants import Mutant, Reached
+
+ADD = "def add(a: int | None, b: int) -> int | None:\n    return a + b\n"
+TEST = "from sums import add\n\n\ndef test_add():\n    assert add(2, {0}) == {1}\n"
 
 
-def test_every_patch_applies_once_and_compiles():
-    for mutant in LISTED:
-        text = mutant.applied((ROOT / mutant.file).read_text(encoding="utf-8"))
-        if mutant.file.endswith(".html"):
-            Environment().parse(text)
-        elif mutant.file.endswith(".py"):
-            compile(text, mutant.file, "exec")
+def test_defects_are_drawn_one_a_line_where_code_runs(tmp_path):
+    """Never in an annotation, which nothing evaluates: `int | None` is no sum."""
+    pytest.importorskip("cosmic_ray", reason="`make mutants` installs cosmic-ray")
+    file = tmp_path / "sums.py"
+    file.write_text(ADD + "\n\ndef least(values):\n    return min(v for v in values if v > 3 and v != 5)\n")
+    for seed in range(8):
+        drawn = mutants.defects(file, 5, random.Random(seed), tmp_path)
+        assert sorted(m.line for m in drawn) == [2, 6], "each line once"
+        for mutant in drawn:
+            compile(mutant.text, "sums.py", "exec")
+            changed = [
+                old != new for old, new in zip(file.read_text().split("\n"), mutant.text.split("\n"), strict=True)
+            ]
+            assert changed.count(True) == 1 and changed.index(True) == mutant.line - 1
+    places = [tmp_path / name for name in ("sums.py", "one/few.py", "two/few.py")]
+    for place in places[1:]:
+        place.parent.mkdir()
+        place.write_text("X = 1\nY = X < 2\n")
+    found = mutants.sampled(places, 6, 3, tmp_path)
+    assert {m.file for m in found} == {"sums.py", "one/few.py", "two/few.py"}, "every folder"
+    assert found == mutants.sampled(places, 6, 3, tmp_path) != mutants.sampled(places, 6, 4, tmp_path)
 
 
-def test_every_test_that_is_named_exists():
-    for mutant in LISTED:
-        for test in mutant.tests:
-            file, _, name = test.partition("::")
-            assert re.search(rf"^def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), test
-
-
-def test_they_are_spread_over_every_folder():
-    assert len(LISTED) >= 70 and max(Counter(mutant.name for mutant in LISTED).values()) == 1
-    meant = {file.parent for place in ("ed_core", "ed_ui", "pages") for file in (ROOT / place).rglob("*.py")}
-    there = {(ROOT / mutant.file).parent for mutant in LISTED}
-    assert meant - there <= {ROOT / "pages"}
-
-
-@pytest.mark.parametrize("text", ["nothing like it", "a"])
-def test_a_text_that_is_not_there_once_is_refused(text):
-    with pytest.raises(ValueError, match=f"found: '{text}' occurs"):
-        Mutant("found", "sum.py", text, "b", ()).applied(ADD)
+def test_the_quickest_tests_that_reach_a_line_are_taken_and_one_of_each_first():
+    seconds = {"a::t[0]": 1.0, "a::t[1]": 1.5, "a::u": 2.0, "b::slow": 120.0, "b::other": 0.1}
+    lines = {"sums.py": {2: frozenset({"a::t[0]", "a::t[1]", "a::u", "b::slow"}), 9: frozenset({"b::other"})}}
+    of = lambda line: Reached(lines, seconds).of(Mutant("sums.py", line, "", ""))
+    assert of(2) == ["a::t[0]", "a::u", "a::t[1]"], "the slow one is left out"
+    assert of(9) == ["b::other"]
+    assert of(1) == ["b::other", "a::t[0]", "a::u", "a::t[1]"], "a line that runs at import: all tests of the file"
+    assert Reached(lines, seconds).of(Mutant("else.py", 1, "", "")) == []
 
 
 def test_caught_survived_and_broken_are_told_apart(tmp_path, monkeypatch):
     """In a repository of one function and three tests."""
     # A page that was tested in this process is left as its main program, which every fork would run.
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
-    sides = {"good": ("sum", 3, 5), "blind": ("sum", 0, 2), "wrong": ("sum", 3, 6)}
-    files = {"sum.py": ADD} | {f"test_{name}.py": TEST.format(*side) for name, side in sides.items()}
+    sides = {"good": (3, 5), "blind": (0, 2), "wrong": (3, 6)}
+    files = {"sums.py": ADD} | {f"test_{name}.py": TEST.format(*side) for name, side in sides.items()}
+    (tmp_path / "there").mkdir()
     for name, text in files.items():
-        (tmp_path / "there" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "there" / name).write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path / "there", check=True)
     copy = mutants.copied(tmp_path / "there", tmp_path / "copy")
     assert sorted(file.name for file in copy.iterdir()) == sorted(files)
-    _, failing = mutants.run(copy, ("test_good.py", "test_wrong.py"))
-    assert failing == ["test_wrong.py::test_add"]
+    minus = mutants.difference("sums.py", ADD, ADD.replace("+", "-"))
+    assert (minus.line, minus.what) == (2, "return a + b → return a - b")
 
-    def verdict(test: str, new: str = "a - b", old: str = "a + b") -> str:
-        return mutants.tried(Mutant("m", "sum.py", old, new, (test,)), copy, failing).verdict
+    def verdict(test: str) -> tuple[str, str]:
+        outcome = mutants.tried(minus, copy, [f"{test}::test_add"] * bool(test))
+        return outcome.verdict, outcome.by
 
-    assert verdict("test_good.py") == "caught" and verdict("test_blind.py") == "SURVIVED"
-    assert verdict("test_wrong.py") == verdict("test_good.py", "a +") == verdict("test_good.py", old="c") == "broken"
-    assert (copy / "sum.py").read_text() == ADD, "as it was"
+    assert verdict("test_good.py") == ("caught", "test_good.py::test_add")
+    assert verdict("test_blind.py") == ("SURVIVED", "1 test") and verdict("") == ("SURVIVED", "no test reaches it")
+    assert verdict("test_wrong.py") == ("broken", "test_wrong.py::test_add fails without it")
+    assert (copy / "sums.py").read_text() == ADD, "as it was"
+
+
+def test_a_run_under_coverage_tells_which_tests_reach_a_line(tmp_path):
+    pytest.importorskip("pytest_cov", reason="`make mutants` installs pytest-cov")
+    (tmp_path / "ed_core").mkdir()
+    for package in ("ed_core", "ed_ui", "pages"):
+        (tmp_path / package).mkdir(exist_ok=True)
+        (tmp_path / package / "__init__.py").touch()
+    (tmp_path / "ed_core/sums.py").write_text(ADD + "\n\ndef never():\n    return 1\n")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers =\n    browser\n    real\n    slow\n")
+    test = TEST.replace("from sums", "from ed_core.sums")
+    (tmp_path / "tests/test_sums.py").write_text(
+        test.format(3, 5) + "\n\ndef test_false():\n    assert add(1, 1) == 3\n"
+    )
+    os.environ.pop("COV_CORE_SOURCE", None)
+    reached = mutants.measured(tmp_path, 1)
+    assert set(reached.seconds) == {"tests/test_sums.py::test_add", "tests/test_sums.py::test_false"}
+    lines = reached.tests["ed_core/sums.py"]
+    assert lines[2] == {"tests/test_sums.py::test_add"}, "one that fails without any defect says nothing"
+    assert 6 not in lines

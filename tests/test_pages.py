@@ -661,7 +661,7 @@ def test_home_judges_by_the_thresholds_that_are_set(stored):
     found = {t["name"]: numbers(t["x"]).tolist() for t in ruler["data"] if t["name"] != "blocks"}
     assert (found["kl rule"], found["overlap rule"]) == ([3], [2])
     usual = app(prompt=None, model="ed-demo-8")
-    lines = [m.value for page in (test, usual) for m in page.markdown if "The lens settles" in m.value]
+    lines = [m.value for page in (test, usual) for m in page.markdown if m.value.startswith("Mean depth")]
     assert len(lines) == 2 and lines[0] == lines[1] and "five untrained twins" in lines[0]
 
 

@@ -109,7 +109,7 @@ def test_the_command_it_shows_is_what_it_runs(cache):
     (code,) = [c.value for c in test.code if "ed_core fit" in c.value]
     assert code == wanted("ed-demo-8", "ed-demo-16").spec("prompts.jsonl", "maps.npz").command
     assert code == (
-        "python -m ed_core fit maps --model=ed-demo-8 --precision=fp32 --device=cpu --other=ed-demo-16 "
+        "python -m ed_core fit maps --model=ed-demo-8 --device=cpu --precision=fp32 --other=ed-demo-16 "
         "--other-precision=fp32 --set=prompts.jsonl --out=maps.npz"
     )
     twin = page(second="ed-demo-8", second_control="shuffled", second_seed="3")

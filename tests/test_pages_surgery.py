@@ -302,7 +302,9 @@ def test_sentences_of_writing():
     never = values | {"exit_depth": np.array([10.0, 10, 10, np.nan]), "exit_agrees": np.ones(4)}
     assert writing.sentence(never, 10, 0.9).endswith("; before the output the lens is never 0.9 sure.")
     sure = values | {"exit_agrees": np.ones(4)}
-    assert writing.sentence(sure, 10, 0.9).endswith("would change no token and spare 3.0 layers a token on average.")
+    assert writing.sentence(sure, 10, 0.9).endswith(
+        "would change no token, each taken by itself; the exit lies 3.0 layers before the output on average."
+    )
     one = {name: v[:1] for name, v in values.items()}
     assert writing.sentence(one, 10, 0.9) == (
         "The token written settles at depth 2 of 10; before the output the lens is never 0.9 sure."
@@ -313,7 +315,7 @@ def test_sentences_of_writing():
 @pytest.mark.parametrize("changed, usable", [(0, True), (1, True), (2, False), (19, False)])
 def test_layers_spared_are_never_said_where_many_tokens_would_change(changed, usable):
     said = writing.leaving(20, changed, 12.5, 0.9)
-    assert ("not usable" in said) == (not usable) and ("spare 12.5 layers" in said) == usable
+    assert ("not usable" in said) == (not usable) and ("12.5 layers before the output" in said) == usable
     assert f"{changed} of 20 tokens" in said or (not changed and "change no token" in said)
 
 
@@ -327,6 +329,6 @@ def test_leaving_over_prompts_is_counted_token_by_token():
     spared = sum(n_layers - int(d) for depths, _ in prompts for d in depths) / 137
     said = writing.of_prompts(summaries, n_layers, 0.8)
     assert 0 < changed < 13 and said == (
-        f"Leaving at 0.8 confidence would change {changed} of 137 best guesses and spare {spared:.1f} layers a token "
-        "on average."
+        f"Leaving at 0.8 confidence would change {changed} of 137 best guesses, each taken by itself; the exit lies "
+        f"{spared:.1f} layers before the output on average."
     )

@@ -159,10 +159,8 @@ def test_claims_are_measured_in_processes_where_these_are_asked_for(tmp_path, mo
     assert asked == [3, "contributions", "ended"]
 
 
-def test_processes_are_of_the_cpu(monkeypatch):
-    from ed_core.models import placement
-
-    monkeypatch.setattr(placement, "pick", lambda name: "cuda:0")
+def test_processes_are_of_the_cpu_or_have_a_gpu_each(monkeypatch):
+    monkeypatch.setattr(execute, "device_of", lambda name: "cuda:0")
     with pytest.raises(ParameterError, match="this runs on cuda:0"):
         execute.in_processes(2, "auto")
 

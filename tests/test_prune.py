@@ -150,7 +150,7 @@ def test_likelihood_against_generation_in_words():
             "By loss, the layer that counts most is 2: +1 nats per token without it, and the model writes 2 of 4 "
             "answers.",
             "Without layer 0 or 3 the loss changes by +0.25 to +0.5 nats per token.",
-            "Rank correlation of added loss and answers lost, over what is left out: +0.32.",
+            "Over 4 layers added loss and answers lost rank alike by ρ = +0.32, without an interval.",
         ],
     )
     assert told([1, 1, 0, 1], 1, 1, 2) == (
@@ -159,7 +159,7 @@ def test_likelihood_against_generation_in_words():
             "By loss, the stretch of 2 layers that counts most is 2–3: +1 nats per token without it, and the model "
             "does not write the answer.",
             "Without layers 2–3 the loss changes by +1 nats per token.",
-            "Rank correlation of added loss and answers lost, over what is left out: +0.77.",
+            "Over 4 stretches of 2 layers added loss and answers lost rank alike by ρ = +0.77, without an interval.",
         ],
     )
     said, beside = told([0, 0, 0, 0], 0.5, 2)

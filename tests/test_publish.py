@@ -59,6 +59,14 @@ def shipped(tmp_path_factory):
     return out
 
 
+def test_only_what_is_too_long_for_the_index_is_shortened():
+    kept = Kept()
+    told = [pages.of_case(kept, file.stem) for file in kept.files(kept.shipped)]
+    assert all(one.lead.endswith(".") for one in told), "leads of a sentence"
+    prompts = [one.facts.partition("“")[2].removesuffix("”") for one in told]
+    assert {len(prompt) for prompt in prompts} == {60} and all(prompt.endswith("…") for prompt in prompts)
+
+
 def test_what_is_shipped_has_a_page_each_and_its_file(shipped):
     ids = {file.stem for file in Kept().files(Kept().shipped)}
     studies, cards = {"toys", "SmolLM2-135M-Instruct-on-GSM8K"}, list(map(pages.of_card, card.shipped()))

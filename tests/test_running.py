@@ -109,7 +109,7 @@ def test_who_gave_way_is_told(queue):
     running.submit(made)
     job = queue.open[0]
     job.state, job.stage, job.started, job.gave_way = "running", "computing", 1.0, 2.0
-    assert running.status(made).startswith("contributions · 0: a shorter job goes first")
+    assert running.status(made).startswith("contributions: a shorter job goes first")
 
 
 def test_a_visitor_is_there_while_his_page_is_drawn_anew(queue, monkeypatch):

@@ -58,6 +58,6 @@ def test_what_must_not_be_said_is_not_said_on_any_page():
             assert never not in page, (never, page[:40])
         for line in page.splitlines():
             if "not usable here" in line:
-                assert "spare" not in line
+                assert "layers before the output" not in line
             for low, high in re.findall(r"(?<!from )(?<![\d.])(−?[\d.]+) ?(?:to|–) ?(−?[\d.]*\d)", line):
                 assert low != high, f"an interval without width looks like certainty: {line}"

@@ -247,8 +247,8 @@ def test_a_token_that_is_long_at_the_output_only_is_no_sink_and_is_told():
     assert sinks.find(stream, attn, mlp) == () == sinks.by_norm(stream) and sinks.long_at_end(stream) == (3,)
     assert sinks.brief((), tokens) == ""
     assert sinks.sentence((), tokens, (3,)) == (
-        "No sinks: before the output no token's norm reaches 5 times the median token's. Token 3 ('t3') is long at the "
-        "output only, where no attention reads it: no sink."
+        "No sink by norm: before the output no token reaches 5 times the median token's. Token 3 ('t3') has a large "
+        "norm at the output only, where no attention reads it: no sink."
     )
     stream[L - 1, 3] = 50.0  # read by the last layer's attention
     (found,) = sinks.find(stream, attn, mlp)
@@ -256,7 +256,9 @@ def test_a_token_that_is_long_at_the_output_only_is_no_sink_and_is_told():
     stream[L - 1, 3], stream[1, 3] = 1.0, 6.0  # long early, and again at the end: only the early span is read
     (found,) = sinks.find(stream, attn, mlp)
     assert [(s.start, s.end) for s in found.spans] == [(1, 1)] and found.ratio == 6 and sinks.long_at_end(stream) == ()
-    assert sinks.told_at_end((1, 2, 3, 4), tokens).startswith("Tokens 1 ('t1'), 2 ('t2'), 3 ('t3') and 1 more are long")
+    assert sinks.told_at_end((1, 2, 3, 4), tokens).startswith(
+        "Tokens 1 ('t1'), 2 ('t2'), 3 ('t3') and 1 more have a large norm"
+    )
 
 
 def test_a_sink_by_its_norm_alone_has_places_and_no_writer():
@@ -320,7 +322,7 @@ def test_the_sinks_of_a_result_are_stored_with_its_measures_and_told_in_words(pa
     assert [(s.pos, s.depth, s.layer, s.branch) for s in found] == [(0, 4, 3, "mlp"), (7, 6, 5, "attention")]
     told = sinks.sentence(found, pair[0].tokens)
     assert told.startswith("Sinks: token 0 (") and "from depth 4 (written by layer 3's MLP); token 7 (" in told
-    assert sinks.sentence((), ()).startswith("No sinks")
+    assert sinks.sentence((), ()).startswith("No sink by norm")
     assert sinks.summary([found, (), found]) == (
         f"4 sinks in 2 of 3 prompts, up to {found[0].ratio:.3g} times the median token's norm; spans: 2 written by "
         "layer 3's MLP, 2 written by layer 5's attention"

@@ -20,7 +20,7 @@ from ed_core.depth import verdict as verdict_of
 from ed_core.errors import StudyError
 from ed_core.sources.bundled import load_prompts
 from ed_core.studies import items, plan, report, running, sets, study, tables
-from ed_core.studies.folder import open_folder
+from ed_core.studies.folder import open_folder, shipped
 
 HEAD = 'name = "mine"\nmodels = ["ed-demo-8"]\nprobes = ["contributions", "logit_lens"]\n'
 SET = '[[sets]]\nname = "local"\nfile = "prompts.jsonl"\n'
@@ -463,7 +463,7 @@ def test_the_report_says_what_the_table_holds(done):
             in part
         )
         if name == "kl":
-            told = f"The lens settles around depth {mean.depth:.1f} of 16 (KL, mean over all thresholds; 5–95 %: "
+            told = f"Mean depth {mean.depth:.1f} of 16 (KL over all tokens and thresholds; 5–95 %: "
             assert f"{told}{within} over 10 prompts; overlap: " in part
         others = row[~row.variant.isin(["paper", "mean"])].depth
         assert f"{paper.low:.0f} to {paper.high:.0f}" in part and f"layer {paper.depth:.0f}" in part
@@ -673,3 +673,10 @@ def test_split_points_of_each_prompt_reach_the_probe(folder, tmp_path):
         np.testing.assert_array_equal(found["effect"][9].astype(np.float32), data["layer_skip.effect.0"])
     with pytest.raises(StudyError, match="expected whole numbers like 8,16 or auto"):
         study.parse(HEAD.replace('"logit_lens"', skip.replace('"answer"', '"answers"')) + SET)
+
+
+@pytest.mark.parametrize("out", shipped(), ids=lambda out: out.name)
+def test_a_shipped_report_says_what_the_program_says(out):
+    there = open_folder(out)
+    told = report.markdown(there, tables.stored(there, "verdict"), items.digest(out, there.keys()))
+    assert (out / "report.md").read_text(encoding="utf-8") == told

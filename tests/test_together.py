@@ -199,7 +199,7 @@ def test_among_others_the_lens_has_its_mean_depth_over_all_prompts(results):
     found = verdict.mean_depths(many)["kl"]
     low, high = found.interval.ends
     assert said == (
-        f"The mean curve over all prompts settles around depth {found.depth:.1f} (5–95 %: {low:.1f} to {high:.1f} "
+        f"The mean curve over all prompts has mean depth {found.depth:.1f} (5–95 %: {low:.1f} to {high:.1f} "
         "over 9 prompts)."
     )
 

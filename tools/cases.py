@@ -2,7 +2,8 @@
 
 `python -m tools.cases` makes them anew (with names, those only); the real model must be here
 (`python -m ed_core fetch smollm2`). It must run after the model's weights, a prompt or any number changed (a test holds
-it to that). Torch runs on one thread, so that the numbers come out the same on every machine of a kind."""
+it to that); `--words` writes notes and verdicts anew over the numbers that are kept. Torch runs on one thread, so that
+the numbers come out the same on every machine of a kind."""
 
 from __future__ import annotations
 
@@ -48,8 +49,16 @@ def models_of(lesson: Lesson, spec: ModelSpec) -> tuple[ModelSpec, ...]:
     return (spec, twin(spec, "untrained")) if lesson.twin else (spec,)
 
 
+def kept(lesson: Lesson) -> Results:
+    """The numbers of a lesson's shipped case study."""
+    case = bundle.drawable((SHIPPED / f"{case_study.id_of(lesson.name)}{SUFFIX}").read_bytes())
+    return named(item.result for item in case.items)
+
+
 def main(names: Sequence[str] = ()) -> None:
     """Compute and check all (or the lessons of these names), then replace the folder's files."""
+    if list(names) == ["--words"]:
+        return write([build(lesson, kept(lesson)) for lesson in LESSONS])
     import torch
 
     from ed_core.service import compute
@@ -67,10 +76,14 @@ def main(names: Sequence[str] = ()) -> None:
             for probe in lesson.probes
         ]
         made.append(build(lesson, named(results)))
-    SHIPPED.mkdir(exist_ok=True)
-    for old in SHIPPED.glob(f"*{SUFFIX}"):
-        if not names or old.stem in {case.id for case in made}:
+    if not names:
+        for old in SHIPPED.glob(f"*{SUFFIX}"):
             old.unlink()
+    write(made)
+
+
+def write(made: Sequence[case_study.Case]) -> None:
+    SHIPPED.mkdir(exist_ok=True)
     for case in made:
         (SHIPPED / f"{case.id}{SUFFIX}").write_bytes(bundle.encode(case))
         print(f"{case.id}  {case.title}: {len(bundle.encode(case)) // 1024} KiB")

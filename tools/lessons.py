@@ -87,7 +87,7 @@ def lines(results: Results) -> dict[str, int | None]:
 
 
 def settles(results: Results) -> dict[str, str]:
-    """Around which depth the lens settles, as a note writes it."""
+    """Mean depths, as a note writes them."""
     return {name: f"{mean.depth:.1f}" for name, mean in judged(results).means.items()}
 
 
@@ -124,7 +124,7 @@ LESSONS = (
 **Look at the logit lens, last column before the answer.** The lowest rows repeat ` = `, the token just read: embedding and head share their
 weights, so depth 0 mostly says what it sees. At depth 4 the right digit is there, with one chance in two; from depth 6 on it is certain.
 
-**Then at the ruler.** Filled circles: the lens settles around depth 4.4 of 8 by KL, 5.4 by overlap (mean over all thresholds). Diamonds: the
+**Then at the ruler.** Filled circles: mean depth is 4.4 of 8 by KL, 5.4 by overlap (over all tokens and thresholds). Diamonds: the
 papers' rules; KL and overlap give layer 3. The cosine rule gives *no* layer, for the mean cosine is never negative. "No layer" is an answer,
 not an error.
 
@@ -145,9 +145,9 @@ Compare with *A hard sum*: same model, same task, more digits.""",
         "sum-mod10-6-b",
         "A hard sum: six digits, known only at the end",
         """The same task as *An easy sum*, with six digits, and right again. Now the answer appears at depth 7, one layer before the output, where
-the easy one had it at depth 4: on these two prompts the harder problem uses more of the depth.
+the easy one had it at depth 4: on these two prompts the answer to the harder problem appears deeper.
 
-**What it does not show.** The KL rule moves from layer 3 to 6, and the lens settles around depth 5.4 where it was 4.4, but both are read off a mean over *all* tokens, and this prompt has other tokens than the
+**What it does not show.** The KL rule moves from layer 3 to 6, and mean depth by KL is 5.4 where it was 4.4, but both are read off a mean over *all* tokens, and this prompt has other tokens than the
 easy one. Two prompts are an anecdote: the papers see hardly any shift with difficulty in large models (Hu et al. 2025). *How this prompt compares*
 on a probe's page puts one prompt over the spread of many.
 

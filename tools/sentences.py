@@ -36,6 +36,7 @@ from ed_core.depth import (
     audit,
     criteria,
     exactness,
+    halves,
     lenses,
     loops,
     matching,
@@ -458,7 +459,7 @@ def cards() -> Iterator[Card]:
     row = card.Moved(rule="kl", precision="int8", depth=9.0, moved=4, same=False, order=0.99)
     new = told.but(
         mean_depths=means,
-        turn=card.Turn(sentence="No cosine turn: no two levels apart."),
+        turn=card.Turn(sentence="No cosine turn shown: random orders of layers split as well."),
         exit=told.exit.but(mean_agreement=card.Value(value=0.97, low=0.96, high=0.98)),
         sinks=told.sinks.but(tokens=None),
         identities=told.identities.but(failures=("layer 3: the sums miss by 0.1",)),
@@ -612,6 +613,17 @@ def in_passes() -> Iterator[str]:
         yield loops.sentence({"times_kl": times, "readout_kl": apart, "readout_overlap": 1 - apart / 8})
 
 
+def within_layers() -> Iterator[str]:
+    """Half rows as the depth below has them: then every best guess comes with an MLP, or with the embedding."""
+    for result in shipped("logit_lens")[:2]:
+        rows = {f"half_{name}": result[name][:-1] for name in ("kl", "overlap")}
+        for settled in (np.full(result.n_tokens, 2.5), np.arange(result.n_tokens) % 3 * 1.0, np.zeros(result.n_tokens)):
+            half = rows | {"half_settle_depth": settled}
+            of = {name: result.measures["settle_depth" if "settle" in name else "kl"] for name in half}
+            made = {name: replace(of[name], values=values) for name, values in half.items()}
+            yield from halves.sentences(replace(result, measures={**result.measures, **made}))
+
+
 SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its examples
     "Home": {
         "answer.sentence": lambda: map(answer.sentence, answers()),
@@ -644,9 +656,11 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
     "How this prompt compares (every page of one probe)": {
         "among_others.sentence": among,
         "among_others.reasons": behind,
+        "among_others.spread_of": lambda: (among_others.spread_of(n, "others") for n in (4, 12)),
         "among_others.against_control": controls_,
         "among_others.Likeness.text": lambda: (one.text for one in likenesses("same", "similar", "another")),
     },
+    "Logit lens": {"halves.sentences": within_layers},
     "Lenses": {"lenses.ByLens.sentence": under_lenses, "lenses.certified": certificates},
     "Writing": {
         "writing.sentence": lambda: [

@@ -12,6 +12,7 @@ from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
 from ..depth.wording import mean_depth
 from ..depth.writing import usable
+from ..statistics import FEWEST
 from ..studies import report
 from .card import Card, Cut, Depth, Mean, Moved, MovedMean, Value, depth_of, mean_depth_of
 
@@ -21,13 +22,13 @@ CHOSEN = "Chosen and judged on the same prompts, and nothing is trained afterwar
 
 
 def headline(told: Card) -> str:
-    """The answer: where the logit lens settles without a threshold; of an older card, what the papers' rules give."""
+    """The answer: the logit lens' mean depth; of an older card, what the papers' rules give."""
     model, layers = told.model.name, told.model.layers
     means = [(rule.label, row) for of, rule in OF_LENS.items() if (row := mean_depth_of(told, of)) and row.depth]
     if not means:
         return f"{model}, {layers} layers. {rules(told)}"
     each = " and ".join(f"{mean(row)} by {by}" for by, row in means)
-    return f"In {model} the lens settles around depth {each}, of {layers} (means over all thresholds)."
+    return f"Mean depth of {model}: {each}, of {layers} (over all tokens and thresholds)."
 
 
 def rules(told: Card) -> str:
@@ -54,11 +55,11 @@ def of_its_time(told: Card) -> str:
 
 def ranges(told: Card) -> str:
     """What the ranges are over."""
-    over = next((row.over for row in told.mean_depths or ()), "the prompts")
-    return (
-        f"Ranges are 5 to 95 % over {over}. A layer without a range is the same in at least 90 % of resamples, or has "
-        "too few prompts."
-    )
+    rows = told.mean_depths or ()
+    over = next((row.over for row in rows), "the prompts")
+    if rows and all(row.prompts < FEWEST for row in rows):
+        return f"Without ranges, which take {FEWEST} prompts."
+    return f"Ranges are 5 to 95 % over {over}. A layer without a range is the same in at least 90 % of resamples."
 
 
 def mean(row: Mean | None) -> str:
@@ -160,11 +161,11 @@ def cut(one: Cut) -> str:
         f"{of}, the predictions change least, by KL, without {what}: the loss changes by {value(one.loss)} nats per "
         f"token, and {value(one.kept, percent=True)} of the best guesses are kept."
     )
-    angle = one.by_angle
+    angle, which = one.by_angle, "The angle over all tokens, sinks included,"
     if angle.start == start:
-        return f"{said} The angular distance chooses the same."
+        return f"{said} {which} chooses the same."
     there = f"layer {angle.start}" if n == 1 else f"{angle.start}–{angle.start + n - 1}"
-    return f"{said} The angular distance would have chosen {there}, which changes it by {value(angle.loss)}."
+    return f"{said} {which} would have chosen {there}, which changes it by {value(angle.loss)}."
 
 
 def leaving(told: Card) -> str:
@@ -194,9 +195,9 @@ def sinks(told: Card) -> str:
         return "Whether there are sinks cannot be told."
     named = f"In the first {found.named_of} prompts: {found.named}."
     if not found.tokens:
-        return f"No token is a sink. {named}"
+        return f"No token is a sink by its norm. {named}"
     tokens, first = 100 * found.tokens, 100 * found.first
-    older = "As older cards counted, tokens long at the output alone with them: " if of_its_time(told) else ""
+    older = "As older cards counted, with tokens of large norm at the output alone: " if of_its_time(told) else ""
     most = f"{tokens:.3g} % of the tokens are sinks; the first token is one in {first:.0f} % of the prompts."
     return f"{older}{most} {named}"
 

@@ -71,7 +71,7 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
             spread,
             unit,
             label="over all tokens",
-            others=f"{n} prompts",
+            others=among_others.spread_of(n, "prompts"),
             x=x,
             log=name == "perplexity",
             **SIZE,

@@ -13,8 +13,8 @@ from .means import as_curve, fisher, over_layers
 from .record import Curve
 
 CORRELATION = "rank correlation of the deep-thinking ratio with a right answer"
-DEEPER = "centre of what generation loses less that of what likelihood loses"
-FURTHER = {1: "answers lost without one layer, worked out less in one step", 2: "the same without two layers in a row"}
+DEEPER = "centre of loss by layer, generation minus likelihood"
+FURTHER = {1: "answers lost without one layer, worked out minus one step", 2: "the same without two layers in a row"}
 
 
 def thinking(evidence: Evidence) -> Measured:

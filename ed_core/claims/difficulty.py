@@ -13,9 +13,9 @@ from .evidence import Evidence
 from .means import Line, by_level, line, slope_estimate
 from .record import Curve
 
-SCORE = "depth score"
-SETTLED = {name: f"mean depth by {rule.label}" for name, rule in OF_LENS.items()}
-APPEARS = "depth from which the answer stays among the best five"
+SCORE = "slope of the depth score"
+SETTLED = {name: f"slope of the mean depth by {rule.label}" for name, rule in OF_LENS.items()}
+APPEARS = "slope of the depth from which the answer stays among the best five"
 MARGIN = 0.02  # of the depth, a level
 
 
@@ -28,7 +28,9 @@ def harder(evidence: Evidence) -> Measured:
     for criterion, name in SETTLED.items():
         depths = [MEAN_DEPTH[criterion](part[f"{criterion}.sum"] / part["n_tokens"][:, None]) for part in lens]
         lost = sum(int((~np.isfinite(own)).sum()) for own in depths)
-        lines[name] = f"{lost} prompts have no {name}" if lost else line(depths, lens, seed)
+        lines[name] = (
+            f"{lost} prompts have no {name.removeprefix('slope of the ')}" if lost else line(depths, lens, seed)
+        )
     estimates = {name: slope_estimate(found, float(layers)) for name, found in lines.items()}
     drawn = next((found for found in (lines[SETTLED["kl"]], lines[SCORE]) if isinstance(found, Line)), None)
     if drawn is None:
@@ -66,7 +68,7 @@ def _curve(drawn: Line, unit: str, names: tuple[str, ...]) -> Curve:
 NO_HARDER_DEEPER = Claim(
     "no-harder-deeper",
     "Harder prompts do not go deeper",
-    "harder prompts do not use more of the depth",
+    "from level to level depth rises by less than 2 % of the layers, or not at all",
     "Csordás et al. 2025 §5 (2505.13898); Hu et al. 2025 (2512.14064)",
     "slope of a straight line through the levels, over L: of each prompt's depth score Σ s e[s] / Σ e[s] (effects of "
     "skips on later tokens, split at the answer) and of its mean depth by KL and by overlap",

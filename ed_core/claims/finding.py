@@ -29,6 +29,7 @@ from .claim import (
 from .record import Found, Judged, Limits, Moved, Report, Valued
 
 FORMAT = 2  # of the JSON
+ROUNDING = 1e-12
 OPENS = {
     HOLDS: "Holds here:",
     DOES_NOT: "Does not hold here:",
@@ -46,7 +47,15 @@ SEVERAL = {
     CANNOT_BE_TOLD: "cannot be told",
     NOT_APPLICABLE: "are not applicable",
 }
-NOT_LEARNED = "there the statement holds too, so it needs no training to appear"
+PRINTED = {  # units behind a number; shares, ratios and correlations have none
+    "of the depth, a level": "of the layers a level",
+    "layers a level": "layers a level",
+    "per tenfold parameters": "per tenfold parameters",
+    "share of the depth": "of the depth",
+    "degrees": "degrees",
+    "nats": "nats",
+    "layers": "layers",
+}
 
 
 @dataclass(frozen=True)
@@ -190,15 +199,15 @@ def _reasons(found: Found) -> Iterable[str]:
     yield found.beside
     yield _of_several(found)
     for q in found.judging:
-        yield f"The paper found, {q.name}: {q.found}."
+        yield f"In the paper, {q.name}: {q.found}."
         yield q.limits.told if q.limits else ""
     for q in found.quantities:
         if q.beside and q.value:
             yield f"Beside it, {q.name}: {q.value.short}."
     if found.control:
         theirs = "; ".join(f"{q.name}: {q.control.short}" for q in found.judging if q.control)
-        means = NOT_LEARNED if found.control == found.verdict == HOLDS else OF_CONTROL[found.control]
-        yield f"The untrained twin: {theirs}; {means}."
+        too = " too" * (found.control == found.verdict == HOLDS)
+        yield f"One untrained twin: {theirs}; {OF_CONTROL[found.control]}{too}."
     elif found.control_reason:
         yield f"Without a control: {found.control_reason}"
 
@@ -224,7 +233,9 @@ def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over promp
     """A value with its interval, in words; `over` says what the interval is."""
     if not math.isfinite(found.value) and not math.isfinite(found.low):
         return found.nothing
-    value = number(found.value, quantity.digits) if math.isfinite(found.value) else "not defined over all prompts"
+    value = "not defined over all prompts"
+    if math.isfinite(found.value):
+        value = " ".join(filter(None, [number(found.value, quantity.digits), PRINTED.get(quantity.unit, "")]))
     if not math.isfinite(found.low):
         return value
     share = "less than 1%" if found.undefined < 0.01 else f"{found.undefined:.0%}"
@@ -243,7 +254,8 @@ def between(low: float, high: float, digits: int) -> str:
 
 
 def number(value: float, digits: int) -> str:
-    """A number as it is printed; small ones keep two figures."""
+    """A number as it is printed; small ones keep two figures, what rounding leaves is 0."""
+    value = 0.0 if abs(value) < ROUNDING else value
     text = f"{value:.{digits}f}" if abs(value) >= 10.0**-digits or not value else f"{value:.2g}"
     return text.replace("-", "−")
 

@@ -19,8 +19,8 @@ KEPT, BELOW = "mean over the inner layers", "share of the inner layers below 0.7
 INFLUENCE = "rank correlation of 1 − cos(layer's input, output) with the loss"
 UPDATE = "the same of cos(update, stream), ours"
 PLACE = "middle of the stretch that the angle at the last token chooses"
-COST = "its loss less that of the median stretch"
-OURS, COST_OURS = "middle of the stretch by all tokens without sinks, ours", "its loss less the median's, ours"
+COST = "its loss minus that of the median stretch"
+OURS, COST_OURS = "middle of the stretch by all tokens without sinks, ours", "its loss minus the median's, ours"
 LEAST_KEPT = 0.72
 SMALLEST, LARGEST = 1e-12, 30.0  # ratio of effects, for its logarithm; of the logarithm
 
@@ -169,7 +169,7 @@ SECOND_HALF_WEAK = Claim(
 ONE_LAYER_ROBUST = Claim(
     "one-layer-robust",
     "Any one layer can go at little loss",
-    "most best guesses stay, whichever inner layer is left out",
+    "at least 72 % of the best guesses stay, whichever inner layer is left out",
     "Lad et al. 2024 (2406.19384)",
     "share of tokens whose best guess stays without layer s, 0 < s < L - 1: the smallest; beside it their mean, and "
     "the share of layers below 0.72",
@@ -188,7 +188,7 @@ ONE_LAYER_ROBUST = Claim(
 COSINE_WEAK_PROXY = Claim(
     "cosine-weak-proxy",
     "A layer's cosine says little about what it is worth",
-    "the cosine between a layer's input and output hardly tells what leaving it out costs",
+    "the cosine between a layer's input and output says at most moderately what leaving the layer out costs",
     "Hinostroza et al. 2026 (2605.14075)",
     "Spearman's rank correlation over layers of 1 - cos(h[l], h[l+1]), the paper's score, with the loss without the "
     "layer; beside it that of cos(D, h), which is ours",
@@ -206,7 +206,8 @@ COSINE_WEAK_PROXY = Claim(
 DEEP_SKIPS_LATE = Claim(
     "deep-skips-late",
     "The stretch that can go lies deep",
-    "the stretch of layers that angular distance chooses to leave out lies in the second half and costs little",
+    "the stretch of layers that the angle at the last token chooses to leave out lies in the second half and costs "
+    "less than the median stretch",
     "Gromov et al. 2024 (2403.17887)",
     "of all stretches of n = L/4 layers the one of smallest arccos(cos(h[s], h[s+n])) / π at the last token; its "
     "middle (s + n/2) / L, and its loss less the median stretch's; beside it the same by the angle over all tokens but "

@@ -24,8 +24,8 @@ BEFORE, AFTER = "mean cosine up to the split", "mean cosine after the split"
 PAPERS = "the same by the papers' rule"
 MIDDLE = (0.35, 0.75)
 STATIC = 0.1
-SLOPES = {"mean_kl": "mean depth by KL / L", "mean_overlap": "mean depth by overlap / L"}
-PAPERS_SLOPES = {name: f"the papers' {rule.label} rule" for name, rule in RULES.items()}
+SLOPES = {"mean_kl": "slope of mean depth by KL / L", "mean_overlap": "slope of mean depth by overlap / L"}
+PAPERS_SLOPES = {name: f"slope of (layer + 1) / L by the papers' {rule.label} rule" for name, rule in RULES.items()}
 FAILED = {
     "sign": "The layers have no two levels of which the first lies below 0 and the second above.",
     "order": "The layers have no two levels: {p:.0%} of random orders are split as well.",
@@ -178,7 +178,7 @@ TURN = Claim(
 STATIC_RATIO = Claim(
     "static-ratio",
     "The share of the depth in use does not move with size",
-    "within this family, the share of the depth in use does not move with size",
+    "within this family, mean depth / L changes by less than 0.1 per tenfold size",
     "Hu et al. 2025 (2512.14064)",
     "slope of mean depth / L on log10(parameters) by least squares, by KL and by overlap; interval over prompts, which "
     "all models share; beside it that of (ED + 1) / L by the papers' rules",

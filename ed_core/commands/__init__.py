@@ -11,6 +11,7 @@ import atexit
 import gc
 import os
 import re
+import socket
 import sys
 import traceback
 from collections.abc import Callable
@@ -20,17 +21,18 @@ from io import TextIOWrapper
 
 from .. import disk, extras
 from ..errors import EffectiveDepthError, ParameterError
+from ..faults import ran_out
 from ..memory import gigabytes
 from ..notebook.model import Model
 from ..probes import PROBES
 from ..settings import current
 from ..sources import gguf_files, permits
-from ..sweeps.budget import ran_out
 from . import cases, claims, deploy, fits, models, publish, studies
-from .models import how_to_open, opened_as
+from .models import DEVICE, how_to_open, opened_as
 from .runs import STORED, whole
 
 UNSAID = re.compile("[\ud800-\udfff]")  # what stands for bytes that are no UTF-8
+HOST = re.compile(r"(?=.*[a-z:]|(\d+\.){3}\d+$)[a-z0-9:.%-]{1,253}", re.IGNORECASE)  # a name, IPv6 or all of IPv4
 LOG = "shell.log"  # in the cache's folder: what went wrong for a reason nobody foresaw
 
 
@@ -144,7 +146,7 @@ def parser() -> argparse.ArgumentParser:
         "--precision", default="auto", metavar="P", help="auto (unless given), fp32, bf16, fp16, int8 or 4bit"
     )
     p.add_argument("--tokens", type=whole("--tokens", 1), default=64, help="length of the prompt")
-    p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
+    p.add_argument("--device", default="auto", help=DEVICE)
     p.add_argument(
         "--calibrate", action="store_true", help="measure this device's speed first (a second or two), and keep it"
     )
@@ -165,7 +167,7 @@ def parser() -> argparse.ArgumentParser:
         "--precisions", default="fp32,bf16,int8,4bit", metavar="P,P,…", help="two or more; the widest is the reference"
     )
     p.add_argument("--prompts", metavar="FILE.jsonl", help="every fourth of the bundled ones unless given")
-    p.add_argument("--device", default="cpu")
+    p.add_argument("--device", default="auto", help=DEVICE)
     p.add_argument("--out", metavar="FILE.npz", help="write curves, correlations and verdicts")
     p.set_defaults(run=models.audit, stopped=STORED)
     p = commands.add_parser("models", help="list the catalogue and the supported families")
@@ -190,6 +192,8 @@ def parser() -> argparse.ArgumentParser:
     p = commands.add_parser("bench", help="speed as ratios measured in one run")
     p.add_argument("names", nargs="*", help="which measurements (all unless given)")
     p.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
+    p.add_argument("--device", default="auto", help="of the measurement gpu: " + DEVICE)
+    p.add_argument("--out", metavar="FILE.json", help="of the measurement gpu: write its figures")
     p.set_defaults(run=bench)
     fits.add(commands)
     studies.add(commands)
@@ -203,9 +207,26 @@ def parser() -> argparse.ArgumentParser:
 def app(args: argparse.Namespace) -> None:
     """Replace this process, which may do what the shell may, by the server, which may do what the settings permit."""
     extras.require("streamlit", "The app")
+    current()
+    _require_free(args.address, args.port)
     options = ["--server.address", args.address, "--server.port", str(args.port)]
     print(f"The effective-depth laboratory: http://{args.address}:{args.port}  (Ctrl-C stops it)", flush=True)
     os.execv(sys.executable, [sys.executable, "-m", "ed_ui.server", *options])
+
+
+def _require_free(address: str, port: int) -> None:
+    """Refuse an address that is none of this machine's, or at which something listens, before a server is started."""
+    told = f"Nothing can be served at {address[:200]!r}, port {port}"
+    if not HOST.fullmatch(address):
+        raise ParameterError(f"{told}: it is no address; give --address 127.0.0.1, or another of this machine.")
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+            tried.bind(place)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ParameterError(f"{told}: {why}; give another --address or --port.") from None
 
 
 def run(args: argparse.Namespace) -> None:
@@ -358,7 +379,8 @@ def ready(args: argparse.Namespace) -> int:
 
 def bench(args: argparse.Namespace) -> int:
     try:
-        measure: Callable[[list[str], bool], int] = import_module("tools.bench").main
+        measure: Callable[[list[str], bool, str, str], int] = import_module("tools.bench").main
     except ModuleNotFoundError:
         raise ParameterError("Benchmarks are not installed with the package; run them from a checkout.") from None
-    return measure(args.names, args.check)
+    out = str(disk.require_out(args.out, [])) if args.out is not None else ""
+    return measure(args.names, args.check, args.device, out)

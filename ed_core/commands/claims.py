@@ -12,6 +12,7 @@ from ..notebook.model import fetch
 from ..runs.execute import device_of
 from ..runs.spec import CardRun, ClaimsRun
 from ..sources.bundled import MIXED, default_set
+from .models import DEVICE
 from .runs import RESUMED, Commands, run, whole
 from .studies import add_processes
 
@@ -67,7 +68,7 @@ def _asks(p: argparse.ArgumentParser) -> None:
     p.add_argument("--set", default="", metavar="S", help=SET_HELP)
     p.add_argument("--also", action="append", default=[], metavar="M", help="further models of the family, repeatable")
     p.add_argument("--precision", default="fp32", metavar="P", help="fp32 (unless given), bf16, fp16, int8 or 4bit")
-    p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
+    p.add_argument("--device", default="auto", help=DEVICE)
     p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
     p.add_argument(
         "--seed", type=whole("--seed", -bounds.WHOLE), default=0, metavar="N", help="of the bootstrap over prompts"

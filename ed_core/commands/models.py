@@ -15,12 +15,18 @@ from ..sources import gguf_files
 from ..types import ModelSpec
 from .runs import run, whole
 
+DEVICE = "auto (a GPU where there is one; unless given), cpu, cuda (as many GPUs as it takes), cuda:1 or mps"
+
 
 def how_to_open(p: argparse.ArgumentParser) -> None:
     """The options that say how a model is to be opened."""
     p.add_argument("--precision", metavar="P", help="auto, fp32 (unless given), bf16, fp16, int8 or 4bit")
     p.add_argument("--dtype", help="another name for the unquantized precisions: float32, bfloat16 or float16")
-    p.add_argument("--device", default="cpu", help="auto, cpu, cuda (as many GPUs as it takes), cuda:1 or mps")
+    p.add_argument(
+        "--device",
+        default="auto",
+        help=DEVICE,
+    )
     p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
     p.add_argument("--offload", default="", metavar="FOLDER", help="where weights may lie that fit into no memory")
     p.add_argument(
@@ -83,12 +89,7 @@ def estimate(args: argparse.Namespace) -> None:
     from ..service.estimate import report
     from ..sources.specs import size_of
 
-    device, free = args.device, None
-    if device != "cpu":
-        from ..models import placement
-
-        device = placement.pick(device)
-        free = placement.free_bytes(device)
+    device, free = opened.on(args.device)
     if args.calibrate:
         from ..service.calibrate import calibrate
 

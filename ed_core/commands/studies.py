@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .. import bounds, disk
 from ..errors import ParameterError, StudyError
 from ..runs.spec import ReproduceRun, StudyRun
+from .models import DEVICE
 from .runs import RESUMED, Commands, run, whole
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def add(commands: Commands) -> None:
     )
     p.add_argument("--merge", action="store_true", help="compute nothing: write the tables of what is there")
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
-    p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
+    p.add_argument("--device", default="auto", help=DEVICE)
     add_engine(p)
     p.set_defaults(run=study, stopped=RESUMED)
     p = commands.add_parser(
@@ -64,7 +65,7 @@ def add(commands: Commands) -> None:
         help="prompts of each set or level, in place of the paper's number",
     )
     p.add_argument("--precision", metavar="P", help="the paper's where it can be had, unless given: int8, float32, …")
-    p.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 or mps")
+    p.add_argument("--device", default="auto", help=DEVICE)
     add_engine(p)
     p.add_argument("--out", metavar="DIR", help="where it is kept and goes on from; a folder of the paper's name here")
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")

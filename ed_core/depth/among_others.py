@@ -22,6 +22,7 @@ from . import continuous, criteria, sinks, wording
 
 FEWEST = 3  # other prompts that make a spread
 QUANTILES = (0.1, 0.5, 0.9)
+FOR_QUANTILES = 10  # other prompts; of fewer all are told
 SAME, PARTLY = 0.9, 0.5  # Spearman from which a control's curve counts as the model's shape, or as part of it
 APART = 0.2  # of their ranges: any two falling curves agree by rank, so the same shape must also take the same course
 CALLED = {  # a control, and several of them
@@ -74,12 +75,22 @@ def spreads(
 
 
 def quantiles(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, int]:
-    """`QUANTILES` over curves of one length, `[3, layer]`, and over how many; those with a NaN are left out. No row
-    below `FEWEST`."""
+    """`ends` over curves of one length, `[3, layer]`, and over how many; those with a NaN are left out. No row below
+    `FEWEST`."""
     finite = [c for c in curves if np.isfinite(c).all()]
     if len(finite) < FEWEST:
         return np.empty((0, 0)), len(finite)
-    return np.quantile(np.stack(finite), QUANTILES, axis=0), len(finite)
+    return np.quantile(np.stack(finite), ends(len(finite)), axis=0), len(finite)
+
+
+def ends(n: int) -> tuple[float, float, float]:
+    """Which quantiles a spread over `n` others has: `QUANTILES`, or all there are where they are few."""
+    return QUANTILES if n >= FOR_QUANTILES else (0.0, 0.5, 1.0)
+
+
+def spread_of(n: int, what: str) -> str:
+    """What a spread over `n` of something is called: "10–90 % of 12 others", "all 4 others"."""
+    return f"10–90 % of {n} {what}" if n >= FOR_QUANTILES else f"all {n} {what}"
 
 
 def over_tokens(probe: Probe | type[Probe]) -> bool:
@@ -116,8 +127,9 @@ def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary
     told, defined = _mine(probe, this, mine, first_token), theirs[np.isfinite(theirs)]
     if len(defined) < FEWEST:
         return f"{told}."
-    low, middle, high = (_say(v, score) for v in np.quantile(defined, QUANTILES))
-    return f"{told}; the median of {len(defined)} other prompts is {middle} (10–90 %: {low} to {high})."
+    low, middle, high = (_say(v, score) for v in np.quantile(defined, ends(len(defined))))
+    which = "10–90 %" if len(defined) >= FOR_QUANTILES else "all"
+    return f"{told}; the median of {len(defined)} other prompts is {middle} ({which}: {low} to {high})."
 
 
 def reasons(
@@ -158,9 +170,10 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
     score = _score(probe)
     if score.mean_depth:
         if not np.isfinite(mine):
-            return "The lens is the output at every depth here: no depth to settle at"
+            return "The lens is the output at every depth here: no depth to read"
         n_layers = len(curves_of(probe, this, first_token)[score.mean_depth]) - 1
-        return f"On this prompt the lens settles around depth {mine:.1f} of {n_layers} (mean over all thresholds)"
+        by = criteria.RULES[score.mean_depth].label
+        return f"On this prompt mean depth is {mine:.1f} of {n_layers} ({by} over all tokens and thresholds)"
     if not score.share:
         if score.criterion:
             return f"{score.name} gives {_say(mine, score) if np.isfinite(mine) else 'no layer'} for this prompt"
@@ -169,10 +182,10 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
     values = curves_of(probe, this, first_token)[curve]
     half = (len(values) + 1) // 2
     if not np.isfinite(mine):
-        return f"This prompt's {what} is not defined or zero everywhere: no centre"
-    rows = next(c.x for c in probe.curves if c.name == curve).removeprefix("skipped ")
+        return f"On this prompt the {what} is not defined or zero everywhere: no centre"
+    rows = next(c.x for c in probe.curves if c.name == curve)
     return (
-        f"{values[:half].sum() / values.sum():.0%} of this prompt's {what} lies at {rows}s 0–{half - 1}, "
+        f"On this prompt {values[:half].sum() / values.sum():.0%} of the {what} lies at {rows}s 0–{half - 1}, "
         f"{score.name} {_say(mine, score)}"
     )
 
@@ -187,8 +200,8 @@ def _together(score: Score, summaries: Sequence[Summary], first_token: bool) -> 
     sums = {n: np.stack([s[f"{n}.sum"] - (0 if first_token else s[f"{n}.first"]) for s in summaries]) for n in names}
     if score.mean_depth:
         found = continuous.over_prompts(name, sums[name], counts, over)
-        depth = "nowhere" if found.depth is None else f"around depth {found.depth:.1f}"
-        return f"The mean curve over all prompts settles {depth} ({wording.sure(found.interval, over)})."
+        depth = "no mean depth" if found.depth is None else f"mean depth {found.depth:.1f}"
+        return f"The mean curve over all prompts has {depth} ({wording.sure(found.interval, over)})."
     layer = criteria.RULES[name].of({n: values.sum(0) / sum(counts) for n, values in sums.items()}).depth
     gives = "no depth" if layer is None else f"layer {layer}"
 
@@ -267,8 +280,8 @@ def _alike(mine: np.ndarray, theirs: np.ndarray) -> tuple[float | None, float | 
 def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
     """What controls of one kind show of the model's curves, in one sentence. `found`: the likenesses of each control
     that is stored, of the same curves. One control is told as one; of several it is counted how many show the same
-    curve. A conclusion is drawn only where more than half do: such a curve appears without what the control lacks. That
-    a control shows another curve says nothing about where the model's comes from."""
+    curve. A conclusion is drawn only where more than half of five or more do: such a curve appears without what the
+    control lacks. That a control shows another curve says nothing about where the model's comes from."""
     n, one = len(found), CALLED[kind][0]
     by_curve = [[alike.shape for alike in of_curve] for of_curve in zip(*found, strict=True)]
     named = [_lower(alike.curve.title) for alike in found[0]]
@@ -279,16 +292,13 @@ def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
     if n == 1:
         groups = {place: [name for name, shapes in told if shapes == [place]] for place in range(len(SHAPES))}
         parts = [f"{SHAPES[place]} for {_and(names)}" for place, names in groups.items() if names]
-        if same := groups[0]:
-            parts[0] += f": {SAYS[kind][len(same) > 1]}"
-            return f"One {one} shows {'; it shows '.join(filter(None, [parts[0], _and(parts[1:])]))}."
         return f"One {one} shows {_and(parts)}."
     counted: dict[int, list[str]] = {}
     for name, shapes in told:
         counted.setdefault(shapes.count(0), []).append(name)
     parts = []
     for count, names in sorted(counted.items(), reverse=True):
-        means = f": {SAYS[kind][len(names) > 1]}" if 2 * count > n else ""
+        means = f": {SAYS[kind][len(names) > 1]}" if n >= wording.FIVE and 2 * count > n else ""
         who = f"{count or 'none'} of {n}{'' if parts else f' {CALLED[kind][1]}'}"
         parts.append(f"{who} {'shows' if count == 1 else 'show'} the same curve for {_and(names)}{means}")
     said = "; ".join(parts)

@@ -104,7 +104,7 @@ def _answered(known: Sequence[Sequence[Seen]], more: bool) -> str:
 def _middle(depths: Sequence[int], n_layers: int) -> str:
     """Where several depths lie: their median, and from where to where."""
     low, middle, high = min(depths), float(np.median(depths)), max(depths)
-    spread = "" if len(depths) == 1 else " each time" if low == high else f" in the median ({low} to {high})"
+    spread = "" if len(depths) == 1 else " each time" if low == high else f" in the median (least {low}, most {high})"
     return f"{middle:g} of {n_layers}{spread}"
 
 

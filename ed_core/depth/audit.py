@@ -173,7 +173,8 @@ class Audit:
         if not ordered:
             return f"This cannot be told: no curve has an order to lose, in {self.reference} or in {others}."
         _, worst = min(ordered, key=itemgetter(0))
-        order = f"every curve keeps its order (lowest ρ = {worst.spearman:.3f}, “{worst.title}” in {worst.precision})"
+        least = f"least: “{worst.title}” in {worst.precision}"
+        order = f"every curve's rank correlation is {worst.spearman:.3f} or more ({least})"
         shifts = [
             s
             for p in self.depths
@@ -188,7 +189,7 @@ class Audit:
             else "the papers' rules give the same layers"
         )
         told = [order, *self._mean_shift(), *([moved] if shifts else [])]
-        return f"No: against {self.reference}, in {others} {'; '.join(told)}."
+        return f"Nothing differs by more than expected: against {self.reference}, in {others} {'; '.join(told)}."
 
     def _mean_shift(self) -> list[str]:
         """How far the mean depths move at most, a clause."""

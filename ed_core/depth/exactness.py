@@ -13,11 +13,12 @@ from ..types import ProbeResult
 from . import criteria, sinks
 
 LIMITED = {  # figures on logits, and what a large one would mean
-    "closure": "what is read as the final norm and head is not all the model does after the last layer",
+    "closure": "the last residual, norm and head as read do not give the model's logits",
     "replay": "layers called by hand do something else than in the model",
     "detour": "layers hand each other something past the stream",
     "suffix": "",  # never a reason to refuse: erasure then computes whole sequences
 }
+NAMES = {"detour": "past the stream"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def sums(result: ProbeResult) -> Said:
         return Said(True, f"{held}, {more}.")
     return Said(
         True,
-        f"{held}, nowhere more than {share:.0%} of what rounding can cause, so nothing larger is left unread.",
+        f"{held}, nowhere more than {share:.0%} of what rounding can cause: anything left unread is within rounding.",
     )
 
 
@@ -116,7 +117,7 @@ def logits(result: ProbeResult) -> Said:
     """Whether logits made by hand are the model's own."""
     limit, values = result.provenance["limits"]["miss"], {name: float(result[name]) for name in LIMITED}
     bad = [
-        f"{name} is off by {_small(values[name])}: {why}"
+        f"{NAMES.get(name, name)} is off by {_small(values[name])}: {why}"
         for name, why in LIMITED.items()
         if why and not values[name] <= limit
     ]
@@ -125,7 +126,7 @@ def logits(result: ProbeResult) -> Said:
     told = "cannot be replayed without what stands before, so erasure computes whole sequences"
     if values["suffix"] <= result.provenance["limits"].get("suffix", limit):
         told = f"can be replayed alone (error {_small(values['suffix'])})"
-    errors = ", ".join(f"{name} {_small(values[name])}" for name, why in LIMITED.items() if why)
+    errors = ", ".join(f"{NAMES.get(name, name)} {_small(values[name])}" for name, why in LIMITED.items() if why)
     return Said(
         True,
         f"By hand the logits are the model's own: errors {errors} (limit {limit:.0e}). The second half of the prompt "

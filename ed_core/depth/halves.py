@@ -82,12 +82,12 @@ def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
     at = result.answer_start - 1 if result.answer_start else result.n_tokens - 1
     branch, layer = branch_at(float(result["half_settle_depth"][at]))
     word = result.token_text.get(int(result["top_ids"][-1, at, 0]), "")
-    by = "the embedding, before any layer" if branch == EMBEDDING else f"the {branch} of layer {layer}"
+    by = "the embedding on, before any layer" if branch == EMBEDDING else f"the {branch} of layer {layer} on"
     by = by.replace("the attention", "attention")
     found = brought(result, left_out)
     n, total = found.counts, sum(found.counts.values())
     said = [
-        f"“{word}” is the best guess for good from {by} on.",
+        f"“{word}” is the best guess for good from {by}.",
         f"Of {total} tokens attention brings {n[ATTENTION]} to their last best guess and the MLP {n[MLP]}"
         + (f"; {n[EMBEDDING]} have it from the embedding." if n[EMBEDDING] else "."),
     ]

@@ -46,7 +46,7 @@ class ByLens:
         if len(self.settle) < 2:
             return "One lens alone: whether depth depends on the lens cannot be told."
         means = "; ".join(filter(None, map(self._mean, OF_LENS)))
-        told = [f"Mean depth of {self.n_layers}: {means}." if means else ""]
+        told = [f"Mean depth ({self.n_layers} layers): {means}." if means else ""]
         return " ".join(filter(None, [*told, f"Papers' rules: {'; '.join(map(self._rule, OF_LENS))}."]))
 
     def _mean(self, rule: str) -> str:
@@ -55,7 +55,7 @@ class ByLens:
         told = ", ".join(
             f"{short(lens)} {'none' if depth is None else f'{depth:.1f}'}" for lens, depth in found.items()
         )
-        return f"by {OF_LENS[rule].label} {told}" if len(found) > 1 else ""
+        return f"{OF_LENS[rule].label}: {told}" if len(found) > 1 else ""
 
     def _rule(self, rule: str) -> str:
         found, name = self.criteria[rule], OF_LENS[rule].label
@@ -153,7 +153,8 @@ def of_its_time(certificate: Mapping[str, Any]) -> str:
         return ""
     first = judged.get("kl_tokens", 0) < judged["tokens"]
     how = f"the first {judged.get('kl_tokens', 0):,} tokens of the held-out prompts" if first else "held-out prompts"
-    return f"Judged on {how}{'' if first else ' without an interval'}, by the rule of its time"
+    more = "" if first else " without an interval"
+    return f"An older certificate, judged on {how}{more}"
 
 
 def _judged(kind: str, judged: Mapping[str, Any]) -> str:

@@ -62,11 +62,12 @@ def change_by_pass(aggregates: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def sentence(aggregates: Mapping[str, np.ndarray]) -> str:
-    """Where the readout settles, in passes, and what one pass fewer or more changes. All passes are the same layers, so
+    """The readout's mean depth, in passes, and what one pass fewer or more changes. All passes are the same layers, so
     which of them is left out makes no difference. `aggregates`: as `by_passes`."""
     n = len(aggregates["times_kl"]) // 2
     means = [(by_passes(aggregates, name)[n - 1].mean, label) for name, label in (("kl", "KL"), ("overlap", "overlap"))]
     told = " and ".join(f"{mean:.1f} by {label}" for mean, label in means if mean is not None)
-    settles = f"settles after {told}, mean over all thresholds" if told else "settles at no pass that can be told"
+    depth = f"mean depth in passes {told}, over all thresholds" if told else "no mean depth that can be told"
     fewer, more = (f"{float(aggregates['times_kl'][times]):.2g}" for times in (n - 1, n + 1))
-    return f"Of {n} passes the readout {settles}. One pass fewer moves the output by {fewer} nats, one more by {more}."
+    changes = f"One pass fewer changes the output by KL {fewer} nats, one more by {more}."
+    return f"Readout after each of {n} passes: {depth}. {changes}"

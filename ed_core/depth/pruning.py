@@ -63,7 +63,8 @@ def by_loss(
         f"Without {_fewest(exact, n)} the loss changes by {near if near == far else f'{near} to {far}'} nats per token."
     )
     if (rank := rank_correlation(added, -exact)) is not None:
-        said.append(f"Rank correlation of added loss and answers lost, over what is left out: {rank:+.2f}.")
+        units = f"{len(added)} {'layers' if n == 1 else f'stretches of {n} layers'}"
+        said.append(f"Over {units} added loss and answers lost rank alike by ρ = {rank:+.2f}, without an interval.")
     return said
 
 

@@ -87,7 +87,7 @@ class Twins:
         """How many of them have a mark, in words."""
         n = len(self.readings)
         what = {"untrained": "untrained twins", "shuffled": "copies with shuffled layers"}[self.kind]
-        return f"{near} of {n} {what} {'has' if near == 1 else 'have'} this mark"
+        return f"{near} of {n} {what} {'gives' if near == 1 else 'give'} it too, within a tenth of the depth"
 
 
 def statement(
@@ -165,7 +165,7 @@ def settles(
     where: str = "",
     over: Units | None = None,
 ) -> str:
-    """Where the lens settles without a threshold, beside the twins, and whether the cosine turns. `where`: for which
+    """The mean depth, which needs no threshold, beside the twins', and whether the cosine turns. `where`: for which
     tokens it was read, "" for all; `over`: the units, of several prompts."""
     return " ".join(filter(None, [_settles(means, twins, where, over), turned(turn, twins)]))
 
@@ -182,7 +182,7 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
             more = "; so do an untrained twin's" if alike else " (five twins not compared)"
         return f"Layers turn from erasing to strengthening after layer {turn.split}{more}."
     if turn.failed == "order":
-        return "No cosine turn: no two levels apart."
+        return "No cosine turn shown: random orders of layers split as well."
     if turn.failed == "twins":
         near = twins.turning(turn)
         return f"No turn of its own: {near} of {len(twins.readings)} untrained twins turn there too."
@@ -191,7 +191,7 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
     if turn.before < 0 and turn.after < 0:
         return "No cosine turn: both levels below 0."
     if turn.before < 0 < turn.after:
-        return "No cosine turn: a level's interval over prompts reaches 0."
+        return "No cosine turn shown: a level's interval over prompts reaches 0."
     if turn.before > 0 > turn.after:
         return "No cosine turn: first level above 0, second below."
     return "No cosine turn: a level is 0."
@@ -199,8 +199,8 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
 
 def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Units | None) -> str:
     kl, overlap = means.get("kl"), means.get("overlap")
-    begin = f"{where} the lens" if where else "The lens"
     if kl is None or kl.depth is None:
+        begin = f"{where} the lens" if where else "The lens"
         return f"{begin} is the output from depth 1 on: no depth to read." if kl is not None else ""
 
     def around(mean: MeanDepth) -> str:
@@ -208,7 +208,8 @@ def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Uni
 
     beside = "" if overlap is None or overlap.depth is None else f"; overlap: {overlap.depth:.1f}{around(overlap)}"
     drawn_anew = "" if over is None else f"; {sure(kl.interval, over)}"
-    said = f"{begin} settles around depth {kl.depth:.1f} of {kl.n_layers} (KL, mean over all thresholds{drawn_anew}"
+    begin, what = (f"{where} mean depth", "thresholds") if where else ("Mean depth", "tokens and thresholds")
+    said = f"{begin} {kl.depth:.1f} of {kl.n_layers} (KL over all {what}{drawn_anew}"
     found = twins.means("kl")
     context = ""
     if found:
@@ -326,7 +327,7 @@ def _ends(interval: Interval | None) -> str:
     """The ends of an interval that has a width."""
     if interval is None or interval.ends is None:
         return ""
-    return ends if " to " in (ends := apart(*interval.ends)) else ""
+    return ends if " to " in (ends := _level(*interval.ends)) else ""
 
 
 def _and(words: Sequence[str]) -> str:

@@ -46,7 +46,8 @@ def usable(n: int, changed: float | int) -> bool:
 
 def leaving(n: int, changed: int, spared: float, threshold: float, guesses: bool = False) -> str:
     """What leaving at the first depth that is sure enough does to `n` tokens, a clause: how many it would change
-    (`guesses`: of their best guesses), and only where these are few, how many layers a token it would spare."""
+    (`guesses`: of their best guesses), and only where these are few, how far before the output they leave. Each token
+    is judged by itself, after the text and the keys and values of the whole model."""
     what = "best guess" if guesses else "token"
     many = f"{what}{'es' if guesses else 's'}"
     if spared <= 0:
@@ -54,8 +55,10 @@ def leaving(n: int, changed: int, spared: float, threshold: float, guesses: bool
     if not usable(n, changed):
         told = f"{changed} of {n} {many if n > 1 else what} would change"
         return f"leaving at {threshold:g} confidence is not usable here: {told}"
-    would = f"would change {f'{changed} of {n} {many}' if changed else f'no {what}'}"
-    return f"leaving at {threshold:g} confidence {would} and spare {spared:.1f} layers a token on average"
+    would = f"would change {f'{changed} of {n} {many}' if changed else f'no {what}'}, each taken by itself"
+    return (
+        f"leaving at {threshold:g} confidence {would}; the exit lies {spared:.1f} layers before the output on average"
+    )
 
 
 def written(values: Mapping[str, np.ndarray]) -> int:

@@ -81,19 +81,19 @@ def spread_curve(
     log: bool = False,
     behind: Mapping[str, np.ndarray] = {},
 ) -> go.Figure:
-    """A curve over the spread of others: grey from their 10 % to their 90 % quantile, dotted at the median. `quantiles`
-    holds these three rows, or none where the others are too few to speak of a spread. `behind`, grey and dashed, a
-    control's curve."""
+    """A curve over the spread of `others` ("10–90 % of 12 others"): grey from its lower to its upper end, dotted at the
+    median. `quantiles` holds these three rows, or none where the others are too few to speak of a spread. `behind`,
+    grey and dashed, a control's curve."""
     canvas = _frame(len(values), View(height=height, width_px=width_px, uirevision="spread"), x, unit)
     if len(quantiles):
         low, median, high = quantiles
         edge = dict(mode="lines", line=dict(width=0), showlegend=False)
-        _add(canvas, "scatter", low, "10 % of the others", x, unit, **edge)
+        _add(canvas, "scatter", low, "lower end", x, unit, **edge)
         _add(
             canvas,
             "scatter",
             high,
-            f"10–90 % of {others}",
+            others,
             x,
             unit,
             **{**edge, "showlegend": True},

@@ -23,7 +23,7 @@ HALF = 0.4  # of the bar's height, in rows
 PUBLISHED_ROW = -0.62
 NUMBERS = 24  # layer numbers below the bar, at most
 LEFT = 58  # pixels for the rows' names
-SETTLES = "the lens settles around depth {} of {} by {} (mean over all thresholds)"
+MEAN_DEPTH = "mean depth {} of {} by {}, over all thresholds"
 
 
 def depth_ruler(
@@ -147,7 +147,7 @@ class Rows:
         self._answer(seen)
         for name, mean in means.items():
             if mean.depth is not None:
-                said = SETTLES.format(number(mean.depth), self.n_layers, NAMES[name])
+                said = MEAN_DEPTH.format(number(mean.depth), self.n_layers, NAMES[name])
                 self._mark(name, self.depth(mean.depth), f"{mean.depth:.1f}", said)
         if turn is not None and turn.layer is not None:
             said = f"layers turn from erasing to strengthening after layer {turn.layer} of {self.n_layers}"

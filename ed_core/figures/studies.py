@@ -48,7 +48,7 @@ def study_depths(
     thresholds: Mapping[str, tuple[float, float]] | None = None,
 ) -> go.Figure:
     """One line per value of `label` (a column of the rows), on it a mark per criterion at its ratio with the range over
-    prompts: a filled diamond for a mean depth (`depth / L`), a filled circle for the papers' rule (`(ED + 1) / L`), a
+    prompts: a filled circle for a mean depth (`depth / L`), a filled diamond for the papers' rule (`(ED + 1) / L`), a
     hollow one for a variant of it. One that is not defined is said beside the line's name. Criteria that share a line
     stand a little apart. `published`: (model, criterion, ratio, set), small crosses on lines of their own.
     `thresholds`: by line, from which ratio to which other thresholds move it, a faint band. A criterion that is none of
@@ -356,7 +356,7 @@ def _marks(
         mode="markers",
         marker=dict(
             size=[12 if row["variant"] == MEAN else 9 for row in rows],
-            symbol=["diamond" if row["variant"] == MEAN else "circle" for row in rows],
+            symbol=["circle" if row["variant"] == MEAN else "diamond" for row in rows],
             color=[colours.CLEAR if row["variant"] in HOLLOW else colour for row in rows],
             line=dict(width=2, color=colour),
         ),

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..bounds import DIGITS, NESTING, TEXT, UNPACKED
+from ..bounds import DIGITS, NESTING, TEXT
 from ..types import canonical_json
 
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -41,16 +41,6 @@ def parse(text: bytes, most: int, nesting: int = NESTING) -> Any:
     if len(text) > TEXT:
         expect(max(map(len, STRING.findall(text)), default=0) <= TEXT, f"a string of more than {TEXT} bytes")
     return DECODER.decode(text.decode())
-
-
-def check_parquet(told: Any, rows: int) -> None:
-    """Before anything of a parquet file is unpacked: what its directory (pyarrow's `FileMetaData`) promises has at most
-    so many rows, and a bounded number of bytes and numbers."""
-    expect(told.num_rows <= rows, f"{told.num_rows} rows, at most {rows} are read")
-    groups = [told.row_group(i) for i in range(told.num_row_groups)]
-    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
-    large = max(sum(c.total_uncompressed_size for c in columns), 8 * sum(c.num_values for c in columns))
-    expect(large <= UNPACKED, f"{large} bytes unpacked, at most {UNPACKED} are read")
 
 
 def _no_number(name: str) -> None:

@@ -18,8 +18,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import FitRefused
+from ..errors import FitRefused, TooLarge
+from ..memory import ROOM, free_memory, gigabytes
+from ..models.identities import wide
 from ..models.language_model import LanguageModel
+from ..models.placement import total_bytes
 from ..models.trace import Trace
 from ..sources.precision import require_gradients
 from ..sweeps.budget import Budget
@@ -56,20 +59,19 @@ def fit(
     kept = shards.Added(merge, what, len(used)) if merge else checkpoint.Checkpoint(checkpoint.beside(out), what)
     part = shards.Part(kept, range(len(used)))
     halves, n, tokens, total = _summed(streams, part, lambda share: tick(FITTED * share), memory)
-    mean = (total / max(tokens, 1)).float()
+    mean = (total / max(tokens, 1)).float().to(model.device)
     if min(n) == 0:
         raise FitRefused(
             f"{sum(n)} of {len(used)} prompts have a valid position, being longer than {FIRST + 1} tokens; the "
             "Jacobian lens needs two at least: give longer prompts."
         )
-    both = (halves[0] + halves[1]) / sum(n)
-    a, b = (half / m for half, m in zip(halves, n))
-    drift = [float(2 * (x - y).norm() / (x + y).norm()) for x, y in zip(a, b)]
-    maps = both.float()
+    pairs = ((x / n[0], y / n[1]) for x, y in zip(*halves))  # a depth at a time: the sums are large
+    drift = [float(2 * (x - y).norm() / (x + y).norm()) for x, y in pairs]
+    maps = halves[0].add_(halves[1]).div_(sum(n)).float()
     judged = judge(
         model,
         Streams(model, held_out, max_tokens),
-        lambda depth, h: h.float() @ maps[depth].T,
+        lambda depth, h: h.float() @ maps[depth].to(h.device).T,
         {},
         mean,
         lambda share: tick(FITTED + JUDGED * share),
@@ -143,9 +145,11 @@ def _summed(
     streams: Streams, part: shards.Part, tick: Tick, memory: int | None
 ) -> tuple[list[Tensor], list[int], int, Tensor]:
     """The sums of every other prompt's Jacobians, `[2][L, d, d]` float64, how many prompts each holds, all their valid
-    tokens, and the sum of `h[L]` over those."""
+    tokens, and the sum of `h[L]` over those. They lie in the host's memory: at 32 layers of 4096 they take 8.6 GB, and
+    the device has a model to hold."""
     model = streams.model
-    zeros = partial(torch.zeros, dtype=torch.float64, device=model.device)
+    _require_room(model)
+    zeros = partial(torch.zeros, dtype=torch.float64)
     halves = [zeros(model.n_layers, model.d_model, model.d_model) for _ in range(2)]
     n, tokens, begin, total = [0, 0], 0, part.prompts.start, zeros(model.d_model)
     before = sum(len(streams.ids(prompt)) > FIRST + 1 for prompt in streams.prompts[:begin])  # summed by other shards
@@ -170,22 +174,33 @@ def _summed(
             halves[side] += jacobians
             n[side] += 1
             tokens += len(last)
-            total += last.to(model.device, torch.float64).sum(0)
+            total += last.cpu().double().sum(0)
         done(i + 1)
         if part.kept.due():
             part.kept.write(_arrays(i + 1, halves, n, tokens, total))
     return halves, n, tokens, total
 
 
+def _require_room(model: LanguageModel) -> None:
+    """Refuse, before any pass, a fit whose three sums do not fit the free memory of the host."""
+    needed, free = 3 * 8 * model.n_layers * model.d_model**2, free_memory()
+    if needed > ROOM * free:
+        raise TooLarge(
+            f"The Jacobian lens of {model.spec.name} sums {model.n_layers} matrices of {model.d_model} × "
+            f"{model.d_model} in float64, which takes {gigabytes(needed)} of memory, and {gigabytes(free)} are free; "
+            "fit a smaller model, or on a machine with more memory."
+        )
+
+
 def of_prompt(
     model: LanguageModel, ids: Sequence[int], memory: int | None = None, tick: Tick = silent
 ) -> tuple[Float[Tensor, "depth d d"], Float[Tensor, "valid d"]]:
-    """One prompt's `J_l` for every depth l < L, float64, and `h[L]` at its valid positions."""
+    """One prompt's `J_l` for every depth l < L, float64 in the host's memory, and `h[L]` at its valid positions."""
     n_layers, d, n_tokens = model.n_layers, model.d_model, len(ids)
     valid = slice(FIRST, n_tokens - 1)
     trace = model.trace(model.tensor(tuple(ids)), keep=1)
-    found = torch.zeros(n_layers, d, d, dtype=torch.float64, device=model.device)
-    budget = Budget(memory, model.device.type, f"The Jacobian lens on {model.spec.name}")
+    found = torch.zeros(n_layers, d, d, dtype=torch.float64)
+    budget = Budget(memory, model.device.type, f"The Jacobian lens on {model.spec.name}", total_bytes(model.device))
 
     def most() -> int:
         return budget.rows(n_tokens, n_layers * model.call_bytes(n_tokens, gradients=True))
@@ -195,17 +210,24 @@ def of_prompt(
     def work(dims: slice) -> None:
         nonlocal graph
         n_rows = dims.stop - dims.start
-        if not graph or len(graph[0]) < n_rows:
-            graph = []
-            graph = _streams_with_graph(model, trace, n_rows)
-        rows = len(graph[0])
+        try:
+            if not graph or len(graph[0]) < n_rows:
+                graph = []
+                graph = _streams_with_graph(model, trace, n_rows)
+            found[:, dims] = slopes_of(dims, len(graph[0]))
+        except Exception:
+            graph = []  # where memory ran out a smaller one is made: this one would run out again
+            raise
+        tick(dims.stop / d)
+
+    def slopes_of(dims: slice, rows: int) -> Float[Tensor, "depth dim d"]:
+        n_rows = dims.stop - dims.start
         cotangent = torch.zeros_like(graph[-1])
         for row, dim in enumerate(range(dims.start, dims.stop)):
             cotangent[row, valid, dim] = 1.0
         slopes = torch.autograd.grad(graph[-1], graph[:-1], cotangent, retain_graph=True)
-        for depth, slope in enumerate(slopes):
-            found[depth, dims] = slope[: min(rows, n_rows), valid].double().mean(1)
-        tick(dims.stop / d)
+        means = [wide(slope[: min(rows, n_rows), valid]).mean(1) for slope in slopes]
+        return torch.stack(means).cpu()
 
     for _ in budget.each(d, most, work):
         pass

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..memory import ROOM
 from ..models.language_model import LanguageModel
+from ..models.placement import total_bytes
 from ..models.trace import Trace
 from ..sweeps import metrics
 from ..sweeps.budget import Budget
@@ -164,7 +165,7 @@ def losses(streams: Streams, maps: Mapping[int, Map], tick: Tick = silent) -> tu
     """`(loss [blocks], whole, error [blocks])`: the mean over next tokens of `-log p`, nats, with each block replaced
     by its map and of the whole model; and the maps' own error `mean_t |h[s+1] - f(h[s])| / |h[s+1]|`."""
     model, blocks = streams.model, list(maps)
-    budget = Budget(None, model.device.type, f"Replacing the layers of {model.spec.name}")
+    budget = Budget(None, model.device.type, f"Replacing the layers of {model.spec.name}", total_bytes(model.device))
     lost, error, whole, n = torch.zeros(len(blocks)).double(), torch.zeros(len(blocks)).double(), 0.0, 0
     for i, prompt in enumerate(streams.prompts):
         ids = streams.ids(prompt)

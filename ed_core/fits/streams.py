@@ -37,6 +37,13 @@ class Streams:
     prompts: Sequence[Prompt]
     first: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.model.device.type == "mps":
+            raise FitRefused(
+                f"Fits sum in float64, which {self.model.device} has not; open {self.model.spec.name} with --device "
+                "cpu to fit it."
+            )
+
     def each(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, list[Float[Tensor, "pos d_model"]]]]:
         """From prompt `begin` on, to before `end`, a prompt's number and its stream at depths 0..L, as that many blocks
         left it."""

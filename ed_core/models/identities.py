@@ -218,6 +218,11 @@ def rounding(
     return step / _largest(h, a, m, after, other)
 
 
+def wide(x: Tensor) -> Tensor:
+    """In float64: where it is, or on the CPU where its device (MPS) has no float64."""
+    return x.cpu().double() if x.device.type == "mps" else x.double()
+
+
 def _largest(*operands: Tensor | None) -> Float[Tensor, "*batch"]:
     """Norm of the largest operand, per token."""
     return torch.stack([x.norm(dim=-1) for x in operands if x is not None]).amax(0).clamp_min(1e-30)
@@ -240,7 +245,7 @@ def slopes(
     inflated by the very mistake sought) exceeds a quarter of the limit."""
     eps = torch.finfo(h.dtype).eps
     h, a, m, after, third = (
-        x.double().flatten(0, -2) for x in (h, a, m, after, torch.zeros_like(h) if other is None else other)
+        wide(x).flatten(0, -2) for x in (h, a, m, after, torch.zeros_like(h) if other is None else other)
     )
     change = after - h - third
     scale = 1 / change.norm(dim=-1, keepdim=True).clamp_min(1e-30)

@@ -52,6 +52,15 @@ class Calls:
         self._lock.release()
 
 
+def _rows_of_embedding(hf_model: Pretrained) -> int | None:
+    """How many tokens a model can read; None where its class does not name its embedding."""
+    try:
+        rows: int = hf_model.get_input_embeddings().weight.shape[0]
+    except (NotImplementedError, AttributeError):
+        return None
+    return rows
+
+
 class LanguageModel:
     """An opened model. `opening.open_model` is the way in; the constructor takes the parts (tests hand in small random
     models). `identities` are the figures of the last `verify`."""
@@ -80,6 +89,7 @@ class LanguageModel:
         self.n_layers = len(self.blocks)
         self.d_model: int = self.config.hidden_size
         self.d_vocab: int = self.head.weight.shape[0]
+        self.n_embedded = _rows_of_embedding(hf_model)
         self.device = main_device(hf_model)
         self.dtype = next(
             p.dtype for p in hf_model.parameters() if p.is_floating_point()
@@ -156,6 +166,12 @@ class LanguageModel:
     def tensor(self, encoding: Encoding | tuple[int, ...]) -> Int[Tensor, "1 pos"]:
         """An encoding, or token ids, as a batch of one on the model's device."""
         ids = encoding.ids if isinstance(encoding, Encoding) else encoding
+        rows = self.n_embedded
+        if rows is not None and (wrong := next((i for i in ids if not 0 <= i < rows), None)) is not None:
+            raise PromptError(
+                f"The tokenizer of {self.spec.name} gives token {wrong}, and the model has embeddings for 0 to "
+                f"{rows - 1}; tokenizer and weights do not belong together: download the model again."
+            )
         return torch.tensor([ids], device=self.device)
 
     def token_text(self, token_id: int) -> str:
@@ -363,11 +379,12 @@ class LanguageModel:
         many it keeps for the way back. From the config alone, so that chunks follow from the request."""
         size: int = self.dtype.itemsize
         d_mlp: int = getattr(self.config, "intermediate_size", None) or 4 * self.d_model
-        scores: int = (
-            getattr(self.config, "num_attention_heads", 1) * n_keys * (2 * size + 4)
-            if getattr(self.config, "_attn_implementation", "") == "eager"
-            else 0
-        )
+        heads: int = getattr(self.config, "num_attention_heads", 1)
+        grouped = getattr(self.config, "num_key_value_heads", heads) != heads
+        # torch has no kernel for grouped queries in float32 on a GPU but the plain one, which writes the scores out
+        written = self.device.type == "cuda" and self.dtype == torch.float32 and grouped
+        eager = getattr(self.config, "_attn_implementation", "") == "eager"
+        scores: int = heads * n_keys * (2 * size + 4) if eager or written else 0
         return (
             (14 if gradients else 8) * size * self.d_model
             + (5 if gradients else 4) * size * d_mlp
@@ -473,6 +490,7 @@ class LanguageModel:
             if self.architecture.stream_scale
             else None
         )
+        scale = None if scale is None else self._home(scale)  # of a spread model it lies where its block does
         if third is None and scale is None:
             return None
         other = torch.zeros_like(h, dtype=torch.float32) if third is None else third.float()

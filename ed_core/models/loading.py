@@ -23,11 +23,12 @@ from ..errors import (
     TooLarge,
     UnknownFamily,
 )
+from ..faults import lost_device, ran_out
 from ..memory import ROOM, free_memory, gigabytes
 from ..sources import controls, hub, precision, sizes, weights
 from ..sources.specs import config_of, location, of_gguf
 from ..types import ModelSpec
-from . import conversion, looped, placement, quantized
+from . import arithmetic, conversion, looped, placement, quantized
 from .lora import merge
 from .modules import Config, Pretrained, Tokenizer
 
@@ -44,6 +45,7 @@ def load(
     """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device` or spread from
     there; the architecture is None where nobody described the family (a shuffled twin of such a model has its blocks in
     their own order yet)."""
+    arithmetic.settle()
     with quantized.no_kernels():
         return _load(spec, architecture)
 
@@ -112,6 +114,8 @@ def _pretrained(spec: ModelSpec, config: Config, options: Options) -> Pretrained
     except EffectiveDepthError:
         raise
     except Exception as error:  # OSError, SafetensorError, and what the library raises on shapes that do not fit
+        if ran_out(error) or lost_device(error):
+            raise  # `opening` says so
         raise BrokenWeights(
             f"The weights of {spec.name} cannot be loaded: {_one_line(error)} Expected complete .safetensors files; "
             "download or convert "

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..architectures import Architecture
+from ..errors import DeviceFailed, EffectiveDepthError, TooLarge
+from ..faults import free_cache, lost_device, one_line, ran_out
 from ..types import ModelSpec
 from . import sanity
 from .adoption import adopt
@@ -17,7 +21,10 @@ def open_model(spec: ModelSpec, architecture: Architecture | None = None) -> Lan
 
     `architecture` overrides the family's own description (for trying out a new family).
     """
-    model = load_model(spec, architecture)
+    return _told(spec, lambda: _checked(load_model(spec, architecture)))
+
+
+def _checked(model: LanguageModel) -> LanguageModel:
     (model.identities or verify(model)).require(model.architecture)
     if found := sanity.check(model):
         found.require(str(model.device))
@@ -27,6 +34,33 @@ def open_model(spec: ModelSpec, architecture: Architecture | None = None) -> Lan
 def load_model(spec: ModelSpec, architecture: Architecture | None = None) -> LanguageModel:
     """Load without asking whether the sums hold; a family that nobody described is tried under the known layouts
     (`adoption`)."""
+    return _told(spec, lambda: _loaded(spec, architecture))
+
+
+def _told(spec: ModelSpec, work: Callable[[], LanguageModel]) -> LanguageModel:
+    """What opens a model. Memory that runs out meanwhile is `TooLarge`, and a device that fails `DeviceFailed`: neither
+    the weights nor the family are at fault."""
+    try:
+        return work()
+    except EffectiveDepthError:
+        raise
+    except Exception as error:
+        if not (ran_out(error) or lost_device(error)):
+            raise
+        why, lost = one_line(error), lost_device(error)
+    if lost:  # here nothing holds what filled the memory
+        raise DeviceFailed(
+            f"The device {spec.device} failed while {spec.name} was opened ({why}); a new process is needed to use it "
+            "again. If this happens again, take --device cpu."
+        )
+    free_cache()
+    raise TooLarge(
+        f"Memory ran out on {spec.device} while {spec.name} was opened in {spec.precision} ({why}); end what else "
+        "uses that device, or choose a narrower precision or a smaller model."
+    )
+
+
+def _loaded(spec: ModelSpec, architecture: Architecture | None) -> LanguageModel:
     hf, tokenizer, architecture, spec = load(spec, architecture)
     if architecture:
         return LanguageModel(hf, tokenizer, architecture, spec)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import ParameterError, TooLarge
-from ..memory import ROOM, free_memory, gigabytes
+from ..memory import ROOM, free_memory, gigabytes, probe_bytes
 from ..sources.precision import QUANTIZED
 from ..types import ModelSpec
 from .modules import Pretrained
@@ -18,20 +18,20 @@ def pick(device: str) -> str:
     """The device that is meant: auto is CUDA, else MPS, else the CPU. Refuses what is not there, and names what is."""
     there = devices()
     if device == "auto":
-        return next((kind for kind in ("cuda", "mps") if kind in there), "cpu")
+        return there[0]
     if device not in there:
         raise ParameterError(f"There is no device {device!r} here; expected auto or one of {', '.join(there)}.")
     return device
 
 
 def devices() -> list[str]:
-    """What models can run on here. "cuda" means as many GPUs as it takes, "cuda:1" that one."""
+    """What models can run on here; "auto" takes the first. "cuda" means as many GPUs as it takes, "cuda:1" that one."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return [
-        "cpu",
         *(["cuda"] if gpus else []),
         *(f"cuda:{i}" for i in range(gpus)),
         *(["mps"] if torch.backends.mps.is_available() else []),
+        "cpu",
     ]
 
 
@@ -39,8 +39,22 @@ def free_bytes(device: str) -> int:
     """Bytes that are free on a device; on "cuda" over all GPUs together."""
     if device.startswith("cuda"):
         wanted = range(torch.cuda.device_count()) if device == "cuda" else [torch.device(device).index]
-        return sum(torch.cuda.mem_get_info(i)[0] for i in wanted)
+        return sum(_free_on(i) for i in wanted if i is not None)
     return free_memory()
+
+
+def total_bytes(device: str | torch.device) -> int:
+    """Bytes that a device has, "cuda" the smallest of its GPUs; 0 where it shares the host's memory."""
+    device = torch.device(device)
+    if device.type != "cuda":
+        return 0
+    wanted = range(torch.cuda.device_count()) if device.index is None else [device.index]
+    return min(torch.cuda.mem_get_info(i)[1] for i in wanted)
+
+
+def _free_on(gpu: int) -> int:
+    """Bytes free on a GPU: what CUDA says, and what torch keeps of it without a use."""
+    return torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
 
 
 def overview() -> dict[str, int]:
@@ -51,20 +65,26 @@ def overview() -> dict[str, int]:
 def plan(spec: ModelSpec, needed: int) -> dict[str, Any]:
     """Arguments for `from_pretrained` that bring `needed` bytes of weights to the spec's device, or a `TooLarge`.
 
-    A model that fits one device goes there whole. One that does not is spread over all GPUs, and, where an offload
-    folder is given, over RAM and that folder: its blocks are then fetched whenever they are called, which is slow and
-    right."""
+    A model that fits one device goes there whole; on a GPU what a probe needs stays free beside it. One that does not
+    is spread over all GPUs, and, where an offload folder is given, over RAM and that folder: its blocks are then
+    fetched whenever they are called, which is slow and right."""
 
     def place(free: int) -> int:
         return int(free * ROOM)
 
+    def beside_probes(gpu: int) -> int:
+        """On a GPU, where a probe finds its memory too."""
+        return max(0, place(_free_on(gpu)) - probe_bytes("cuda", total_bytes(f"cuda:{gpu}")))
+
     gpus = range(torch.cuda.device_count()) if spec.device == "cuda" else ()
     for i in gpus:
-        if needed <= place(torch.cuda.mem_get_info(i)[0]):
+        if needed <= beside_probes(i):
             return {"device_map": {"": f"cuda:{i}"}}
-    if not gpus and needed <= place(free_bytes(spec.device)):
+    one = torch.device(spec.device)
+    room = beside_probes(one.index) if one.type == "cuda" and one.index is not None else place(free_bytes(spec.device))
+    if not gpus and needed <= room:
         return {"device_map": {"": spec.device}}
-    memory: dict[Any, int] = {i: place(torch.cuda.mem_get_info(i)[0]) for i in gpus}
+    memory: dict[Any, int] = {i: beside_probes(i) for i in gpus}
     if not spec.offload and needed > sum(memory.values()):
         raise TooLarge(
             f"{spec.name} needs {gigabytes(needed)} in {spec.precision} and {gigabytes(free_bytes(spec.device))} are "

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..errors import EffectiveDepthError, IdentityFailed
+from ..faults import lost_device, ran_out
 from .identities import MISS_LIMIT, SLOPE_LIMIT, Identities, batch_limit, miss, slopes
 from .language_model import LanguageModel
 from .trace import Trace
@@ -22,9 +23,11 @@ def verify(model: LanguageModel) -> Identities:
     try:
         model.identities = _measure(model)
         return model.identities
-    except (EffectiveDepthError, MemoryError, torch.OutOfMemoryError):
+    except EffectiveDepthError:
         raise
     except Exception as error:
+        if ran_out(error) or lost_device(error):
+            raise
         # Whatever a strange config, or a block called otherwise than its model calls it, provokes inside the library.
         raise IdentityFailed(
             f"Refused: this {model.architecture.family} model, or one of its layers by hand, cannot be run on a short "
@@ -74,7 +77,9 @@ def suffix_by_hand(model: LanguageModel, trace: Trace, untouched: Float[Tensor, 
             *_, resid = model.run_block(trace, layer, resid, start=start)
         kept = min(resid.shape[1], untouched.shape[1])
         logits, untouched = model.unembed(resid[:, -kept:]), untouched[:, -kept:]
-    except Exception:  # whatever a block says to arguments it was not made for: the answer is that it cannot be done
+    except Exception as error:  # whatever a block says to arguments it was not made for: it cannot be done
+        if ran_out(error) or lost_device(error):
+            raise
         return None
     off = float((logits - untouched).abs().max() / largest.clamp_min(1e-30))
     return off if off == off else None
@@ -133,4 +138,4 @@ def short_prompt(model: LanguageModel) -> Int[Tensor, "1 pos"]:
     ids = model.tokenizer(PROBE_TEXT)["input_ids"][:48] if model.tokenizer is not None else []
     if len(set(ids)) < 8:
         ids = [(7 * i + 3) % model.d_vocab for i in range(24)]
-    return torch.tensor([ids], device=model.device)
+    return model.tensor(tuple(ids))

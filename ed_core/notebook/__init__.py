@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def open(
     source: str,
     precision: str = "fp32",
-    device: str = "cpu",
+    device: str = "auto",
     adapter: str = "",
     offload: str = "",
     control: str = "",
@@ -28,9 +28,9 @@ def open(
     """The opened model: a bundled name, a folder, or a hub id (`org/name`, or `org/name@revision`), which is downloaded
     where it is not here. A `ModelError` says why a model cannot be used.
 
-    `precision`: auto, fp32, bf16, fp16, int8 or 4bit. `device`: auto, cpu, cuda (as many GPUs as it takes), cuda:1 or
-    mps. `adapter`: a LoRA adapter's folder. `offload`: a folder for weights that fit into no memory. `control`,
-    `control_seed`: a twin in the model's place, "untrained" or "shuffled", and which one."""
+    `precision`: auto, fp32, bf16, fp16, int8 or 4bit. `device`: auto (a GPU where there is one), cpu, cuda (as many
+    GPUs as it takes), cuda:1 or mps. `adapter`: a LoRA adapter's folder. `offload`: a folder for weights that fit into
+    no memory. `control`, `control_seed`: a twin in the model's place, "untrained" or "shuffled", and which one."""
     from .model import Model, spec_of
 
     model = Model(spec_of(source, precision, device, adapter, control, offload=offload, control_seed=control_seed))

@@ -12,6 +12,7 @@ from ..errors import InputError, ParameterError, StoreError
 from ..probes import Probe
 from ..results import lookup
 from ..results.store import Store
+from ..service.pool import may_have_one
 from ..sources.controls import full_name
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .result import Result
@@ -96,16 +97,22 @@ def _models() -> Any:
     return Models()
 
 
+def on(device: str) -> tuple[str, int | None]:
+    """The device that a name stands for, and the bytes free there; None for the CPU, whose memory is told without
+    torch. "auto" is a GPU where there is one, and is the CPU without torch where no driver of one is."""
+    if device == "cpu" or (device == "auto" and not may_have_one()):
+        return "cpu", None
+    from ..models import placement
+
+    found = placement.pick(device)
+    return found, None if found == "cpu" else placement.free_bytes(found)
+
+
 def spec_of(source: str, precision: str, device: str, adapter: str, control: str, **more: Any) -> ModelSpec:
     """The full identity of the model that is asked for, as `resolve` takes it; what is not here is downloaded."""
     from ..service.resolve import resolve
 
-    free = None
-    if device != "cpu":
-        from ..models import placement
-
-        device = placement.pick(device)
-        free = placement.free_bytes(device)
+    device, free = on(device)
     fetch(source, control)
     if adapter:
         fetch(adapter)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .. import disk
 from ..errors import EffectiveDepthError, ParameterError, StudyError
 from ..notebook import model as opened
+from ..service.pool import gpus, share
 from ..sources.precision import PRECISIONS
 from ..types import ModelSpec, Prompt
 from .spec import AuditRun, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, Spec, StudyRun
@@ -50,11 +51,7 @@ def _said(statuses: Statuses, line: str) -> None:
 
 def device_of(name: str) -> str:
     """The device that a name stands for."""
-    if name == "cpu":
-        return name
-    from ..models import placement
-
-    return placement.pick(name)
+    return opened.on(name)[0]
 
 
 def in_processes(n: int, device: str) -> contextlib.AbstractContextManager[MakesEngine | None]:
@@ -63,11 +60,15 @@ def in_processes(n: int, device: str) -> contextlib.AbstractContextManager[Makes
 
     if n == 1:
         return contextlib.nullcontext()
-    if (found := device_of(device)) != "cpu":
+    found = device_of(device)
+    n_gpus = len(gpus()) if found == "cuda" else 0
+    if found != "cpu" and n > n_gpus:
+        there = f"{n_gpus} GPU{'s are' if n_gpus != 1 else ' is'} here" if found == "cuda" else f"this runs on {found}"
         raise ParameterError(
-            f"--processes is only supported on CPU, and this runs on {found}; leave out one of the two."
+            f"--processes is {n}, and {there}; processes have a GPU each: give --device cuda and at most as many as "
+            "there are GPUs, or --device cpu."
         )
-    return processes.Pool(n)
+    return processes.Pool(n, [share(i, n) for i in range(n)]) if found == "cuda" else processes.Pool(n)
 
 
 def _computing(spec: StudyRun) -> contextlib.AbstractContextManager[MakesEngine | None]:

@@ -116,6 +116,12 @@ class _Actors:
 
     def __init__(self, ray: Any, plan: Plan, out: Path):
         self._ray = ray
+        for model in plan.usable:
+            if ":" in model.known.device:
+                raise ParameterError(
+                    f"Ray gives each actor a GPU of its choosing, and {model.label} is asked for on "
+                    f"{model.known.device}; give --device cuda."
+                )
         self._busy: dict[Any, int] = {}  # actor: how many calls it has
         self._pending: dict[Any, tuple[Any, _Call]] = {}  # in the order of asking
         self._most, threads, share = _places(

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -31,13 +31,15 @@ class Pool:
     """So many processes, begun when they are first needed, which keep their models from one study to the next:
     `with Pool(2) as engine`, an engine for `running.run`."""
 
-    def __init__(self, n: int):
+    def __init__(self, n: int, shares: Sequence[Mapping[str, str]] = ()):
+        """`shares`: what each process finds in its environment besides, as which GPUs are its own."""
         if not 1 <= n <= MOST:
             raise ParameterError(f"--processes is {n}; expected 1 to {MOST}, at most one for each core.")
         context = multiprocessing.get_context("spawn")
         self.stopped = context.Event()
         threads = max(1, _cores() // n)
-        self.executor = ProcessPoolExecutor(n, context, _begin, (self.stopped, threads, n, permits.is_owner()))
+        told = self.stopped, threads, n, permits.is_owner(), list(shares), context.Value("i", 0)
+        self.executor = ProcessPoolExecutor(n, context, _begin, told)
 
     def __enter__(self) -> Callable[..., InProcesses]:
         return partial(InProcesses, pool=self)
@@ -120,12 +122,17 @@ _opened: Any = None
 _stopped: Any = None
 
 
-def _begin(stopped: Any, threads: int, share: int, owner: bool) -> None:
+def _begin(
+    stopped: Any, threads: int, share: int, owner: bool, shares: Sequence[Mapping[str, str]], begun: Any
+) -> None:
     """Before a process's first call. Ctrl-C is its parent's to answer, and it does not outlive its parent."""
     global _opened, _stopped
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # before torch is imported
+    with begun.get_lock():
+        number, begun.value = begun.value, begun.value + 1
+    os.environ.update(shares[number % len(shares)] if shares else {})  # before torch is imported
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     if owner:
         permits.as_owner()
     _opened, _stopped = running.opened_models(share), stopped

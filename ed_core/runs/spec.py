@@ -32,7 +32,7 @@ class StudyRun(_Computed):
 
     kind: Literal["study"] = "study"
     file: str
-    device: str = "cpu"
+    device: str = "auto"
     shard: tuple[int, int] = (1, 1)
     merge: bool = False
 
@@ -58,7 +58,7 @@ class Opened(_Spec):
 
     source: str
     precision: str = "fp32"
-    device: str = "cpu"
+    device: str = "auto"
     adapter: str = ""
     offload: str = ""
     control: str = ""
@@ -113,7 +113,7 @@ class ReproduceRun(_Computed):
     sets: tuple[str, ...] = ()
     limit: int | None = None
     precision: str | None = None
-    device: str = "cpu"
+    device: str = "auto"
 
 
 class AuditRun(_Spec):
@@ -123,7 +123,7 @@ class AuditRun(_Spec):
     model: str
     precisions: tuple[str, ...]
     prompts: str = ""
-    device: str = "cpu"
+    device: str = "auto"
     out: str = ""
 
 

@@ -13,8 +13,10 @@ from .. import extras
 from ..models import quantized
 from .estimate import Rates, save_rates
 
-WIDTH = {"cpu": 1024}
-FEW, MANY = 8, 384  # tokens of the two calls: one is all reading (or unpacking), the other nearly all multiplying
+WIDTH = {"cpu": 1024}  # elsewhere 8192, whose weights stay in no cache
+# Tokens of the two calls: one is all reading (or unpacking), the other nearly all multiplying. On a GPU fewer than
+# 8 192 would measure how long a launch takes.
+FEW, MANY = 8, {"cpu": 384}
 ROUNDS = 5
 
 
@@ -22,13 +24,14 @@ ROUNDS = 5
 def measure(device: str = "cpu") -> Rates:
     """`{precision: (a, b)}`: seconds per weight and call, and per weight and token; the fastest of a few rounds. About
     a second on a CPU."""
-    width = WIDTH.get(device, 4096)
+    kind = device.partition(":")[0]
+    width, most = WIDTH.get(kind, 8192), MANY.get(kind, 8192)
     weights = torch.randn(width, width, device=device) / width**0.5
     found = {}
     for precision, call in _maps(weights).items():
         dtype = {"fp32": torch.float32, "fp16": torch.float16}.get(precision, torch.bfloat16)
-        few, many = (_seconds(call, torch.randn(n, width, device=device, dtype=dtype)) for n in (FEW, MANY))
-        multiply = max(many - few, 0.1 * many) / (MANY - FEW)
+        few, many = (_seconds(call, torch.randn(n, width, device=device, dtype=dtype)) for n in (FEW, most))
+        multiply = max(many - few, 0.1 * many) / (most - FEW)
         found[precision] = (max(few - FEW * multiply, 0.0) / width**2, multiply / width**2)
     return found
 
@@ -64,7 +67,11 @@ def _maps(weights: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
 
 def _seconds(call: Callable[[Tensor], Tensor], x: Tensor) -> float:
     """The fastest of a few calls, the first one not counted."""
-    wait: Callable[[], None] = torch.cuda.synchronize if x.is_cuda else lambda: None
+    waits: dict[str, Callable[[], None]] = {
+        "cuda": lambda: torch.cuda.synchronize(x.device),
+        "mps": lambda: torch.mps.synchronize(),
+    }
+    wait = waits.get(x.device.type, lambda: None)
     best = float("inf")
     for i in range(ROUNDS + 1):
         begun = time.perf_counter()

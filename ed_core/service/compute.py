@@ -3,7 +3,6 @@ command line share."""
 
 from __future__ import annotations
 
-import gc
 import os
 import platform
 import time
@@ -18,15 +17,17 @@ import psutil
 import torch
 
 from .. import settings
-from ..errors import EffectiveDepthError, JobError, OutOfMemory, ParameterError, TooLarge
-from ..memory import gigabytes
+from ..errors import DeviceFailed, EffectiveDepthError, JobError, OutOfMemory, ParameterError, TooLarge
+from ..faults import free_cache, lost_device, one_line, ran_out
+from ..memory import gigabytes, probe_bytes
+from ..models import arithmetic, placement
 from ..models.language_model import LanguageModel
 from ..models.opening import open_model
 from ..probes import find
 from ..prompts import max_tokens
 from ..results.aggregate import summarize
 from ..sources.precision import QUANTIZED
-from ..sweeps.budget import Budget, ran_out
+from ..sweeps.budget import Budget
 from ..sweeps.recorder import Recorder
 from ..types import ENGINE_VERSION, ModelSpec, ProbeResult, Request
 from . import admission
@@ -35,11 +36,13 @@ LIBRARIES = ("torch", "transformers", "numpy", "tokenizers")
 
 
 class Models:
-    """Opened models, least recently used first out, within `ED_MODEL_MEMORY` bytes (half of the memory unless set).
-    What is held (`hold`) stays: a job that gave way goes on with it."""
+    """Opened models, least recently used first out, within `ED_MODEL_MEMORY` bytes. Unless that is set, half of the
+    memory: the host's for models on the CPU, for those on a GPU that GPU's own, less what a probe may hold. What is
+    held (`hold`) stays: a job that gave way goes on with it."""
 
-    def __init__(self, budget: int | None = None):
-        self.budget = budget or settings.current().model_memory or psutil.virtual_memory().total // 2
+    def __init__(self, budget: int | None = None, share: int = 1):
+        """`share`: so many processes have the memory between them."""
+        self._given, self._share = budget or settings.current().model_memory, share
         self._open: OrderedDict[str, LanguageModel] = OrderedDict()
         self._held: list[LanguageModel] = []
 
@@ -50,6 +53,19 @@ class Models:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def budget(self, device: torch.device) -> int:
+        """Bytes that the models of a device may take together."""
+        if self._given:
+            return self._given // self._share
+        if total := placement.total_bytes(device.type):
+            return max(total // 2, total - 2 * probe_bytes(device.type, total)) // self._share
+        whole: int = psutil.virtual_memory().total
+        return whole // 2 // self._share
+
+    def _over(self, device: torch.device) -> bool:
+        held = sum(model.bytes for model in self._open.values() if self._given or model.device.type == device.type)
+        return held > self.budget(device)
 
     @contextmanager
     def hold(self, model: LanguageModel) -> Iterator[None]:
@@ -72,15 +88,26 @@ class Models:
                     raise
         self._open.move_to_end(name)
         model = self._open[name]
-        while self.bytes > self.budget and self._close_oldest(model):
+        while self._over(model.device) and self._close_oldest(model):
             pass
-        if self.bytes > self.budget and any(held is not model for held in self._held):
+        if self._over(model.device) and any(held is not model for held in self._held):
             self._close(name)
             raise TooLarge(
                 f"{spec.name} and the model of a job that goes on do not fit the memory for models together "
-                f"({gigabytes(self.budget)}); try again when that job is done."
+                f"({gigabytes(self.budget(model.device))}); try again when that job is done."
             )
         return model
+
+    def open_ahead(self, spec: ModelSpec) -> bool:
+        """Open a model that somebody may ask for, where no other has to be closed for it; whether it is open."""
+        name = repr(sorted(spec.identity().items()))
+        if name not in self._open:
+            model = self._open[name] = open_model(spec)
+            self._open.move_to_end(name, last=False)  # the first to be closed
+            if self._over(model.device):
+                del model
+                self._close(name)
+        return name in self._open
 
     def _close_oldest(self, asked: LanguageModel | None = None) -> bool:
         """Whether there was one that may be closed."""
@@ -92,9 +119,7 @@ class Models:
 
     def _close(self, name: str) -> None:
         del self._open[name]
-        gc.collect()  # a spread model's hooks refer to themselves
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_cache()  # a spread model's hooks refer to themselves
 
 
 def run(
@@ -113,6 +138,7 @@ def run(
     blocks, outside every call of the model, something shorter may be computed (`Recorder`)."""
     started = time.time()
     prompt, encoding = request.prompts[0], None
+    ended: JobError | None = None
     try:
         probe = find(request.probe).make(dict(request.parameters))
         if any(probe.content_hash(name, request.models[0]) != content for name, content in request.files):
@@ -123,7 +149,8 @@ def run(
         encoding = model.encode(prompt, max_tokens())
         probe.check(len(encoding), encoding.answer_start)
         admission.size(probe, len(encoding), model.n_layers, model.spec.precision)
-        budget = Budget(memory, model.device.type, f"{request.probe} on {model.spec.name}")
+        what, total = f"{request.probe} on {model.spec.name}", placement.total_bytes(model.device)
+        budget = Budget(memory, model.device.type, what, total)
         record = Recorder(
             request,
             probe.measures,
@@ -141,16 +168,23 @@ def run(
     except Exception as error:
         if ran_out(error):
             length = f" with {len(encoding)} tokens" if encoding else ""
-            raise OutOfMemory(
+            ended = OutOfMemory(
                 f"{request.probe} ran out of memory on {model.spec.name}{length}; use a shorter prompt, a smaller "
                 "model or a narrower precision."
-            ) from None  # from here on nothing holds what filled the memory
-        # a defect of ours, or of a library: named as such, never shown as a traceback
-        raise JobError(
-            f"{request.probe} failed on {model.spec.name} with {type(error).__name__}: "
-            f"{str(error).splitlines()[0] if str(error) else ''} "
-            "This is a defect; please report it with the model and the prompt."
-        ) from error
+            )
+        elif lost_device(error):
+            ended = DeviceFailed(
+                f"{request.probe} on {model.spec.name} ended with the device {model.device} ({one_line(error)}); a new "
+                "process is needed to use it again. If this happens again, take --device cpu."
+            )
+        else:  # a defect of ours, or of a library: named as such, never shown as a traceback
+            raise JobError(
+                f"{request.probe} failed on {model.spec.name} with {type(error).__name__}: "
+                f"{str(error).splitlines()[0] if str(error) else ''} "
+                "This is a defect; please report it with the model and the prompt."
+            ) from error
+    if ended is not None:  # here nothing holds what filled the memory
+        raise ended
     record.provenance.update(certificate(model, request, started, record.away) | {"memory": budget.certificate()})
     return summarize(record.result(complete=True))
 
@@ -189,6 +223,7 @@ def certificate(model: LanguageModel, request: Request, started: float, away: fl
         "d_vocab": model.d_vocab,
         "block_order": model.block_order,
         "attention": getattr(model.config, "_attn_implementation", None),
+        **arithmetic.told(model.device),
         "identities": model.identities.to_json() if model.identities else None,
         "prompt": request.prompts[0].identity(),
         "device": f"{model.device.type} ({platform.machine()}, {os.cpu_count()} cores)",

@@ -19,7 +19,7 @@ from typing import Any
 from .. import bounds, disk, outside, settings
 from ..errors import EffectiveDepthError, StoreError
 from ..files import parse
-from ..memory import ROOM, free_memory, gigabytes
+from ..memory import ROOM, free_memory, gigabytes, probe_bytes
 from ..probes import PROBES, Probe, find
 from ..probes.description import Shape
 from ..sources import hub, sizes, tokens
@@ -156,7 +156,7 @@ def _need(probe: Probe, size: Size, precision: str, n_tokens: int, kind: str, ra
     passes, unembedded = probe.work(L, T)
     unit = BYTES[compute_name(precision)]
     stream, width = T * d * unit, size.n_heads * size.head_dim
-    most_tokens, half = budget.TOKENS_PER_CALL.get(kind, 16384), budget.BYTES.get(kind, 4 << 30) // 2  # see `Budget`
+    most_tokens, half = budget.TOKENS_PER_CALL.get(kind, 16384), probe_bytes(kind) // 2  # see `Budget`
     per_call = max(T, min(most_tokens, int(passes) * T))
     inside = per_call * (2 * d + 2 * width + 3 * size.d_mlp) * unit
     unpacked = 0 if precision in BYTES else unit * max(outputs * inputs for outputs, inputs, _ in size.maps)
@@ -350,6 +350,27 @@ class Pace:
         for known in (self._per_token, self._opening):
             while len(known) > KEPT:
                 del known[next(iter(known))]
+
+    def opening(self, spec: ModelSpec) -> float | None:
+        """Seconds until a model is open: 0 where it is; None where that is not known, or where something has to be
+        fetched or converted first."""
+        packed = of_gguf(spec)
+        if not hub.is_here(spec) or (packed is not None and not packed.converted):
+            return None
+        if _name(spec) in self._open:
+            return 0.0
+        if (known := self._opening.get(_name(spec))) is not None:
+            return known
+        try:
+            size = sizes.read(config_of(spec))
+        except (EffectiveDepthError, OSError):
+            return None
+        return size.weight_bytes(spec.precision) / BYTES_A_SECOND if size else None
+
+    def opened(self, spec: ModelSpec, seconds: float) -> None:
+        """A model was opened, for whomever."""
+        self._open.add(_name(spec))
+        self._opening[_name(spec)] = seconds
 
     def nothing_open(self) -> None:
         """The worker ended: models are opened anew."""

@@ -15,23 +15,25 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from .. import settings
 from ..errors import BY_NAME, Cancelled, EffectiveDepthError, QueueFull, WorkerDied
 from ..memory import ROOM, free_memory
-from ..types import Request
+from ..types import ModelSpec, Request
 from . import admission
 from .estimate import Pace
 from .job import Job
 from .turns import Ask, Place, Turns, credit
-from .worker import COMPUTING, receive, send
+from .worker import COMPUTING, DEVICE_LOST, receive, send
 
 ABANDONED_SECONDS = 20.0
 TICK_SECONDS = 0.5  # between two looks at the queue
 FORECAST_SECONDS = 0.5  # a forecast serves all who ask for so long
 RESTART_SECONDS = 5.0  # an idle worker that ended is started again, at most this often
 ANSWER_SECONDS = 3.0  # how long a worker may take to answer a ping
+AHEAD_SECONDS = 15.0  # the longest opening that is begun before anybody asks for it
 STUCK_SECONDS = 10.0  # a cancelled job that has not stopped by then (a model half loaded) takes its worker down
 
 
@@ -64,6 +66,8 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
         self._running: Job | None = None
         self._inside: Job | None = None  # sent to run inside the running one; queued until the worker takes it up
+        self._ahead: ModelSpec | None = None  # what the worker opens before anybody asks for it
+        self._not_ahead: set[ModelSpec] = set()  # what it could not open so
         self._turn: dict[str, float] = {}  # when visitors who wait had a turn last
         self._forecast: tuple[float, dict[str, Place]] | None = None
         self._worker: subprocess.Popen[bytes] | None = None
@@ -97,6 +101,16 @@ class Jobs:
         except EffectiveDepthError as error:
             self._told("refused", Job(request, set(), error=error))
             raise
+
+    def open_ahead(self, spec: ModelSpec) -> None:
+        """Let the worker open a model that somebody chose, while it has nothing else to do, so that the first run need
+        not wait for it. Only where that takes seconds, and where nothing has to be fetched, converted or closed."""
+        expected = self._pace.opening(spec)
+        with self._lock:
+            idle = self._worker is not None and not self._closed and not self._under_way() and self._ahead is None
+            if idle and spec not in self._not_ahead and expected is not None and 0 < expected <= AHEAD_SECONDS:
+                self._ahead = spec
+                self._tell({"type": "open", "model": asdict(spec)})
 
     def computes(self, request: Request) -> bool:
         """Whether a job for it is under way, that it would join."""
@@ -285,6 +299,7 @@ class Jobs:
     def _start_worker(self) -> None:
         env = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"} | dict(self._environment)
         self._ready, self._started, self.models = False, time.monotonic(), (0, 0)
+        self._ahead = None
         self._pace.nothing_open()
         self._worker = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         threading.Thread(target=self._read, args=(self._worker,), daemon=True).start()
@@ -300,6 +315,13 @@ class Jobs:
             self.devices, self._ready = header["devices"], True
         elif kind == "pong":
             self._pong.set()
+        elif kind == "opened" and self._ahead is not None:
+            if header["open"]:
+                self._pace.opened(self._ahead, header["seconds"])
+            else:
+                self._not_ahead.add(self._ahead)
+            opened, n_bytes = header["models"]
+            self.models, self._ahead = (opened, n_bytes), None
         job = next((one for one in (self._running, self._inside) if one and one.id == header.get("job")), None)
         ends, outer = kind in ("done", "failed", "later"), self._running
         if job is not None:
@@ -372,7 +394,8 @@ class Jobs:
     def _why_it_ended(job: Job, code: int) -> tuple[str, EffectiveDepthError]:
         if job.cancelling:
             return "cancelled", Cancelled("The computation was cancelled.")
-        cause = "killed, most likely for want of memory" if code == -9 else f"exit code {code}"
+        causes = {-9: "killed, most likely for want of memory", DEVICE_LOST: "its device failed under another job"}
+        cause = causes.get(code, f"exit code {code}")
         return "failed", WorkerDied(
             f"The worker process ended while computing {job.request.probe} ({cause}); a new one is starting. "
             "Other jobs go on; if this happens again, use a shorter prompt or a smaller model."

@@ -4,18 +4,20 @@ Torch-free."""
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..types import Request
+from ..types import ModelSpec, Request
 from .estimate import Pace
 from .job import Job
 from .jobs import Jobs
 from .turns import Place
 
 GPUS = Path("/proc/driver/nvidia/gpus")
+AMD = Path("/dev/kfd")
 
 
 class Pool:
@@ -35,6 +37,11 @@ class Pool:
             queue = queue or min(self._queues, key=lambda one: one.done_in(request))
             beside = [job for other in self._queues if other is not queue for job in other.under_way()]
             return queue.submit(request, viewer, visitor, beside)
+
+    def open_ahead(self, spec: ModelSpec) -> None:
+        """As `Jobs.open_ahead`, in one queue that has nothing to do."""
+        if idle := next((queue for queue in self._queues if not queue.under_way()), None):
+            idle.open_ahead(spec)
 
     def poll(self, job: Job) -> Job:
         """Say that somebody still looks at this job."""
@@ -95,6 +102,11 @@ def share(i: int, n: int) -> dict[str, str]:
     if found := gpus():
         mine["CUDA_VISIBLE_DEVICES"] = ",".join(found[i::n] or [found[i % len(found)]])
     return mine
+
+
+def may_have_one() -> bool:
+    """Whether torch might find a GPU here; looked for without it."""
+    return bool(gpus()) or sys.platform == "darwin" or AMD.exists()
 
 
 def gpus() -> list[str]:

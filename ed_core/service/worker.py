@@ -32,6 +32,7 @@ LENGTHS = struct.Struct(">IQ")
 NICE = 1
 COMPUTING = "computing"  # the stage once the model is open
 ANSWER_SECONDS = 0.25  # for which a job that gave way waits until the queue says who is next; then it goes on
+DEVICE_LOST = 75  # the exit code of a worker whose device failed
 Stream = BufferedIOBase | IO[bytes]
 _sending = threading.Lock()  # the worker's listener answers a ping while a result is being sent
 
@@ -83,6 +84,25 @@ def main() -> None:
     while True:
         if (header := todo.get())["type"] == "run":
             serve(header, models, out, cancelled, todo)
+        elif header["type"] == "open":
+            opened_ahead(header, models, out)
+
+
+def opened_ahead(header: dict[str, Any], models: Models, out: Stream) -> None:
+    """Open a model before anybody asks for it; why one cannot be opened, whatever it is, is told to whoever does."""
+    from ..types import ModelSpec
+
+    begun, there = time.monotonic(), False
+    with suppress(Exception):
+        there = models.open_ahead(ModelSpec(**header["model"]))
+    took = {"open": there, "seconds": time.monotonic() - begun}
+    send(out, {"type": "opened", **took, "models": [len(models), models.bytes]})
+
+
+def _end(out: Stream) -> None:
+    """End this process: its device answers nothing any more, and a new one can use it again."""
+    out.flush()
+    os._exit(DEVICE_LOST)
 
 
 def serve(
@@ -97,7 +117,8 @@ def serve(
     inside another, and no third inside it."""
     from dataclasses import replace
 
-    from ..errors import Cancelled, EffectiveDepthError, OutOfMemory, StoreError, TooLarge
+    from ..errors import Cancelled, DeviceFailed, EffectiveDepthError, OutOfMemory, StoreError, TooLarge
+    from ..faults import lost_device
     from ..memory import gigabytes
     from ..models import conversion
     from ..results.store import Store
@@ -163,6 +184,8 @@ def serve(
             send(out, {"type": "later", "job": job})
             return
         send(out, {"type": "failed", "job": job, "error": type(error).__name__, "message": str(error)})
+        if isinstance(error, DeviceFailed):
+            _end(out)
     except Exception as error:
         send(
             out,
@@ -173,6 +196,8 @@ def serve(
                 "message": f"{type(error).__name__}: {error}. This is a defect.",
             },
         )
+        if lost_device(error):
+            _end(out)
     finally:
         cancelled.discard(job)
 

@@ -1,5 +1,6 @@
-"""What ships with the product: four small language models, prompts they know the answers to, results and case studies
-made of them. Two models read words, two read characters: a looped one and a plain one with as many parameters."""
+"""What ships with the product: five small language models, prompts they know the answers to, results and case studies
+made of them. Two models read words, three read characters: a looped one, a plain one with as many parameters, and a
+plain one as deep."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parents[1] / "demo"
-WORDS, CHARACTERS = ("ed-demo-16", "ed-demo-8"), ("ed-loop-4x4", "ed-plain-4")  # by what their tokenizers read
+# by what their tokenizers read
+WORDS, CHARACTERS = ("ed-demo-16", "ed-demo-8"), ("ed-loop-4x4", "ed-plain-4", "ed-plain-16")
 MODELS: dict[str, Path] = {name: FOLDER / "models" / name for name in (*WORDS, *CHARACTERS)}
 # the prompts whose results are shipped, what the first page shows: for models that read words, for those that read
 # characters, and for a real one

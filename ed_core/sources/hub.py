@@ -233,6 +233,15 @@ def come(hub_id: str) -> int:
     return sum(f.stat().st_size for part in parts for f in part.glob("*"))
 
 
+def file_bytes(file: str) -> int:
+    """What a file of a published set has, named as hf://…, or of this machine; 0 where it is not told."""
+    if not file.startswith("hf://"):
+        return Path(file).stat().st_size if Path(file).is_file() else 0
+    from huggingface_hub import HfFileSystem
+
+    return int(HfFileSystem().info(file)["size"] or 0)
+
+
 def _bar(report: Callable[[int], object], cancelled: Callable[[], bool]) -> type:
     """What the hub's client takes for a progress bar: it reports bytes, and raises where somebody has cancelled."""
     from tqdm import tqdm

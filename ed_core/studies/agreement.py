@@ -126,7 +126,7 @@ def _apart(there: Sequence[tuple[float | int, Estimate]], all_of_them: bool) -> 
     places = _and([f"{one.label} {_layer(depth)}" for depth, one in there])
     if end - begin <= _far(first):
         within = "a tenth of the" if _far(first) > 1 else "one of"
-        return f"{which} agree within {within} {first.n_layers} layers: {places}."
+        return f"{which} lie within {within} {first.n_layers} layers of each other: {places}."
     said = f"{which} stand up to {_layer(end - begin)} of {first.n_layers} layers apart: {places}."
     if first.high is None or last.low is None:
         return f"{said} With fewer than {FEWEST} prompts they have no ranges."

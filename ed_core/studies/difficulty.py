@@ -29,7 +29,6 @@ DEPTHS = {name: f"mean depth by {rule.label}" for name, rule in OF_LENS.items()}
 KINDS = {"effect": "effect on later layers", "output": "change of the prediction"}  # of the depth scores
 READS = dict.fromkeys(DEPTHS, LENS) | dict.fromkeys(KINDS, PROBE)
 MARGIN = 0.02  # of the depth, a level: what counts as no change
-SHOWN = 0.005  # what two decimals show
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,10 @@ class Trend:
         small = max(abs(self.low), abs(self.high)) < margin
         if self.low > 0 or self.high < 0:
             little = f", by less than {100 * MARGIN:g} % of the depth a level" if small else ""
-            return f"Harder prompts go {'deeper' if self.low > 0 else 'less deep'}{little}."
+            return f"It {'rises' if self.low > 0 else 'falls'} with the level{little}."
         if small:
-            return f"The depth does not change by more than {100 * MARGIN:g} % of the depth a level."
-        return "Whether harder prompts go deeper cannot be told."
+            return f"It changes by less than {100 * MARGIN:g} % of the depth a level."
+        return "Whether it changes with the level cannot be told."
 
 
 @dataclass(frozen=True)
@@ -96,12 +95,12 @@ class Difficulty:
         first, last = self.levels[0], self.levels[-1]
         if not np.isfinite(t.slope):
             return f"{self.label}: no {what} is defined on every level of {self.name}."
-        unit, digits = "" if self.kind in DEPTHS else " layers", 2
-        if min(abs(t.low), abs(t.high)) < SHOWN:
-            digits = 3  # else an end apart from 0 would print as 0
+        of_lens, least = self.kind in DEPTHS, min(abs(t.low), abs(t.high))
+        digits = next((n for n in (2, 3, 4) if round(least, n)), 5) if least else 2  # no end apart from 0 prints as 0
         told = (
-            f"{self.label}: from level {first.name} to {last.name} of {self.name} the {what} goes from {t.first:.2f} "
-            f"to {t.last:.2f} of {self.n_layers}{unit}, {signed(t.slope, digits)} a level"
+            f"{self.label}: from level {first.name} to {last.name} of {self.name} the {what}"
+            f"{' over all tokens' if of_lens else ''} goes from {t.first:.2f} to {t.last:.2f} of {self.n_layers}"
+            f"{'' if of_lens else ' layers'}, {signed(t.slope, digits)} a level"
         )
         if not np.isfinite(t.low):
             return f"{told}. With fewer than {FEWEST} prompts a level there is no interval, and no conclusion."

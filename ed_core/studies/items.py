@@ -10,6 +10,7 @@ its prompt, stand in the file's metadata."""
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import platform
@@ -27,8 +28,9 @@ from ..depth import answer, sinks
 from ..depth.criteria import COSINES, OF_LENS
 from ..depth.verdict import prompt_sums
 from ..errors import InputError, PromptError, StudyError
-from ..files import check_parquet, expect, parse
+from ..files import expect, parse
 from ..types import ProbeResult, Prompt
+from . import parquets
 from .plan import ITEMS, Chunk, Item, Plan
 from .sets import split_points
 from .study import ProbeEntry
@@ -128,9 +130,7 @@ def read(file: Path) -> tuple[pyarrow.Table, dict[str, tuple[int, ...]]]:
 
 def table_of(data: bytes) -> tuple[pyarrow.Table, dict[str, tuple[int, ...]]]:
     """The same of a file's bytes, which may be anybody's; what is wrong is a `ValueError`, or whatever pyarrow says."""
-    with parquet.ParquetFile(pyarrow.BufferReader(data)) as opened:
-        check_parquet(opened.metadata, bounds.CHUNK)
-        table = opened.read(use_threads=False)  # small files, many of them: threads and datasets only cost
+    table = parquets.numbers(io.BytesIO(data), bounds.CHUNK)
     told = parse(table.schema.metadata[b"shapes"], bounds.ITEM_HEAD)
     shapes = {name: tuple(told[name]) for name in table.column_names}
     for name, shape in shapes.items():

@@ -266,7 +266,7 @@ def moved(trend: difficulty.Trend, n_levels: int) -> str:
     if max(abs(trend.low), abs(trend.high)) * (n_levels - 1) < 1:
         return f"{AS_PUBLISHED}: less than one layer from the first level to the last"
     if trend.low > 0 or trend.high < 0:
-        return f"differs: harder prompts go {'deeper' if trend.low > 0 else 'less deep'}"
+        return f"differs: it {'rises' if trend.low > 0 else 'falls'} with the level"
     return f"{CANNOT_TELL}: the range holds a rise, a fall and neither"
 
 

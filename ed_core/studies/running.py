@@ -216,6 +216,5 @@ def opened_models(share: int = 1) -> Any:
     """This process's models; one of `share` processes that have the machine's memory between them."""
     from ..service.compute import Models
 
-    opened = Models()
-    opened.budget //= share
+    opened = Models(share=share)
     return opened

@@ -5,8 +5,11 @@ Tables of the hub and `.csv` are read by `datasets`."""
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import random
+import re
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,22 +18,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-from pyarrow import compute, parquet
 
 from .. import bounds, extras, outside
 from ..errors import HubUnreachable, ParameterError, PromptError, PromptFileError, StudyError
-from ..files import check_parquet, expect, parse
+from ..files import expect, parse
 from ..prompts import check_length, check_text, fits, read_jsonl
 from ..prompts import lines as written_lines
-from ..sources import permits, tokens
+from ..sources import hub, permits, tokens
 from ..sources.bundled import SETS, set_names
 from ..sources.hub_cache import ensure_reachable
 from ..sources.specs import named
 from ..types import Prompt
+from . import parquets
 from .study import Columns, SetEntry, nearest
 
-AT_ONCE = 16  # rows of a .parquet file
-TEXTS = (pyarrow.string(), pyarrow.large_string(), pyarrow.binary(), pyarrow.large_binary())
 TABLES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
@@ -206,14 +207,52 @@ def _from_hub(entry: SetEntry) -> Iterator[Example]:
 
     try:
         with _at_once(name):
-            table = datasets.load_dataset(name, config or None, split=split)
+            builder = datasets.load_dataset_builder(name, config or None)
+            _check_declared(entry, builder, split)
+            builder.download_and_prepare()
+            table = builder.as_dataset(split=split)
+    except StudyError:
+        raise
     except Exception as error:  # whatever the client, the network or the set's files answer
         raise StudyError(
             f"The set {entry.name} ({name}{f', {config}' if config else ''}, {split}) is unavailable from the hub "
             f"({type(error).__name__}: {_first_line(error)}). Try again where the hub answers, or give a local copy: "
             f"file = …{f', format = {entry.hub!r}' if entry.hub in FORMATS else ''}."
         ) from None
+    columns = _read(entry, table.column_names, None if known is given else known)
+    _check_rows(entry, len(table))
+    _check_bytes(entry, table.select_columns(columns).data.nbytes, bounds.PROMPTS, "its texts have")
     return _rows(entry, table, None if known is given else known)
+
+
+def _check_declared(entry: SetEntry, builder: Any, split: str) -> None:
+    """Before anything of a set is downloaded: the bytes and rows that its page tells of the split, and the sizes of its
+    files on the hub."""
+    part = re.split(r"\W", split, maxsplit=1)[0]
+    told = (builder.info.splits or {}).get(part)
+    if told is not None:
+        _check_bytes(entry, told.num_bytes or 0, bounds.SET, f"its part {part} has")
+        if part == split:
+            _check_rows(entry, told.num_examples or 0)
+    files = (builder.config.data_files or {}).get(part, ())
+    held = sum(hub.file_bytes(str(file)) for file in files)
+    _check_bytes(entry, max(held, builder.info.download_size or 0), bounds.SET, "its files have")
+
+
+def _check_rows(entry: SetEntry, n: int) -> None:
+    if n > bounds.LINES:
+        raise StudyError(
+            f"The set {entry.name} has {n} rows, at most {bounds.LINES} are read; name a part of it, as "
+            f"split = 'test[:{bounds.LINES}]'."
+        )
+
+
+def _check_bytes(entry: SetEntry, n: int, most: int, whose: str) -> None:
+    if n > most:
+        raise StudyError(
+            f"The set {entry.name}: {whose} {outside.size(n)}, at most {outside.size(most)} are read; give a smaller "
+            "one, or a file of the prompts that are meant."
+        )
 
 
 @contextlib.contextmanager
@@ -244,19 +283,33 @@ def _format(entry: SetEntry) -> Format:
 def _table(entry: SetEntry, file: Path) -> Any:
     if file.suffix in (".json", ".jsonl"):
         return _of_json(entry, file)
-    outside.opened(file, bounds.SET, StudyError).close()
     if file.suffix == ".parquet":
         return _Parquet(entry, file)
+    _check_csv(entry, file)
     extras.require("datasets", f"The set {entry.name}")
     import datasets
 
     datasets.disable_progress_bars()
     with tempfile.TemporaryDirectory() as scratch:
-        reader = getattr(datasets.Dataset, f"from_{TABLES[file.suffix]}")
         try:
-            return reader(str(file), cache_dir=scratch, keep_in_memory=True)
+            return datasets.Dataset.from_csv(str(file), cache_dir=scratch, keep_in_memory=True)
         except Exception as error:  # of pyarrow, pandas or datasets: all say what is wrong with the file
             raise _unreadable(entry, file, error) from None
+
+
+def _check_csv(entry: SetEntry, file: Path) -> None:
+    """Before a table is made of it: its bytes, then rows, columns, cells and the longest of them, row by row."""
+    text = outside.text(file, bounds.PROMPTS, StudyError)
+    csv.field_size_limit(bounds.TEXT)
+    rows = cells = 0
+    try:
+        for row in csv.reader(io.StringIO(text, newline="")):
+            rows, cells = rows + 1, cells + len(row)
+            expect(rows <= bounds.LINES + 1, f"more than {bounds.LINES} rows")
+            expect(len(row) <= bounds.COLUMNS, f"more than {bounds.COLUMNS} columns")
+            expect(cells <= bounds.VALUES, f"more than {bounds.VALUES} cells")
+    except (ValueError, csv.Error) as error:
+        raise _unreadable(entry, file, error) from None
 
 
 def _unreadable(entry: SetEntry, file: Path, error: Exception) -> StudyError:
@@ -270,6 +323,9 @@ class _Table:
 
     column_names: list[str]
     rows: list[Row]
+
+    def select_columns(self, columns: Sequence[str]) -> _Table:
+        return self
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -292,56 +348,50 @@ def _of_json(entry: SetEntry, file: Path) -> _Table:
 
 
 class _Parquet:
-    """The rows of a .parquet file, a few at a time. Its texts are bounded before they are written out: a few bytes may
-    stand for the same long one in every row."""
+    """The rows of a .parquet file, a few at a time, of some of its columns."""
 
-    def __init__(self, entry: SetEntry, file: Path):
+    def __init__(self, entry: SetEntry, file: Path, columns: Sequence[str] | None = None):
         self._entry, self._file = entry, file
-        with self._opened() as opened:
+        with self._handle() as handle, parquets.opened(handle, bounds.LINES) as opened:
             self.column_names: list[str] = opened.schema_arrow.names
-            self._texts = [column.name for column in opened.schema_arrow if column.type in TEXTS]
+        self._columns = self.column_names if columns is None else columns
+
+    def select_columns(self, columns: Sequence[str]) -> _Parquet:
+        return _Parquet(self._entry, self._file, columns)
 
     def __iter__(self) -> Iterator[Row]:
-        written = 0
-        with self._opened(self._texts) as opened:
-            for batch in opened.iter_batches(AT_ONCE, use_threads=False):
-                written += sum(map(_bytes_of, batch.columns))
-                expect(written <= bounds.PROMPTS, f"its texts have more than {outside.size(bounds.PROMPTS)}")
+        with self._handle() as handle:
+            for batch in parquets.batches(handle, bounds.LINES, self._columns):
                 yield from batch.to_pylist()
 
     @contextlib.contextmanager
-    def _opened(self, texts: Sequence[str] = ()) -> Iterator[parquet.ParquetFile]:
+    def _handle(self) -> Iterator[io.BufferedReader]:
         try:
-            with (
-                outside.opened(self._file, bounds.SET, StudyError) as handle,
-                parquet.ParquetFile(handle, read_dictionary=list(texts)) as opened,
-            ):
-                check_parquet(opened.metadata, bounds.LINES)
-                yield opened
+            with outside.opened(self._file, bounds.SET, StudyError) as handle:
+                yield handle
         except (OSError, ValueError, KeyError, TypeError, MemoryError, pyarrow.ArrowException) as error:
             raise _unreadable(self._entry, self._file, error) from None
-
-
-def _bytes_of(column: pyarrow.Array) -> int:
-    """What a column's texts have when each is written out; 0 for other columns."""
-    if not pyarrow.types.is_dictionary(column.type) or column.type.value_type not in TEXTS:
-        return 0
-    lengths = compute.binary_length(column.dictionary)
-    return compute.sum(compute.take(lengths, column.indices)).as_py() or 0
 
 
 def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)[:200]
 
 
-def _rows(entry: SetEntry, table: Any, known: Format | None) -> Iterator[Example]:
+def _read(entry: SetEntry, names: Sequence[str], known: Format | None) -> list[str]:
+    """Which columns of a table are read; `StudyError` where one is missing."""
     columns = entry.columns or Columns()
     needed = known.columns if known else tuple(filter(None, columns.model_dump().values()))
-    if missing := [name for name in needed if name not in table.column_names]:
+    if missing := [name for name in needed if name not in names]:
         raise StudyError(
-            f"The set {entry.name} has no column {missing[0]!r}; it has {', '.join(table.column_names)}."
+            f"The set {entry.name} has no column {missing[0]!r}; it has {', '.join(names)}."
             + ("" if known else " Say which is which with columns = {text = …, answer = …}.")
         )
+    return [name for name in dict.fromkeys((*needed, *(known.one_of if known else ()))) if name in names]
+
+
+def _rows(entry: SetEntry, table: Any, known: Format | None) -> Iterator[Example]:
+    columns = entry.columns or Columns()
+    table = table.select_columns(_read(entry, table.column_names, known))
     for i, row in enumerate(table):
         try:
             yield _example(entry, row, known, columns, i)
@@ -380,7 +430,8 @@ ASK = (
 @dataclass(frozen=True)
 class Format:
     """A set on the hub and its prompts. `write`: a row → (text, answer, level). `columns`: what it reads.
-    `prompts`: how many of its first prompts H25 takes."""
+    `one_of`:
+    columns of which it reads what is there. `prompts`: how many of its first prompts H25 takes."""
 
     hub: str
     split: str
@@ -389,6 +440,7 @@ class Format:
     source: str
     config: str = ""
     prompts: int = 10
+    one_of: tuple[str, ...] = ()
 
 
 def gsm8k(row: Row) -> tuple[str, str, str]:
@@ -435,7 +487,15 @@ FORMATS: dict[str, Format] = {
         "intermediate_algebra",
         20,
     ),
-    "mquake": Format("henryzhongsc/MQuAKE-Remastered", "CF3k", ("questions", "answer"), mquake, "C25 §5", prompts=20),
+    "mquake": Format(
+        "henryzhongsc/MQuAKE-Remastered",
+        "CF3k",
+        ("questions", "answer"),
+        mquake,
+        "C25 §5",
+        prompts=20,
+        one_of=("orig", "orig_triples"),
+    ),
 }
 ARITHMETIC = {"direct_addition": "+", "direct_multiplication": "*"}  # made here, by number of digits [H25]
 DIGITS = ("1", "2", "3", "4", "5")

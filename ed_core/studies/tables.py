@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow
 from pyarrow import csv, parquet
 
-from .. import disk, statistics
+from .. import bounds, disk, outside, statistics
 from ..depth import continuous, wording
 from ..depth import verdict as verdict_of
 from ..depth.continuous import MeanDepth, Turn
@@ -26,6 +26,7 @@ from ..depth.criteria import RULES, depths
 from ..probes import Probe
 from ..results.aggregate import MEANS, aggregate, counts_first
 from ..statistics import Units
+from . import parquets
 from .folder import Folder, Sums
 
 VERSION = 2  # of how tables are made; those that an earlier one wrote are made anew from the sums
@@ -126,9 +127,10 @@ def stored(folder: Folder, name: str) -> pyarrow.Table:
 
 def _lying(folder: Folder, name: str, now: str) -> pyarrow.Table | None:
     try:
-        found = parquet.read_table(folder.out / f"{name}.parquet")
-        return found if (found.schema.metadata or {}).get(b"state", b"").decode() == now else None
-    except (OSError, ValueError, pyarrow.ArrowException):
+        with outside.opened(folder.out / f"{name}.parquet", bounds.ITEM, outside.Unreadable) as handle:
+            found = parquets.table(handle, bounds.LINES, SCHEMAS[name])
+        return found if found is not None and (found.schema.metadata or {}).get(b"state", b"").decode() == now else None
+    except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException):
         return None
 
 
@@ -404,3 +406,4 @@ def _table(rows: Sequence[tuple[Any, ...]], schema: pyarrow.Schema) -> pyarrow.T
 
 AT_ONCE = 4096  # places of a map whose resamples are held at once
 TABLES = {"verdict": verdict, "summary": summary}
+SCHEMAS = {"verdict": VERDICT, "summary": SUMMARY}

@@ -241,9 +241,10 @@ class Difference:
             more = ""
             if (needed := self.needed) is not None and needed > self.n:
                 more = f" If the difference is what it is here, about {_rounded(needed)} prompts would tell."
-            return f"{told}. These {self.over} do not show which of the two is deeper.{more}"
+            return f"{told}. These {self.over} do not show which ratio is larger.{more}"
         deeper = self.other if self.low > 0 else self.base
-        return f"{told}. {deeper[0].upper() if deeper.startswith('the ') else deeper[0]}{deeper[1:]} is deeper here."
+        which = f"{deeper[0].upper() if deeper.startswith('the ') else deeper[0]}{deeper[1:]}"
+        return f"{told}. {which} has the larger ratio on these {self.n} {self.over}."
 
 
 def difference(points: Iterable[Point], base: str, other: str) -> Difference:

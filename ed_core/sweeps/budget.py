@@ -6,18 +6,16 @@ differ in the last digit."""
 
 from __future__ import annotations
 
-import gc
 import itertools
-import re
-import sys
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from .. import settings
 from ..errors import OutOfMemory, ParameterError
+from ..faults import free_cache, one_line, ran_out
+from ..memory import probe_bytes
 
 T = TypeVar("T")
-BYTES = {"cpu": 1 << 30}  # what a probe may hold above the model and its trace; elsewhere 4 GiB
 # Rows x positions of one block call; larger batches gain nothing on a CPU and leave its cache; elsewhere 16 384
 TOKENS_PER_CALL = {"cpu": 768}
 # What logits compared at once may take; larger arrays cost a page fault per 4 KB, each time anew; elsewhere 256 MiB
@@ -28,11 +26,11 @@ LENS_BYTES = 150 << 20  # the same where a lens is read; the logits of all depth
 class Budget:
     """The memory one computation may hold above the model and its trace, and how often it had to be halved.
 
-    `n_bytes`: None takes the setting `probe_memory`, or what suits the device. `what` names the computation in
-    messages."""
+    `n_bytes`: None takes the setting `probe_memory`, or what suits the device, of which `total` are the bytes (0: not
+    known). `what` names the computation in messages."""
 
-    def __init__(self, n_bytes: int | None = None, device: str = "cpu", what: str = "The computation"):
-        self.bytes = n_bytes or settings.current().probe_memory or BYTES.get(device, 4 << 30)
+    def __init__(self, n_bytes: int | None = None, device: str = "cpu", what: str = "The computation", total: int = 0):
+        self.bytes = n_bytes or settings.current().probe_memory or probe_bytes(device, total)
         self.tokens_per_call = TOKENS_PER_CALL.get(device, 16384)
         self.logit_bytes = min(LOGIT_BYTES.get(device, 256 << 20), self.bytes // 2)
         self.what, self.halvings = what, 0
@@ -75,17 +73,15 @@ class Budget:
         except Exception as error:
             if not ran_out(error):
                 raise
-            if rows.stop - rows.start == 1:
-                raise OutOfMemory(
-                    f"{self.what} ran out of memory with a single row at a time ({_one_line(error)}); use a shorter "
-                    "prompt, a smaller model "
-                    "or a narrower precision."
-                ) from None
+            why = one_line(error)
+        if rows.stop - rows.start == 1:  # here nothing holds what filled the memory
+            raise OutOfMemory(
+                f"{self.what} ran out of memory with a single row at a time ({why}); use a shorter prompt, a smaller "
+                "model or a narrower precision."
+            )
         while most() >= rows.stop - rows.start:
             self.halvings += 1
-        gc.collect()
-        if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_cache()
         return None
 
     def certificate(self) -> dict[str, int]:
@@ -101,19 +97,6 @@ def even_chunks(n_rows: int, most: int) -> list[slice]:
     return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
 
 
-def ran_out(error: BaseException) -> bool:
-    """Whether an error means that memory ran out: Python's, or torch's on any device (on a CPU torch raises a plain
-    RuntimeError)."""
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or (
-            isinstance(error, RuntimeError)
-            and bool(re.search(r"out of memory|not enough memory|can't allocate memory", str(error)))
-        )
-    )
-
-
 def parse(text: str) -> int | None:
     """Bytes from "2G", "500M" or a plain number; None from nothing."""
     if not text:
@@ -125,7 +108,3 @@ def parse(text: str) -> int | None:
     if not n_bytes:
         raise ParameterError(f"The memory budget is {text!r}; expected bytes like 500M or 2G.")
     return n_bytes
-
-
-def _one_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:160]

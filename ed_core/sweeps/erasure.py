@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..models.identities import wide
 from ..prompts import max_tokens
 from .budget import even_chunks
 
@@ -140,9 +141,9 @@ def background_mean(model: LanguageModel, prompts: list[Prompt], record: Recorde
         trace = model.trace(
             model.tensor(model.encode(prompt, max_tokens())), on_block=lambda *_: record.check(), keep=1
         )
-        summed = torch.stack([h[0].double().sum(0) for h in trace.resid])
+        summed = torch.stack([wide(h[0]).sum(0) for h in trace.resid])
         total = summed if total is None else total + summed
         count += trace.ids.shape[1]
     record.provenance["background"] = {"prompts": len(prompts), "tokens": count}
     assert total is not None  # a background has prompts
-    return (total / count).float()
+    return (total / count).float().to(model.device)

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..models.identities import wide
+
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..models.trace import Trace
@@ -35,25 +37,36 @@ def integrate(
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
     assert encoding.answer_start is not None  # `integrated_gradients` refuses a prompt without an answer
     answer = torch.tensor(encoding.ids[encoding.answer_start :], device=model.device)
-    failed = []
+    failed: list[int] = []
+    moving: list[int] = []
     for layer in reversed(range(n_layers)):
         path = _Path(part, model, trace, layer, encoding.answer_start, answer, record)
-        attribution, error, enough = path.integrate(nodes, tolerance)
+        attribution, error, complete, still = path.integrate(nodes, tolerance)
         record.write("attribution", layer, attribution)
         record.write("completeness_error", layer, error)
         record.write("f_x", layer, path.values[1.0])
         record.write("f_baseline", layer, path.values[0.0])
         record.write("nodes_used", layer, len(path.values))
-        if not enough:
+        if not complete:
             failed.append(layer)
+        elif not still:
+            moving.append(layer)
         above = n_layers - layer
         record.step(above * (above + 1) / (n_layers * (n_layers + 1)))
     if failed:
         record.note(
-            f"The integral did not settle within {nodes} nodes at layer{'s' if len(failed) > 1 else ''} "
-            f"{', '.join(map(str, sorted(failed)))}: attributions there are not to be relied on (see "
-            "completeness_error)."
+            f"The integral did not settle within {nodes} nodes at {_named(failed)}: attributions there are not to be "
+            "relied on (see completeness_error)."
         )
+    if moving:
+        record.note(
+            f"With {nodes} nodes attributions at {_named(moving)} are uncertain by more than {tolerance:.1%} of the "
+            "largest, though their sum is right."
+        )
+
+
+def _named(layers: list[int]) -> str:
+    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, sorted(layers)))}"
 
 
 class _Path:
@@ -80,9 +93,9 @@ class _Path:
         self.values: dict[float, float] = {}  # alpha: F
         self.slopes: dict[float, Tensor] = {}  # alpha: sum_d (x - x0) dF/dx, per position
 
-    def integrate(self, most_nodes: int, tolerance: float) -> tuple[Float[Tensor, " pos"], float, bool]:
-        """`(attribution, completeness error, whether both tests passed)`, doubling intervals until they do or the nodes
-        run out."""
+    def integrate(self, most_nodes: int, tolerance: float) -> tuple[Float[Tensor, " pos"], float, bool, bool]:
+        """`(attribution, completeness error, whether that is small enough, whether the last doubling moved no
+        attribution by more than is tolerated)`, doubling intervals until both are so or the nodes run out."""
         intervals = FIRST_INTERVALS
         before: Tensor | None = None
         while intervals > 2 and intervals + 1 > most_nodes:
@@ -99,7 +112,7 @@ class _Path:
             complete = error <= tolerance * max(abs(gain), largest)
             still = before is not None and float((now - before).abs().amax()) <= tolerance * largest
             if (complete and still) or 2 * intervals + 1 > most_nodes:
-                return now.float(), error, complete and still
+                return now.float(), error, complete, still
             intervals, before = 2 * intervals, now
 
     def _evaluate(self, alphas: list[float]) -> None:
@@ -111,8 +124,8 @@ class _Path:
             x = (self.baseline + alpha * self.difference).to(self.model.dtype).requires_grad_()
             value = self._f(x)
             (gradient,) = torch.autograd.grad(value.sum(), x)
-            slopes = (gradient.double() * self.difference.double()).sum(-1)
-            self.values.update(zip(chunk, value.double().tolist()))
+            slopes = (wide(gradient) * wide(self.difference)).sum(-1)
+            self.values.update(zip(chunk, wide(value.detach()).tolist()))
             self.slopes.update(zip(chunk, slopes))
             self.record.check()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,7 @@ from .budget import LENS_BYTES
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
+    from ..models.trace import Trace
     from ..types import Encoding
     from .recorder import Recorder
 
@@ -77,13 +78,10 @@ def read(
             record.write("constant_kl", at, against.measure(same)["kl"])
         for number, (prefix, lens) in enumerate(lenses.items()):
             best: dict[str, list[Tensor]] = {"": [], HALF: []}
-            for depth in range(n_depths):
-                h = None if depth == model.n_layers else trace.after(depth)[0, at]
-                rows = {"": out if h is None else model.unembed(h if lens is None else lens(depth, h).to(model.dtype))}
-                if halves and h is not None:
-                    middle = trace.resid[depth][0, at].float() + trace.attn_out[depth][0, at].float()
-                    rows[HALF] = model.unembed(middle.to(model.dtype))
-                for point, logits in rows.items():
+            points = {"": _depths(model, trace, at, lens, out, chunk)}
+            points |= {HALF: _middles(model, trace, at, chunk)} if halves else {}
+            for half, (point, rows) in enumerate(points.items()):
+                for depth, logits in rows:
                     row = against.measure(logits)
                     ids = row["ids"]
                     best[point].append(ids[:, 0])
@@ -98,12 +96,47 @@ def read(
                             record.write(prefix + point + name, (depth, at), values)
                     if prefix + "top_ids" in record.arrays:
                         record.name_tokens(model, ids)
-                record.step((done + (number + (depth + 1) / n_depths) / len(lenses)) / len(chunks))
+                    share = (half + (depth + 1) / n_depths) / len(points)
+                    record.step((done + (number + share) / len(lenses)) / len(chunks))
             if prefix + "settle_depth" in record.arrays:
                 record.write(prefix + "settle_depth", at, metrics.settle_depth(torch.stack(best[""])))
             if prefix + HALF + "settle_depth" in record.arrays:
                 every = [row for pair in zip(best[""], best[HALF]) for row in pair] + best[""][-1:]
                 record.write(prefix + HALF + "settle_depth", at, metrics.settle_depth(torch.stack(every)) / 2)
+
+
+def _depths(
+    model: LanguageModel, trace: Trace, at: slice, lens: Lens | None, out: Float[Tensor, "pos v"], rows: int
+) -> Iterator[tuple[int, Float[Tensor, "pos v"]]]:
+    """The logits at every depth of the tokens `at`, up to `rows` rows in one product. The last depth's are `out`, the
+    model's own."""
+
+    def stream(depth: int) -> Tensor:
+        h = trace.after(depth)[0, at]
+        return h if lens is None else lens(depth, h).to(model.dtype)
+
+    yield from _products(model, stream, rows)
+    yield model.n_layers, out
+
+
+def _middles(model: LanguageModel, trace: Trace, at: slice, rows: int) -> Iterator[tuple[int, Float[Tensor, "pos v"]]]:
+    """The same within every layer, after attention and before the MLP."""
+
+    def stream(layer: int) -> Tensor:
+        return (trace.resid[layer][0, at].float() + trace.attn_out[layer][0, at].float()).to(model.dtype)
+
+    yield from _products(model, stream, rows)
+
+
+def _products(
+    model: LanguageModel, stream: Callable[[int], Tensor], rows: int
+) -> Iterator[tuple[int, Float[Tensor, "pos v"]]]:
+    """The logits of a stream at each layer. Of a short prompt the head's weights are read once for many layers."""
+    size = len(stream(0))
+    together = max(1, rows // size)
+    for first in range(0, model.n_layers, together):
+        layers = range(first, min(first + together, model.n_layers))
+        yield from zip(layers, model.unembed(torch.cat([stream(layer) for layer in layers])).split(size))
 
 
 # ---------------------------------------------------------------- while the model writes
@@ -175,7 +208,7 @@ def write(
 def sample(logits: Tensor, temperature: float, u: float) -> int:
     """The token at which the cumulated probabilities of `softmax(logits / temperature)`, in the order of the ids, pass
     `u`, a number from 0 to 1 drawn evenly; float64."""
-    cumulated = (logits.double().cpu() / temperature).softmax(-1).cumsum(-1)
+    cumulated = (logits.cpu().double() / temperature).softmax(-1).cumsum(-1)
     return int(torch.searchsorted(cumulated, u * float(cumulated[-1]), right=True).clamp_max(len(logits) - 1))
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import ParameterError
+from ..models.identities import wide
 from . import metrics
 from .budget import even_chunks
 from .surgery import in_order
@@ -115,7 +116,7 @@ def _beside(
     for at in even_chunks(n_tokens, max(1, record.budget.logit_bytes // (16 * model.d_vocab))):
         whole = metrics.Whole(model.unembed(trace.resid[-1][0, at]), trace.ids[0, 1:][at])
         _, apart, same = whole.measure(model.unembed(end[0, at]))
-        kl, kept = kl + float(apart.double().sum()), kept + float(same.double().sum())
+        kl, kept = kl + float(wide(apart).sum()), kept + float(wide(same).sum())
         record.check()
     return kl / n_tokens, kept / n_tokens
 
@@ -157,12 +158,12 @@ def _times(model: LanguageModel, trace: Trace, encoding: Encoding, record: Recor
             loss, apart, same = whole.measure(out)
             losses[times].append(loss)
             ranks[times].append(metrics.rank(out[: len(targets[at])], targets[at]))
-            whole_sums[:, times] += torch.stack([apart.double().sum(), same.double().sum()]).cpu()
+            whole_sums[:, times] += torch.stack([wide(apart).sum(), wide(same).sum()]).cpu()
             against = metrics.Against(out, k)
             for readout in range(times + 1):
                 row = against.measure(logits[readout])
                 shared = metrics.overlap(row["ids"], against.best[1])
-                sums[:, times, readout] += torch.stack([row["kl"].double().sum(), shared.double().sum()]).cpu()
+                sums[:, times, readout] += torch.stack([wide(row["kl"]).sum(), wide(shared).sum()]).cpu()
             record.step(0.4 + 0.6 * (done + (times + 1) / len(logits)) / len(chunks))
     _write_times(record, sums / n_tokens, whole_sums / n_tokens, losses, ranks, start)
 
@@ -182,7 +183,7 @@ def _write_times(
         record.write(name, slice(None), values)
     for times, (loss, rank) in enumerate(zip(losses, ranks)):
         answer = slice(None if start is None else start - 1, None)
-        record.write("times_loss", times, torch.cat(list(loss))[answer].double().mean())
+        record.write("times_loss", times, wide(torch.cat(list(loss))[answer]).mean())
         if start is not None:
             worst = int(torch.cat(list(rank))[answer].max())
             record.write("times_rank", times, worst)

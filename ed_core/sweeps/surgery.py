@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..errors import ParameterError
 from ..models import twins
+from ..models.identities import wide
 from . import metrics
 from .budget import even_chunks
 from .staircase import LOGIT_TOKENS
@@ -241,7 +242,7 @@ class _Sweep:
 
             def work(rows: slice, at: slice = at, whole: metrics.Whole = whole) -> slice:
                 for row, logits in zip(range(rows.start, rows.stop), model.unembed(state[rows, at])):
-                    sums[row] += torch.stack([values.double().sum().cpu() for values in whole.measure(logits)])
+                    sums[row] += torch.stack([wide(values).sum().cpu() for values in whole.measure(logits)])
                 self.record.check()
                 return rows
 

@@ -156,7 +156,10 @@ def command(spec, asked: list[str], prompts: list) -> None:
         f"python -m ed_core audit {shlex.quote(prompt_set.source(spec))} --precisions {','.join(asked)} --prompts "
         "prompts.jsonl"
     )
-    st.code(f"{line}{'' if spec.device == 'cpu' else f' --device {spec.device}'} --out audit.npz", language="bash")
+    st.code(
+        f"{line}{'' if spec.device == picker.devices()[0] else f' --device {spec.device}'} --out audit.npz",
+        language="bash",
+    )
     st.download_button(
         "prompts.jsonl", to_jsonl(prompts), "prompts.jsonl", "application/jsonl", icon=":material/download:"
     )

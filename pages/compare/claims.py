@@ -159,7 +159,7 @@ TEACH = (
 TEXTS = {
     "Why ask": "What papers say of depth was found on some models and prompts. Each statement here is a number, an "
     "interval over prompts, and values that would contradict it.",
-    "Look for": "Verdicts that the untrained twin does not share: what it satisfies too needs no training to appear.",
+    "Look for": "Verdicts that the untrained twin does not share; one twin is one draw.",
     "Beware": "A verdict is of this model and these prompts. Where a paper says “small” or “weak” the limit is chosen "
     "here, and *Why* says whether another one would turn the verdict.",
 }

@@ -81,7 +81,7 @@ NONE = (
 )
 CAPTIONS = {
     True: (
-        "**Mean depth by level** · where the lens settles, as a share of the depth; dots: single prompts",
+        "**Mean depth by level** · as a share of the layers, over all tokens; dots: single prompts",
         "Mean depth is the mean over all thresholds of the depth from which the lens stays within the threshold of the "
         "output. ",
     ),
@@ -97,7 +97,7 @@ PAIRED = (
     "different levels belong together; within 2 % of the depth a level counts as no change."
 )
 TEXTS = {
-    "Look for": "A line that rises by more than its bars: harder prompts settle later.",
+    "Look for": "A slope whose interval lies above 0: depth rises with the level.",
     "The literature": "Two answers stand side by side. Static: depth scores do not rise with the number of hops or the "
     "level of a problem (Csordás et al. 2025 §5; Hu et al. 2025). Adaptive: some increase is seen where one looks at "
     "the first depth at which the answer is among the best tokens (Curth et al. 2026, arXiv 2604.12426).",

@@ -191,8 +191,9 @@ TEXTS = {
 TEXTS_WITHIN = {
     "The paper measures": "The share of layers whose linear replacement raises the loss by more than 10 %, on the text "
     "that the maps were fitted on (arXiv 2603.15389).",
-    "Look for": "Layers above the dashed line, and where bars and diamonds part: what held only there.",
-    "Beware": "One layer at a time: layers that can each be replaced cannot therefore all be.",
+    "Look for": "Layers above the dashed line, and where bars and diamonds part: what held only on the prompts fitted "
+    "on.",
+    "Beware": "One layer at a time: that each can be replaced alone does not mean that all can.",
 }
 
 page()

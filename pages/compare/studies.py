@@ -239,7 +239,7 @@ HELP = (
     "or a published set of the hub; docs/studies.md has every key."
 )
 RULE = "{}, {}"
-DEPTHS = "**Depth by model** · diamonds: mean depth; circles: the papers' three rules; bars: 5 to 95 %"
+DEPTHS = "**Depth by model** · circles: mean depth; diamonds: the papers' three rules; bars: 5 to 95 %"
 AGREEMENT = (
     "**Do the estimators agree?** · all of one model on one axis; hollow: a variant; grey: what other thresholds give"
 )

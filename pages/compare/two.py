@@ -141,13 +141,13 @@ SAME = {
 }
 TEXTS = {
     "Look for": "curves that take the same course at another relative depth. The ruler's bars are the layers in the "
-    "colours of the mean cosine, A's marks above, B's below: circles where the lens settles and the answer leads, "
+    "colours of the mean cosine, A's marks above, B's below: circles the mean depths and where the answer leads, "
     "small diamonds what the papers' rules give, hollow where that is not clear.",
     "By construction": "Maps have one colour scale for both sides. A map of differences over tokens is drawn only "
     "where both sides have the same tokens; of models of different depth it has the shallower one's layers. Its middle "
     "colour is 0.",
     "Beware": "Two prompts, or two models on one prompt, are an anecdote: *How this prompt compares* on a probe's page "
-    "shows the spread over many. A curve that one untrained twin shows too needs no training to appear.",
+    "shows the spread over many. One untrained twin is one draw: that it shows a curve too proves little.",
 }
 
 page()

@@ -72,8 +72,8 @@ def curve(key: str, results: list, twins: list, probe, name: str, title: str, un
     """One aggregate over the prompts, above the spread of the single prompts where there are some."""
     values = among_others.over_prompts(probe, [r.summary for r in results])[name]
     spread, n = among_others.quantiles([among_others.curves_of(probe, r.summary)[name] for r in results])
-    twin, log = behind(twins, probe, name), name == "perplexity"
-    look = dict(x=x, label="over all tokens", others=f"{n} prompts", height=HEIGHT, log=log, behind=twin)
+    twin, log, over = behind(twins, probe, name), name == "perplexity", among_others.spread_of(n, "prompts")
+    look = dict(x=x, label="over all tokens", others=over, height=HEIGHT, log=log, behind=twin)
     fig = figures.spread_curve(values, spread, unit, **look)
     show.figure_of_many(key, fig, title, results, f"{probe.name}.{name}", x, values, title, reading)
 
@@ -257,8 +257,8 @@ RANKED = {
     "update_cosine": "Update's cosine",
     "top1_lost": "Best guesses lost",
 }
-SPEARMAN = """Spearman's rank correlation over the stretches. +1: ranks them as the measurement does. The update's
-cosine should be negative if layers that strengthen what is there (cosine above 0) are the ones that can go. Best
+SPEARMAN = """Spearman's rank correlation over the stretches. +1: ranks them as the measurement does. For the update's
+cosine expect a negative one if layers that strengthen what is there (cosine above 0) are those that can go. Best
 guesses lost: the two measurements against each other."""
 PROXY = "how far the stretch turns the stream, 1 - cos(h[s], h[s+n]); the other two proxies are in the same result"
 PROXIES = """If a proxy were a good guide, its curve would rise and fall with the measured one (the cosine's the other
@@ -274,14 +274,14 @@ EXIT_TITLE = "Early exit through the lens, depth by depth"
 EXIT = """Agreement at a depth is the share of tokens whose best guess there is the whole model's. No exit was trained
 for this."""
 TEXTS = {
-    "The papers saw": "Up to half of the layers of Llama-2 and its like can go with little loss on question answering, "
-    "mathematics being the exception; deep contiguous layers go first (Gromov et al. 2024). Llama-2-13B without 10 of "
-    "40: MMLU 55.0 → 52.2 (ShortGPT, Men et al. 2024).",
+    "The papers saw": "Up to half of the layers of Llama-2 and its like can go with little loss on question answering "
+    "after light fine-tuning, mathematics being the exception; deep contiguous layers go first (Gromov et al. 2024). "
+    "Llama-2-13B without 10 of 40: MMLU 55.0 → 52.2 (ShortGPT, Men et al. 2024).",
     "Look for": "a stretch whose measured cost is low on all three curves; then whether the proxies would have found "
     "it.",
     "By construction": (
-        "Agreement at the last depth is 1. Nothing else here is: a stretch at the very start or end is measured like "
-        "any other."
+        "Agreement at the last depth is 1. Nothing else is fixed by construction: a stretch at the very start or end "
+        "is measured like any other."
     ),
     "Beware": "Cosine is a weak proxy: one OLMo layer of low influence cost 66 % of the accuracy (Hinostroza et al. "
     "2026, arXiv 2605.14075). These figures hold for the chosen prompts, before any healing by fine-tuning.",

@@ -69,7 +69,7 @@ TEXTS = {
     "matters for the output: they refine side by side (Csordás et al. 2025, §3.2). To later tokens they hardly "
     "matter at all. Without one layer 72–95 % of the best guesses stay (Lad et al. 2024).",
     "Look for": "how far to the right a row stays bright, and for rows that are dark while their bar in “change of the "
-    "prediction” is high: the output needs such a layer more than the layers after it do.",
+    "prediction” is high: leaving it out changes the prediction much and later layers little.",
     "By construction": "The hatched triangle is 0: nothing before the skipped layer can change. The diagonal is 1 for "
     "a whole layer, and 0 in the effect on later tokens and in direct effects. The first token is never touched.",
     "Beware": "A dark row is not a useless layer: weak proxies of importance mislead (Hinostroza et al. 2026, arXiv "

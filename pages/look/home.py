@@ -421,10 +421,10 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
     return view
 
 
-ABOUT_DEPTHS = "The model writes on, and every token is told with the depth at which it settles."
+ABOUT_DEPTHS = "The model writes on, and every token is shown with the depth at which it settles."
 TEACH_DEPTHS = "**Run** lets the model continue the question, and shows for every token at which depth it settles."
-RULES = """**Settles** (● KL, overlap): what the model would say, were it to end at a depth, differs from its output by
-some share of the most. The figure is the mean, over all shares between 0 and 1, of the depth from which it stays below.
+RULES = """**Mean depth** (● KL, overlap): the depth from which the lens stays within a threshold of the output,
+mean over all thresholds.
 
 **Turn** (● cosine): two levels fitted to the mean cosine, the first below 0, the second above.
 
@@ -434,8 +434,8 @@ which more than {overlap:.0%} of the best tokens are the output's. *Clear*: othe
 give a layer within a tenth of the depth, it lasts, and fewer than half of five untrained twins have it too.
 
 **Untrained twins** (grey band): same config, random weights. What they share needs no training to appear."""
-READ_RANK = """Read at the token before the answer. The curve reaches 1 where the model's own best guess leads the
-lens' list, and is the answer's where the model is right. A click on a cell shows that token's cosines here instead."""
+READ_RANK = """The rank, in the lens at the token before the answer, of the token that the model ends on. A click on a
+cell shows that token's cosines here instead."""
 WELCOME = """**How much of its depth does a language model use?** Every layer adds to a stream that carries each token
 upwards. Move through the depths, and see what the model would say if it ended there."""
 STEPS = """1. Choose a model on top, and a prompt or an example below it.

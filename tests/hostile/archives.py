@@ -318,6 +318,7 @@ def _zip(
             info = zipfile.ZipInfo(name.replace("\0", "_"))
             info.external_attr, info.filename, info.compress_type = mode << 16, name, packing
             if isinstance(data, int):  # so many zeros
+                info._compresslevel = 1
                 with archive.open(info, "w") as out:
                     for _ in range(data >> 20):
                         out.write(bytes(1 << 20))

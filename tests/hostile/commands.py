@@ -32,6 +32,7 @@ class Command:
 
 MODEL = ("--model", "ed-demo-8")
 QUICK = {
+    "app": Command(("app", "--port", "8501", "--address", "192.0.2.1")),  # of no machine: nothing is ever served
     "estimate": Command(("estimate", "ed-demo-8", "--tokens", "64", "--precision", "fp32")),
     "settings": Command(("settings",)),
     "cache": Command(("cache", "info")),

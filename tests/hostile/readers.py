@@ -243,6 +243,23 @@ def _parquet(folder: Path) -> Path:
     return folder / "t.parquet"
 
 
+def _nested(folder: Path) -> Path:
+    """Columns in columns, as a published set has them."""
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = [
+        {"questions": ["a?", "b?"], "answer": "c", "orig": {"triples": [["x", "y"], ["u", "v"]]}},
+        {"questions": ["d?"], "answer": "e", "orig": {"triples": [["x", "y"]]}},
+    ]
+    parquet.write_table(pyarrow.Table.from_pylist(rows * 20), folder / "n.parquet")
+    return folder / "n.parquet"
+
+
+def _formatted(file: Path) -> None:
+    sets.load(study.SetEntry(name="s", file=file.name, format="mquake"), file.parent, "ed-demo-8")
+
+
 def _pasted(file: Path) -> None:
     """As the box of a page takes lines, and the command line after it."""
     found = parse_jsonl(prompt_set.uploaded(_bytes(file)), "The list")
@@ -318,14 +335,14 @@ def _sums(file: Path) -> None:
 
 
 def _owner(file: Path) -> None:
-    kept = Kept(file.parents[1])
+    kept = Kept(file.parents[1], shipped=None)
     found = kept.owner(file.stem)
     assert found in ("", safe_folder.UNREADABLE) or safe_folder.checked(found)
     backup.write(kept, file.parents[1] / "b.zip"), backup.check(kept)
 
 
 def _kept(file: Path) -> None:
-    kept = Kept(file.parents[1])
+    kept = Kept(file.parents[1], shipped=None)
     kept.cards(), kept.problems, backup.check(kept), kept.damaged()
     try:
         kept.open(file.stem)
@@ -409,6 +426,7 @@ READERS = {
     "CSV set": Reader(_written("t.csv", CSV), _table(text="text", answer="answer", level="level"), "text"),
     "JSON set": Reader(_written("t.json", LINES), _table(text="text", answer="answer"), "json"),
     "parquet set": Reader(_parquet, _table(text="text", answer="answer", level="level"), "bytes"),
+    "nested parquet set": Reader(_nested, _formatted, "bytes"),
     "link": Reader(_written("query.txt", QUERY), _link, "text"),
     "uploaded maps": Reader(_copied(BEFORE / "maps.npz"), lambda f: measured.unpacked(_bytes(f), f.name), "zip"),
     "uploaded study": Reader(_copied(BEFORE / "before.edstudy"), _uploaded_study, "zip"),
@@ -449,6 +467,7 @@ SLOW = {  # a model is opened each time
     "merged adapter": Reader(adapter, _merged, "json"),
 }
 READERS |= SLOW
+HEAVY = {*SLOW, "CSV set"}  # which need torch or datasets
 
 
 def _bytes(file: Path) -> bytes:
@@ -457,4 +476,4 @@ def _bytes(file: Path) -> bytes:
     return outside.content(file, bundle.MAX_BYTES, ImportRefused)
 
 
-__all__ = ["READERS", "SLOW", "BrokenWeights", "Reader", "adapter", "one_tensor"]
+__all__ = ["HEAVY", "READERS", "SLOW", "BrokenWeights", "Reader", "adapter", "one_tensor"]

@@ -18,12 +18,6 @@ from hostile.forks import Trials
 from hostile.readers import FITS, STUDY
 
 
-@pytest.fixture(scope="module")
-def trials():
-    with Trials() as made:
-        yield made
-
-
 @pytest.fixture
 def place(tmp_path):
     folder = tmp_path / "here"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import socket
+import struct
 import time
 import unicodedata
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
@@ -229,7 +233,8 @@ def test_an_uploaded_file_is_held_to_what_its_box_says():
         prompt_set.uploaded(b"\xff")
 
 
-MANY = pyarrow.ListArray.from_arrays(pyarrow.array([0, 1 << 26], pyarrow.int32()), np.zeros(1 << 26, np.float32))
+NUMBERS = (1 << 25) + 1  # one more than are read
+MANY = pyarrow.ListArray.from_arrays(pyarrow.array([0, NUMBERS], pyarrow.int32()), np.zeros(NUMBERS, np.float32))
 
 
 @pytest.mark.parametrize(
@@ -257,9 +262,136 @@ def test_a_json_table_of_anything_is_one_sentence(tmp_path, text, says):
 ALIKE = pyarrow.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["x" * 50_000])
 
 
-def parquet_set(place: Path, columns: dict) -> sets.PromptSet:
-    parquet.write_table(pyarrow.table(columns), place / "t.parquet", store_schema=False)
-    return sets.load(study.SetEntry(name="s", file="t.parquet", columns=study.Columns(text="text")), place, "ed-demo-8")
+def listed(values, each: int, rows: int = 16):
+    """So many of them in a list, in each row."""
+    offsets = pyarrow.array(range(0, each * rows + 1, each), pyarrow.int32())
+    return pyarrow.ListArray.from_arrays(offsets, values)
+
+
+def deep(levels: int):
+    found = pyarrow.array([1] * 16)
+    for _ in range(levels):
+        found = pyarrow.StructArray.from_arrays([found], ["a"])
+    return found
+
+
+MEGABYTE = pyarrow.DictionaryArray.from_arrays(np.zeros(16_000, np.int32), ["x" * (1 << 20)])
+NESTED = {
+    "one long text in lists": (listed(MEGABYTE, 1000), "its texts have more than 64 MiB"),
+    "one long text in lists of lists": (listed(listed(MEGABYTE, 10, 1600), 100), "its texts have more than 64 MiB"),
+    "many small ones": (listed(pyarrow.array(["x"]).take(np.zeros(1 << 22, np.int8)), 1 << 18), "more than 64 MiB"),
+    "levels": (deep(40), "nested more than 32 deep"),
+    "levels beyond the library's": (deep(200), "schema too deeply nested"),
+    "lists of a fixed length that are null": (pyarrow.array([None] * 16, pyarrow.list_(pyarrow.int8(), 1 << 26)), "b"),
+}
+
+
+def parquet_set(place: Path, columns: dict, text: str = "text", keep: bool = False) -> sets.PromptSet:
+    parquet.write_table(pyarrow.table(columns), place / "t.parquet", store_schema=keep)
+    return sets.load(study.SetEntry(name="s", file="t.parquet", columns=study.Columns(text=text)), place, "ed-demo-8")
+
+
+@pytest.mark.parametrize("what", NESTED)
+def test_a_parquet_file_with_columns_in_columns_is_measured_before_it_is_unpacked(tmp_path, what):
+    """50 kB took 1.8 GB and 14 s: what stands within lists was not counted."""
+    nested, says = NESTED[what]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(StudyError, match=f"t.parquet cannot be read as parquet .*{says}"):
+        parquet_set(tmp_path, {"more": nested}, "more", keep=True)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
+
+
+def test_a_footer_of_a_parquet_file_is_measured_before_it_is_read(tmp_path):
+    parquet_set(tmp_path, {"text": ["x"]})
+    data = (tmp_path / "t.parquet").read_bytes()
+    (tmp_path / "t.parquet").write_bytes(b"PAR1" + bytes(5 << 20) + struct.pack("<I", 5 << 20) + b"PAR1")
+    entry = study.SetEntry(name="s", file="t.parquet", columns=study.Columns(text="text"))
+    with pytest.raises(StudyError, match="a footer of 5 MiB, at most 4 MiB"):
+        sets.load(entry, tmp_path, "ed-demo-8")
+    for tail in (b"", b"PAR1", data[-8:]):
+        (tmp_path / "t.parquet").write_bytes(tail)
+        with pytest.raises(StudyError, match="cannot be read as parquet"):
+            sets.load(entry, tmp_path, "ed-demo-8")
+
+
+def test_columns_in_columns_are_read_as_they_are(tmp_path):
+    rows = [
+        {"questions": ["a?", "b?"], "answer": "c", "orig": {"triples": [["x", "y", "z"], ["u", "v", "w"]]}},
+        {"questions": ["d?"], "answer": "e", "orig": {"triples": [["x", "y", "z"]]}},
+    ]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    found = sets.load(study.SetEntry(name="s", file="t.parquet", format="mquake"), tmp_path, "ed-demo-8")
+    assert [(one.prompt.text, one.level) for one in found.examples] == [
+        ("Question: a?\nAnswer:", "2"),
+        ("Question: d?\nAnswer:", "1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("text\n" + "x\n" * 100_001, "more than 100000 rows"),
+        ("text" + ",x" * 1000 + "\n", "more than 1000 columns"),
+        ("text" + ",x" * 99 + "\n" + ("," * 99 + "\n") * 45_000, "more than 4194304 cells"),
+        ('text\n"' + "x" * ((1 << 20) + 1), "field larger than field limit"),
+        ("text\n" + ("x" * 999 + "\n") * 70_000, r"has 66.8 MiB; at most 64 MiB are read"),
+    ],
+    ids=["rows", "columns", "cells", "a long one", "bytes"],
+)
+def test_a_csv_file_is_measured_before_a_table_is_made_of_it(tmp_path, monkeypatch, text, says):
+    import datasets
+
+    entry = study.SetEntry(name="s", file="t.csv", columns=study.Columns(text="text"))
+    (tmp_path / "t.csv").write_text('text,n\n"a\nb",1\nc,2\n')
+    assert [one.prompt.text for one in sets.load(entry, tmp_path, "ed-demo-8").examples] == ["a\nb", "c"]
+    monkeypatch.setattr(datasets.Dataset, "from_csv", lambda *_, **__: pytest.fail("read whole"))
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(StudyError, match=says):
+        sets.load(entry, tmp_path, "ed-demo-8")
+
+
+class Told:
+    """What the hub's client tells of a set before it is downloaded."""
+
+    def __init__(self, rows: int, size: int, files: list[str], table):
+        self.info = SimpleNamespace(splits={"test": SimpleNamespace(num_bytes=size, num_examples=rows)})
+        self.info.download_size, self.config = size, SimpleNamespace(data_files={"test": files})
+        self.table, self.downloaded = table, False
+
+    def download_and_prepare(self) -> None:
+        self.downloaded = True
+
+    def as_dataset(self, split: str):
+        return self.table
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "large", "says", "downloaded"),
+    [
+        (2, 2 << 30, 0, "its part test has 2.05e.03 MiB, at most 1.02e.03 MiB are read", False),
+        (100_001, 100, 0, "100001 rows, at most 100000 are read", False),
+        (0, 0, 2 << 30, "its files have 2.05e.03 MiB", False),
+        (0, 0, 0, "its texts have 80 MiB, at most 64 MiB", True),
+    ],
+    ids=["bytes", "rows", "files", "texts"],
+)
+def test_a_set_of_the_hub_is_measured_before_it_is_downloaded(
+    tmp_path, monkeypatch, rows, size, large, says, downloaded
+):
+    import datasets
+
+    (tmp_path / "file").touch()
+    os.truncate(tmp_path / "file", large)
+    long = pyarrow.table({"text": ["x" * (1 << 20)] * 80, "answer": ["y"] * 80})
+    told = Told(rows, size, [str(tmp_path / "file")], datasets.Dataset(long))
+    monkeypatch.setattr(sets, "ensure_reachable", lambda *_, **__: None)
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *_, **__: told)
+    entry = study.SetEntry(name="s", hub="org/name", columns=study.Columns(text="text", answer="answer"))
+    with pytest.raises(StudyError, match=says):
+        sets.load(entry, tmp_path, "ed-demo-8")
+    assert told.downloaded == downloaded
+    told = Told(0, 100, [], datasets.Dataset(pyarrow.table({"text": ["a"], "answer": ["b"], "image": ["x" * 100]})))
+    assert sets.load(entry, tmp_path, "ed-demo-8").examples[0].prompt == Prompt("a", "b", "0")
 
 
 @pytest.mark.parametrize(
@@ -389,7 +521,7 @@ def grown(n: int):
     [
         lambda file: (file.unlink(), os.mkfifo(file)),
         lambda file: file.write_bytes(file.read_bytes()[:-9]),
-        changed_item(grown(1 << 27)),
+        changed_item(grown(NUMBERS)),
         changed_item(lambda table: table.slice(1)),
         changed_item(lambda table: table.set_column(0, table.column_names[0], pyarrow.array(["x"] * len(table)))),
         lambda file: parquet.write_table(parquet.read_table(file).replace_schema_metadata({"shapes": "[]"}), file),
@@ -575,3 +707,36 @@ def test_only_a_regular_file_of_its_size_is_opened(tmp_path):
     for path in ("/dev/zero", tmp_path, Path("/proc/self/mem"), "a\0b", "", DEMO / "nothing"):
         with pytest.raises(ParameterError):
             outside.content(path, 99, ParameterError)
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("192.0.2.1", "Cannot assign requested address"),
+        ("nosuch.invalid", "port"),
+        ("", "it is no address"),
+        ("0", "it is no address"),
+        ("a b", "it is no address"),
+        ("127.0.0.1", "Address already in use"),
+    ],
+)
+def test_an_address_at_which_nothing_can_be_served_is_one_sentence(monkeypatch, capsys, address, says):
+    """The server was started, and said so on three lines of a log."""
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("started"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert main(["app", "--address", address, "--port", str(taken.getsockname()[1])]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("ed_core: Nothing can be served at ") and says in said and said.count("\n") == 1
+
+
+def test_an_address_that_is_free_is_served(monkeypatch):
+    started = []
+    monkeypatch.setattr(os, "execv", lambda *given: started.append(given))
+    for address in ("127.0.0.1", "localhost", "0.0.0.0"):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        assert main(["app", "--address", address, "--port", str(port)]) == 0
+    assert len(started) == 3

@@ -33,6 +33,9 @@ MEASUREMENTS = {
 """Name: the module whose `measure` makes the rows, and the threads it may use."""
 
 
+PACK = "gpu"  # of one device, in one process, into one file
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of the table: a figure against its target."""
@@ -43,11 +46,15 @@ class Row:
     ok: bool
 
 
-def main(names: list[str], check: bool) -> int:
-    """Run the named measurements, all if none is named, and print the table; 1 where `check` finds a target missed."""
+def main(names: list[str], check: bool, device: str = "auto", out: str = "") -> int:
+    """Run the named measurements, all if none is named, and print the table; 1 where `check` finds a target missed.
+    "gpu" stands alone: the pack of `device`, whose figures go to the JSON file `out` besides."""
+    if names == [PACK]:
+        return _pack(check, device, out)
     unknown = [name for name in names if name not in MEASUREMENTS]
     if unknown:
-        raise ParameterError(f"There is no measurement '{unknown[0]}'; expected {', '.join(MEASUREMENTS)}.")
+        known = ", ".join(MEASUREMENTS)
+        raise ParameterError(f"There is no measurement '{unknown[0]}'; expected {known}, or {PACK} by itself.")
     print(line("what", "measured", "target", ""))
     missed = 0
     for name in dict.fromkeys(names or MEASUREMENTS):
@@ -55,6 +62,14 @@ def main(names: list[str], check: bool) -> int:
             missed += not row.ok
             print(line(row.what, row.measured, row.target, "ok" if row.ok else "missed"), flush=True)
     return 1 if check and missed else 0
+
+
+def _pack(check: bool, device: str, out: str) -> int:
+    from . import gpu
+
+    rows = gpu.pack(device, out)
+    print(gpu.markdown(rows))
+    return 1 if check and not all(row.ok for row in rows) else 0
 
 
 def line(what: str, figure: str, target: str, verdict: str) -> str:

@@ -1,0 +1,37 @@
+"""How a device multiplies: full float32, whatever the environment or a notebook asked torch for, and what a result's
+certificate says of that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def settle() -> None:
+    """Before a model is loaded. TF32 keeps ten bits of a product's operands and breaks 1e-5; halves are summed in
+    float32; cuDNN's attention builds a plan for every new batch size, and a sweep has one at each block."""
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    of_cuda = torch.backends.cuda
+    of_cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    of_cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    of_cuda.enable_cudnn_sdp(False)
+
+
+def told(device: torch.device) -> dict[str, Any]:
+    """The GPU, its CUDA, whether TF32 is on and which attention kernels may run; nothing for other devices."""
+    if device.type != "cuda":
+        return {}
+    kernels = {
+        "flash": torch.backends.cuda.flash_sdp_enabled(),
+        "memory efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
+        "cuDNN": torch.backends.cuda.cudnn_sdp_enabled(),
+        "math": torch.backends.cuda.math_sdp_enabled(),
+    }
+    return {
+        "gpu": torch.cuda.get_device_name(device),
+        "cuda": torch.version.cuda,
+        "tf32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
+        "attention_kernels": [name for name, on in kernels.items() if on],
+    }

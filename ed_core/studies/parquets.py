@@ -1,0 +1,137 @@
+"""Parquet files of anybody's: what a footer declares is bounded before anything is unpacked, and texts are counted
+before they are written out: a few bytes may stand for the same long one in every row, and in every place of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from io import BufferedReader, BytesIO
+
+import pyarrow
+from pyarrow import compute, types
+from pyarrow.parquet import ColumnSchema, ParquetFile
+
+from .. import bounds, outside
+from ..files import expect
+
+AT_ONCE = 16  # rows
+TEXT = "BYTE_ARRAY"
+NUMBERS = frozenset(("INT64", "FLOAT", "DOUBLE"))
+VALUE = 32  # bytes of a number or a reference within a list, once Python has it
+MARK = b"PAR1"
+
+
+def opened(handle: BufferedReader | BytesIO, rows: int) -> ParquetFile:
+    """The file, of at most so many rows. `ValueError`, or whatever pyarrow says, where its footer declares more than
+    is read: columns, levels of lists, numbers, bytes."""
+    size = handle.seek(0, 2)
+    expect(size > 12, "too short")
+    handle.seek(size - 8)
+    footer, mark = int.from_bytes(handle.read(4), "little"), handle.read(4)
+    expect(mark == MARK, "it does not end as such a file does")
+    expect(
+        footer <= bounds.FOOTER, f"a footer of {outside.size(footer)}, at most {outside.size(bounds.FOOTER)} is read"
+    )
+    handle.seek(0)
+    file = ParquetFile(handle, thrift_container_size_limit=bounds.PARTS)
+    _check(file, rows)
+    return file
+
+
+def batches(handle: BufferedReader | BytesIO, rows: int, columns: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+    """A few rows of these columns at a time, of at most `bounds.PROMPTS` bytes in all once Python has them."""
+    with opened(handle, rows) as file:
+        metadata = file.metadata
+        texts = [leaf.path for leaf in _leaves(file) if leaf.physical_type == TEXT]
+        handle.seek(0)
+        with ParquetFile(handle, metadata=metadata, read_dictionary=texts) as again:
+            written = 0
+            for batch in again.iter_batches(AT_ONCE, columns=list(columns), use_threads=False):
+                written += sum(_bytes_of(column, False) for column in batch.columns)
+                expect(written <= bounds.PROMPTS, f"its texts have more than {outside.size(bounds.PROMPTS)}")
+                yield batch
+
+
+def numbers(handle: BufferedReader | BytesIO, rows: int) -> pyarrow.Table:
+    """The whole of a file that holds numbers, and lists of them, alone."""
+    with opened(handle, rows) as file:
+        for leaf in _leaves(file):
+            right = leaf.physical_type in NUMBERS and leaf.max_repetition_level <= 1
+            expect(right, f"{leaf.path}: the type")
+        return file.read(use_threads=False)  # small files, many of them: threads and datasets only cost
+
+
+def table(handle: BufferedReader | BytesIO, rows: int, schema: pyarrow.Schema) -> pyarrow.Table | None:
+    """The whole of a file of this flat schema; None for another."""
+    with opened(handle, rows) as file:
+        if not file.schema_arrow.equals(schema):
+            return None
+        metadata, texts = file.metadata, [leaf.path for leaf in _leaves(file) if leaf.physical_type == TEXT]
+        about = file.schema_arrow.metadata
+        handle.seek(0)
+        with ParquetFile(handle, metadata=metadata, read_dictionary=texts) as again:
+            found = again.read(use_threads=False)
+    held = sum(_bytes_of(chunk, False) for column in found.columns for chunk in column.chunks)
+    expect(held <= bounds.PROMPTS, f"its texts have more than {outside.size(bounds.PROMPTS)}")
+    return found.cast(schema).replace_schema_metadata(about)
+
+
+def _leaves(file: ParquetFile) -> list[ColumnSchema]:
+    return [file.schema.column(i) for i in range(len(file.schema))]
+
+
+def _check(file: ParquetFile, rows: int) -> None:
+    told = file.metadata
+    groups = [told.row_group(i) for i in range(told.num_row_groups)]
+    n = max(told.num_rows, sum(group.num_rows for group in groups))
+    expect(n <= rows, f"{n} rows, at most {rows} are read")
+    leaves = _leaves(file)
+    expect(len({leaf.path for leaf in leaves}) == len(leaves), "two columns of one name")
+    widths = [width for field in file.schema_arrow for width in _widths(field.type)]
+    expect(len(widths) == len(leaves), "columns that are no columns")
+    large = 0
+    for group in groups:
+        chunks = [group.column(i) for i in range(group.num_columns)]
+        expect(len(chunks) == len(leaves), "a group of rows that lacks a column")
+        values = sum(
+            max(chunk.num_values, group.num_rows) * max(width, leaf.length)
+            for chunk, width, leaf in zip(chunks, widths, leaves, strict=True)
+        )
+        large += max(values, sum(chunk.total_uncompressed_size for chunk in chunks))
+    expect(large <= bounds.UNPACKED, f"{large} bytes unpacked, at most {bounds.UNPACKED} are read")
+
+
+def _widths(kind: pyarrow.DataType, level: int = 0, places: int = 1) -> Iterator[int]:
+    """For each column that a type has in the file, the bytes that one value of it takes at most, texts apart. A list of
+    a fixed length has all its places even where it is null."""
+    expect(level <= bounds.NESTING, f"nested more than {bounds.NESTING} deep")
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        yield from _widths(kind.storage_type, level, places)
+    elif types.is_dictionary(kind):
+        yield from _widths(kind.value_type, level, places)
+    elif not kind.num_fields:
+        yield places * max(8, kind.byte_width if types.is_fixed_size_binary(kind) else 0)
+    else:
+        if types.is_fixed_size_list(kind):
+            places *= max(1, kind.list_size)
+        for i in range(kind.num_fields):
+            yield from _widths(kind.field(i).type, level + 1, places)
+
+
+def _bytes_of(column: pyarrow.Array, within: bool) -> int:
+    """What a column's texts have when each is written out, and what is `within` lists; 0 for other columns."""
+    kind = column.type
+    if types.is_dictionary(kind):
+        texts = types.is_string(kind.value_type) or types.is_binary(kind.value_type)
+        lengths = compute.binary_length(column.dictionary) if texts else None
+        held = 0 if lengths is None else compute.sum(compute.take(lengths, column.indices)).as_py() or 0
+        return held + VALUE * len(column) * within
+    if types.is_struct(kind):
+        return VALUE * len(column) + sum(_bytes_of(part, True) for part in column.flatten())
+    if types.is_map(kind):
+        return _bytes_of(column.keys, True) + _bytes_of(column.items, True)
+    if isinstance(column, pyarrow.ExtensionArray):
+        return _bytes_of(column.storage, within)
+    if kind.num_fields:
+        return VALUE * len(column) + _bytes_of(column.flatten(), True)
+    texts = types.is_string(kind) or types.is_binary(kind) or types.is_large_string(kind) or types.is_large_binary(kind)
+    return VALUE * len(column) * within + (column.nbytes if texts else 0)

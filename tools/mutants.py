@@ -1,0 +1,362 @@
+"""Do the tests notice small defects? `make mutants`, or `python -m tools.mutants [FILE…]`.
+
+A sample of the defects that cosmic-ray makes (an operator, a comparison, a number, a keyword or a decorator changed),
+drawn from every folder of the program's code or from the files named. Each is tried in a copy of the repository with
+the tests that reach its line, the quickest first, until one fails or SECONDS of them have run. Which tests those are is
+measured first, by one run of `make test` without any defect, under coverage.
+
+A defect is caught, survives, or is broken: a test that told of it fails without it as well. The exit code is 1 where
+fewer than 90 % are caught. What only a browser, another process or a real model reaches counts as surviving, since
+`make test` does not see it."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import itertools
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).resolve().parent.parent
+CODE = ("ed_core", "ed_ui", "pages")
+SAMPLE, SEED, ENOUGH = 120, 1, 0.9
+SECONDS = 100.0  # of tests that one defect is tried with, by what they took without it
+HANGS = 120  # a run that takes this much longer than it should
+QUICK = "not browser and not real and not slow"  # what `make test` runs
+PYTEST = ("-q", "-p", "no:cacheprovider", "--tb=no", "-rfE")
+# Every run is a process of its own, forked from one that has imported what is slow and none of ours.
+FORKS = multiprocessing.get_context("forkserver")
+SLOW = [
+    "torch",
+    "transformers.modeling_utils",
+    "transformers.generation",
+    "streamlit.testing.v1",
+    "plotly.graph_objects",
+]
+ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # before torch is imported
+PASSED, FAILED = 0, 1
+STAMPS = itertools.count(1)  # times of files with a defect: compiled code is known by its source's time and size
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One defect: `file`, path from the root, whose text is `text` with it. `line`: the first that differs; `what`:
+    that line before and after."""
+
+    file: str
+    line: int
+    what: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a run without defects told: the tests by file and line, and how long each took, in seconds."""
+
+    tests: dict[str, dict[int, frozenset[str]]]
+    seconds: dict[str, float]
+
+    def of(self, mutant: Mutant) -> list[str]:
+        """The tests that reach a defect's line, the quickest first, as many as SECONDS hold. A line that runs while a
+        module is imported is reached by all tests of its file."""
+        lines = self.tests.get(mutant.file, {})
+        found = lines.get(mutant.line, frozenset()) or frozenset().union(*lines.values())
+        ordered, taken = sorted(found, key=lambda test: (self.seconds.get(test, 1.0), test)), 0.0
+        first = [*one_of_each(ordered), *(test for test in ordered if test not in set(one_of_each(ordered)))]
+        kept = []
+        for test in first:
+            if not kept or taken + self.seconds.get(test, 1.0) <= SECONDS:
+                taken += self.seconds.get(test, 1.0)
+                kept.append(test)
+        return kept
+
+
+def one_of_each(tests: list[str]) -> list[str]:
+    """The first test of every function, whatever its parameters."""
+    return list({test.partition("[")[0]: test for test in reversed(tests)}.values())[::-1]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a defect. `by`: the first test that told, or why nothing can be said."""
+
+    mutant: Mutant
+    verdict: str
+    by: str
+    seconds: float
+
+    def __str__(self) -> str:
+        place = f"{self.mutant.file}:{self.mutant.line}"
+        return f"{self.verdict:<8} {self.seconds:4.0f} s  {place:<44} {self.mutant.what}  [{self.by}]"
+
+
+def sampled(files: list[Path], count: int, seed: int, root: Path = ROOT) -> list[Mutant]:
+    """Defects drawn at random: two of each folder at least, otherwise files by their size; at most one a line."""
+    rng = random.Random(seed)
+    sizes = {file: len(file.read_bytes()) for file in files}
+    folders = defaultdict(list)
+    for file in files:
+        folders[file.parent].append(file)
+    drawn = [rng.choices(there, [sizes[f] for f in there])[0] for there in folders.values() for _ in range(2)]
+    drawn = drawn[:count] + rng.choices(files, list(sizes.values()), k=max(0, count - len(drawn)))
+    found: list[Mutant] = []
+    for file, n in sorted(Counter(drawn).items()):
+        found += defects(file, n, rng, root)
+    return found
+
+
+def defects(file: Path, count: int, rng: random.Random, root: Path) -> list[Mutant]:
+    """Up to `count` defects of one file, each at another line."""
+    from cosmic_ray import plugins
+    from cosmic_ray.ast import Visitor, get_ast
+    from cosmic_ray.mutating import mutate_code
+
+    source = file.read_text(encoding="utf-8")
+    operators = {name: plugins.get_operator(name) for name in plugins.operator_names()}
+    operators = {
+        n: op() for n, op in operators.items() if not op.arguments() and not n.endswith(("NoOp", "/ExceptionReplacer"))
+    }
+    silent = unread(source)
+    places: dict[tuple[int, int], list[tuple[str, int]]] = defaultdict(list)
+    occurrences: Counter[str] = Counter()
+
+    class Places(Visitor):
+        def visit(self, node):
+            for name, operator in operators.items():
+                for (line, column), _ in operator.mutation_positions(node):
+                    if line not in silent:
+                        places[line, column].append((name, occurrences[name]))
+                    occurrences[name] += 1
+            return node
+
+    Places().walk(get_ast(source))
+    found: dict[int, Mutant] = {}
+    for place in rng.sample(sorted(places), len(places)):
+        if len(found) == count:
+            break
+        name, occurrence = rng.choice(places[place])
+        text = mutate_code(source, operators[name], occurrence)
+        mutant = text and difference(file.relative_to(root).as_posix(), source, text)
+        if mutant and compiles(text) and mutant.line not in found:
+            found[mutant.line] = mutant
+    return list(found.values())
+
+
+def unread(source: str) -> set[int]:
+    """Lines of which a change says nothing: annotations, which nothing evaluates, and imports for them alone."""
+    lines: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        parts: list[ast.AST | None] = []
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg)
+            parts = [node.returns, *(a.annotation for a in given if a is not None)]
+        elif isinstance(node, ast.AnnAssign):
+            parts = [node.annotation]
+        elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            parts = [node]
+        for part in filter(None, parts):
+            lines |= set(range(part.lineno, (part.end_lineno or part.lineno) + 1))
+    return lines
+
+
+def difference(file: str, before: str, after: str) -> Mutant | None:
+    """The defect as one says it: the first line that differs; None where nothing but comments or spaces does."""
+    if ast.dump(ast.parse(before)) == (ast.dump(ast.parse(after)) if compiles(after) else ""):
+        return None
+    pairs = itertools.zip_longest(before.splitlines(), after.splitlines(), fillvalue="")
+    line, (old, new) = next((i, pair) for i, pair in enumerate(pairs, 1) if pair[0] != pair[1])
+    return Mutant(file, line, f"{old.strip()[:60]} → {new.strip()[:60]}", after)
+
+
+def compiles(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
+
+
+def copied(root: Path, to: Path) -> Path:
+    """A copy of the repository's own files, as they lie there now."""
+    listed = subprocess.check_output(["git", "ls-files", "-zco", "--exclude-standard"], cwd=root, text=True)
+    for name in filter(None, listed.split("\0")):
+        if (root / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, to / name)
+    return to
+
+
+def measured(copy: Path, workers: int, tests: tuple[str, ...] = ("tests",)) -> Reached:
+    """One run of the quick tests in a copy, under coverage. What fails there is left out."""
+    settings, told = copy / ".mutants-coverage", copy / ".mutants.xml"
+    settings.write_text(f"[run]\nsource = {', '.join(CODE)}\n", encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--tb=no",
+        "-n",
+        str(workers),
+        "--dist",
+        "worksteal",
+    ]
+    command += [
+        "-m",
+        QUICK,
+        f"--junitxml={told}",
+        "--cov",
+        f"--cov-config={settings}",
+        "--cov-context=test",
+        "--cov-report=",
+    ]
+    subprocess.run([*command, *tests], cwd=copy, env=os.environ | ENVIRONMENT, check=False, stdout=subprocess.DEVNULL)
+    return read(copy, told)
+
+
+def read(copy: Path, told: Path) -> Reached:
+    """What the run wrote: pytest's times, and coverage's lines with the tests that reached them."""
+    from coverage import CoverageData
+
+    seconds, failed = {}, set()
+    for case in ET.parse(told).iter("testcase"):
+        name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
+        seconds[name] = float(case.get("time", 0))
+        if any(child.tag in ("failure", "error", "skipped") for child in case):
+            failed.add(name)
+    data = CoverageData(str(copy / ".coverage"))
+    data.read()
+    beside: dict[str, set[str]] = defaultdict(set)
+    for name in seconds.keys() - failed:
+        beside[name.partition("::")[0]].add(name)
+
+    def of(context: str) -> set[str]:
+        """What is reached while a test is set up serves all tests of its file: a fixture is made once."""
+        name, _, phase = context.partition("|")
+        return beside[name.partition("::")[0]] if phase == "setup" else {name} & beside[name.partition("::")[0]]
+
+    tests = {
+        Path(file).relative_to(copy).as_posix(): {
+            line: frozenset().union(*map(of, contexts)) for line, contexts in data.contexts_by_lineno(file).items()
+        }
+        for file in data.measured_files()
+    }
+    return Reached(tests, seconds)
+
+
+def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> tuple[int | None, list[str]]:
+    """pytest's exit code on these tests in a copy, None where it hangs, and the ids of those that failed."""
+    scratch = copy.with_name(f"{copy.name}-scratch")
+    scratch.mkdir(exist_ok=True)
+    process = FORKS.Process(target=_tested, args=(copy, scratch, [*PYTEST, *options, *tests]))
+    process.start()
+    process.join(2 * limit + HANGS)
+    if hangs := process.is_alive():
+        os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+    lines = (scratch / "said").read_text(encoding="utf-8", errors="replace").splitlines()
+    shutil.rmtree(scratch, ignore_errors=True)
+    told = [line.partition(" ")[2] for line in lines if line.startswith(("FAILED ", "ERROR ")) and "::" in line]
+    failed = [one.partition(" - ")[0] for one in told]
+    return None if hangs else process.exitcode, failed or lines[-1:]
+
+
+def _tested(copy: Path, scratch: Path, arguments: list[str]) -> None:
+    """In a process of its own: pytest in the copy, where nothing of this repository can be imported."""
+    import pytest
+
+    os.setsid()
+    os.chdir(copy)
+    os.environ["TMPDIR"], tempfile.tempdir = str(scratch), None
+    sys.dont_write_bytecode = False  # what does not change is compiled once in every copy
+    sys.path[:] = [place for place in sys.path if place not in ("", str(ROOT), str(ROOT / "tests"))]
+    with (scratch / "said").open("wb") as said:
+        os.dup2(said.fileno(), 1), os.dup2(said.fileno(), 2)
+    code = pytest.main(arguments)
+    sys.stdout.flush()
+    os._exit(code)  # whatever threads a test has left
+
+
+def tried(mutant: Mutant, copy: Path, tests: list[str]) -> Outcome:
+    """The tests in a copy that has the defect; the copy is as before then."""
+    begun = time.monotonic()
+
+    def outcome(verdict: str, by: str) -> Outcome:
+        return Outcome(mutant, verdict, by, time.monotonic() - begun)
+
+    if not tests:
+        return outcome("SURVIVED", "no test reaches it")
+    file = copy / mutant.file
+    before, times = file.read_text(encoding="utf-8"), file.stat()
+    try:
+        file.write_text(mutant.text, encoding="utf-8")
+        os.utime(file, (stamp := next(STAMPS), stamp))
+        code, failed = run(copy, tests, "-x")
+    finally:
+        file.write_text(before, encoding="utf-8")
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    if code is None:
+        return outcome("caught", "hangs")
+    if code == PASSED:
+        return outcome("SURVIVED", f"{len(tests)} test{'s' * (len(tests) > 1)}")
+    told = "".join(failed[:1])
+    if code == FAILED and "::" in told and run(copy, [told])[0] != PASSED:
+        return outcome("broken", f"{told} fails without it")
+    return outcome("caught", told.removeprefix("tests/"))
+
+
+def main(names: list[str], count: int, seed: int, workers: int, root: Path = ROOT) -> int:
+    begun = time.monotonic()
+    files = sorted(file for place in CODE for file in (root / place).rglob("*.py") if "vendor" not in file.parts)
+    files = [f for f in files if not names or any(f.relative_to(root).as_posix().startswith(name) for name in names)]
+    todo = sampled(files, count, seed, root)
+    os.environ.update(ENVIRONMENT)
+    FORKS.set_forkserver_preload(["pytest", *SLOW])
+    with tempfile.TemporaryDirectory(prefix="ed-mutants-") as folder:
+        copies: SimpleQueue[Path] = SimpleQueue()
+        for i in range(workers):
+            copies.put(copied(root, Path(folder, str(i))))
+        print(f"{len(todo)} defects, seed {seed}; first the tests without any of them", flush=True)
+        reached = measured(copied(root, Path(folder, "measured")), workers + 1)
+        print(f"{len(reached.seconds)} tests, {time.monotonic() - begun:.0f} s", flush=True)
+
+        def work(mutant: Mutant) -> Outcome:
+            copy = copies.get()
+            try:
+                found = tried(mutant, copy, reached.of(mutant))
+            finally:
+                copies.put(copy)
+            print(found, flush=True)
+            return found
+
+        with ThreadPoolExecutor(workers) as pool:
+            outcomes = list(pool.map(work, todo))
+    count_of = Counter(o.verdict for o in outcomes)
+    print("\n".join(["", *(str(o) for o in outcomes if o.verdict != "caught")]))
+    print(f"{dict(count_of)}, {time.monotonic() - begun:.0f} s")
+    return int(count_of["caught"] < ENOUGH * (len(outcomes) - count_of["broken"]))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="*", help="files or folders, from the root, that defects are drawn from (all)")
+    parser.add_argument("--sample", type=int, default=SAMPLE, metavar="N", help=f"defects to draw ({SAMPLE})")
+    parser.add_argument("--seed", type=int, default=SEED, metavar="S", help=f"of the draw ({SEED})")
+    parser.add_argument("-j", "--workers", type=int, default=2, metavar="N", help="copies tried side by side (2)")
+    args = parser.parse_args()
+    sys.exit(main(args.files, args.sample, args.seed, args.workers))
