@@ -20,7 +20,7 @@ from test_figures import fake
 from ed_core import types
 from ed_core.cases import bundle, case_study
 from ed_core.cases.case_study import Item, Shown
-from ed_core.cases.drawings import drawings
+from ed_core.cases.drawings import by_name, drawings
 from ed_core.depth import criteria, verdict
 from ed_core.errors import CaseError, ImportRefused, NewerSchema
 from ed_core.figures.images import data_uri, png, thumbnail
@@ -288,3 +288,11 @@ def test_the_lead_of_a_verdict_is_its_first_sentence():
         "At 0.5 it is half-way."
     )
     assert case_study.lead("") == ""
+
+
+def test_figures_of_one_title_are_told_apart_by_number(monkeypatch):
+    made = drawings(case())
+    twice = [made[0], made[1], made[0], made[0]]
+    monkeypatch.setattr("ed_core.cases.drawings.drawings", lambda case: twice)
+    title = made[0].title.lower()
+    assert list(by_name(case())) == [title, made[1].title.lower(), f"{title} 2", f"{title} 3"]

@@ -80,6 +80,15 @@ def test_equal_requests_meet_wherever_they_are(two, specs):
     assert first.cancelling
 
 
+def test_there_is_trouble_only_where_no_worker_can_compute(two, monkeypatch):
+    first, second = two._queues
+    monkeypatch.setattr(first, "trouble", lambda: "the first is starting")
+    monkeypatch.setattr(second, "trouble", lambda: "the second is starting")
+    assert two.trouble() == "the second is starting"
+    monkeypatch.setattr(first, "trouble", lambda: "")
+    assert two.trouble() == ""
+
+
 def test_the_limits_count_all_queues(two, specs, monkeypatch):
     monkeypatch.setenv("ED_MAX_JOBS_PER_VISITOR", "3")
     monkeypatch.setattr(Known, "opening", 0.0)
