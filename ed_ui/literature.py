@@ -8,10 +8,13 @@ from collections.abc import Iterable, Sequence
 import streamlit as st
 
 from ed_core import figures
+from ed_core.cards import card
 from ed_core.depth.criteria import RULES
-from ed_core.errors import EffectiveDepthError, StudyError
+from ed_core.errors import CardError, EffectiveDepthError, StudyError
 from ed_core.shelf import Shelf
+from ed_core.sources import leaderboard as board
 from ed_core.sources.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
+from ed_core.studies import leaderboard as fits
 from ed_core.studies import points, trends
 from ed_core.studies.folder import Folder
 from ed_core.studies.points import Point
@@ -27,12 +30,20 @@ SIZES = {
 }  # parameters
 MEANS = {name: f"mean depth, {RULES[of].label}" for name, of in points.MEANS.items()}
 CRITERIA = MEANS | {name: f"papers: {rule.label}" for name, rule in RULES.items()}
+HELD = {
+    "none": ("layers alone", ()),
+    "size": ("size", (fits.SIZE,)),
+    "width": ("width", (fits.WIDTH,)),
+    "both": ("size and width", (fits.SIZE, fits.WIDTH)),
+}  # equal in a fit of scores on layers
 SETS = [EVERY, *dict.fromkeys(p.dataset for p in published())]
 LINKED = (
     choice("beside", "studies.published_set", EVERY, SETS),
     choice("training", "studies.training", EVERY, [EVERY, *TRAINING]),
     choice("size", "studies.size", EVERY, list(SIZES)),
     choice("rule", "studies.criterion", "mean_kl", list(CRITERIA)),
+    choice("score", "studies.score", "average", list(board.SCORES)),
+    choice("held", "studies.held", "size", list(HELD)),
 )  # what a link to the page carries of it
 _told: Shelf = Shelf(256)  # what resampling has found, of these very points
 KINDS = {"base": PAIRS, "instruct": INSTRUCT_PAIRS}
@@ -60,6 +71,7 @@ def panel(folder: Folder, group: str) -> None:
     table(*shown)
     against_size(folder, criterion, *([p for p in some if p.criterion == criterion] for some in shown))
     pairs(folder, *([p for p in some if p.criterion == criterion] for some in (measured, others)))
+    against_score(folder, measured)
 
 
 def table(measured: Sequence[Point], others: Sequence[Point]) -> None:
@@ -106,6 +118,86 @@ def against_size(folder: Folder, criterion: str, measured: Sequence[Point], othe
         show.figure("study-sizes", fig, AGAINST_SIZE, reading=READING_SIZE)
     for sentence in said:
         st.markdown(f"- {show.plain(sentence)}")
+
+
+def against_score(folder: Folder, measured: Sequence[Point]) -> None:
+    """Scores of the leaderboard's models against their layers: figure, sentence, and the fits beside each other."""
+    st.subheader("Do deeper models score better?", anchor=False)
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="leaderboard-row")
+    score = remembered.one_of(
+        row.selectbox, "Score", "studies.score", list(board.SCORES), format_func=board.SCORES.get, width=200
+    )
+    held = remembered.widget(
+        row.segmented_control,
+        "Held equal",
+        "studies.held",
+        "size",
+        options=list(HELD),
+        format_func=lambda name: HELD[name][0] if name != "none" else "nothing",
+        required=True,
+        help="What the slope of layers is freed from: parameters, width, or both.",
+    )
+    every = board.entries()
+    found = {name: fits.fit(every, score, beside) for name, (_, beside) in HELD.items()}
+    chosen, depths = found[held], _measured_depths(folder, measured)
+    shown = [
+        {
+            "model": entry.model,
+            "layers": entry.layers,
+            "params": entry.params,
+            "score": entry.scores[score],
+            "family": entry.family,
+            "source": entry.layers_source,
+            "left_out": entry.why_left_out,
+            "own": False,
+            "depth": depths.get(entry.model.lower(), ""),
+        }
+        for entry in every
+        if entry.check != board.UNVERIFIED
+    ]
+    line, adjusted = found["none"].line, chosen.line if chosen.beside else None
+    fig = chart.once(figures.score_against_layers, shown, f"{board.SCORES[score]}, %", line, adjusted, HELD[held][0])
+    st.markdown(f"**{show.plain(chosen.sentence)}**")
+    show.figure("leaderboard", fig, AGAINST_LAYERS, reading=READING_LAYERS)
+    st.markdown("\n".join(_fits_table(found)))
+    gone = "; ".join(f"{n}: {why}" for why, n in fits.left_out(every).items())
+    st.caption(f"{' '.join(board.CAVEATS)} Left out of the fits: {gone}.")
+
+
+def _fits_table(found: dict[str, fits.Fit]) -> list[str]:
+    """Each fit's slope of layers, ours and theirs."""
+    lines = ["| held equal | points a layer (95 %, families) | p, families · lineages | R² | Csordás et al. 2025 |"]
+    lines.append("|---|---|---|---|---|")
+    for name, one in found.items():
+        family, lineage = one.by_family, one.by_lineage
+        slope = f"{trends.signed(one.slope, 2)} ({trends.signed(family.low, 2)} to {trends.signed(family.high, 2)})"
+        told = "nothing" if name == "none" else HELD[name][0]
+        p = f"{family.p:.2g} · {lineage.p:.2g}"
+        lines.append(f"| {told} | {slope} | {p} | {one.r2:.2f} | not published |")
+    return lines
+
+
+def _measured_depths(folder: Folder, measured: Sequence[Point]) -> dict[str, str]:
+    """By hub id in small letters: the mean depth that a card of this installation, or this study, has of a model."""
+    found = {
+        str(folder.models[p.model].get("name", "")).lower(): f"mean depth by KL, {p.set}: {p.ratio:.0%} of the layers"
+        for p in measured
+        if p.criterion == "mean_kl" and not folder.models[p.model].get("control")
+    }
+    for file in (*card.shipped(), *card.made_here()):
+        try:
+            told = _told.made(_card, str(file), file.stat().st_mtime_ns)
+        except (CardError, OSError):
+            continue  # the page of cards says so
+        if (mean := card.mean_depth_of(told, "kl")) is not None and mean.ratio is not None:
+            found[told.model.name.partition("@")[0].lower()] = (
+                f"mean depth by KL, {told.set.name}: {mean.ratio:.0%} of the layers"
+            )
+    return found
+
+
+def _card(file: str, changed: int) -> card.Card:
+    return card.read(file)
 
 
 def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) -> None:
@@ -186,6 +278,14 @@ READING_SIZE = (
     "draws models (from eight up); a measured one draws prompts and holds for these models alone. The published models "
     "are of one family, in four sizes and three depths. KL and overlap can reach `(L − 1) / L` at most, which is "
     "0.96 with 28 layers and 0.98 with 64."
+)
+AGAINST_LAYERS = "**Score against layers** · a mark a model, as wide as it is large; hollow: left out of the fits"
+READING_LAYERS = (
+    "Point at a mark for the model, its family and where its layer count was read. Solid: the line of layers alone. "
+    "Dashed: its slope with size or width held equal. Intervals are clustered by family, since models of one family "
+    "share data and recipe: Student's t with one degree of freedom fewer than families, and a bootstrap that turns the "
+    "signs of whole families. A ring marks models whose mean depth was measured here. "
+    "`python -m ed_core leaderboard --also FILE.csv` adds models of your own."
 )
 ABOUT_PAIRS = (
     "Each distilled model beside what it was trained from (DeepSeek-AI 2025, arXiv 2501.12948), then beside the "

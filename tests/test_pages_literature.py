@@ -90,3 +90,29 @@ def test_every_rule_has_its_own_sentences_on_size_and_pairs(opened):
     assert trends.difference(measured, "ed-demo-8", "ed-demo-16").sentence in words(opened)
     opened.selectbox(key="studies.base").set_value("ed-demo-16").run()
     assert trends.difference(measured, "ed-demo-16", "ed-demo-8").sentence in words(opened)
+
+
+def test_scores_stand_against_layers_with_size_and_width_held_equal_or_not(opened):
+    from ed_core.sources import leaderboard as board
+    from ed_core.studies import leaderboard as fits
+
+    def of_figure(test):
+        return next(
+            c["data"]
+            for c in charts(test)
+            if c["layout"]["xaxis"]["title"]["text"] == "layers"
+            and any(t.get("name") == "in the fits" for t in c["data"])
+        )
+
+    every = board.entries()
+    sized = fits.fit(every, "average", (fits.SIZE,))
+    assert sized.sentence.replace("−", "-") in words(opened).replace("−", "-")
+    assert "2505.13898" in words(opened) and "not published" in words(opened)
+    shown = {t["name"]: t for t in of_figure(opened)}
+    assert len(values(shown["in the fits"]["x"])) == 102 and "size held equal" in shown
+    opened.segmented_control(key="studies.held").set_value("both").run()
+    assert not opened.exception and "cannot be told apart here" in words(opened)
+    opened.segmented_control(key="studies.held").set_value("none").run()
+    assert not any("held equal" in t["name"] for t in of_figure(opened))
+    opened.selectbox(key="studies.score").set_value("math_lvl5").run()
+    assert fits.fit(every, "math_lvl5").sentence in words(opened)

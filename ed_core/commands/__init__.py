@@ -1,5 +1,6 @@
 """The command line: `effective-depth app | run | verify | estimate | audit | fetch | models | cache | settings |
-ready | bench | fit | study | reproduce | claims | card | case | backup | restore | check | publish | deploy`.
+ready | bench | fit | study | reproduce | leaderboard | claims | card | case | backup | restore | check | publish |
+deploy`.
 
 Exit code 2 and one sentence for everything refused.
 """
@@ -27,7 +28,7 @@ from ..notebook.model import Model
 from ..probes import PROBES
 from ..settings import current
 from ..sources import gguf_files, permits
-from . import cases, claims, deploy, fits, models, publish, studies
+from . import cases, claims, deploy, fits, leaderboard, models, publish, studies
 from .models import DEVICE, how_to_open, opened_as
 from .runs import STORED, whole
 
@@ -197,6 +198,7 @@ def parser() -> argparse.ArgumentParser:
     p.set_defaults(run=bench)
     fits.add(commands)
     studies.add(commands)
+    leaderboard.add(commands)
     claims.add(commands)
     cases.add(commands)
     publish.add(commands)

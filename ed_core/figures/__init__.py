@@ -8,6 +8,7 @@ from .between import best_errors, best_matches, map_between, map_height, replace
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
 from .curves import curves_over_each_other, layer_curves, limit_bars, output_bars, spread_curve, token_profile
 from .describe import describe, describe_curves
+from .leaderboard import score_against_layers
 from .lens import first_position, lens_height, lens_map, rank_curve, writing_map
 from .maps import contribution_norms, cosine_map, output_by_token, token_map
 from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
@@ -60,6 +61,7 @@ __all__ = [
     "published_marks",
     "rank_curve",
     "replacement_bars",
+    "score_against_layers",
     "shown",
     "skip_map",
     "slope_curves",
