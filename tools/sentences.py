@@ -71,6 +71,7 @@ ROOMS = (
     "ed_core/studies/agreement.py",
     "ed_core/studies/difficulty.py",
     "ed_core/studies/trends.py",
+    "ed_core/studies/leaderboard.py",
     "ed_core/studies/reproduce.py",
 )
 TEXTS = {"str", "list[str]", "Iterator[str]", "Said", "Statement", "wording.Statement", "tuple[str, str]", "str | None"}
@@ -519,7 +520,8 @@ def from_studies(say: str) -> Iterator[str]:
     """Of the study that ships with the app, and of what is published."""
     from pyarrow import parquet
 
-    from ed_core.studies import agreement, difficulty, points, trends
+    from ed_core.sources import leaderboard as board
+    from ed_core.studies import agreement, difficulty, leaderboard, points, trends
     from ed_core.studies.folder import open_folder
 
     folder = open_folder(STUDIES / "toys")
@@ -527,6 +529,13 @@ def from_studies(say: str) -> Iterator[str]:
         published = [p for p in points.published_points() if p.training == "base"] or points.published_points()
         for criterion in ("cosine", "kl", "overlap"):
             yield trends.slope([p for p in published if p.criterion == criterion]).sentence
+        return
+    if say == "leaderboard.Fit.sentence":
+        yield from (one.sentence for one in leaderboard.table(board.entries()))
+        return
+    if say == "leaderboard.beside_line":
+        one = leaderboard.fit(board.entries(), beside=(leaderboard.SIZE,))
+        yield from (leaderboard.beside_line(one, entry) for entry in board.entries()[:2])
         return
     if say == "trends.Difference.sentence":
         published = [p for p in points.published_points() if p.criterion == "kl"]
@@ -720,6 +729,8 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
             "trends.Slope.sentence",
             "trends.Difference.sentence",
             "agreement.sentences",
+            "leaderboard.Fit.sentence",
+            "leaderboard.beside_line",
         )
     }
     | {"difficulty.Trend.verdict": levels},
