@@ -250,7 +250,7 @@ def rules(sentence: str, found: Mapping[str, Rule]) -> int:
         return 1
     match = re.fullmatch("Papers' rules(?: there)?: (.*?); (.*)\\.", sentence)
     assert match, sentence
-    figure = rf"(?:layer )?(\d+|no layer) \((cosine|KL|overlap)(?:, {MEAN} to {MEAN})?\)"
+    figure = rf"(?:layer )?(\d+|no layer) \((cosine|KL|overlap)(?:, 5–95 %: {MEAN} to {MEAN})?\)"
     given = re.findall(figure, match[1])
     assert [NAMES[name] for _, name, _, _ in given] == list(found) and match[1].count("layer ") >= 1
     assert re.sub(figure, "", match[1]).strip(", ") == ""
