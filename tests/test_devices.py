@@ -14,17 +14,18 @@ from test_budget import ERRORS, raise_
 
 from ed_core.errors import DeviceFailed, FitRefused, JobError, ParameterError, PromptError, TooLarge
 from ed_core.faults import lost_device, ran_out
-from ed_core.fits import jacobian, streams
+from ed_core.fits import jacobian, shards, streams
 from ed_core.memory import probe_bytes
-from ed_core.models import arithmetic, loading, opening, placement, verify
+from ed_core.models import arithmetic, identities, loading, opening, placement, verify
 from ed_core.models.identities import wide
 from ed_core.models.language_model import LanguageModel
-from ed_core.probes import LogitLens
+from ed_core.probes import IntegratedGradients, LogitLens, Numerics, ResidualErasure, Surgery
 from ed_core.runs import execute, on_ray, processes
 from ed_core.service import calibrate, compute, jobs, pool, worker
 from ed_core.service.job import Job
 from ed_core.service.resolve import resolve
 from ed_core.studies.plan import Plan
+from ed_core.sweeps import erasure, gradients, loops, surgery
 from ed_core.sweeps.budget import Budget
 from ed_core.types import ModelSpec, Prompt
 
@@ -58,7 +59,15 @@ def test_a_jacobian_lens_keeps_its_sums_on_the_host_and_asks_for_their_room_firs
     model = model_of("llama")
     monkeypatch.setattr(jacobian, "free_memory", lambda: 1000)
     with pytest.raises(TooLarge, match=r"sums \d+ matrices of .* in float64, which takes .* of memory, and 0 MB are"):
-        jacobian._require_room(model)
+        jacobian._summed(streams.Streams(model, []), shards.Part(None, range(0)), lambda _: None, None)
+
+
+def test_the_sums_of_a_jacobian_lens_take_nothing_of_the_device():
+    model, kept = model_on("meta"), SimpleNamespace(read=lambda: None)
+    model.n_layers, model.d_model = 2, 3
+    part = shards.Part(kept, range(0))
+    halves, *_, total = jacobian._summed(streams.Streams(model, []), part, lambda _: None, None)
+    assert {x.device.type for x in (*halves, total)} == {"cpu"}
 
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
@@ -134,6 +143,14 @@ def test_a_lost_device_is_named_and_ends_the_worker(small_folder, monkeypatch):
     assert "its device failed under another job" in str(jobs.Jobs._why_it_ended(job, worker.DEVICE_LOST)[1])
 
 
+def test_a_device_that_is_lost_outside_a_probe_ends_the_worker_too(small_folder, monkeypatch):
+    request, ended = LogitLens().request(resolve(str(small_folder)), ASKED), []
+    monkeypatch.setattr(worker.os, "_exit", ended.append)
+    models = SimpleNamespace(get=lambda _: raise_(ASSERT), hold=None, bytes=0)
+    worker.serve({"job": "1", "request": request.to_json()}, models, io.BytesIO(), set())
+    assert ended == [worker.DEVICE_LOST]
+
+
 def test_a_device_that_is_lost_while_a_model_is_opened_is_named(small_folder, monkeypatch):
     monkeypatch.setattr(LanguageModel, "run_block", lambda *_, **__: raise_(ASSERT))
     with pytest.raises(DeviceFailed, match="The device cpu failed while .* was opened"):
@@ -192,6 +209,15 @@ def test_a_probes_memory_goes_by_the_device_and_never_by_what_is_free(gpus):
         3 * GIB // 2,
     ]
     assert Budget(None, "cuda", "x", 6 * GIB).bytes == 3 * GIB // 2 and Budget(None, "cuda", "x").bytes == 4 * GIB
+
+
+def test_a_probe_asks_its_device_what_it_has_and_certifies_how_it_multiplies(model_of, monkeypatch):
+    model, asked = model_of("llama"), []
+    monkeypatch.setattr(placement, "total_bytes", lambda device: 6 * GIB)
+    monkeypatch.setattr(arithmetic, "told", lambda device: {"gpu": "GPU of tests"})
+    monkeypatch.setattr(compute, "Budget", lambda *given: asked.append(given[3]) or Budget(*given))
+    assert compute.run(model, LogitLens().request(model.spec, ASKED)).provenance["gpu"] == "GPU of tests"
+    assert asked == [6 * GIB]
 
 
 def test_models_on_a_gpu_have_the_memory_of_that_gpu(gpus):
@@ -275,6 +301,50 @@ def test_float64_is_taken_on_the_cpu_where_a_device_has_none():
     assert wide(placed(torch.ones(2), "mps")).dtype == wide(torch.ones(2)).dtype == torch.float64
     with pytest.raises(FitRefused, match="Fits sum in float64, which mps has not"):
         streams.Streams(model_on("mps"), [])
+
+
+FLOAT64 = torch.Tensor.double
+
+
+class OnTheHost(torch.Tensor):
+    """What was brought to the host: float64 can be had of it."""
+
+    def double(self) -> torch.Tensor:
+        return FLOAT64(self.as_subclass(torch.Tensor))
+
+
+@pytest.fixture
+def no_float64(monkeypatch):
+    """As on MPS: float64 of nothing but what was brought to the host first."""
+    cpu = torch.Tensor.cpu
+
+    def refused(x: torch.Tensor) -> torch.Tensor:
+        raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.")
+
+    monkeypatch.setattr(torch.Tensor, "double", refused)
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda x: cpu(x).as_subclass(OnTheHost))
+    for module in (identities, erasure, gradients, surgery, loops):
+        monkeypatch.setattr(module, "wide", lambda x: FLOAT64(x.as_subclass(torch.Tensor)))
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [ResidualErasure("future"), IntegratedGradients(nodes=17), Surgery(), Numerics()],
+    ids=lambda probe: probe.name,
+)
+def test_probes_take_float64_of_nothing_on_the_device(model_of, no_float64, probe):
+    """Every model was refused on MPS."""
+    model = model_of("llama")
+    assert compute.run(model, probe.request(model.spec, ASKED)).complete
+
+
+def test_sums_are_checked_without_float64_on_the_device(model_of, no_float64):
+    verify.verify(model_of("llama")).require(model_of("llama").architecture)
+
+
+def test_a_background_is_summed_without_float64_on_the_device(model_of, no_float64):
+    record = SimpleNamespace(check=lambda: None, provenance={})
+    assert erasure.background_mean(model_of("llama"), [ASKED], record).isfinite().all()
 
 
 def test_a_gpu_is_calibrated_by_what_fills_it_and_waited_for_where_it_is(monkeypatch):
