@@ -99,6 +99,11 @@ class ModelSpec:
         """Short label: the last component of the folder or hub id."""
         return self.source.rstrip("/").rsplit("/", 1)[-1]
 
+    @property
+    def key(self) -> str:
+        """Its identity as one text, by which a process tells its models apart."""
+        return repr(sorted(self.identity().items()))
+
     def identity(self) -> dict[str, object]:
         parts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("why", "offload")}
         if self.content_hash:

@@ -17,7 +17,7 @@ import streamlit as st
 from plotly.basedatatypes import BaseFigure
 
 from ed_core.figures import describe_curves
-from ed_core.shelf import Shelf, frozen
+from ed_core.results.shelf import Shelf, frozen
 from ed_core.types import ProbeResult
 from ed_ui import streamlit_edges
 

@@ -14,7 +14,7 @@ from ed_core.probes import Probe
 from ed_core.prompts import read_jsonl
 from ed_core.results import lookup
 from ed_core.results.aggregate import Summary
-from ed_core.shelf import Shelf
+from ed_core.results.shelf import Shelf
 from ed_core.sources import controls
 from ed_core.sources.bundled import MIXED, SETS, default_set, mixed_prompts
 from ed_core.types import ModelSpec, ProbeResult, Prompt, Request

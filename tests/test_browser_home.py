@@ -189,8 +189,8 @@ def test_the_card_for_newcomers_is_closed_for_good(server, page):
 
 MARKED = """key => {
   const box = document.querySelector(`.st-key-box-${key} .ed-chart`), full = box._fullLayout;
-  const { axis, of } = box._fullLayout.meta.along, mark = box.querySelector('.ed-cursor-depth').style;
-  if (mark.display === 'none') return null;
+  const { axis, of } = full.meta.along, mark = box.querySelector('.ed-cursor-depth')?.style;
+  if (!mark || mark.display === 'none') return null;  // a figure just drawn has no mark yet
   const [at, length] = axis === 'y' ? [mark.top, mark.height] : [mark.left, mark.width];
   const place = (parseFloat(at) + parseFloat(length) / 2) - full[`${axis}axis`]._offset;
   return Math.round(full[`${axis}axis`].p2l(place)) + (of === 'layer' ? 1 : 0);

@@ -188,8 +188,8 @@ def test_the_link_button_gives_what_opens_the_same_view(server, page, visitor):
     for url in (link, f"{server}/logit_lens?run={run}", f"{server}/logit_lens?run={run[:9]}"):
         opened(other, url)
         other.get_by_text("Measured on").wait_for()
-        wait(other, lambda: query(other).get("run") == run)
-        assert query(other)["model"] == MODEL and prompt(other) == prompt(page)
+        wait(other, lambda: query(other).get("run") == run and prompt(other) == prompt(page))
+        assert query(other)["model"] == MODEL
 
 
 def test_what_is_on_the_screen_is_copied_as_one_picture_or_saved_where_a_page_may_not_copy(server, page):

@@ -9,8 +9,7 @@ import pytest
 import torch
 from test_probes_naive import PROMPTS, agree, prompt_ids
 
-from ed_core.errors import JobError, ParameterError
-from ed_core.faults import ran_out
+from ed_core.errors import JobError, ParameterError, ran_out
 from ed_core.probes import EarlyExit, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
 from ed_core.service import compute
 from ed_core.sweeps.budget import Budget, even_chunks, parse

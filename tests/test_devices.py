@@ -12,8 +12,16 @@ import pytest
 import torch
 from test_budget import ERRORS, raise_
 
-from ed_core.errors import DeviceFailed, FitRefused, JobError, ParameterError, PromptError, TooLarge
-from ed_core.faults import lost_device, ran_out
+from ed_core.errors import (
+    DeviceFailed,
+    FitRefused,
+    JobError,
+    ParameterError,
+    PromptError,
+    TooLarge,
+    lost_device,
+    ran_out,
+)
 from ed_core.fits import jacobian, shards, streams
 from ed_core.memory import probe_bytes
 from ed_core.models import arithmetic, identities, loading, opening, placement, verify

@@ -147,6 +147,18 @@ def test_a_model_that_cannot_be_opened_ahead_is_not_tried_again(monkeypatch, spe
     assert len(told) == 2 and queue._pace.known == [(spec, 2.0)] and queue.models == (1, 7)
 
 
+def test_a_model_that_ends_the_worker_while_it_is_opened_ahead_is_not_tried_again(monkeypatch, spec):
+    queue, told, started = Jobs(warm=False, pace=Opens(3.0)), [], []
+    monkeypatch.setattr(queue, "_worker", object())
+    monkeypatch.setattr(queue, "_tell", told.append)
+    monkeypatch.setattr(queue, "_dispatch", lambda: started.append(True))
+    queue.open_ahead(spec)
+    queue._died(-9)
+    queue._ahead = None  # as a new worker begins
+    queue.open_ahead(spec)
+    assert len(told) == 1 and started
+
+
 def test_nothing_is_opened_ahead_while_something_is_computed(monkeypatch, spec):
     queue, told = Jobs(warm=False, pace=Opens(3.0)), []
     monkeypatch.setattr(queue, "_worker", object())

@@ -110,6 +110,14 @@ def test_one_bad_prompt_refuses_the_whole_list_before_anything_is_computed(model
             model.run(ed_core.LogitLens(), prompt, answer="3")
 
 
+def test_a_probe_by_its_name_is_refused_in_a_sentence():
+    """In a process without checks of types, which would refuse it first."""
+    program = "import ed_core; ed_core.open('ed-demo-8').run('logit_lens', 'aaa')"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    said = "The probe is 'logit_lens'; expected a probe, like ed_core.LogitLens()."
+    assert ended.returncode == 1 and ended.stderr.endswith(f"ParameterError: {said}\n")
+
+
 def test_a_model_is_opened_as_it_is_asked_for(model, small_folder):
     asked = dict(precision="bf16", control="untrained", control_seed=4)
     twin = ed_core.open(str(small_folder), **asked)

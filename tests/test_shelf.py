@@ -12,8 +12,8 @@ import pytest
 from kept_cases import results
 
 from ed_core.results import lookup
+from ed_core.results.shelf import Shelf, frozen
 from ed_core.results.store import Store
-from ed_core.shelf import Shelf, frozen
 from ed_ui import chart, picker, session, streamlit_edges
 
 

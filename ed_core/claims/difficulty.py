@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from ..depth.continuous import MEAN_DEPTH
-from ..depth.criteria import OF_LENS
 from ..errors import ClaimRefused
 from ..studies import difficulty
 from .claim import Claim, Estimate, Measured, Quantity
@@ -14,7 +13,7 @@ from .means import Line, by_level, line, slope_estimate
 from .record import Curve
 
 SCORE = "slope of the depth score"
-SETTLED = {name: f"slope of the mean depth by {rule.label}" for name, rule in OF_LENS.items()}
+SETTLED = {name: f"slope of the {depth}" for name, depth in difficulty.DEPTHS.items()}
 APPEARS = "slope of the depth from which the answer stays among the best five"
 MARGIN = 0.02  # of the depth, a level
 
@@ -28,9 +27,7 @@ def harder(evidence: Evidence) -> Measured:
     for criterion, name in SETTLED.items():
         depths = [MEAN_DEPTH[criterion](part[f"{criterion}.sum"] / part["n_tokens"][:, None]) for part in lens]
         lost = sum(int((~np.isfinite(own)).sum()) for own in depths)
-        lines[name] = (
-            f"{lost} prompts have no {name.removeprefix('slope of the ')}" if lost else line(depths, lens, seed)
-        )
+        lines[name] = f"{lost} prompts have no {difficulty.DEPTHS[criterion]}" if lost else line(depths, lens, seed)
     estimates = {name: slope_estimate(found, float(layers)) for name, found in lines.items()}
     drawn = next((found for found in (lines[SETTLED["kl"]], lines[SCORE]) if isinstance(found, Line)), None)
     if drawn is None:

@@ -21,8 +21,7 @@ from importlib import import_module
 from io import TextIOWrapper
 
 from .. import disk, extras
-from ..errors import EffectiveDepthError, ParameterError
-from ..faults import ran_out
+from ..errors import EffectiveDepthError, ParameterError, ran_out
 from ..memory import gigabytes
 from ..notebook.model import Model
 from ..probes import PROBES

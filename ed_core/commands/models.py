@@ -22,11 +22,7 @@ def how_to_open(p: argparse.ArgumentParser) -> None:
     """The options that say how a model is to be opened."""
     p.add_argument("--precision", metavar="P", help="auto, fp32 (unless given), bf16, fp16, int8 or 4bit")
     p.add_argument("--dtype", help="another name for the unquantized precisions: float32, bfloat16 or float16")
-    p.add_argument(
-        "--device",
-        default="auto",
-        help=DEVICE,
-    )
+    p.add_argument("--device", default="auto", help=DEVICE)
     p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
     p.add_argument("--offload", default="", metavar="FOLDER", help="where weights may lie that fit into no memory")
     p.add_argument(

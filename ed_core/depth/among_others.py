@@ -88,9 +88,14 @@ def ends(n: int) -> tuple[float, float, float]:
     return QUANTILES if n >= FOR_QUANTILES else (0.0, 0.5, 1.0)
 
 
+def called(n: int) -> str:
+    """What a spread over `n` others is: "10–90 %", or "all"."""
+    return "10–90 %" if ends(n) == QUANTILES else "all"
+
+
 def spread_of(n: int, what: str) -> str:
-    """What a spread over `n` of something is called: "10–90 % of 12 others", "all 4 others"."""
-    return f"10–90 % of {n} {what}" if n >= FOR_QUANTILES else f"all {n} {what}"
+    """The same with what it is over: "10–90 % of 12 others", "all 4 others"."""
+    return f"{called(n)}{' of' * (ends(n) == QUANTILES)} {n} {what}"
 
 
 def over_tokens(probe: Probe | type[Probe]) -> bool:
@@ -128,8 +133,7 @@ def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary
     if len(defined) < FEWEST:
         return f"{told}."
     low, middle, high = (_say(v, score) for v in np.quantile(defined, ends(len(defined))))
-    which = "10–90 %" if len(defined) >= FOR_QUANTILES else "all"
-    return f"{told}; the median of {len(defined)} other prompts is {middle} ({which}: {low} to {high})."
+    return f"{told}; the median of {len(defined)} other prompts is {middle} ({called(len(defined))}: {low} to {high})."
 
 
 def reasons(

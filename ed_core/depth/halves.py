@@ -98,7 +98,7 @@ def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
         f"{here:.2f} by {label}" for (name, label) in (("kl", "KL"), ("overlap", "overlap")) if (here := means[name])
     ]
     if told:
-        said.append(f"Mean depth at half layers: {' and '.join(told)}, of {result.n_layers}.")
+        said.append(f"Mean depth over all tokens, read at half layers: {' and '.join(told)}, of {result.n_layers}.")
     return said
 
 

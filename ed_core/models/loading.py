@@ -22,8 +22,9 @@ from ..errors import (
     RefusedFamily,
     TooLarge,
     UnknownFamily,
+    lost_device,
+    ran_out,
 )
-from ..faults import lost_device, ran_out
 from ..memory import ROOM, free_memory, gigabytes
 from ..sources import controls, hub, precision, sizes, weights
 from ..sources.specs import config_of, location, of_gguf

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..architectures import Architecture
-from ..errors import DeviceFailed, EffectiveDepthError, TooLarge
-from ..faults import free_cache, lost_device, one_line, ran_out
+from ..errors import DeviceFailed, EffectiveDepthError, TooLarge, lost_device, one_line, ran_out
+from ..memory import free_cache
 from ..types import ModelSpec
 from . import sanity
 from .adoption import adopt
@@ -21,7 +21,7 @@ def open_model(spec: ModelSpec, architecture: Architecture | None = None) -> Lan
 
     `architecture` overrides the family's own description (for trying out a new family).
     """
-    return _told(spec, lambda: _checked(load_model(spec, architecture)))
+    return _told(spec, lambda: _checked(_loaded(spec, architecture)))
 
 
 def _checked(model: LanguageModel) -> LanguageModel:

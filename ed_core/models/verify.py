@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..errors import EffectiveDepthError, IdentityFailed
-from ..faults import lost_device, ran_out
+from ..errors import EffectiveDepthError, IdentityFailed, lost_device, ran_out
 from .identities import MISS_LIMIT, SLOPE_LIMIT, Identities, batch_limit, miss, slopes
 from .language_model import LanguageModel
 from .trace import Trace

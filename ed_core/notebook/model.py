@@ -41,6 +41,8 @@ class Model:
 
         `answer` belongs to a prompt that is given as text; a `Prompt` has its own. One bad prompt refuses the whole
         list before anything is computed."""
+        if not isinstance(probe, Probe):
+            raise ParameterError(f"The probe is {str(probe)[:40]!r}; expected a probe, like ed_core.LogitLens().")
         if answer and not isinstance(prompt, str):
             raise ParameterError("An answer goes with one prompt given as text; give each Prompt its own answer.")
         given = [prompt] if isinstance(prompt, str | Prompt) else prompt

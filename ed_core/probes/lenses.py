@@ -205,9 +205,7 @@ class LogitLens(Probe):
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps import lenses
 
-        if self.points == "halves":
-            lenses.require_halves(model)
-        lenses.read(model, encoding, record, {"": None}, self.k, halves=self.points == "halves")
+        lenses.read(model, encoding, record, {"": None}, self.k, inside=INSIDE if self.points == "halves" else "")
 
 
 def _through(lens: str) -> tuple[MeasureSpec, ...]:

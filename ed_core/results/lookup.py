@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import ParameterError, StoreError
-from ..shelf import Shelf
 from ..types import ModelSpec, ProbeResult, Request
+from .shelf import Shelf
 from .store import Store
 from .wire import unpack
 

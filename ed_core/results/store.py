@@ -28,9 +28,9 @@ import numpy as np
 from .. import settings
 from ..disk import BUSY_SECONDS, is_damage, not_a_file, reason
 from ..errors import StoreError
-from ..shelf import Shelf
 from ..types import ENGINE_VERSION, ProbeResult, canonical_json
 from .database import SETTINGS, BytesDisk, Refused, Results
+from .shelf import Shelf
 from .wire import pack, unpack
 
 log = logging.getLogger(__name__)

@@ -17,9 +17,18 @@ import psutil
 import torch
 
 from .. import settings
-from ..errors import DeviceFailed, EffectiveDepthError, JobError, OutOfMemory, ParameterError, TooLarge
-from ..faults import free_cache, lost_device, one_line, ran_out
-from ..memory import gigabytes, probe_bytes
+from ..errors import (
+    DeviceFailed,
+    EffectiveDepthError,
+    JobError,
+    OutOfMemory,
+    ParameterError,
+    TooLarge,
+    lost_device,
+    one_line,
+    ran_out,
+)
+from ..memory import free_cache, gigabytes, probe_bytes
 from ..models import arithmetic, placement
 from ..models.language_model import LanguageModel
 from ..models.opening import open_model
@@ -79,7 +88,7 @@ class Models:
     def get(self, spec: ModelSpec) -> LanguageModel:
         """The opened model; opens it, and closes others as the budget asks. The one returned is never among those
         closed; `TooLarge` where it and what is held do not fit together."""
-        name = repr(sorted(spec.identity().items()))
+        name = spec.key
         while name not in self._open:
             try:
                 self._open[name] = open_model(spec)
@@ -100,7 +109,7 @@ class Models:
 
     def open_ahead(self, spec: ModelSpec) -> bool:
         """Open a model that somebody may ask for, where no other has to be closed for it; whether it is open."""
-        name = repr(sorted(spec.identity().items()))
+        name = spec.key
         if name not in self._open:
             model = self._open[name] = open_model(spec)
             self._open.move_to_end(name, last=False)  # the first to be closed

@@ -319,9 +319,7 @@ class Pace:
         off as far as it was."""
         spec = request.models[0]
         n_tokens, size, need = self._need(request)
-        opening = 0.0 if _name(spec) in self._open else self._opening.get(_name(spec))
-        if opening is None:
-            opening = size.weight_bytes(spec.precision) / BYTES_A_SECOND if size else 0.0
+        opening = self._to_open(spec, size) or 0.0
         seconds = self._per_token.get(request.series)
         seconds = self._stored([request], n_tokens) if seconds is None else seconds * n_tokens
         if seconds is None and need is not None:
@@ -337,7 +335,7 @@ class Pace:
     def learn(self, request: Request, n_tokens: int, seconds: float, opening: float) -> None:
         """A run has ended: its seconds, and those in which its model was opened."""
         _, _, need = self._need(request)
-        model = _name(request.models[0])
+        model = request.models[0].key
         self._per_token[request.series] = seconds / max(n_tokens, 1)
         if model not in self._open:
             self._open.add(model)
@@ -357,20 +355,22 @@ class Pace:
         packed = of_gguf(spec)
         if not hub.is_here(spec) or (packed is not None and not packed.converted):
             return None
-        if _name(spec) in self._open:
-            return 0.0
-        if (known := self._opening.get(_name(spec))) is not None:
-            return known
         try:
-            size = sizes.read(config_of(spec))
+            return self._to_open(spec, sizes.read(config_of(spec)))
         except (EffectiveDepthError, OSError):
             return None
-        return size.weight_bytes(spec.precision) / BYTES_A_SECOND if size else None
+
+    def _to_open(self, spec: ModelSpec, size: Size | None) -> float | None:
+        """Seconds until a model that is here is open: as measured, else by its size, None of neither."""
+        if spec.key in self._open:
+            return 0.0
+        by_size = size.weight_bytes(spec.precision) / BYTES_A_SECOND if size else None
+        return self._opening.get(spec.key, by_size)
 
     def opened(self, spec: ModelSpec, seconds: float) -> None:
         """A model was opened, for whomever."""
-        self._open.add(_name(spec))
-        self._opening[_name(spec)] = seconds
+        self._open.add(spec.key)
+        self._opening[spec.key] = seconds
 
     def nothing_open(self) -> None:
         """The worker ended: models are opened anew."""
@@ -390,7 +390,3 @@ class Pace:
         except (EffectiveDepthError, OSError):
             return n_tokens, None, None
         return n_tokens, size, need
-
-
-def _name(spec: ModelSpec) -> str:
-    return repr(sorted(spec.identity().items()))

@@ -381,6 +381,8 @@ class Jobs:
 
     def _died(self, code: int) -> None:
         """The worker ended, and with it what it computed; what it had not begun waits again."""
+        if self._ahead is not None:  # it may have ended over that: the next one is not to
+            self._not_ahead.add(self._ahead)
         inner = self._inside
         if inner is not None and inner.state == "queued":
             self._again(inner)

@@ -89,14 +89,25 @@ def main() -> None:
 
 
 def opened_ahead(header: dict[str, Any], models: Models, out: Stream) -> None:
-    """Open a model before anybody asks for it; why one cannot be opened, whatever it is, is told to whoever does."""
+    """Open a model before anybody asks for it; why one cannot be opened, whatever it is, is told to whoever does. But a
+    device that failed ends this process as it does in `serve`."""
     from ..types import ModelSpec
 
     begun, there = time.monotonic(), False
-    with suppress(Exception):
+    try:
         there = models.open_ahead(ModelSpec(**header["model"]))
+    except Exception as error:
+        if _fatal(error):
+            _end(out)
     took = {"open": there, "seconds": time.monotonic() - begun}
     send(out, {"type": "opened", **took, "models": [len(models), models.bytes]})
+
+
+def _fatal(error: Exception) -> bool:
+    """Whether this process can use its device no more."""
+    from ..errors import DeviceFailed, lost_device
+
+    return isinstance(error, DeviceFailed) or lost_device(error)
 
 
 def _end(out: Stream) -> None:
@@ -117,8 +128,7 @@ def serve(
     inside another, and no third inside it."""
     from dataclasses import replace
 
-    from ..errors import Cancelled, DeviceFailed, EffectiveDepthError, OutOfMemory, StoreError, TooLarge
-    from ..faults import lost_device
+    from ..errors import Cancelled, EffectiveDepthError, OutOfMemory, StoreError, TooLarge
     from ..memory import gigabytes
     from ..models import conversion
     from ..results.store import Store
@@ -184,7 +194,7 @@ def serve(
             send(out, {"type": "later", "job": job})
             return
         send(out, {"type": "failed", "job": job, "error": type(error).__name__, "message": str(error)})
-        if isinstance(error, DeviceFailed):
+        if _fatal(error):
             _end(out)
     except Exception as error:
         send(
@@ -196,7 +206,7 @@ def serve(
                 "message": f"{type(error).__name__}: {error}. This is a defect.",
             },
         )
-        if lost_device(error):
+        if _fatal(error):
             _end(out)
     finally:
         cancelled.discard(job)

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from .. import settings
-from ..errors import OutOfMemory, ParameterError
-from ..faults import free_cache, one_line, ran_out
-from ..memory import probe_bytes
+from ..errors import OutOfMemory, ParameterError, one_line, ran_out
+from ..memory import free_cache, probe_bytes
 
 T = TypeVar("T")
 # Rows x positions of one block call; larger batches gain nothing on a CPU and leave its cache; elsewhere 16 384

@@ -29,20 +29,10 @@ if TYPE_CHECKING:
 Lens = Callable[[int, Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_model"]]
 ROW_BYTES = 6 * 4  # float32 tensors of [pos, vocab] alive at once while one depth is measured
 
-HALF = "half_"  # how measures begin that are read within a layer
 MEASURES = (
     *("kl", "jsd", "entropy", "overlap", "top1_match", "agreement", "rank", "confidence"),
     *("top_ids", "top_probs", "settle_depth"),
 )
-
-
-def require_halves(model: LanguageModel) -> None:
-    """`ParameterError` where nothing stands between attention and MLP."""
-    if model.parallel:
-        raise ParameterError(
-            f"The layers of {model.spec.name} compute attention and MLP beside each other, from the same stream, so "
-            "there is no point between them to read; take points=layers."
-        )
 
 
 def read(
@@ -53,16 +43,22 @@ def read(
     k: int,
     follow: int = -1,
     constant: Tensor | None = None,
-    halves: bool = False,
+    inside: str = "",
 ) -> None:
-    """Fill the measures that the probe declares for each lens; with `halves` also those within the layers.
+    """Fill the measures that the probe declares for each lens.
 
     `lenses`: prefix of a lens' measures to the map from the stream at a depth to `h[L]`; None is the logit lens.
-    `follow`: a token id whose rank is written, -1 for none. `constant`: a mean of `h[L]`; `constant_kl` is the
-    divergence of its prediction."""
+    `inside`: how those begin that are read within every layer, after attention and before the MLP; "" for none.
+    `ParameterError` where nothing stands between the two. `follow`: a token id whose rank is written, -1 for none.
+    `constant`: a mean of `h[L]`; `constant_kl` is the divergence of its prediction."""
+    if inside and model.parallel:
+        raise ParameterError(
+            f"The layers of {model.spec.name} compute attention and MLP beside each other, from the same stream, so "
+            "there is no point between them to read; take points=layers."
+        )
     n_depths, n_tokens, k = model.n_layers + 1, len(encoding), min(k, model.d_vocab)
     sizes = {"depth": n_depths, "layer": model.n_layers, "pos": n_tokens, "rank": k}
-    written = [*MEASURES, *["token_rank"] * (follow >= 0), *[HALF + name for name in MEASURES if halves]]
+    written = [*MEASURES, *["token_rank"] * (follow >= 0), *[inside + name for name in MEASURES if inside]]
     names = [prefix + name for prefix in lenses for name in written if prefix + name in record.specs]
     for name in (*names, *["constant_kl"] * (constant is not None)):
         record.allocate(name, tuple(sizes[dim] for dim in record.specs[name].dims))
@@ -77,9 +73,9 @@ def read(
             same = model.unembed(constant.to(model.dtype).expand(len(out), -1))
             record.write("constant_kl", at, against.measure(same)["kl"])
         for number, (prefix, lens) in enumerate(lenses.items()):
-            best: dict[str, list[Tensor]] = {"": [], HALF: []}
+            best: dict[str, list[Tensor]] = {"": [], inside: []}
             points = {"": _depths(model, trace, at, lens, out, chunk)}
-            points |= {HALF: _middles(model, trace, at, chunk)} if halves else {}
+            points |= {inside: _middles(model, trace, at, chunk)} if inside else {}
             for half, (point, rows) in enumerate(points.items()):
                 for depth, logits in rows:
                     row = against.measure(logits)
@@ -100,9 +96,9 @@ def read(
                     record.step((done + (number + share) / len(lenses)) / len(chunks))
             if prefix + "settle_depth" in record.arrays:
                 record.write(prefix + "settle_depth", at, metrics.settle_depth(torch.stack(best[""])))
-            if prefix + HALF + "settle_depth" in record.arrays:
-                every = [row for pair in zip(best[""], best[HALF]) for row in pair] + best[""][-1:]
-                record.write(prefix + HALF + "settle_depth", at, metrics.settle_depth(torch.stack(every)) / 2)
+            if inside and prefix + inside + "settle_depth" in record.arrays:
+                every = [row for pair in zip(best[""], best[inside]) for row in pair] + best[""][-1:]
+                record.write(prefix + inside + "settle_depth", at, metrics.settle_depth(torch.stack(every)) / 2)
 
 
 def _depths(
@@ -115,7 +111,7 @@ def _depths(
         h = trace.after(depth)[0, at]
         return h if lens is None else lens(depth, h).to(model.dtype)
 
-    yield from _products(model, stream, rows)
+    yield from _products(model, stream, len(out), rows)
     yield model.n_layers, out
 
 
@@ -125,14 +121,14 @@ def _middles(model: LanguageModel, trace: Trace, at: slice, rows: int) -> Iterat
     def stream(layer: int) -> Tensor:
         return (trace.resid[layer][0, at].float() + trace.attn_out[layer][0, at].float()).to(model.dtype)
 
-    yield from _products(model, stream, rows)
+    yield from _products(model, stream, at.stop - at.start, rows)
 
 
 def _products(
-    model: LanguageModel, stream: Callable[[int], Tensor], rows: int
+    model: LanguageModel, stream: Callable[[int], Tensor], size: int, rows: int
 ) -> Iterator[tuple[int, Float[Tensor, "pos v"]]]:
-    """The logits of a stream at each layer. Of a short prompt the head's weights are read once for many layers."""
-    size = len(stream(0))
+    """The logits of a stream of `size` tokens at each layer. Of a short prompt the head's weights are read once for
+    many layers."""
     together = max(1, rows // size)
     for first in range(0, model.n_layers, together):
         layers = range(first, min(first + together, model.n_layers))

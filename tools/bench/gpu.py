@@ -21,8 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ed_core.errors import EffectiveDepthError
-from ed_core.faults import lost_device
+from ed_core.errors import EffectiveDepthError, lost_device
 from ed_core.models import arithmetic, families, opening, placement
 from ed_core.models.identities import Identities
 from ed_core.models.language_model import LanguageModel

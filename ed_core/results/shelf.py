@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar, overload
 
-from .types import ProbeResult
+from ..types import ProbeResult
 
 T = TypeVar("T")
 LONG = 256  # bytes of an array, beyond which its hash stands for it
