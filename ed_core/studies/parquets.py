@@ -12,6 +12,7 @@ from pyarrow.parquet import ColumnSchema, ParquetFile
 
 from .. import bounds, outside
 from ..files import expect
+from . import pages
 
 AT_ONCE = 16  # rows
 TEXT = "BYTE_ARRAY"
@@ -34,6 +35,7 @@ def opened(handle: BufferedReader | BytesIO, rows: int) -> ParquetFile:
     handle.seek(0)
     file = ParquetFile(handle, thrift_container_size_limit=bounds.PARTS)
     _check(file, rows)
+    _check_pages(handle, file)
     return file
 
 
@@ -98,6 +100,20 @@ def _check(file: ParquetFile, rows: int) -> None:
         )
         large += max(values, sum(chunk.total_uncompressed_size for chunk in chunks))
     expect(large <= bounds.UNPACKED, f"{large} bytes unpacked, at most {bounds.UNPACKED} are read")
+
+
+def _check_pages(handle: BufferedReader | BytesIO, file: ParquetFile) -> None:
+    """The same of what the pages themselves declare, which is what is made room for."""
+    told, large, n = file.metadata, 0, 0
+    for i in range(told.num_row_groups):
+        group = told.row_group(i)
+        for j in range(group.num_columns):
+            for page in pages.pages(handle, group.column(j)):
+                n += 1
+                large += page.unpacked + VALUE * page.values * page.dictionary
+                expect(n <= bounds.PARTS, f"more than {bounds.PARTS} pages")
+                expect(large <= bounds.UNPACKED, f"pages of {large} bytes, at most {bounds.UNPACKED} are read")
+    handle.seek(0)
 
 
 def _widths(kind: pyarrow.DataType, level: int = 0, places: int = 1) -> Iterator[int]:

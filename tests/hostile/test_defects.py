@@ -43,7 +43,7 @@ from ed_core.sources import adapters, gguf_files, tokens, weights
 from ed_core.sources.specs import named
 from ed_core.studies import bundle as study_bundle
 from ed_core.studies import folder as study_folder
-from ed_core.studies import sets, study
+from ed_core.studies import pages, sets, study
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import prompt_set
 from hostile.commands import lay
@@ -312,6 +312,73 @@ def test_a_footer_of_a_parquet_file_is_measured_before_it_is_read(tmp_path):
         (tmp_path / "t.parquet").write_bytes(tail)
         with pytest.raises(StudyError, match="cannot be read as parquet"):
             sets.load(entry, tmp_path, "ed-demo-8")
+
+
+def padded(n: int, width: int = 0) -> bytes:
+    """A number as Thrift writes it, in at least so many bytes."""
+    held = bytearray()
+    value = n << 1
+    while value or len(held) < max(1, width):
+        held.append(value & 127 | 128)
+        value >>= 7
+    held[-1] &= 127
+    return bytes(held)
+
+
+def test_pages_of_a_parquet_file_are_measured_before_room_is_made_for_them(tmp_path):
+    """38 kB took 3.8 GB: the footer told of 1 000 bytes, and the page's own header of what it unpacks to."""
+    parquet.write_table(
+        pyarrow.table({"text": ["x" * (300 << 20)]}),
+        tmp_path / "t.parquet",
+        compression="zstd",
+        use_dictionary=False,
+        write_statistics=False,
+        store_schema=False,
+    )
+    data = (tmp_path / "t.parquet").read_bytes()
+    at = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    chunk = parquet.ParquetFile(tmp_path / "t.parquet").metadata.row_group(0).column(0)
+    told = padded(chunk.total_uncompressed_size)
+    assert data.count(told, at) == 2
+    (tmp_path / "t.parquet").write_bytes(data[:at] + data[at:].replace(told, padded(1000, len(told))))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    entry = study.SetEntry(name="s", file="t.parquet", columns=study.Columns(text="text"))
+    with pytest.raises(StudyError, match="t.parquet cannot be read as parquet .*pages of 3145728.. bytes, at most 268"):
+        sets.load(entry, tmp_path, "ed-demo-8")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_pages_say_in_all_what_the_footer_says(tmp_path, version, compression, dictionary):
+    some = np.random.default_rng(0)
+    columns = {
+        "text": [f"{n} " * 40 for n in some.integers(0, 90, 5000)],
+        "number": some.random(5000),
+        "list": [list(range(n)) for n in some.integers(0, 5, 5000)],
+        "none": pyarrow.array([None] * 5000, pyarrow.int32()),
+    }
+    parquet.write_table(
+        pyarrow.table(columns),
+        file := tmp_path / "t.parquet",
+        data_page_version=version,
+        compression=compression,
+        use_dictionary=dictionary,
+        data_page_size=4096,
+        row_group_size=2000,
+        write_page_checksum=True,
+    )
+    told = parquet.ParquetFile(file).metadata
+    with file.open("rb") as handle:
+        for group in (told.row_group(i) for i in range(told.num_row_groups)):
+            for chunk in (group.column(j) for j in range(group.num_columns)):
+                found = list(pages.pages(handle, chunk))
+                assert sum(page.values for page in found if not page.dictionary) == chunk.num_values
+                assert any(page.dictionary for page in found) == chunk.has_dictionary_page
+                headers = chunk.total_compressed_size - sum(page.packed for page in found)
+                assert sum(page.unpacked for page in found) == chunk.total_uncompressed_size - headers
+                assert 0 < headers < 1000 * len(found)
 
 
 def test_columns_in_columns_are_read_as_they_are(tmp_path):
