@@ -194,7 +194,8 @@ def test_nodes_are_doubled_while_any_token_still_moves():
     def evaluate(alphas):
         for alpha in alphas:
             wave = math.cos(16 * math.pi * alpha)  # 1 on each of the first nine nodes, 0 on average
-            path.values[alpha], path.slopes[alpha] = alpha, torch.tensor([wave, 1 - wave], dtype=torch.float64)
+            path.values[alpha] = torch.tensor(alpha, dtype=torch.float64)
+            path.slopes[alpha] = torch.tensor([wave, 1 - wave], dtype=torch.float64)
 
     path._evaluate = evaluate
     attribution, error, complete, still = path.integrate(129, integrated_gradients.TOLERANCE)

@@ -110,6 +110,8 @@ def test_importing_the_figures_loads_neither_torch_nor_streamlit():
 @pytest.mark.parametrize("window", [None, (1, 2)])
 def test_z_is_the_measure_itself(name, window):
     result = fake(PROBE[name])
+    if name == "skip":
+        result["noise_floor"][:] = 0.0
     values = result[MAPS[name][1]]
     heatmap = draw(name, result, window=window).data[0]
     assert heatmap.name == "z"
@@ -450,6 +452,19 @@ def test_skip_map_marks_what_is_beyond_one_and_what_is_zero_by_construction():
     assert "7 relative change" in text[0, 3] and "0 by construction" in text[3, 0] and "noise floor" in text[0, 3]
     future = told(figures.skip_map(fake("layer_skip", mode="future"), View()))
     assert "by construction" not in text[1, 1] and "by construction" in future[1, 1]
+
+
+def test_skip_map_leaves_empty_what_is_not_above_the_noise_floor():
+    result = fake("layer_skip")
+    result["effect"][:] = np.triu(np.full((4, 4), 0.5))
+    result["noise_floor"][:] = 0.0
+    result["effect"][0, 1] = 0.0
+    drawn = lambda: {t.name: t for t in figures.skip_map(result, View()).data}["z"].z
+    assert np.isfinite(drawn()).all(), "without noise nothing is hidden, 0 included"
+    result["noise_floor"][2] = 0.5
+    assert np.argwhere(np.isnan(drawn())).tolist() == [[0, 2], [1, 2], [2, 2]]
+    text = told(figures.skip_map(result, View()))
+    assert "noise floor 0.5, so left empty" in text[0, 2] and "left empty" not in text[0, 3] + text[3, 2]
 
 
 def test_the_ruler_leads_with_what_has_no_threshold_and_shows_the_papers_rules_lighter():

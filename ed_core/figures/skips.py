@@ -37,9 +37,9 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
     """Skipped block (upwards) × affected block (to the right): how much each update changes, colour always from 0 to 1.
 
     Cells above 1 carry a ring and tell their value on hover. Hatched is what is zero by construction, empty what is not
-    computed yet. The strip shows the change of the output. The map is kept about square at `width_px`; its rows are
-    those of every other panel. `boundary`: the effect seen behind one boundary (by its place among the result's)
-    instead of their maximum."""
+    computed yet or not above the noise floor of its column, which hover tells. The strip shows the change of the
+    output. The map is kept about square at `width_px`; its rows are those of every other panel. `boundary`: the effect
+    seen behind one boundary (by its place among the result's) instead of their maximum."""
     n_layers, row_px = result.n_layers, view.plot_height / (result.n_layers + 1)
     if boundary is None:
         z, output = values_of(result, measure, (n_layers, n_layers)), values_of(result, "output", (n_layers,))
@@ -47,7 +47,8 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
         z, output = result["effect_by_boundary"][boundary], result["output_by_boundary"][boundary]
     domain = (0.0, min(HEATMAP[1], max(0.4, row_px * n_layers / view.plot_width)))
     canvas = frame(view, n_layers, "skipped layer")
-    add_heatmap(canvas, z, SHADE, unit_of(result, measure), domain, gap=row_px >= 8)
+    drawn = np.where(_within_noise(result, z), np.nan, z)
+    add_heatmap(canvas, drawn, SHADE, unit_of(result, measure), domain, gap=row_px >= 8)
     hatch(canvas, n_layers, diagonal=_diagonal_is_zero(result, measure))
     _ring(canvas, z)
     _cells(canvas, result, measure, z)
@@ -111,6 +112,12 @@ def effect_on_layers(result: ProbeResult, view: View) -> go.Figure:
     )
 
 
+def _within_noise(result: ProbeResult, z: np.ndarray) -> np.ndarray:
+    """Where an effect is not above what an intervention that does nothing reads on the same layer, if that is not 0."""
+    floor = values_of(result, "noise_floor", (len(z),))
+    return np.triu((z <= floor) & (floor > 0))
+
+
 def _diagonal_is_zero(result: ProbeResult, measure: str) -> bool:
     """Whether a block cannot feel its own skip: when looking only behind the skipped tokens, or at direct effects."""
     return dict(result.request.parameters).get("mode") == "future" or measure == "effect_direct"
@@ -137,7 +144,7 @@ def _ring(canvas: Canvas, z: np.ndarray) -> None:
 def _cells(canvas: Canvas, result: ProbeResult, measure: str, z: np.ndarray) -> None:
     """What a cell tells."""
     n, unit, absent, zero = len(z), unit_of(result, measure), missing(result), _diagonal_is_zero(result, measure)
-    floor = values_of(result, "noise_floor", (n,))
+    floor, within = values_of(result, "noise_floor", (n,)), _within_noise(result, z)
 
     def text(s: int, layer: int) -> str:
         if layer < s or (zero and layer == s):
@@ -147,6 +154,7 @@ def _cells(canvas: Canvas, result: ProbeResult, measure: str, z: np.ndarray) -> 
             value
             + beyond(SHADE, z[s, layer])
             + (f"<br>noise floor {number(floor[layer])}" if np.isfinite(floor[layer]) else "")
+            + ", so left empty" * bool(within[s, layer])
         )
 
     add_hover(canvas, "layer %{y} skipped, layer %{x} affected<br>", text, f"%{{z:.3g}} {unit}")

@@ -249,19 +249,21 @@ def slopes(
     )
     change = after - h - third
     scale = 1 / change.norm(dim=-1, keepdim=True).clamp_min(1e-30)
-    found = []
+    sums = []
     for branch, beside in ((a, m), (m, a)):
         step = eps * torch.stack([h.abs(), after.abs(), beside.abs(), third.abs()]).amax(0)
         kept = (branch.abs() > 2 * step) & (change.norm(dim=-1, keepdim=True) > 0)
-        weight = scale.expand_as(h)[kept]
-        x = torch.stack([branch[kept] * weight, beside[kept] * weight], dim=-1)
+        weight = (scale * kept).flatten()
+        x = torch.stack([branch.flatten() * weight, beside.flatten() * weight], dim=-1)
         size = x.norm(dim=0).clamp_min(1e-30)
         x = x / size  # else a small branch collinear with a large one passes for independent
-        gram = x.T @ x
-        inverse = torch.linalg.pinv(gram, hermitian=True, rtol=1e-12)
-        fitted = (inverse @ (x.T @ (change[kept] * weight)))[0] / size[0]
-        noise = x * (step[kept] * weight / 2).unsqueeze(-1)
-        error = (inverse @ (noise.T @ noise) @ inverse)[0, 0].clamp_min(0).sqrt() / size[0]
-        identified = (inverse @ gram)[0, 0] > 1 - 1e-6
-        found.append(float(fitted) if identified and error < limit / 4 else None)
+        noise = x * (step.flatten() * weight / 2).unsqueeze(-1)
+        along = x.T @ (change.flatten() * weight)
+        sums.append(torch.cat([size[:1], along, (x.T @ x).flatten(), (noise.T @ noise).flatten()]))
+    found = []
+    for sized, along, gram, noise in (one.split((1, 2, 4, 4)) for one in torch.stack(sums).cpu()):  # all the host asks
+        inverse = torch.linalg.pinv(gram.view(2, 2), hermitian=True, rtol=1e-12)
+        error = (inverse @ noise.view(2, 2) @ inverse)[0, 0].clamp_min(0).sqrt() / sized
+        identified = (inverse @ gram.view(2, 2))[0, 0] > 1 - 1e-6
+        found.append(float((inverse @ along)[0] / sized) if identified and error < limit / 4 else None)
     return found[0], found[1]

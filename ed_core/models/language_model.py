@@ -248,7 +248,7 @@ class LanguageModel:
                 f"modules {ran[1]} and the MLP's "
                 f"{ran[2]} times (expected once each). Read: {self.architecture.modules_read()}; {SEE_GUIDE}."
             )
-        if not torch.isfinite(record.resid[-1]).all() or not torch.isfinite(record.logits).all():
+        if not torch.isfinite(record.resid[-1]).all() & torch.isfinite(record.logits).all():
             bad = next((l for l, h in enumerate(record.resid) if not torch.isfinite(h).all()), self.n_layers)
             raise NotFinite(
                 f"{self.spec.name} gives NaN or infinite values from residual {bad} of {self.n_layers} on; "

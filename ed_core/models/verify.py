@@ -44,11 +44,11 @@ def _measure(model: LanguageModel) -> Identities:
     blocks = [(trace.resid[l], trace.attn_out[l], trace.mlp_out[l], trace.after(l + 1)) for l in range(model.n_layers)]
     both = [slopes(*block, limit=limit, other=other) for block, other in zip(blocks, trace.other_out)]
     replay, detour, batch = replay_by_hand(model, trace, untouched)
-    mlp_moves = tuple(_mlp_moves(model, trace, layer) for layer in range(model.n_layers))
+    mlp_moves = _mlp_moves(model, trace)
     return Identities(
         dtype=str(model.dtype).removeprefix("torch."),
         n_tokens=ids.shape[1],
-        miss=tuple(float(miss(*block, other).max()) for block, other in zip(blocks, trace.other_out)),
+        miss=tuple(torch.stack([miss(*block, other).max() for block, other in zip(blocks, trace.other_out)]).tolist()),
         slope_attn=tuple(s[0] for s in both),
         slope_mlp=tuple(s[1] for s in both),
         closure=relative(model.unembed(trace.resid[-1]), untouched),
@@ -114,22 +114,29 @@ def relative(logits: Tensor, expected: Tensor) -> float:
     return float((logits - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
 
 
-def _mlp_moves(model: LanguageModel, trace: Trace, layer: int) -> float | None:
-    """Relative change of the MLP's addition where attention's is left out. None where that tells nothing: on no token
-    is attention's addition plainly above rounding, or the MLP adds the same on every token, whatever it reads."""
-    h, a, m = (x.float() for x in (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]))
+def _mlp_moves(model: LanguageModel, trace: Trace) -> tuple[float | None, ...]:
+    """By layer, the relative change of the MLP's addition where attention's is left out. None where that tells nothing:
+    on no token is attention's addition plainly above rounding, or the MLP adds the same on every token, whatever it
+    reads."""
     plain = max(1e-3, 8 * torch.finfo(model.dtype).eps)
-    constant = (m - m.mean(-2, keepdim=True)).norm() <= 1e-3 * m.norm()
-    if constant or not (a.norm(dim=-1) > plain * h.norm(dim=-1)).any():
-        return None
-    seen: list[Tensor] = []
+    tells, found = [], []
+    for layer in range(model.n_layers):
+        h, a, m = (x.float() for x in (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]))
+        varies = (m - m.mean(-2, keepdim=True)).norm() > 1e-3 * m.norm()
+        tells.append(varies & (a.norm(dim=-1) > plain * h.norm(dim=-1)).any())
+    told = torch.stack(tells).tolist()
+    for layer in (layer for layer, one in enumerate(told) if one):
+        seen: list[Tensor] = []
 
-    def see(added: Tensor) -> Tensor:
-        seen.append(added)
-        return added
+        def see(added: Tensor, seen: list[Tensor] = seen) -> Tensor:
+            seen.append(added)
+            return added
 
-    model.run_block(trace, layer, trace.resid[layer], attn_edit=torch.zeros_like, mlp_edit=see)
-    return float((seen[0].float() - m).norm() / m.norm())
+        model.run_block(trace, layer, trace.resid[layer], attn_edit=torch.zeros_like, mlp_edit=see)
+        m = trace.mlp_out[layer].float()
+        found.append((seen[0].float() - m).norm() / m.norm())
+    moves = iter(torch.stack(found).tolist() if found else ())
+    return tuple(next(moves) if one else None for one in told)
 
 
 def short_prompt(model: LanguageModel) -> Int[Tensor, "1 pos"]:

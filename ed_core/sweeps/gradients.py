@@ -90,7 +90,7 @@ class _Path:
         ].float()
         self.baseline = x.mean(0, keepdim=True).expand_as(x)
         self.difference = x - self.baseline
-        self.values: dict[float, float] = {}  # alpha: F
+        self.values: dict[float, Tensor] = {}  # alpha: F
         self.slopes: dict[float, Tensor] = {}  # alpha: sum_d (x - x0) dF/dx, per position
 
     def integrate(self, most_nodes: int, tolerance: float) -> tuple[Float[Tensor, " pos"], float, bool, bool]:
@@ -106,13 +106,16 @@ class _Path:
             weights = [(0.5 if a in (0.0, 1.0) else 1.0) / intervals for a in alphas]
             now = sum(w * self.slopes[a] for w, a in zip(weights, alphas))
             assert isinstance(now, Tensor)  # and no empty sum
-            gain = self.values[1.0] - self.values[0.0]
-            error = abs(float(now.sum()) - gain)
-            largest = float(now.abs().amax())
-            complete = error <= tolerance * max(abs(gain), largest)
-            still = before is not None and float((now - before).abs().amax()) <= tolerance * largest
-            if (complete and still) or 2 * intervals + 1 > most_nodes:
-                return now.float(), error, complete, still
+            last = 2 * intervals + 1 > most_nodes
+            if before is not None or last:  # the first is never enough, whatever it is
+                moved = (now - (now if before is None else before)).abs().amax()
+                figures = now.sum(), now.abs().amax(), moved, self.values[1.0], self.values[0.0]
+                total, largest, moved_by, whole, baseline = torch.stack(figures).tolist()  # all the host asks for
+                error = abs(total - (whole - baseline))
+                complete = error <= tolerance * max(abs(whole - baseline), largest)
+                still = before is not None and moved_by <= tolerance * largest
+                if (complete and still) or last:
+                    return now.float(), error, complete, still
             intervals, before = 2 * intervals, now
 
     def _evaluate(self, alphas: list[float]) -> None:
@@ -125,7 +128,7 @@ class _Path:
             value = self._f(x)
             (gradient,) = torch.autograd.grad(value.sum(), x)
             slopes = (wide(gradient) * wide(self.difference)).sum(-1)
-            self.values.update(zip(chunk, wide(value.detach()).tolist()))
+            self.values.update(zip(chunk, wide(value.detach())))
             self.slopes.update(zip(chunk, slopes))
             self.record.check()
 

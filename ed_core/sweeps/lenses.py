@@ -19,12 +19,12 @@ from torch import Tensor
 from ..errors import ParameterError
 from . import metrics
 from .budget import LENS_BYTES
+from .recorder import Recorder, on_host
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..models.trace import Trace
     from ..types import Encoding
-    from .recorder import Recorder
 
 Lens = Callable[[int, Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_model"]]
 ROW_BYTES = 6 * 4  # float32 tensors of [pos, vocab] alive at once while one depth is measured
@@ -88,15 +88,15 @@ def read(
                     if follow >= 0:
                         row["token_rank"] = metrics.rank(logits, torch.full_like(ids[:, 0], follow))
                     for name, values in row.items():
-                        if prefix + point + name in record.arrays:
+                        if record.holds(prefix + point + name):
                             record.write(prefix + point + name, (depth, at), values)
-                    if prefix + "top_ids" in record.arrays:
+                    if record.holds(prefix + "top_ids"):
                         record.name_tokens(model, ids)
                     share = (half + (depth + 1) / n_depths) / len(points)
                     record.step((done + (number + share) / len(lenses)) / len(chunks))
-            if prefix + "settle_depth" in record.arrays:
+            if record.holds(prefix + "settle_depth"):
                 record.write(prefix + "settle_depth", at, metrics.settle_depth(torch.stack(best[""])))
-            if inside and prefix + inside + "settle_depth" in record.arrays:
+            if inside and record.holds(prefix + inside + "settle_depth"):
                 every = [row for pair in zip(best[""], best[inside]) for row in pair] + best[""][-1:]
                 record.write(prefix + inside + "settle_depth", at, metrics.settle_depth(torch.stack(every)) / 2)
 
@@ -164,18 +164,19 @@ def write(
     def choose(step: int, logits: Tensor) -> int | None:
         nonlocal deep
         jsd, confidence, best = metrics.beside_output(logits)
-        token = int(best[-1]) if temperature == 0 else sample(logits[-1], temperature, draw.random())
-        leaves = confidence >= threshold
-        leaves[-1] = True
-        at = int(leaves.int().argmax())
-        deep += int((jsd.cummin(0).values <= g).int().argmax()) >= late
-        for name, values in zip(OVER_DEPTHS, (jsd, confidence, best)):
-            record.write(name, (slice(None), step), values)
         settled = metrics.settle_depth(best[:, None])[0]
-        agrees = bool(best[at] == best[-1])
-        for name, value in zip(PER_TOKEN, (token, settled, deep / (step + 1), at, best[at], agrees)):
+        *over_depths, last = on_host([jsd, confidence, best, settled])
+        (jsds, confidences, ids), settles = over_depths, int(last)
+        token = int(ids[-1]) if temperature == 0 else sample(logits[-1], temperature, draw.random())
+        leaves = confidences >= threshold
+        leaves[-1] = True
+        at = int(leaves.argmax())
+        deep += int((np.minimum.accumulate(jsds) <= g).argmax()) >= late
+        for name, values in zip(OVER_DEPTHS, over_depths):
+            record.write(name, (slice(None), step), values)
+        for name, value in zip(PER_TOKEN, (token, settles, deep / (step + 1), at, ids[at], ids[at] == ids[-1])):
             record.write(name, step, value)
-        record.name_tokens(model, torch.cat([best, best.new_tensor([token])]))
+        record.name_tokens(model, [*ids, token])
         record.step((step + 1) / n_tokens)
         return None if token in end else token
 

@@ -109,14 +109,14 @@ def _changed(model: LanguageModel, trace: Trace, record: Recorder) -> None:
 
 def _beside(
     model: LanguageModel, trace: Trace, end: Float[Tensor, "1 pos d_model"], record: Recorder
-) -> tuple[float, float]:
+) -> tuple[Tensor, Tensor]:
     """Mean divergence of the whole model's output from this one, and the share of best tokens kept."""
     n_tokens = end.shape[1]
-    kl = kept = 0.0
+    kl, kept = wide(torch.zeros(2, device=end.device))
     for at in even_chunks(n_tokens, max(1, record.budget.logit_bytes // (16 * model.d_vocab))):
         whole = metrics.Whole(model.unembed(trace.resid[-1][0, at]), trace.ids[0, 1:][at])
         _, apart, same = whole.measure(model.unembed(end[0, at]))
-        kl, kept = kl + float(wide(apart).sum()), kept + float(wide(same).sum())
+        kl, kept = kl + wide(apart).sum(), kept + wide(same).sum()
         record.check()
     return kl / n_tokens, kept / n_tokens
 
@@ -146,24 +146,23 @@ def _times(model: LanguageModel, trace: Trace, encoding: Encoding, record: Recor
         record.allocate(name, (most + 1,))
     for name in ("readout_kl", "readout_overlap"):
         record.allocate(name, (most + 1, most + 1))
-    sums = torch.zeros(2, most + 1, most + 1, dtype=torch.float64)
-    whole_sums = torch.zeros(2, most + 1, dtype=torch.float64)
+    sums = wide(torch.zeros(2, most + 1, most + 1, device=model.device))
+    whole_sums = wide(torch.zeros(2, most + 1, device=model.device))
     losses: list[list[Tensor]] = [[] for _ in streams]
     ranks: list[list[Tensor]] = [[] for _ in streams]
     chunks = even_chunks(n_tokens, max(1, record.budget.logit_bytes // (4 * model.d_vocab * (most + 8))))
     for done, at in enumerate(chunks):
         logits = [model.unembed(stream[0, at]) for stream in streams]
         whole = metrics.Whole(logits[model.n_passes], targets[at])
-        for times, out in enumerate(logits):
-            loss, apart, same = whole.measure(out)
+        for times, (out, (loss, apart, same)) in enumerate(zip(logits, whole.measures(logits))):
             losses[times].append(loss)
             ranks[times].append(metrics.rank(out[: len(targets[at])], targets[at]))
-            whole_sums[:, times] += torch.stack([wide(apart).sum(), wide(same).sum()]).cpu()
+            whole_sums[:, times] += torch.stack([wide(apart).sum(), wide(same).sum()])
             against = metrics.Against(out, k)
             for readout in range(times + 1):
                 row = against.measure(logits[readout])
                 shared = metrics.overlap(row["ids"], against.best[1])
-                sums[:, times, readout] += torch.stack([wide(row["kl"]).sum(), wide(shared).sum()]).cpu()
+                sums[:, times, readout] += torch.stack([wide(row["kl"]).sum(), wide(shared).sum()])
             record.step(0.4 + 0.6 * (done + (times + 1) / len(logits)) / len(chunks))
     _write_times(record, sums / n_tokens, whole_sums / n_tokens, losses, ranks, start)
 
@@ -185,6 +184,6 @@ def _write_times(
         answer = slice(None if start is None else start - 1, None)
         record.write("times_loss", times, wide(torch.cat(list(loss))[answer]).mean())
         if start is not None:
-            worst = int(torch.cat(list(rank))[answer].max())
+            worst = torch.cat(list(rank))[answer].max()
             record.write("times_rank", times, worst)
-            record.write("times_right", times, float(worst == 1))
+            record.write("times_right", times, (worst == 1).float())

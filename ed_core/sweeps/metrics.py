@@ -7,6 +7,7 @@ Sources: [C25] Csordás et al. 2025, arXiv 2505.13898; [H25] Hu et al. 2025, arX
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -147,8 +148,9 @@ class Against:
         row = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
         if logits is self.out:
             return row | {"kl": torch.zeros_like(row["kl"]), "jsd": torch.zeros_like(row["jsd"])}
-        for name, careful, limit in (("kl", kl, SMALL_KL), ("jsd", jsd, SMALL_JSD)):
-            for rows in (~(row[name] > limit)).nonzero()[:, 0].split(self.buffers.shape[1]):  # NaN is not greater
+        small = not_above(("kl", row["kl"], SMALL_KL), ("jsd", row["jsd"], SMALL_JSD))
+        for name, careful in (("kl", kl), ("jsd", jsd)):
+            for rows in small[name].split(self.buffers.shape[1]):
                 row[name][rows] = careful(log_probabilities(logits[rows]), log_probabilities(self.out[rows]))
         return row
 
@@ -204,11 +206,17 @@ class Whole:
         - KL `[n]`, nats: `sum_v p log p - sum_v p s + log Z`, which is sum_v p (log p - log q), p being the whole
           model's. Range 0…∞. Where it is small it is taken by `kl`, which keeps its digits near 0.
         - kept `[n]`: 1 where the whole model's best token is among the best ones here, else 0."""
-        losses, divergences, kept = zip(*[self._piece(logits[at], at) for at in self.pieces])
-        divergence = torch.cat(divergences)
-        for rows in (~(divergence > SMALL_KL)).nonzero()[:, 0].split(self.pieces[0].stop):  # NaN is not greater
-            divergence[rows] = kl(self.logp[rows], log_probabilities(logits[rows]))
-        return torch.cat(losses), divergence, torch.cat(kept)
+        return self.measures([logits])[0]
+
+    def measures(self, changed: Sequence[Float[Tensor, "n v"]]) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """The same of several changed models."""
+        parts = [zip(*[self._piece(logits[at], at) for at in self.pieces]) for logits in changed]
+        found = [(torch.cat(loss), torch.cat(divergence), torch.cat(kept)) for loss, divergence, kept in parts]
+        small = not_above(*((i, divergence, SMALL_KL) for i, (_, divergence, _) in enumerate(found)))
+        for i, (logits, (_, divergence, _)) in enumerate(zip(changed, found)):
+            for rows in small[i].split(self.pieces[0].stop):
+                divergence[rows] = kl(self.logp[rows], log_probabilities(logits[rows]))
+        return found
 
     def _piece(self, logits: Float[Tensor, "n v"], at: slice) -> tuple[Tensor, Tensor, Tensor]:
         """The same for some rows, small divergences not yet mended."""
@@ -243,6 +251,12 @@ def beside_output(
     jsd, sure, ids = (torch.cat(parts) for parts in zip(*found))
     jsd[-1] = 0
     return jsd.clamp(0, 1).float(), sure.float(), ids
+
+
+def not_above(*each: tuple[Hashable, Float[Tensor, " n"], float]) -> dict[Hashable, Int[Tensor, " rows"]]:
+    """By name, where these values are not above their limit, NaN included. The host asks once for all of them."""
+    there = torch.stack([values > limit for _, values, limit in each]).cpu()
+    return {name: (~above).nonzero()[:, 0].to(values.device) for (name, values, _), above in zip(each, there)}
 
 
 def pieces(logits: Float[Tensor, "n v"]) -> list[slice]:

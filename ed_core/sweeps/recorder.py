@@ -1,10 +1,13 @@
-"""Where a probe writes while it runs: arrays that fill, partial results, progress, cancelling. Numpy only."""
+"""Where a probe writes while it runs: arrays that fill, partial results, progress, cancelling.
+
+What is written on a GPU stays there until somebody asks for it, and then comes over together: every copy on its own
+would make the host wait for the device, which meanwhile has nothing to do."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +17,8 @@ from ..types import Encoding, Measure, MeasureSpec, ProbeResult, Request
 from .budget import Budget
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..models.language_model import LanguageModel
 
 PUBLISH_SECONDS = 0.1  # partial results come at most this often
@@ -22,6 +27,27 @@ PUBLISH_SECONDS = 0.1  # partial results come at most this often
 def as_array(values: Any) -> np.ndarray:
     """Numpy from a tensor on any device, or from anything array-like."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
+
+
+def elsewhere(values: Any) -> bool:
+    """Whether these are a tensor that the host cannot read without waiting."""
+    return str(getattr(values, "device", "cpu")) != "cpu"
+
+
+def on_host(tensors: Sequence[Tensor]) -> list[np.ndarray]:
+    """Tensors of other devices as arrays: one copy for each device and type."""
+    import torch
+
+    alike: dict[tuple[Any, Any], list[int]] = {}
+    for i, one in enumerate(tensors):
+        alike.setdefault((one.device, one.dtype), []).append(i)
+    found: list[np.ndarray] = [np.empty(0)] * len(tensors)
+    for places in alike.values():
+        flat = as_array(torch.cat([tensors[i].detach().reshape(-1) for i in places]))
+        ends = np.cumsum([tensors[i].numel() for i in places])[:-1]
+        for i, part in zip(places, np.split(flat, ends), strict=True):
+            found[i] = part.reshape(tensors[i].shape)
+    return found
 
 
 class Recorder:
@@ -44,7 +70,9 @@ class Recorder:
         self.budget = budget or Budget(what=request.probe)
         self.request, self.encoding, self.n_layers = request, encoding, n_layers
         self.specs = {spec.name: spec for spec in measures}
-        self.arrays: dict[str, np.ndarray] = {}
+        self._arrays: dict[str, np.ndarray] = {}
+        self._written: list[tuple[str, Any, Tensor]] = []  # on another device, in the order of writing
+        self._unnamed: list[tuple[LanguageModel, Tensor]] = []
         self.token_text: dict[int, str] = {}
         self.provenance: dict[str, Any] = {}
         self.notes = list(encoding.notes)
@@ -53,17 +81,40 @@ class Recorder:
         self._waits, self._give_way, self.away = waits, give_way, 0.0
         self._delay = float(os.environ.get("ED_TEST_STEP_DELAY", "0"))  # tests only: makes the filling visible
 
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The measures with all that was written, which makes the host wait for a GPU."""
+        if self._written or self._unnamed:
+            written, unnamed, self._written, self._unnamed = self._written, self._unnamed, [], []
+            found = on_host([values for *_, values in written] + [ids for _, ids in unnamed])
+            for (name, at, _), values in zip(written, found):
+                self._arrays[name][at] = values
+            for (model, _), ids in zip(unnamed, found[len(written) :]):
+                self.name_tokens(model, ids)
+        return self._arrays
+
+    def holds(self, name: str) -> bool:
+        """Whether there is room for a measure."""
+        return name in self._arrays
+
     def allocate(self, name: str, shape: tuple[int, ...]) -> None:
         """An empty measure: NaN, or -1 for integers."""
         dtype = self.specs[name].dtype
-        self.arrays[name] = np.full(shape, np.nan if dtype == "float32" else -1, dtype)
+        self._arrays[name] = np.full(shape, np.nan if dtype == "float32" else -1, dtype)
 
     def write(self, name: str, at: Any, values: Any) -> None:
-        """Put a tensor or array into a measure at an index or slice."""
-        self.arrays[name][at] = as_array(values)
+        """Put a tensor or array into a measure at an index or slice. A tensor on a GPU must not be changed later."""
+        if elsewhere(values):
+            self._written.append((name, at, values))
+        else:
+            into = self.arrays if any(name == one for one, *_ in self._written) else self._arrays
+            into[name][at] = as_array(values)
 
     def name_tokens(self, model: LanguageModel, ids: Any) -> None:
         """Remember the texts of token ids that appear in a measure, so that a page needs no tokenizer."""
+        if elsewhere(ids):
+            self._unnamed.append((model, ids))
+            return
         for token in np.unique(as_array(ids)).tolist():
             if token not in self.token_text:
                 self.token_text[token] = model.token_text(token)

@@ -77,6 +77,7 @@ class _Sweep:
         self.model, self.trace, self.skip, self.look, self.record = model, trace, skip, look, record
         self.current, self.part, self.with_direct = current, part, direct
         self.n_bounds, self.n_tokens = skip.shape
+        self.first_look: list[int] = look.int().argmax(-1).tolist()
         self.late = (
             part != "layer"
         )  # a part is left out inside its block, so its variant joins there; a whole block's joins behind it
@@ -183,7 +184,7 @@ class _Sweep:
         ):
             values[bound, skipped, :first] = 0.0
             self.record.write(name, (slice(None), slice(0, first)), _over_bounds(values[:, :, :first]))
-        if "effect_by_boundary" in self.record.arrays:
+        if self.record.holds("effect_by_boundary"):
             self.record.write(
                 "effect_by_boundary", (slice(None), slice(None), slice(0, first)), self.effects[:, :, :first]
             )
@@ -197,7 +198,7 @@ class _Sweep:
         values[: len(effects) - 1] = effects[1:]
         self.effects[bound, skipped, layer] = values
         self.record.write("effect", (slice(None), layer), _over_bounds(self.effects[:, :, layer]))
-        if "effect_by_boundary" in self.record.arrays:
+        if self.record.holds("effect_by_boundary"):
             self.record.write("effect_by_boundary", (slice(None), slice(None), layer), self.effects[:, :, layer])
 
     def _outputs(
@@ -206,22 +207,22 @@ class _Sweep:
         """Change of the predicted distribution, `|softmax(y) - softmax(y')|_2` where it is looked at, and whether the
         best token stays."""
         model, final = self.model, self.trace.resid[-1]
-        change, same = torch.zeros(looks.shape), torch.zeros(looks.shape, dtype=torch.bool)
+        change = torch.zeros(looks.shape, device=looks.device)
+        same = torch.zeros(looks.shape, dtype=torch.bool, device=looks.device)
         chunk = max(LOGIT_TOKENS, self.record.budget.logit_bytes // (12 * model.d_vocab))
         for at in even_chunks(self.n_tokens, chunk):
             base = model.unembed(final[0, at])
             best, base = base.argmax(-1), base.softmax(-1)
             for b in np.unique(bound):  # rows of one boundary are looked at in the same places
-                begin = max(int(self.look[b].int().argmax()), at.start)
+                begin = max(self.first_look[b], at.start)
                 if begin < at.stop:
                     rows, seen = (
                         torch.from_numpy(np.flatnonzero(bound == b)),
                         slice(begin - at.start, at.stop - at.start),
                     )
                     self._compare(state, rows, slice(begin, at.stop), best[seen], base[seen], change, same)
-        looks = looks.cpu()
-        self.output[bound, skipped] = change.amax(-1).numpy()
-        self.kept[bound, skipped] = ((same & looks).sum(-1) / looks.sum(-1)).numpy()
+        largest, kept = change.amax(-1), (same & looks).sum(-1) / looks.sum(-1)
+        self.output[bound, skipped], self.kept[bound, skipped] = torch.stack([largest, kept]).cpu().numpy()
         self.record.write("output", slice(None), _over_bounds(self.output))
         self.record.write("top1_kept", slice(None), -_over_bounds(-self.kept))
         if self.current:
@@ -239,8 +240,8 @@ class _Sweep:
         def work(part: slice) -> None:
             logits = self.model.unembed(state[part, at] if every else state[rows[part], at])
             target = best.expand(len(logits), -1).unsqueeze(-1)
-            same[rows[part], at] = (logits.gather(-1, target).squeeze(-1) >= logits.amax(-1)).cpu()
-            change[rows[part], at] = logits.softmax(-1).sub_(base).norm(dim=-1).cpu()
+            same[rows[part], at] = logits.gather(-1, target).squeeze(-1) >= logits.amax(-1)
+            change[rows[part], at] = logits.softmax(-1).sub_(base).norm(dim=-1)
             self.record.check()
 
         budget, chunk = (

@@ -234,15 +234,15 @@ class _Sweep:
     def _outputs(self, kind: str, variants: Sequence[tuple[int, ...]], state: Tensor) -> None:
         """Mean loss, divergence and share of best tokens kept, for the last residuals `[variant, pos, d_model]`."""
         model, budget, targets = self.model, self.record.budget, self.trace.ids[0, 1:]
-        sums = torch.zeros(len(variants), 3, dtype=torch.float64)
+        sums = wide(torch.zeros(len(variants), 3, device=state.device))
         most = max(LOGIT_TOKENS, budget.logit_bytes // (8 * model.d_vocab))
         places = even_chunks(self.n_tokens, most)
         for at in places:
             whole = metrics.Whole(model.unembed(self.trace.resid[-1][0, at]), targets[at])
 
             def work(rows: slice, at: slice = at, whole: metrics.Whole = whole) -> slice:
-                for row, logits in zip(range(rows.start, rows.stop), model.unembed(state[rows, at])):
-                    sums[row] += torch.stack([wide(values).sum().cpu() for values in whole.measure(logits)])
+                for row, found in enumerate(whole.measures(list(model.unembed(state[rows, at]))), rows.start):
+                    sums[row] += torch.stack([wide(values).sum() for values in found])
                 self.record.check()
                 return rows
 

@@ -74,7 +74,7 @@ TEXTS = {
     "a whole layer, and 0 in the effect on later tokens and in direct effects. The first token is never touched.",
     "Beware": "A dark row is not a useless layer: weak proxies of importance mislead (Hinostroza et al. 2026, arXiv "
     "2605.14075). One prompt is one prompt; some models adapt their depth a little (Curth et al. 2026, arXiv "
-    "2604.12426). At or below the noise floor a value means nothing.",
+    "2604.12426). Effects that are not above the noise floor are left empty.",
 }
 FLOOR = """An intervention that changes nothing rides along in every batch; whatever it reads is the arithmetic's own
 noise: 0 where batching changes no rounding, more in bf16."""

@@ -1,0 +1,118 @@
+"""What the host reads of a GPU while a probe runs: every read makes it wait for the device, which then has nothing to
+do. Counted on an emulated one (`emulated_gpu.py`), where every figure is besides the same as on the CPU."""
+
+from __future__ import annotations
+
+import copy
+
+import emulated_gpu
+import numpy as np
+import pytest
+import torch
+
+from ed_core.models.language_model import LanguageModel
+from ed_core.models.opening import open_model
+from ed_core.models.verify import verify
+from ed_core.probes import PROBES, LayerSkip, LogitLens, Prune, ResidualErasure, Surgery
+from ed_core.service import compute
+from ed_core.service.resolve import resolve
+from ed_core.types import Prompt
+
+SHORT = Prompt("Sums mod 10:\n5 + 7 + 5 = ", "7")
+LONG = Prompt("Sums mod 10:\n" + "5 + 7 + 5 = 7\n" * 5 + "5 + 7 + 5 = ", "7")
+PER_BLOCK, PER_PASS = 2, 2  # reads; a pass through the whole model: transformers asks once whether texts are packed
+PASSES = {"residual_erasure": 24, "numerics": 3, "answers": 1, "loops": 30}  # besides one
+CONTINUED = 4  # tokens written with a typed order, each a pass of its own and another through the order
+PER_TOKEN = {"generation": (32, 2), "continuation": (8, 1)}  # tokens written, reads for each
+VARIANTS = [
+    LogitLens(points="halves"),
+    LayerSkip(mode="future"),
+    LayerSkip(part="attention", direct=True),
+    ResidualErasure("future"),
+    Prune(drop=(2, 5)),
+    Surgery(kind="swap"),
+    Surgery(kind="repeat", order="0-3,5,4,6-7", continued=CONTINUED),
+]
+
+
+def elsewhere(name: str) -> tuple[LanguageModel, LanguageModel]:
+    """A bundled model here, and the same on the emulated GPU."""
+    here = open_model(resolve(name))
+    with emulated_gpu.counted():
+        there = LanguageModel(emulated_gpu.move(copy.deepcopy(here.hf)), here.tokenizer, here.architecture, here.spec)
+    there.identities = here.identities
+    return here, there
+
+
+@pytest.fixture(scope="module")
+def models():
+    return elsewhere("ed-demo-8")
+
+
+@pytest.fixture(scope="module")
+def loops():
+    return elsewhere("ed-loop-4x4")
+
+
+def read_and_same(models, probe, prompt) -> dict[str, int]:
+    here, there = models
+    expected = compute.run(here, probe.request(here.spec, prompt))
+    with emulated_gpu.counted() as reads:
+        found = compute.run(there, probe.request(there.spec, prompt))
+        counted = dict(reads)
+    assert set(found.measures) == set(expected.measures) and found.token_text == expected.token_text
+    for name, measure in expected.measures.items():
+        np.testing.assert_array_equal(found[name], measure.values, err_msg=name)
+    return counted
+
+
+@pytest.mark.parametrize("prompt", [SHORT, LONG], ids=["short", "long"])
+@pytest.mark.parametrize("probe", [*(p.make({}) for p in PROBES if p.name != "loops"), *VARIANTS], ids=lambda p: p.name)
+def test_a_probe_reads_little_of_a_gpu_and_gives_what_it_gives_on_the_cpu(models, probe, prompt):
+    counted = read_and_same(models, probe, prompt)
+    tokens, each = PER_TOKEN.get(probe.name, (0, 0))
+    blocks = models[0].n_layers * (not tokens)
+    passes = 1 + PASSES.get(probe.name, 0) + 2 * CONTINUED * bool(getattr(probe, "order", ""))
+    most = PER_BLOCK * blocks + PER_PASS * passes + tokens * each + 4
+    assert 0 < sum(counted.values()) <= most, counted
+
+
+def test_a_loop_read_pass_by_pass(loops):
+    (probe,) = (p.make({}) for p in PROBES if p.name == "loops")
+    counted = read_and_same(loops, probe, Prompt("0132 2301 1032 = ", "0"))
+    assert 0 < sum(counted.values()) <= PER_BLOCK * loops[0].n_layers + PER_PASS * PASSES["loops"], counted
+
+
+def test_opening_reads_little(models):
+    here, there = models
+    with emulated_gpu.counted() as reads:
+        found = verify(there)
+        assert 0 < sum(reads.values()) <= 3 * there.n_layers + 8 * PER_PASS + 8, dict(reads)
+    assert found == here.identities
+
+
+def test_the_emulated_gpu_sees_what_a_gpu_would(models):
+    with emulated_gpu.counted() as reads:
+        x = torch.ones(3, 4).to(models[1].device)
+        with pytest.raises(RuntimeError, match="same device"):
+            x + torch.ones(4)
+        assert not reads
+        for read in (
+            lambda: float(x.sum()),
+            lambda: bool((x > 0).all()),
+            lambda: x.tolist(),
+            lambda: x.cpu(),
+            lambda: x.to("cpu"),
+            lambda: x[x > 0],
+            lambda: x.nonzero(),
+            lambda: torch.zeros(3, 4).copy_(x),
+        ):
+            before = sum(reads.values())
+            read()
+            assert sum(reads.values()) == before + 1
+        before = sum(reads.values())
+        x[0] = 2.0
+        x[:, torch.arange(2, device=x.device)] *= 3
+        assert (x @ x.T).device == x.device and sum(reads.values()) == before
+        with pytest.raises((RuntimeError, TypeError)):
+            x.numpy()
