@@ -1,5 +1,5 @@
 # make app    environment, then the app on http://127.0.0.1:8501
-# make test   environment, then the tests;  make test-all  those in a browser and on a real model;  make test-slow  those that take minutes each
+# make test   environment, then the tests;  make test-all  those in a browser and on a real model;  make test-slow  those that take minutes each;  make test-gpu  those of a GPU
 # make load   twenty visitors at once for five minutes, and how long they waited; OPTIONS="--readers 60 --prompters 0 --sweeps 0"
 # make setup  the environment alone;  make docs  the documentation, in site/
 # make study  the bundled study made anew
@@ -20,7 +20,7 @@ export OMP_WAIT_POLICY := PASSIVE
 export TOKENIZERS_PARALLELISM := false
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: setup docs app test test-all test-slow load mutants study bench lock audit sbom clean
+.PHONY: setup docs app test test-all test-slow test-gpu load mutants study bench lock audit sbom clean
 
 # torch first and alone: with it installed, no other package pulls another build.
 $(VENV)/.installed: requirements.txt requirements.lock
@@ -41,13 +41,17 @@ app: $(VENV)/.installed $(VENV)/.real
 	$(BIN)/python -m ed_core app --port $(PORT)
 
 test: $(VENV)/.installed $(VENV)/.real
-	$(BIN)/python -m pytest -q -n $(or $(WORKERS),3) --dist worksteal -m "not browser and not real and not slow" tests
+	$(BIN)/python -m pytest -q -n $(or $(WORKERS),3) --dist worksteal -m "not browser and not real and not slow and not gpu" tests
 
 test-all: $(VENV)/.installed $(VENV)/.real
 	$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) --dist loadfile -m "(browser or real) and not slow" tests
 
 test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -n $(or $(WORKERS),2) --dist worksteal -m slow tests
+
+# On the GPU that is there; GPU_PYTHON=python3 for another Python that has torch, transformers and what ed_core imports.
+test-gpu:
+	$(or $(GPU_PYTHON),$(BIN)/python) -m pytest -q --confcutdir tests/gpu -m gpu tests/gpu $(OPTIONS)
 
 load: $(VENV)/.installed
 	PYTHONPATH=tests $(BIN)/python -m load $(OPTIONS)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from ed_core.models import arithmetic, families, opening, placement
 from ed_core.models.identities import Identities
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.verify import verify
-from ed_core.probes import PROBES, Contributions, IntegratedGradients, LayerSkip, LogitLens, ResidualErasure
+from ed_core.probes import PROBES, Contributions, IntegratedGradients, LayerSkip, LogitLens, ResidualErasure, Surgery
 from ed_core.service import calibrate, compute, estimate
 from ed_core.service.resolve import resolve
 from ed_core.sources import sizes
@@ -43,6 +44,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 FAMILIES = ("llama", "qwen3", "gemma2", "mixtral")
 BATCHES = (1, 3, 33)
 REPEATS = 20
+PER_BLOCK, PER_PASS = 2, 8  # times that the host may wait, as tests/test_host_reads.py counts them
 SWEEP, PANEL = 0.150, 0.2  # seconds asked of the 7B shape: the sweep, and the first panel
 
 
@@ -232,6 +234,27 @@ def difference(found, expected) -> float:
     return worst
 
 
+def reads(device: str, toy: bool) -> Iterator[Row]:
+    """How often the host waits for the device while a probe runs, where torch counts that: on CUDA."""
+    if not device.startswith("cuda"):
+        yield Row("waits of the host", f"not counted on {device}", "", True)
+        return
+    model = opened(device, "fp32")
+    most = PER_BLOCK * model.n_layers + PER_PASS
+    for probe in (Contributions(), LogitLens(), LayerSkip(), Surgery()):
+        request = probe.request(model.spec, ASKED)
+        compute.run(model, request)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                compute.run(model, request)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        n = sum("synchronizing" in str(one.message) for one in told)
+        yield Row(f"waits of the host, {probe.name}", str(n), f"<= {most}", n <= most)
+
+
 def memory(device: str, toy: bool) -> Iterator[Row]:
     """Every sweep where memory runs out, and the one after it. On a GPU by a limit on the process, else injected."""
     model = opened(device, "fp32")
@@ -396,6 +419,7 @@ PARTS: dict[str, Part] = {
     "about": about,
     "identities": identities,
     "probes": probes,
+    "reads": reads,
     "memory": memory,
     "7B": seven,
     "products": products,
