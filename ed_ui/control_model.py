@@ -144,7 +144,7 @@ def alike(batch: running.Batch, probe: str, first_token: bool = True) -> list[li
     if own is None or control is None or not find(probe_name := own.request.probe).curves:
         return []
     kind, seed = chosen()
-    others = (lookup.find(_of_seed(own.request, kind, other)) for other in _seeds(seed)[1:])
+    others = (lookup.find_shown(_of_seed(own.request, kind, other)) for other in _seeds(seed)[1:])
     return [
         among_others.likeness(find(probe_name), own.summary, one.summary, first_token)
         for one in (control, *others)

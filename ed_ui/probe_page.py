@@ -229,7 +229,7 @@ def sinks_of(result: ProbeResult) -> tuple[int, ...]:
     """Positions of the prompt's sinks, where its contributions on the same model are at hand."""
     probe, asked = sinks.PROBE, result.request
     if asked.probe != probe and result.complete:
-        result = lookup.find(find(probe)().request(asked.models[0], asked.prompts[0]))
+        result = lookup.find_shown(find(probe)().request(asked.models[0], asked.prompts[0]))
     return tuple(s.pos for s in (result is not None and sinks.of_result(result)) or ())
 
 

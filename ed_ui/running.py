@@ -128,7 +128,7 @@ def batch(page: str, requests: Mapping[str, Request], at_once: int = Batch.at_on
     if found is None or not _same(found.requests, requests):
         if found is not None:
             cancel(found)
-        stored = {name: lookup.find(request) for name, request in requests.items()}
+        stored = {name: lookup.find_shown(request) for name, request in requests.items()}
         found = batches[page] = Batch(requests, at_once, page=page)
         found.results.update({name: result for name, result in stored.items() if result is not None})
         metrics.looked_up(len(found.results), len(stored))

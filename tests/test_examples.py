@@ -54,6 +54,22 @@ def test_the_real_model_is_shown_without_its_weights(tmp_path, monkeypatch):
     lookup.store.cache_clear()
 
 
+def test_a_page_on_a_gpu_shows_what_is_shipped_and_says_where_it_was_measured(tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    lookup.store.cache_clear()
+    probe = HOME[0]
+    here = probe.request(resolve("ed-demo-8"), example("ed-demo-8"))
+    there = probe.request(resolve("ed-demo-8", device="cuda"), example("ed-demo-8"))
+    assert there.key != here.key and lookup.find(there) is None, "what was measured there, and nothing was"
+    shown = lookup.find_shown(there)
+    assert shown is not None and shown.request == lookup.find(here).request
+    assert shown.request.models[0].device == "cpu"
+    assert lookup.find_shown(probe.request(resolve("ed-demo-8", device="cuda"), Prompt("another one"))) is None
+    twin = probe.request(resolve("ed-demo-8", device="cuda", control="untrained", control_seed=1), here.prompts[0])
+    assert lookup.is_read(twin) and lookup.find_read(twin).request.models[0].device == "cpu"
+    lookup.store.cache_clear()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_prompt_of_each_kind_is_shown_without_the_real_models_weights(kind, tmp_path, monkeypatch):
     """What Home shows; no file has more than 150 KB. It is the first that the kind's pill puts into the box."""

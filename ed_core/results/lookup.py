@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -64,12 +65,16 @@ def by_key(key: str) -> ProbeResult | None:
         found = None if stamp is None else _read.get((key, stamp), lambda: _shared(store().get(key)))
     except StoreError:
         found = None  # `trouble` says so on every page; what is computed is shown all the same
-    if found is None and (file := EXAMPLES / f"{key}.npz").is_file():
-        try:
-            found = _read.get((key, file.stat().st_mtime_ns), lambda: _shared(unpack(file.read_bytes())))
-        except ValueError:
-            return None  # of an older version: computed anew when somebody asks
-    return found
+    return _of_shipped(EXAMPLES, key) if found is None else found
+
+
+def _of_shipped(folder: Path, key: str) -> ProbeResult | None:
+    if not (file := folder / f"{key}.npz").is_file():
+        return None
+    try:
+        return _read.get((key, file.stat().st_mtime_ns), lambda: _shared(unpack(file.read_bytes())))
+    except ValueError:
+        return None  # of an older version: computed anew when somebody asks
 
 
 def by_short(short: str) -> ProbeResult:
@@ -97,20 +102,29 @@ def find(request: Request) -> ProbeResult | None:
     return by_key(request.key)
 
 
+def find_shown(request: Request) -> ProbeResult | None:
+    """The same for a page, to which on another device than the CPU a shipped result will do: it says where it was
+    measured."""
+    found, key = find(request), _on_cpu(request)
+    return _of_shipped(EXAMPLES, key) if found is None and key else found
+
+
 def find_read(request: Request) -> ProbeResult | None:
     """The same, or what is shipped of it for a verdict to read: not all of its measures are there."""
-    found, file = find(request), TWINS / f"{request.key}.npz"
-    if found is not None or not file.is_file():
-        return found
-    try:
-        return _read.get((request.key, file.stat().st_mtime_ns), lambda: _shared(unpack(file.read_bytes())))
-    except ValueError:
-        return None  # of an older version
+    found = find_shown(request)
+    return _of_shipped(TWINS, _on_cpu(request) or request.key) if found is None else found
 
 
 def is_read(request: Request) -> bool:
     """Whether a verdict can read it among what is shipped of twins."""
-    return (TWINS / f"{request.key}.npz").is_file()
+    return (TWINS / f"{_on_cpu(request) or request.key}.npz").is_file()
+
+
+def _on_cpu(request: Request) -> str:
+    """The key that a request for another device has on the CPU; "" for a request of the CPU."""
+    if all(model.device == "cpu" for model in request.models):
+        return ""
+    return replace(request, models=tuple(replace(model, device="cpu") for model in request.models)).key
 
 
 def alike(request: Request) -> dict[str, Mapping[str, np.ndarray]]:
