@@ -123,6 +123,48 @@ def test_an_installation_without_the_tools_says_where_benchmarks_run(capsys, mon
     assert "run them from a checkout" in capsys.readouterr().err
 
 
+def test_the_floor_of_a_probe_is_its_reading_or_its_multiplying(monkeypatch):
+    from ed_core.probes import PROBES, Contributions, LogitLens
+    from ed_core.sources import sizes
+    from tools.bench import floor
+
+    size = sizes.read(
+        {"model_type": "llama", "vocab_size": 50, "num_hidden_layers": 4, "hidden_size": 8, "intermediate_size": 16,
+         "num_attention_heads": 2}
+    )  # fmt: skip
+    layers, head = 4 * (4 * 8 * 8 + 3 * 8 * 16), 50 * 8
+    slow_reading = floor.Rates(1.0, lambda part, rows: 1e30)
+    slow_products = floor.Rates(1e30, lambda part, rows: 1.0)
+    assert floor.floor(Contributions(), size, 7, slow_reading) == 4 * (layers + head)
+    assert floor.floor(LogitLens(), size, 7, slow_reading) == 4 * (layers + head), "the head once, for all depths"
+    assert floor.floor(Contributions(), size, 7, slow_products) == 2 * (7 * layers + head)
+    assert floor.floor(LogitLens(), size, 7, slow_products) == 2 * (7 * layers + 7 * (4 + 2) * head)
+    both = [Contributions(), LogitLens()]
+    alone = sum(floor.floor(probe, size, 7, slow_products) for probe in both)
+    assert floor.together(both, size, 7, slow_products) == alone - 2 * 7 * layers, "one pass for both"
+    for probe in PROBES:
+        if not probe.needs_passes:
+            assert floor.floor(probe(), size, 7, slow_reading) >= floor.floor(Contributions(), size, 7, slow_reading)
+
+
+def test_the_floor_is_printed_beside_what_was_taken(monkeypatch):
+    from ed_core.models.opening import open_model
+    from ed_core.service.resolve import resolve
+    from ed_core.sources import sizes
+    from ed_core.sources.specs import config_of
+    from ed_core.types import Prompt
+    from tools.bench import floor
+
+    small = open_model(resolve("ed-demo-8"))
+    monkeypatch.setattr(floor, "prompt", lambda model, n: Prompt("5 + 7 + 5 = ", "7"))
+    rates = floor.Rates(1e9, lambda part, rows: 1e9)
+    rows = floor.of_length(small, sizes.read(config_of(small.spec)), rates, 20)
+    named = [row.what.partition(",")[0] for row in rows]
+    assert "logit_lens" in named and "surgery" not in named and named[-1] == "the 4 panels of Home"
+    assert all(" x (" in row.measured for row in rows) and rows[-1].target == "<= 2 x"
+    assert len(floor.on_paper()) == 4
+
+
 def test_the_pack_of_a_gpu_runs_whole_on_a_toy(capsys, tmp_path, monkeypatch):
     """In the place of a GPU, which whoever has one fills the table with."""
     import json

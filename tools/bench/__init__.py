@@ -15,6 +15,7 @@ from ed_core.errors import JobError, ParameterError
 from ed_core.settings import ROOT
 
 MEASUREMENTS = {
+    "floor": ("floor", 1),
     "skip": ("skip", 1),
     "surgery": ("surgery", 1),
     "generation": ("generation", 1),
