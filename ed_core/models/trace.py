@@ -44,6 +44,12 @@ class Trace:
         it and the next."""
         return self.left.get(depth, self.resid[depth])
 
+    @property
+    def bytes(self) -> int:
+        """What the streams and what the branches add take."""
+        held = [*self.resid, *self.attn_out, *self.mlp_out, *self.other_out, *self.left.values(), self.logits]
+        return sum(x.numel() * x.element_size() for x in held if x is not None)
+
     def update(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
         """`D[l] = a[l] + m[l]`, and what a third branch adds where the family has one; summed in float32."""
         update, other = self.attn_out[layer].float() + self.mlp_out[layer].float(), self.other_out[layer]

@@ -41,6 +41,7 @@ from ..sweeps.recorder import Recorder
 from ..types import ENGINE_VERSION, ModelSpec, ProbeResult, Request
 from . import admission
 
+TRACE_SHARE = 8  # of what a probe may hold: a kept trace takes no more
 LIBRARIES = ("torch", "transformers", "numpy", "tokenizers")
 
 
@@ -91,7 +92,7 @@ class Models:
         name = spec.key
         while name not in self._open:
             try:
-                self._open[name] = open_model(spec)
+                self._open[name] = self._opened(spec)
             except TooLarge:
                 if not self._close_oldest():
                     raise
@@ -111,12 +112,20 @@ class Models:
         """Open a model that somebody may ask for, where no other has to be closed for it; whether it is open."""
         name = spec.key
         if name not in self._open:
-            model = self._open[name] = open_model(spec)
+            model = self._open[name] = self._opened(spec)
             self._open.move_to_end(name, last=False)  # the first to be closed
             if self._over(model.device):
                 del model
                 self._close(name)
         return name in self._open
+
+    @staticmethod
+    def _opened(spec: ModelSpec) -> LanguageModel:
+        """Open one whose weights stay as they are, so that one trace serves all probes of a prompt."""
+        model = open_model(spec)
+        kind = model.device.type
+        model.trace_bytes = probe_bytes(kind, placement.total_bytes(kind)) // TRACE_SHARE
+        return model
 
     def _close_oldest(self, asked: LanguageModel | None = None) -> bool:
         """Whether there was one that may be closed."""
