@@ -21,6 +21,7 @@ from ed_core.prompts import to_jsonl
 from ed_core.runs import launch
 from ed_core.runs.launch import Run
 from ed_core.runs.spec import CardRun, ClaimsRun, FitRun, Opened, Spec, StudyRun
+from ed_core.sharing import card_shelf
 from ed_core.studies import study
 from ed_core.studies.folder import home
 from ed_core.types import ModelSpec, Prompt
@@ -146,15 +147,21 @@ def read_card(place: Path, changed: int) -> card.Card:
 
 
 def cards() -> tuple[dict[str, tuple[Path, card.Card]], list[str]]:
-    """All cards by name, those made here first, and what is wrong with those that cannot be read."""
+    """All cards by name, those made here first and pulled ones last, and what is wrong with those that cannot be
+    read."""
     found: dict[str, tuple[Path, card.Card]] = {}
     damaged = []
-    for file in (*card.made_here(), *card.shipped()):
+    for file in (*card.made_here(), *card.shipped(), *(file for _, file in card_shelf.here())):
         try:
             found.setdefault(card_name(file), (file, read_card(file, file.stat().st_mtime_ns)))
         except (EffectiveDepthError, OSError) as error:
             damaged.append(str(error))
     return found, damaged
+
+
+def pulled_from(file: Path) -> str:
+    """The shelf that a card was pulled from, "" for one that was not."""
+    return file.parent.name if file.parent.parent == card_shelf.folder() else ""
 
 
 def card_name(file: Path) -> str:
@@ -163,10 +170,11 @@ def card_name(file: Path) -> str:
 
 
 def card_of(model: ModelSpec) -> card.Card | None:
-    """The card of these weights in this precision, on whatever prompts it is; None where there is none."""
-    for _, told in cards()[0].values():
-        of = told.model
-        if (of.content, of.precision, of.adapter) == (model.content_hash, model.precision, model.adapter):
+    """The card of these weights in this precision, on whatever prompts it is, pulled ones apart; None where there is
+    none."""
+    for file, told in cards()[0].values():
+        of, wanted = told.model, (model.content_hash, model.precision, model.adapter)
+        if not pulled_from(file) and (of.content, of.precision, of.adapter) == wanted:
             return told
     return None
 

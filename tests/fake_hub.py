@@ -75,8 +75,8 @@ class Handler(BaseHTTPRequestHandler):
         if hub.silent:
             hub.ended.wait()
             return
-        if path.startswith("/api/models/"):
-            self.describe(path.removeprefix("/api/models/"))
+        if path.startswith(("/api/models/", "/api/datasets/")):
+            self.describe(path.split("/", 3)[3])
         elif hub.gated and self.headers.get("Authorization") != "Bearer good":
             self.reply(
                 hub.gated, b"gated", X_Error_Code="GatedRepo", X_Error_Message="Access to this model is restricted"

@@ -12,7 +12,7 @@ from ed_core.depth.criteria import OF_LENS, RULES
 from ed_core.types import ModelSpec
 from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, run_panel, show
 from ed_ui.inputs import choice, text
-from ed_ui.runs import Card, card_name, card_of, cards
+from ed_ui.runs import Card, card_name, card_of, cards, pulled_from
 
 SOURCES = {"bundled": "A bundled set", "lines": "A file or pasted lines"}
 MOST = 500  # prompts
@@ -89,26 +89,30 @@ def run(wanted: Card) -> None:
     st.code(wanted.command(), language="bash", wrap_lines=True)
 
 
-def titled(told: card.Card) -> str:
-    """A card among others: model, precision and prompts."""
-    return f"{told.model.name} · {told.model.precision} · {told.set.name} ({told.set.n})"
+def titled(file: Path, told: card.Card) -> str:
+    """A card among others: model, precision and prompts, and of a pulled one its shelf."""
+    shelf = pulled_from(file)
+    return (
+        f"{told.model.name} · {told.model.precision} · {told.set.name} ({told.set.n}){f' · {shelf}' if shelf else ''}"
+    )
 
 
 def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
     """What the cards say, a line each; the rules' depths; one of the curves over relative depth."""
-    cards = {titled(told): told for _, told in reversed(found.values())}
+    cards = {titled(file, told): told for file, told in reversed(found.values())}
     means, rules = (
         [f"mean depth, {rule.label}" for rule in OF_LENS.values()],
         [f"{rule.heading} rule" for rule in RULES.values()],
     )
     lines = [["model", "prompts", *means, *rules, *COLUMNS], ["---"] * 10]
-    for told in cards.values():
+    for title, told in cards.items():
         rules = [card.depth_of(told, rule, "logit") for rule in RULES]
         cells = [words.mean(card.mean_depth_of(told, of)) for of in OF_LENS]
         cells += [f"{words.depth(row)} of {told.model.layers}" for row in rules]
         cuts = [*(cut(one) for one in told.cuts), "–", "–"][:2]  # a looped model has no stretch
         model = f"**{told.model.name}** {told.model.precision}, {words.parameters(told.model.parameters)}"
-        over = f"{told.set.n} of {told.set.name}"
+        shelf = title.removeprefix(titled(Path(), told))
+        over = f"{told.set.n} of {told.set.name}{shelf}"
         lines.append([show.plain(cell) for cell in (model, over, *cells, words.claims(told), *cuts)])
         lines[-1][0] = model
     with st.container(key="cards-table"):
@@ -162,7 +166,7 @@ def whole(found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None) -> N
         "cards.card",
         usual,
         options=list(found),
-        format_func=lambda name: titled(found[name][1]),
+        format_func=lambda name: titled(*found[name]),
         width=420,
     )
     told = found[name][1]
@@ -203,7 +207,8 @@ TEXTS = {
     "Why a card": "Which of the published statements hold for this model, how sure that is, and where its depth can be "
     "cut: on one document that others can check, print and put beside the model.",
     "Look for": "a mean depth apart from its untrained twin's, and claims that hold for one model and not for another.",
-    "Beware": "A card is of one prompt set. Two cards on different sets tell of models and of prompts at once.",
+    "Beware": "A card is of one prompt set. Two cards on different sets tell of models and of prompts at once. "
+    "A card that was pulled from a shelf was measured by somebody else; its commands say how.",
 }
 
 main()
