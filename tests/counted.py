@@ -178,7 +178,7 @@ def statement(sentence: str, found: Rule) -> int:
         expected += [f"the sinks it gives {found.unsunk}"] * (found.unsunk is not None)
         assert given == expected, (given, expected)
         return n + len(given) + _drawn(match[1], found)
-    how = r"(not clear: .*?|clear|clear so far, five twins not compared)"
+    how = r"(not clear: .*?|clear|clear so far, not yet compared with five twins)"
     many = r"(\d+) of (\d+) (?:untrained twins|copies with shuffled layers)"
     have = rf"(?:[;.] {many} gives? it too, within a tenth of the depth)?"
     match = re.fullmatch(rf"The papers' {name} rule gives layer (\d+) of (\d+){interval}; {how}{have}\.", sentence)
@@ -194,7 +194,9 @@ def statement(sentence: str, found: Rule) -> int:
         assert given == found.reasons, (given, found.reasons)
         counted += len(given)
     else:
-        assert how == ("clear" if found.clear else "clear so far, five twins not compared") and not found.reasons
+        assert (
+            how == ("clear" if found.clear else "clear so far, not yet compared with five twins") and not found.reasons
+        )
         counted += 1
     if near is not None:
         assert (int(near), int(twins)) == (found.near, len(found.twins))
@@ -268,7 +270,7 @@ def rules(sentence: str, found: Mapping[str, Rule]) -> int:
     if clear:
         expected = f"{listed(clear)} {be(clear)} clear"
     elif so_far:
-        expected = f"{listed(so_far)} {be(so_far)} clear so far (five twins not compared)"
+        expected = f"{listed(so_far)} {be(so_far)} clear so far (not yet compared with five twins)"
     else:
         expected = "none clear" if defined > 1 else "not clear"
     assert match[2] == expected, (match[2], expected)
@@ -437,7 +439,7 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
     before, after = float(np.mean(curve[: k + 1])), float(np.mean(curve[k + 1 :]))
     whole, n = (
         r"Layers turn from erasing to strengthening after layer (\d+)"
-        r"(; so do an untrained twin's| \(five twins not compared\))?\.",
+        r"(; so do an untrained twin's| \(not yet compared with five twins\))?\.",
         len(twins),
     )
     if match := re.fullmatch(whole, sentence):
@@ -452,9 +454,9 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         assert (int(match[1]), int(match[2])) == (alike, n) and n >= 5 and 2 * alike >= n
         assert before < 0 < after and chance(curve) <= 0.06
         return 2
-    match = re.fullmatch(r"No cosine turn(?: shown)?: (.*)\.", sentence)
+    match = re.fullmatch(r"No cosine turn found: (.*)\.", sentence)
     assert match, sentence
-    if match[1] == "random orders of layers split as well":
+    if match[1] == "more than 5 % of shuffled layer orders split equally well":
         assert before < 0 < after and chance(curve) >= 0.04
     elif match[1] == "both levels above 0":
         assert before > 0 and after > 0
@@ -501,14 +503,14 @@ def since(said: str, rows: Sequence[bool], n_layers: int) -> int:
     if depth == 0:
         assert said == "at every depth", said
     elif earliest < depth:
-        assert said == f"for good from depth {depth}; first at {earliest}", said
+        assert said == f"for good from depth {depth} of {n_layers}; first at {earliest}", said
     else:
         assert said == f"for good from depth {depth} of {n_layers}", said
     return 2
 
 
 def seen_at(sentence: str, lens: ProbeResult) -> int:
-    """Claims on what is seen at one prompt's answer, from the lens' best tokens."""
+    """Claims on what is seen at one prompt's answer, from the lens's best tokens."""
     top, tokens = lens["top_ids"].tolist(), due(lens)
     n_layers, n = len(top) - 1, len(tokens)
     led = [[row[pos][0] == token for row in top] for pos, token in tokens]
@@ -525,6 +527,9 @@ def seen_at(sentence: str, lens: ProbeResult) -> int:
             return 2
         what = named[0] if lens.answer_start else f"The next token {named[0]}"
         assert sentence.startswith(f"{what} is the best guess ") and sentence.endswith("."), sentence
+        if lasting(led[0]) == first(led[0]) == n_layers:
+            assert sentence == f"{what} is the best guess at the output alone (depth {n_layers}).", sentence
+            return 3
         return 1 + since(sentence.removeprefix(f"{what} is the best guess ")[:-1], led[0], n_layers)
     if not right:
         assert sentence == f"None of the answer's {n} tokens is the model's best guess where it is due.", sentence
@@ -533,8 +538,8 @@ def seen_at(sentence: str, lens: ProbeResult) -> int:
         wrong = best.index(None)
         be = "is" if len(right) == 1 else "are"
         assert sentence == (
-            f"Of the answer's {n} tokens {len(right)} {be} the model's best guess; {named[wrong]} is not, the "
-            f"model's is {instead[wrong]}."
+            f"{len(right)} of the answer's {n} tokens {be} the model's best guess, each after the right ones; the "
+            f"first that is not is {named[wrong]}, where the model says {instead[wrong]}."
         ), sentence
         return 3
     match = re.fullmatch(r"(Both|All (\d+)) answer tokens are the best guess (.*)\.", sentence)
@@ -556,7 +561,7 @@ def among_at(sentence: str, lens: ProbeResult) -> int:
     if lasting(there) is None:
         assert sentence == f"{named} is not among the model's best {k}.", sentence
         return 1
-    begin = f"{named} is among the lens' best {k} "
+    begin = f"{named} is among the lens's best {k} "
     assert sentence.startswith(begin), sentence
     return since(sentence.removeprefix(begin)[:-1], there, len(top) - 1)
 
@@ -572,7 +577,7 @@ def seen_over(sentence: str, answers: Sequence[Sequence[int | None]], own: Seque
         rf"(?:; for good from depth {depth})?\."
     )
     alone = (
-        r"(?:The|For (\d+) prompts? without an answer the) model's own next token is the lens' best guess "
+        r"(?:The|For (\d+) prompts? without an answer the) model's own next token is the lens's best guess "
         rf"for good from depth {depth}\."
     )
     match = re.fullmatch(f"(?:{known})? ?(?:{alone})?", sentence)

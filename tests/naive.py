@@ -575,7 +575,7 @@ def writing(hf, ids, written, threshold: float, g: float, rho: float) -> dict[st
 
 
 def answers(hf, decode, ids, start: int, answer: str, k: int) -> dict[str, np.ndarray]:
-    """First depth with the answer among the lens' best k; whether greedy writing begins with it, and its mean loss, by
+    """First depth with the answer among the lens's best k; whether greedy writing begins with it, and its mean loss, by
     the whole model and without each block."""
     seen = run(hf, ids)
     found = []

@@ -86,12 +86,12 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
 @pytest.mark.parametrize(
     "given, says, never",
     [
-        ([rule("cosine", 20), rule("kl", 18), rule("overlap", 21)], ["lie within a tenth of the 30"], ["apart"]),
-        ([rule("kl", 5, 5, 5, 8), rule("overlap", 4, 4, 4, 8)], ["lie within one of 8 layers"], ["apart"]),
+        ([rule("cosine", 20), rule("kl", 18), rule("overlap", 21)], ["differ by at most a tenth of the 30"], ["apart"]),
+        ([rule("kl", 5, 5, 5, 8), rule("overlap", 4, 4, 4, 8)], ["differ by at most one of 8 layers"], ["apart"]),
         (
             [rule("cosine", 20, 19, 21), rule("kl", 7, 6, 8), rule("overlap", 19, 18, 21)],
             ["up to 13 of 30 layers apart: KL rule 7, overlap rule 19 and cosine rule 20", "do not meet"],
-            ["of each other", "rule meet"],
+            ["by at most", "rule meet"],
         ),
         (
             [rule("cosine", 20, 12, 22), rule("kl", 12, 7, 15)],
@@ -101,12 +101,16 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
         ([rule("cosine", 20), rule("kl", 7)], ["they have no ranges"], ["meet"]),
         (
             [rule("cosine", None), rule("kl", 7, 7, 7), rule("overlap", 8, 8, 8)],
-            ["The papers' rules that give a depth lie within", "The cosine rule gives no depth."],
-            ["cosine rule stands", "The papers' rules lie within"],
+            ["The papers' rules that give a layer differ by at most", "The cosine rule gives no layer."],
+            ["cosine rule gives layer", "The papers' rules differ"],
         ),
-        ([rule("kl", 7, thresholds=(3.0, 13.0))], ["at layer 7; other thresholds put it between 3 and 13."], ["apart"]),
+        (
+            [rule("kl", 7, thresholds=(3.0, 13.0))],
+            ["gives layer 7; other thresholds put it between 3 and 13."],
+            ["apart"],
+        ),
         ([rule("kl", 7, thresholds=(5.0, 9.0))], [], ["thresholds"]),
-        ([rule("kl", None, thresholds=(4.0, 4.0))], ["no depth; other thresholds put it at 4."], ["between"]),
+        ([rule("kl", None, thresholds=(4.0, 4.0))], ["gives no layer; other thresholds put it at 4."], ["between"]),
         (
             [rule("kl", 7, instead={"stable": None, "from_depth_1": 16.0, "without_sinks": 8.0})],
             ["nowhere for good", "without depth 0 at 16"],

@@ -120,7 +120,7 @@ def test_a_mean_depth_that_leaves_its_interval_is_a_finding(whole, there, here, 
     if beyond:
         assert moved.sentence().startswith("1 of ") and "In part" not in moved.sentence()
     elif None not in (there[0], here):
-        assert f"no mean depth moves by more than {abs(here - there[0]):.2g} layers" in moved.sentence()
+        assert f"mean depths move by at most {abs(here - there[0]):.2g} layers" in moved.sentence()
 
 
 def test_the_widest_is_the_reference_and_one_is_not_enough():

@@ -43,7 +43,7 @@ def test_a_study_is_plotted_as_its_tables_say(server, page, folder):
     for criterion, name in ((rule.name, rule.label) for rule in RULES.values()):
         ratios = [r["ratio"] for r in verdict if r["criterion"] == criterion and r["ratio"] is not None]
         assert (marks[name]["x"] if name in marks else []) == pytest.approx(ratios), name
-    assert page.get_by_text("not defined").count(), "what gives no depth is said"
+    assert page.get_by_text("not defined").count(), "what gives no layer is said"
     curves = drawn(page, "study-curves")
     summary = tables.stored(folder, "summary").to_pylist()
     for model in folder.models:

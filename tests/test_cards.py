@@ -165,7 +165,7 @@ def test_a_depth_that_another_precision_loses_is_not_the_same(out, told, monkeyp
     found = Measured(out / "claims", "sums", 0, None, other, ("bf16",), "fp32")._precisions()
     gone = next(row for row in found.rows if row.rule == "kl")
     assert gone.moved is None and gone.same is False
-    assert "no depth any more" in " ".join(words.precision(told.but(precision=found)))
+    assert "no layer any more" in " ".join(words.precision(told.but(precision=found)))
 
 
 def test_it_says_what_the_model_is_and_what_was_not_measured(told, model):
@@ -308,10 +308,11 @@ def test_a_precision_that_moves_a_depth_says_so(told):
         return next(words.precision(told.but(precision=card.Precision(own="fp32", rows=(of,)))))
 
     assert moved(5, 0, True) == (
-        "int8 keeps the papers' layers within one of fp32's: KL 5 (same); the curves' order agrees with ρ ≥ 0.999."
+        "int8 keeps the papers' layers within one of fp32's: KL 5 (same); rank correlations of the curves at least "
+        "0.999."
     )
     assert "int8 does not keep the papers' layers within one of fp32's: KL 9 (+4)" in moved(9, 4, False)
-    assert "KL no depth any more" in moved(None, None, False, None) and "KL 3, none before" in moved(3, None, False)
+    assert "KL no layer any more" in moved(None, None, False, None) and "KL 3, none before" in moved(3, None, False)
 
 
 def test_the_cut_says_what_the_proxy_would_have_chosen():
@@ -321,7 +322,7 @@ def test_the_cut_says_what_the_proxy_would_have_chosen():
     other = card.ByAngle(start=2, loss=price(4.0))
     cut = card.Cut(layers=4, start=20, prompts=9, kl=price(0.3), loss=price(0.5), kept=price(0.8), by_angle=other)
     said = words.cut(cut)
-    assert "layers 20–23" in said and "changes by 0.50 (0.40 to 0.60) nats" in said and "80 % (70 to 90)" in said
+    assert "layers 20–23" in said and "the loss by 0.50 (0.40 to 0.60) nats" in said and "80 % (70 to 90)" in said
     assert "would have chosen 2–5, which changes it by 4.00 (3.90 to 4.10)" in said
     assert "chooses the same" in words.cut(cut.but(by_angle=card.ByAngle(start=20, loss=price(0.5))))
 

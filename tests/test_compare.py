@@ -140,7 +140,7 @@ def test_the_sentence_says_what_the_curves_hold(model_of, measure):
     said = among_others.sentence(LayerSkip(), mine, others)
     e = layer_effect(mine["effect"])
     scores = [depth_score(layer_effect(s["effect"])) for s in others]
-    assert f"{e[:3].sum() / e.sum():.0%} of the effect on later layers lies at skipped layers 0–2" in said
+    assert f"{e[:3].sum() / e.sum():.0%} of the mean effect per later layer lies at skipped layers 0–2" in said
     assert f"depth score {depth_score(e):.1f}; the median of 4 other prompts is {np.median(scores):.1f}" in said
     assert "median" not in among_others.sentence(LayerSkip(), mine, others[:2])
 
@@ -302,7 +302,7 @@ def test_a_controls_curve_is_told_by_order_and_course(case):
     found = likenesses(FALLING, theirs)
     assert [l.shape for l in found] == [shape] * 2
     said = among_others.against_control("untrained", [found])
-    expected = {0: "the same curve", 1: "a similar curve", 2: "another curve", None: "cannot be compared"}[shape]
+    expected = {0: "the same shape", 1: "a similar shape", 2: "another shape", None: "cannot be compared"}[shape]
     assert expected in said and "untrained twin" in said and said.count(".") == 1
     assert "need" not in said, "one draw carries no conclusion"
     if shape == 0:
@@ -315,11 +315,11 @@ def test_a_controls_curve_is_told_by_order_and_course(case):
 def test_one_control_is_told_as_one_and_another_curve_means_nothing():
     same, other = likenesses(FALLING, FALLING)[0], likenesses(FALLING, FALLING[::-1].copy())[1]
     assert among_others.against_control("shuffled", [[same, other]]) == (
-        "One copy with shuffled layers shows the same curve for divergence from the output and another curve for best "
+        "One copy with shuffled layers shows the same shape for divergence from the output and another shape for best "
         "tokens shared with the output."
     )
     assert among_others.against_control("untrained", [[other, other]]) == (
-        "One untrained twin shows another curve for best tokens shared with the output and best tokens shared with the "
+        "One untrained twin shows another shape for best tokens shared with the output and best tokens shared with the "
         "output."
     )
 
@@ -330,12 +330,12 @@ def test_several_controls_are_counted_and_a_minority_concludes_nothing(kind):
     for n_same in range(6):
         twins = [likenesses(FALLING, FALLING if i < n_same else FALLING[::-1].copy()) for i in range(5)]
         said = among_others.against_control(kind, twins)
-        assert said.startswith(f"{n_same or 'None'} of 5 {many} show{'s' * (n_same == 1)} the same curve for ")
+        assert said.startswith(f"{n_same or 'None'} of 5 {many} show{'s' * (n_same == 1)} the same shape for ")
         assert (among_others.SAYS[kind][1] in said) == (n_same >= 3)
     mixed = [[a, b] for a, b in zip(*(likenesses(FALLING, c) for c in (FALLING, FALLING[::-1].copy())), strict=True)]
     twins = [[mixed[0][0], mixed[1][1]] for _ in range(3)]
     said = among_others.against_control(kind, twins)
-    assert said.startswith(f"3 of 3 {many} show") and "; none of 3 show the same curve for best tokens" in said
+    assert said.startswith(f"3 of 3 {many} show") and "; none of 3 show the same shape for best tokens" in said
     flat = [likenesses(FALLING, np.ones(7))] * 2
     assert "cannot be compared" in among_others.against_control(kind, flat) and f"2 {many}" in (
         among_others.against_control(kind, flat)

@@ -777,10 +777,10 @@ def test_the_certificate_in_words_says_where_the_lens_is_mute():
     assert lenses.certified("affine", told) == (
         "Affine lens, fitted on 5,000 tokens of 12 prompts. On 1,000 held-out tokens (9 prompts) it says more than a "
         "constant prediction at depth 0, not at depth 2 (cannot be told at depth 1). It is closer to the output than "
-        "the logit lens at every depth."
+        "the logit lens at every depth before the output."
     )
     said = lenses.certified("jacobian", told | {"drift": [0.3, 0.1, 0.2]})
-    assert "differ by up to 30%" in said and "enters no verdict" in said and "says more" not in said
+    assert "differ by up to 30%" in said and "no depth is read off it" in said and "says more" not in said
     assert "its KL is below that of a constant prediction at depth 0, not at depth 2 (cannot be told at" in said
     told = certificate({"constant": [-1.0] * 3} | logit[0], {"constant": [1.0] * 3} | logit[1])
     said = lenses.certified("affine", told)
@@ -796,14 +796,14 @@ def test_the_certificate_in_words_says_where_the_lens_is_mute():
     "held, said",
     [
         ({"tokens": 4000, "kl_tokens": 1000}, "An older certificate, judged on the first 1,000 tokens of the"),
-        ({"tokens": 628, "kl_tokens": 628}, "An older certificate, judged on held-out prompts without an interval:"),
+        ({"tokens": 628, "kl_tokens": 628}, "An older certificate, judged on held-out prompts without an interval;"),
     ],
 )
 def test_an_older_certificate_is_marked_and_nothing_is_concluded_from_it(held, said):
     kl = {"lens": [9.0, 2.0], "logit": [8.0, 3.0], "constant": [5.0] * 2}
     told = {"kind": "affine", "prompts": {"n": 12, "tokens": 5000}, "held_out": held | {"n": 3, "kl": kl}, "notes": []}
     words = lenses.certified("affine", told)
-    assert said in words and "cannot be told; fit it anew" in words and "at depth" not in words
+    assert said in words and "fit it anew to learn at which depths" in words and "at depth " not in words
     shown = lenses.held_out(told)
     assert list(shown.lenses["Affine lens"]) == [9.0, 2.0] and shown.ends == {}
     assert lenses.of_its_time({"held_out": held | {"kl_drawn": {}}}) == ""

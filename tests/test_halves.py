@@ -141,7 +141,7 @@ def test_the_branch_that_brings_the_answer(inside):
     assert (found.attention + found.mlp).sum() == pytest.approx(float(inside["kl"][0].mean()), rel=1e-5)
     first = halves.sentences(inside)[0]
     branch, layer = halves.branch_at(float(inside["half_settle_depth"][inside.answer_start - 1]))
-    assert f"{branch} of layer {layer}" in first
+    assert f"layer {layer}'s {branch}" in first
     without = halves.brought(inside, (0,))
     assert sum(without.counts.values()) == inside.n_tokens - 1
 

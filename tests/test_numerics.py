@@ -140,7 +140,11 @@ def test_a_sink_is_named_with_its_depth_and_size(found):
     last = np.ones_like(norms)
     last[-1, 4] = 40.0
     ends = exactness.sink(changed(found, "resid_norm", last))
-    assert not ends.holds and "Token 4 (" in ends.text and ends.text.endswith("no attention reads it: no sink.")
+    assert (
+        not ends.holds
+        and "Token 4 (" in ends.text
+        and ends.text.endswith("no attention reads it, so it is not a sink.")
+    )
     three = np.tile(np.float32([40.0, 1.0, 3.0]), (len(norms), 1))
     assert "up to 20 times" in exactness.sink(changed(found, "resid_norm", three)).text, "the median of the others"
 
@@ -159,7 +163,7 @@ def test_a_miss_beyond_rounding_but_within_the_limit_is_told_apart(found):
     more = found["miss"].copy()
     more[2, 4] = 5e-6
     said = exactness.sums(changed(found, "miss", more))
-    assert said.holds and "layer 2, token 4" in said.text and "beyond rounding" in said.text
+    assert said.holds and "layer 2, token 4" in said.text and "times what rounding can cause" in said.text
 
 
 def test_what_leaving_out_the_first_token_changes(model_of, measure):

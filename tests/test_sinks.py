@@ -247,8 +247,8 @@ def test_a_token_that_is_long_at_the_output_only_is_no_sink_and_is_told():
     assert sinks.find(stream, attn, mlp) == () == sinks.by_norm(stream) and sinks.long_at_end(stream) == (3,)
     assert sinks.brief((), tokens) == ""
     assert sinks.sentence((), tokens, (3,)) == (
-        "No sink by norm: before the output no token reaches 5 times the median token's. Token 3 ('t3') has a large "
-        "norm at the output only, where no attention reads it: no sink."
+        "No sink by norm: before the output no token's norm reaches 5 times the median. Token 3 ('t3') has a large "
+        "norm at the output only, where no attention reads it, so it is not a sink."
     )
     stream[L - 1, 3] = 50.0  # read by the last layer's attention
     (found,) = sinks.find(stream, attn, mlp)

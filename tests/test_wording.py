@@ -144,7 +144,7 @@ def test_a_turn_whose_level_may_be_0_over_prompts_is_none():
     sums = dict.fromkeys(verdict.COSINES, np.asarray(steps))
     turn = continuous.fit_over_prompts(sums, [1] * 8, units(8))
     said = wording.turned(turn)
-    assert said == "No cosine turn shown: a level's interval over prompts reaches 0."
+    assert said == "No cosine turn found: a level's interval over prompts reaches 0."
     assert counted.turn(said, np.mean(steps, axis=0), (), [turn.before_ends, turn.after_ends])
 
 
@@ -280,8 +280,8 @@ def seen(best, among, given=True, n_layers=30, token=" Paris", instead="", k=5, 
 
 
 SEEN = {
-    "“ Paris” is the best guess for good from depth 30 of 30.": (seen(30, 27),),
-    "“ Paris” is the best guess for good from depth 30; first at 16.": (seen(30, 12, first=16),),
+    "“ Paris” is the best guess at the output alone (depth 30).": (seen(30, 27, first=30),),
+    "“ Paris” is the best guess for good from depth 30 of 30; first at 16.": (seen(30, 12, first=16),),
     "The next token “ Paris” is the best guess for good from depth 12 of 30.": (seen(12, 0, given=False),),
     "“ Paris” is the best guess at every depth.": (seen(0, 0),),
     "The answer “ Paris” is not the model's best guess, which is “ the”.": (seen(None, 27, instead=" the"),),
@@ -294,7 +294,8 @@ SEEN = {
     ),
     "All 3 answer tokens are the best guess for good from depth 7 of 30.": (seen(7, 3),) * 3,
     "All 3 answer tokens are the best guess at every depth.": (seen(0, 0),) * 3,
-    "Of the answer's 2 tokens 1 is the model's best guess; “2” is not, the model's is “3”.": (
+    "1 of the answer's 2 tokens is the model's best guess, each after the right ones; the first that is not is “2”, "
+    "where the model says “3”.": (
         seen(7, 3, token="1"),
         seen(None, None, token="2", instead="3"),
     ),
@@ -316,9 +317,9 @@ def test_what_is_seen_is_said(sentence):
 @pytest.mark.parametrize(
     "one, said",
     [
-        (seen(30, 27), "“ Paris” is among the lens' best five for good from depth 27 of 30."),
-        (seen(None, 27, instead="x", k=10), "“ Paris” is among the lens' best ten for good from depth 27 of 30."),
-        (seen(12, 0), "“ Paris” is among the lens' best five at every depth."),
+        (seen(30, 27), "“ Paris” is among the lens's best five for good from depth 27 of 30."),
+        (seen(None, 27, instead="x", k=10), "“ Paris” is among the lens's best ten for good from depth 27 of 30."),
+        (seen(12, 0), "“ Paris” is among the lens's best five at every depth."),
         (seen(None, None, instead="x"), "“ Paris” is not among the model's best five."),
         (seen(12, 12), ""),
     ],
@@ -343,7 +344,7 @@ def test_a_token_counts_from_where_it_stays():
     (found,) = answer.look(lens)
     assert (found.best, found.among, found.given, found.token) == (2, 2, False, "id 5")
     assert (found.first_best, found.first_among) == (0, 0)
-    assert answer.sentence([found]) == "The next token “id 5” is the best guess for good from depth 2; first at 0."
+    assert answer.sentence([found]) == "The next token “id 5” is the best guess for good from depth 2 of 3; first at 0."
     answered = lens_of([[[5, 1], [0, 0]], [[1, 5], [0, 0]], [[7, 5], [0, 0]]], [9, 5], start=1)
     (found,) = answer.look(answered)
     assert (found.best, found.among, found.given, found.token, found.instead) == (None, 0, True, "t5", "seven")

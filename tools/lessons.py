@@ -67,7 +67,7 @@ def asking(results: Results) -> int:
 
 
 def said(results: Results, depth: int) -> str:
-    """The lens' best token at the asking token."""
+    """The lens's best token at the asking token."""
     lens = results["logit_lens"]
     return lens.token_text[int(lens["top_ids"][depth, asking(results), 0])].strip()
 
@@ -242,7 +242,7 @@ the twin shows as well needs no training to appear.
 threshold, not that anything was computed: this twin continues with `n=n=n=`.
 
 **What both show.**
-- *Overlap* with the output climbs along nearly the same curve. Any stack of layers that adds to a stream comes nearer to its own output.
+- *Overlap* with the output climbs along nearly the same shape. Any stack of layers that adds to a stream comes nearer to its own output.
 - *KL* falls just as steadily, with the layers in the same order, but from 0.06 nats where the model falls from 12.7. The criterion divides by
 the maximum, so it cannot see this: look at the scale, not only at the shape.
 - *Layer skip:* early layers disturb later ones more than late ones do, in the twin too.

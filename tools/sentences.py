@@ -460,7 +460,7 @@ def cards() -> Iterator[Card]:
     row = card.Moved(rule="kl", precision="int8", depth=9.0, moved=4, same=False, order=0.99)
     new = told.but(
         mean_depths=means,
-        turn=card.Turn(sentence="No cosine turn shown: random orders of layers split as well."),
+        turn=card.Turn(sentence="No cosine turn found: more than 5 % of shuffled layer orders split equally well."),
         exit=told.exit.but(mean_agreement=card.Value(value=0.97, low=0.96, high=0.98)),
         sinks=told.sinks.but(tokens=None),
         identities=told.identities.but(failures=("layer 3: the sums miss by 0.1",)),

@@ -171,7 +171,7 @@ class Measured:
             )
 
     def _by_fitted_lens(self) -> Iterator[Depth]:
-        """The rules that read a lens, under each fitted one; the Jacobian lens' divergence enters none."""
+        """The rules that read a lens, under each fitted one; the Jacobian lens's divergence enters none."""
         for rule, lens, read in self._fitted():
             curve = read.mean(f"{lens}_{rule}").value[:-1]
             yield Depth(
@@ -194,7 +194,7 @@ class Measured:
                 yield from ((rule, lens, read) for rule in OF_LENS if not (rule == "kl" and lens == UNCALIBRATED))
 
     def _lenses(self) -> Lenses:
-        """Whether the verdict changes with the lens, and what each fitted lens' certificate says."""
+        """Whether the verdict changes with the lens, and what each fitted lens's certificate says."""
         if self.lenses is None:
             return Lenses(sentence="", certificates={})
         folder, fits = self.lenses

@@ -22,7 +22,7 @@ CHOSEN = "Chosen and judged on the same prompts, and nothing is trained afterwar
 
 
 def headline(told: Card) -> str:
-    """The answer: the logit lens' mean depth; of an older card, what the papers' rules give."""
+    """The answer: the logit lens's mean depth; of an older card, what the papers' rules give."""
     model, layers = told.model.name, told.model.layers
     means = [(rule.label, row) for of, rule in OF_LENS.items() if (row := mean_depth_of(told, of)) and row.depth]
     if not means:
@@ -39,7 +39,7 @@ def rules(told: Card) -> str:
         for rule, row in rows.items()
     ]
     clear = [RULES[rule].label for rule, row in rows.items() if row.clear]
-    how = f"; clear: {', '.join(clear) or 'none'}" if told.mean_depths is not None else ""
+    how = f"; {'clear: ' + ', '.join(clear) if clear else 'none clear'}" if told.mean_depths is not None else ""
     return f"Papers' rules: {', '.join(each)}{how}."
 
 
@@ -58,7 +58,7 @@ def ranges(told: Card) -> str:
     rows = told.mean_depths or ()
     over = next((row.over for row in rows), "the prompts")
     if rows and all(row.prompts < FEWEST for row in rows):
-        return f"Without ranges, which take {FEWEST} prompts."
+        return f"No ranges: they need {FEWEST} prompts."
     return f"Ranges are 5 to 95 % over {over}. A layer without a range is the same in at least 90 % of resamples."
 
 
@@ -81,7 +81,7 @@ def facts(told: Card) -> str:
     looped = f" ({m.layers // m.passes} in {m.passes} passes)" if m.passes > 1 else ""
     return (
         f"{m.family}, {m.layers} layers{looped} of width {m.width:,}, {m.heads} heads{shared}, "
-        f"{m.vocabulary:,} tokens ({tied} head), {parameters(m.parameters)} parameters, computed in "
+        f"vocabulary {m.vocabulary:,} ({tied} head), {parameters(m.parameters)} parameters, computed in "
         f"{m.precision}"
     )
 
@@ -158,8 +158,8 @@ def cut(one: Cut) -> str:
     what = f"layer {start}" if n == 1 else f"layers {start}–{start + n - 1}"
     of = "Of single layers" if n == 1 else f"Of {n} layers in a row"
     said = (
-        f"{of}, the predictions change least, by KL, without {what}: the loss changes by {value(one.loss)} nats per "
-        f"token, and {value(one.kept, percent=True)} of the best guesses are kept."
+        f"{of}, leaving out {what} changes the predictions least (KL): the loss by {value(one.loss)} nats per token; "
+        f"{value(one.kept, percent=True)} of the best guesses are kept."
     )
     angle, which = one.by_angle, "The angle over all tokens, sinks included,"
     if angle.start == start:
@@ -183,8 +183,8 @@ def leaving(told: Card) -> str:
         else f"{leaving} is not usable here: {changed} of the tokens would change"
     )
     return (
-        f"Over the tokens it writes, up to {found.tokens} a prompt, the best guess settles at depth "
-        f"{value(found.mean_depth, 1)} of {told.model.layers} on average. {early}."
+        f"The tokens it writes, up to {found.tokens} a prompt, are the lens's best guess for good from depth "
+        f"{value(found.mean_depth, 1)} of {told.model.layers} on average. {early}, each judged alone."
     )
 
 
@@ -209,7 +209,7 @@ def precision(told: Card) -> Iterator[str]:
         of = [row for row in rows if row.precision == name]
         depths = ", ".join(f"{RULES[row.rule].heading} {_moved(row)}" for row in of)
         orders = [row.order for row in of if row.order is not None]
-        least = f"; the curves' order agrees with ρ ≥ {_down(min(orders))}" if orders else ""
+        least = f"; rank correlations of the curves at least {_down(min(orders))}" if orders else ""
         held = "keeps" if all(row.same for row in of) else "does not keep"
         means = [row for row in told.precision.means if row.precision == name]
         yield from ([f"Mean depth in {name}: {'; '.join(_mean_moved(row, own) for row in means)}."] if means else [])
@@ -223,7 +223,7 @@ def _mean_moved(row: MovedMean, own: str) -> str:
 
 def _moved(row: Moved) -> str:
     if row.depth is None:
-        return "no depth" if row.same else "no depth any more"
+        return "no layer" if row.same else "no layer any more"
     if row.moved is None:
         return f"{report.number(row.depth)}, none before"
     return f"{report.number(row.depth)} ({row.moved:+.0f})" if row.moved else f"{report.number(row.depth)} (same)"

@@ -86,7 +86,7 @@ ADAPTIVE = Claim(
     "Harder answers appear later",
     "the answer to a harder prompt appears at a greater depth",
     "Curth et al. 2026 (2604.12426)",
-    "slope over levels of the first depth from which every token of the answer stays among the lens' best five",
+    "slope over levels of the first depth from which every token of the answer stays among the lens's best five",
     "Up to 50 prompts over the levels; over pairs where prompts belong together. Prompts whose answer never comes are "
     "left out. The paper takes family relations by hops.",
     "a fall from level to level",

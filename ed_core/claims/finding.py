@@ -217,16 +217,13 @@ def _of_several(found: Found) -> str:
     if found.p is None or found.adjusted is None:
         return "A quantity is not defined, so nothing was tested."
     if found.alone == CANNOT_BE_TOLD:
-        return f"The error of the likelier verdict would be {_p(found.p)}, and {ALONE} is allowed."
+        return f"p of the likelier verdict: {_p(found.p)} (limit {ALONE})."
     if found.together < 2:
-        return f"Error of the verdict: {_p(found.p)}."
+        return f"p of the verdict: {_p(found.p)}."
     among = f"among {found.together} claims that were tested together"
     if found.verdict == found.alone:
-        return f"Error of the verdict: {_p(found.p)}, {among} {_p(found.adjusted)} (Holm)."
-    return (
-        f"By itself it {found.alone} (error {_p(found.p)}); {among} the error is {_p(found.adjusted)} (Holm), and "
-        f"{LEVEL} is allowed."
-    )
+        return f"p of the verdict: {_p(found.p)}, {among} {_p(found.adjusted)} (Holm)."
+    return f"By itself it {found.alone} (p {_p(found.p)}); {among} p is {_p(found.adjusted)} (Holm; limit {LEVEL})."
 
 
 def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over prompts: ") -> str:
@@ -284,7 +281,8 @@ def standing(findings: Sequence[Found]) -> str:
         return ""
     verdicts = "1 verdict" if before == 1 else f"{before} verdicts"
     stand = "1 stands" if after == 1 else f"{after} stand"
-    return f"{verdicts} by themselves; {stand} after Holm's adjustment for {tested} claims tested together"
+    itself = "itself" if before == 1 else "themselves"
+    return f"{verdicts} by {itself}; {stand} after Holm's adjustment for {tested} claims tested together"
 
 
 def markdown(told: Report) -> str:

@@ -29,11 +29,11 @@ CALLED = {  # a control, and several of them
     "untrained": ("untrained twin", "untrained twins"),
     "shuffled": ("copy with shuffled layers", "copies with shuffled layers"),
 }
-SAYS = {  # what it means that a control shows the same curve, of one curve and of several
+SAYS = {  # what it means that a control shows the same shape, of one curve and of several
     "untrained": ("it needs no training to appear", "they need no training to appear"),
     "shuffled": ("it appears without the trained order of layers", "they appear without the trained order of layers"),
 }
-SHAPES = ("the same curve", "a similar curve", "another curve")
+SHAPES = ("the same shape", "a similar shape", "another shape")
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,8 @@ def reasons(
     if len(sound) >= FEWEST and (together := _together(score, [this, *sound], first_token)):
         said.append(together)
     if score.criterion or score.mean_depth:
-        said.append("These depths count all tokens, sinks too, as the papers' means do.")
+        which = "all tokens, sinks too" if first_token else "all tokens but the first, further sinks too"
+        said.append(f"These depths count {which}{', as the papers do' * first_token}.")
     return said
 
 
@@ -174,7 +175,7 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
     score = _score(probe)
     if score.mean_depth:
         if not np.isfinite(mine):
-            return "The lens is the output at every depth here: no depth to read"
+            return "The lens is the output from depth 1 on: no depth to read"
         n_layers = len(curves_of(probe, this, first_token)[score.mean_depth]) - 1
         by = criteria.RULES[score.mean_depth].label
         return f"On this prompt mean depth is {mine:.1f} of {n_layers} ({by} over all tokens and thresholds)"
@@ -283,9 +284,9 @@ def _alike(mine: np.ndarray, theirs: np.ndarray) -> tuple[float | None, float | 
 
 def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
     """What controls of one kind show of the model's curves, in one sentence. `found`: the likenesses of each control
-    that is stored, of the same curves. One control is told as one; of several it is counted how many show the same
+    that is stored, of the same shapes. One control is told as one; of several it is counted how many show the same
     curve. A conclusion is drawn only where more than half of five or more do: such a curve appears without what the
-    control lacks. That a control shows another curve says nothing about where the model's comes from."""
+    control lacks. That a control shows another shape says nothing about where the model's comes from."""
     n, one = len(found), CALLED[kind][0]
     by_curve = [[alike.shape for alike in of_curve] for of_curve in zip(*found, strict=True)]
     named = [_lower(alike.curve.title) for alike in found[0]]
@@ -304,7 +305,7 @@ def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
     for count, names in sorted(counted.items(), reverse=True):
         means = f": {SAYS[kind][len(names) > 1]}" if n >= wording.FIVE and 2 * count > n else ""
         who = f"{count or 'none'} of {n}{'' if parts else f' {CALLED[kind][1]}'}"
-        parts.append(f"{who} {'shows' if count == 1 else 'show'} the same curve for {_and(names)}{means}")
+        parts.append(f"{who} {'shows' if count == 1 else 'show'} the same shape for {_and(names)}{means}")
     said = "; ".join(parts)
     return f"{said[0].upper()}{said[1:]}."
 

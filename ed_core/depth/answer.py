@@ -21,7 +21,7 @@ class Seen:
     """One token in the lens at the position before it.
 
     `pos`: the position whose prediction is read. `token`: its text. `given`: it belongs to the known answer; else it is
-    the model's own next token. `best`: the smallest depth, 0..L, from which it is the lens' best token through the
+    the model's own next token. `best`: the smallest depth, 0..L, from which it is the lens's best token through the
     output; None where the output's best token is another one, which is then `instead`. `among`: the same for being one
     of the `k` best; None where it is none of them in the output. `first_best`, `first_among`: the smallest depth at
     which it is so at all, whether or not it stays; None where it never is."""
@@ -73,7 +73,7 @@ def beside(seen: Sequence[Seen]) -> str:
     one = seen[0]
     if one.among is None:
         return f"{_quoted(one.token)} is not among the model's best {number(one.k)}."
-    return f"{_quoted(one.token)} is among the lens' best {number(one.k)} {_since(one.among, one.first_among, one)}."
+    return f"{_quoted(one.token)} is among the lens's best {number(one.k)} {_since(one.among, one.first_among, one)}."
 
 
 def over_prompts(looks: Sequence[Sequence[Seen]]) -> str:
@@ -85,7 +85,7 @@ def over_prompts(looks: Sequence[Sequence[Seen]]) -> str:
     if own:
         which = f"For {len(own)} prompt{'s' * (len(own) > 1)} without an answer the" if known else "The"
         since = _middle([one.best for one in own if one.best is not None], own[0].n_layers)
-        said.append(f"{which} model's own next token is the lens' best guess for good from depth {since}.")
+        said.append(f"{which} model's own next token is the lens's best guess for good from depth {since}.")
     return " ".join(said)
 
 
@@ -147,7 +147,7 @@ def _since(depth: int, first: int | None, one: Seen) -> str:
         return "at every depth"
     earlier = first is not None and first < depth
     return (
-        f"for good from depth {depth}; first at {first}"
+        f"for good from depth {depth} of {one.n_layers}; first at {first}"
         if earlier
         else f"for good from depth {depth} of {one.n_layers}"
     )
@@ -158,6 +158,8 @@ def _of_one(one: Seen) -> str:
     if one.best is None:
         return f"The answer {token} is not the model's best guess, which is {_quoted(one.instead)}."
     what = token if one.given else f"The next token {token}"
+    if one.best == one.n_layers and one.first_best == one.best:
+        return f"{what} is the best guess at the output alone (depth {one.best})."
     return f"{what} is the best guess {_since(one.best, one.first_best, one)}."
 
 
@@ -174,8 +176,8 @@ def _of_several(seen: Sequence[Seen]) -> str:
         return f"{which} answer tokens are the best guess {since}."
     wrong, be = next(one for one in seen if one.best is None), "is" if len(right) == 1 else "are"
     return (
-        f"Of the answer's {n} tokens {len(right)} {be} the model's best guess; {_quoted(wrong.token)} is not, the "
-        f"model's is {_quoted(wrong.instead)}."
+        f"{len(right)} of the answer's {n} tokens {be} the model's best guess, each after the right ones; the first "
+        f"that is not is {_quoted(wrong.token)}, where the model says {_quoted(wrong.instead)}."
     )
 
 

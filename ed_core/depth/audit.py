@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -171,10 +172,10 @@ class Audit:
             )
         ordered = [(c.spearman, c) for c in self.comparisons if c.spearman is not None]
         if not ordered:
-            return f"This cannot be told: no curve has an order to lose, in {self.reference} or in {others}."
-        _, worst = min(ordered, key=itemgetter(0))
+            return f"Nothing to compare: every curve is constant, in {self.reference} or in {others}."
+        lowest, worst = min(ordered, key=itemgetter(0))
         least = f"least: “{worst.title}” in {worst.precision}"
-        order = f"every curve's rank correlation is {worst.spearman:.3f} or more ({least})"
+        order = f"every curve's rank correlation is at least {math.floor(lowest * 1000) / 1000:.3f} ({least})"
         shifts = [
             s
             for p in self.depths
@@ -189,7 +190,13 @@ class Audit:
             else "the papers' rules give the same layers"
         )
         told = [order, *self._mean_shift(), *([moved] if shifts else [])]
-        return f"Nothing differs by more than expected: against {self.reference}, in {others} {'; '.join(told)}."
+        what = "Nothing differs" if self._judges_means() else "No order and no layer of the papers' rules differs"
+        return f"{what} by more than expected: against {self.reference}, in {others} {'; '.join(told)}."
+
+    def _judges_means(self) -> bool:
+        """Whether mean depths have intervals, without which nothing says how far they may move."""
+        of = [v.means[name].interval for v in self.verdicts.values() for name in self._means()]
+        return all(one is not None and one.ends is not None for one in of)
 
     def _mean_shift(self) -> list[str]:
         """How far the mean depths move at most, a clause."""
@@ -202,7 +209,8 @@ class Audit:
             and (here := means[p][name].depth) is not None
             and (there := means[self.reference][name].depth) is not None
         ]
-        return [f"no mean depth moves by more than {max(both):.2g} layers"] if both else []
+        unjudged = "" if self._judges_means() else " (not judged: too few prompts)"
+        return [f"mean depths move by at most {max(both):.2g} layers{unjudged}"] if both else []
 
     def together(self) -> list[str]:
         """What the reference says of several prompts together, in sentences; nothing for one prompt."""

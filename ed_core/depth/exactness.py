@@ -71,7 +71,7 @@ def verdict(result: ProbeResult) -> Said:
     return Said(
         True,
         f"All checks passed: the sums are off by at most {_small(_largest(result)[0])}, the slopes by "
-        f"{_small(_off(result))}, logits made by hand by {_small(by_hand)} "
+        f"{_small(_off(result))}, recomputed logits by {_small(by_hand)} "
         f"(limits {result.provenance['limits']['miss']:.0e}, {result.provenance['limits']['slope']:g} for slopes).",
     )
 
@@ -91,8 +91,8 @@ def sums(result: ProbeResult) -> Said:
     held = f"The sums hold on every token: {place}"
     if share > 1:
         more = (
-            f"within the limit of {limits['miss']:.0e}, but up to {share:.1f} times what the additions alone can "
-            "lose: beyond rounding"
+            f"within the limit of {limits['miss']:.0e}; somewhere the error is {share:.1f} times what rounding can "
+            "cause"
         )
         return Said(True, f"{held}, {more}.")
     return Said(
@@ -122,15 +122,17 @@ def logits(result: ProbeResult) -> Said:
         if why and not values[name] <= limit
     ]
     if bad:
-        return Said(False, f"By hand the logits are not the model's own ({'; '.join(bad)}; limit {limit:.0e}).")
+        return Said(
+            False, f"Recomputed layer by layer, the logits are not the model's ({'; '.join(bad)}; limit {limit:.0e})."
+        )
     told = "cannot be replayed without what stands before, so erasure computes whole sequences"
     if values["suffix"] <= result.provenance["limits"].get("suffix", limit):
         told = f"can be replayed alone (error {_small(values['suffix'])})"
     errors = ", ".join(f"{NAMES.get(name, name)} {_small(values[name])}" for name, why in LIMITED.items() if why)
     return Said(
         True,
-        f"By hand the logits are the model's own: errors {errors} (limit {limit:.0e}). The second half of the prompt "
-        f"{told}.",
+        f"Recomputed layer by layer, the logits are the model's: errors {errors} (limit {limit:.0e}). The second "
+        f"half of the prompt {told}.",
     )
 
 
@@ -173,7 +175,7 @@ def change(rows: Sequence[Row]) -> str:
         if row.depth_with != row.depth_without
     ]
     if moved:
-        return f"Leaving out the first token moves the papers' rules ({'; '.join(moved)})."
+        return f"Without the first token the papers' rules give other layers ({'; '.join(moved)})."
     return (
         "The papers' rules give the same layers with and without the first token "
         f"({', '.join(f'{row.label} {say(row.depth_with)}' for row in rows)})."

@@ -82,23 +82,22 @@ def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
     at = result.answer_start - 1 if result.answer_start else result.n_tokens - 1
     branch, layer = branch_at(float(result["half_settle_depth"][at]))
     word = result.token_text.get(int(result["top_ids"][-1, at, 0]), "")
-    by = "the embedding on, before any layer" if branch == EMBEDDING else f"the {branch} of layer {layer} on"
-    by = by.replace("the attention", "attention")
+    by = "the embedding on, before any layer" if branch == EMBEDDING else f"layer {layer}'s {branch} on"
     found = brought(result, left_out)
     n, total = found.counts, sum(found.counts.values())
     said = [
         f"“{word}” is the best guess for good from {by}.",
-        f"Of {total} tokens attention brings {n[ATTENTION]} to their last best guess and the MLP {n[MLP]}"
-        + (f"; {n[EMBEDDING]} have it from the embedding." if n[EMBEDDING] else "."),
+        f"Of {total} tokens {n[ATTENTION]} reach their final best guess right after attention, {n[MLP]} after an MLP"
+        + (f", {n[EMBEDDING]} have it from the embedding." if n[EMBEDDING] else "."),
     ]
     if (share := found.share) is not None:
         said.append(f"Of the divergence attention takes off {share:.0%}, the MLPs {1 - share:.0%}.")
     means = {name: _of(result, name) for name in ("kl", "overlap")}
     told = [
-        f"{here:.2f} by {label}" for (name, label) in (("kl", "KL"), ("overlap", "overlap")) if (here := means[name])
+        f"{here:.2f} ({label})" for (name, label) in (("kl", "KL"), ("overlap", "overlap")) if (here := means[name])
     ]
     if told:
-        said.append(f"Mean depth over all tokens, read at half layers: {' and '.join(told)}, of {result.n_layers}.")
+        said.append(f"Mean depth over all tokens, read at half layers: {' and '.join(told)} of {result.n_layers}.")
     return said
 
 

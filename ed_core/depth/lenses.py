@@ -1,4 +1,4 @@
-"""Does depth depend on the lens? Hu et al.'s KL and overlap rules under each lens, and what a fitted lens' certificate
+"""Does depth depend on the lens? Hu et al.'s KL and overlap rules under each lens, and what a fitted lens's certificate
 says of it. Numpy only.
 
 The Jacobian lens is made to be read by ranks: its divergence is shown as such and enters no verdict."""
@@ -71,7 +71,7 @@ class ByLens:
 
 
 def short(lens: str) -> str:
-    """A lens' kind alone: "affine"."""
+    """A lens's kind alone: "affine"."""
     return called(lens).removesuffix(" lens")
 
 
@@ -137,11 +137,11 @@ def certified(kind: str, certificate: Mapping[str, Any]) -> str:
     said = [f"{LENSES[kind]}, fitted on {prompts['tokens']:,} tokens of {prompts.get('fitted', prompts['n'])} prompts."]
     if "drift" in certificate:
         said.append(
-            "Fitted on either half of the prompts, its matrices differ by up to "
+            "Fitted on each half of the prompts, the two sets of matrices differ by up to "
             f"{max(certificate['drift']):.0%} of their size."
         )
     if kind == UNCALIBRATED:
-        said.append("Read it by ranks: its KL is not calibrated and enters no verdict.")
+        said.append("Read it by ranks: its KL is not calibrated, and no depth is read off it.")
     said.append(_judged(kind, judged))
     return " ".join([*said, *certificate.get("notes", [])] if kind != UNCALIBRATED else said)
 
@@ -159,7 +159,7 @@ def of_its_time(certificate: Mapping[str, Any]) -> str:
 
 def _judged(kind: str, judged: Mapping[str, Any]) -> str:
     if old := of_its_time({"held_out": judged}):
-        return f"{old}: at which depths it says more than a constant prediction cannot be told; fit it anew to know."
+        return f"{old}; fit it anew to learn at which depths it says more than a constant prediction."
     over = f"{judged['kl_tokens']:,} held-out tokens ({judged['kl_over']})"
     if "kl_minus" not in judged:
         return f"On {over}, too few for an interval: whether it says more than a constant prediction cannot be told."
@@ -177,7 +177,7 @@ def _below(ends: Mapping[str, Sequence[float]]) -> str:
     low, high = (np.asarray(ends[name], float) for name in ("low", "high"))
     yes, no = high < 0, low > 0
     if yes.all():
-        return "at every depth"
+        return "at every depth before the output"
     said = [f"at {_named(np.flatnonzero(yes))}" if yes.any() else "at no depth for sure"]
     said += [f"not at {_named(np.flatnonzero(no))}"] * bool(no.any())
     return ", ".join(said) + (

@@ -86,15 +86,19 @@ def sentence(maps: Maps) -> str:
     which = reading(found)
     if which == "unclear":
         return (
-            f"Where {a}'s layers are found again in {b} cannot be told: {int(found.matches.sum())} of {n_a} maps beat "
-            f"the controls, and {max(FEW, -(-n_a // 2))} would have to."
+            f"No match is shown for {a}'s layers in {b}: {int(found.matches.sum())} of {n_a} maps beat the controls, "
+            f"and a match takes {max(FEW, -(-n_a // 2))}."
         )
     matches, end = f"The best matches of {a}'s layers in {b}", f"{_share(found.reach)} of its depth"
     said = {
         "unordered": f"{matches} are not in the order of depth",
-        "same": f"{matches} lie at the same depths"
-        + ("" if n_a == n_b else ", as shares of the whole: what the same steps over more layers would give"),
-        "late": f"{matches} end at {end}: what new work in {b}'s last layers would give",
+        "same": f"{matches} lie at about the same depth"
+        + (
+            ""
+            if n_a == n_b
+            else f", as a share of the whole: the same steps over {'more' if n_b > n_a else 'fewer'} layers"
+        ),
+        "late": f"{matches} end at {end}: what its last layers add has no match",
         "neither": f"{matches} are in the order of depth, but not at the same share of it, and end at {end}",
     }[which]
     same = reading(match(maps, "r2")) == which
@@ -143,6 +147,6 @@ def said_of_replacement(found: Replacement) -> str:
     held, fitted = usefulness(found.loss, found.whole), usefulness(found.loss_fitted, found.whole_fitted)
     n = found.n_layers
     return (
-        f"A linear map in the place of one layer raises {found.name}'s loss by more than {_share(RAISED)} for "
+        f"A linear map in place of one layer raises {found.name}'s loss by more than {_share(RAISED)} for "
         f"{round(held * n)} of {n} layers (usefulness {held:.2f}; {fitted:.2f} on the prompts it was fitted on)."
     )

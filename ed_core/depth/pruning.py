@@ -39,7 +39,7 @@ def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, floa
 def generated(written: Mapping[str, np.ndarray], n_prompts: int, n: int = 1) -> str:
     """Which known answers are written without a layer, in one sentence: the aggregate of `exact_answers`."""
     exact, told = np.asarray(written["exact"], np.float64), _answers(n_prompts)
-    said = f"Whole, the model {told(written['exact_whole'])}"
+    said = f"The full model {told(written['exact_whole'])}"
     if exact.min() == exact.max():
         return f"{said}; whichever {_unit(n)} is left out, it {told(exact[0])}."
     fewest = told(exact.min()) if n_prompts == 1 else told(exact.min()).replace("writes", "writes the fewest,", 1)
@@ -64,7 +64,9 @@ def by_loss(
     )
     if (rank := rank_correlation(added, -exact)) is not None:
         units = f"{len(added)} {'layers' if n == 1 else f'stretches of {n} layers'}"
-        said.append(f"Over {units} added loss and answers lost rank alike by ρ = {rank:+.2f}, without an interval.")
+        said.append(
+            f"Over {units} the rank correlation of added loss with answers lost is ρ = {rank:+.2f} (no interval)."
+        )
     return said
 
 

@@ -75,10 +75,10 @@ class Pair:
         """The largest difference and where, and how alike the shapes are."""
         title = self.curve.title
         if (at := self.largest) is None:
-            return f"{title}: not defined on one side."
+            return f"{title}: no layer has a value on both sides."
         if not np.nanmax(np.abs(self.difference)):
             return f"{title}: the same, to the last bit." if not self.relative else f"{title}: the same."
-        shape = "shapes cannot be compared (one is constant)"
+        shape = "shapes cannot be compared"
         alike = self.likeness
         if alike.shape is not None:
             shape = f"{SHAPES[alike.shape]} (ρ = {alike.spearman:.2f}), {alike.distance}"
@@ -146,19 +146,19 @@ def largest_cell(difference_: np.ndarray, row: str, sinks: Collection[int]) -> s
     others = size.copy()
     others[:, sorted(sinks)] = 0.0
     if not others.any():
-        return f"largest at {row} {at}, token {token}, a sink; no other token differs"
+        return f"largest at {row} {at}, token {token}, a sink; nothing differs outside the sinks"
     next_, other = (int(i) for i in np.unravel_index(others.argmax(), others.shape))
     return f"largest at {row} {at}, token {token}, a sink; without sinks at {row} {next_}, token {other}"
 
 
 def summary(found: Mapping[str, Sequence[Pair]]) -> str:
     """One sentence over all curves: which shapes are least and most alike."""
-    every = (p for of_probe in found.values() for p in of_probe)
+    every = [p for of_probe in found.values() for p in of_probe]
     by_shape = [(p.likeness.spearman, p) for p in every if p.likeness.spearman is not None]
     ranked = [p for _, p in sorted(by_shape, key=itemgetter(0))]
     if not ranked:
         return ""
-    if all(p.largest is not None and not np.nanmax(np.abs(p.difference)) for p in ranked):
+    if all(p.largest is not None and not np.nanmax(np.abs(p.difference)) for p in every):
         return "No curve differs."
 
     def named(p: Pair) -> str:
@@ -178,8 +178,8 @@ def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
         found = "The two tokenizers cut this prompt differently" if same else "The prompts have different tokens"
         at = next((i for i, (x, y) in enumerate(zip(a.tokens, b.tokens)) if x != y), min(a.n_tokens, b.n_tokens))
         return (
-            f"{found} ({a.n_tokens} and {b.n_tokens}, the first difference at token {at}): no column of one is a "
-            "column of the other."
+            f"{found} ({a.n_tokens} and {b.n_tokens} tokens, different from token {at} on): columns do not correspond, "
+            "so no map of differences is drawn."
         )
     return ""
 

@@ -263,7 +263,7 @@ def sentence(sinks: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int]
     are none. `at_end`: tokens that are long at the end, told behind it."""
     largest = sorted(sinks, key=lambda s: -s.ratio)[:NAMED]
     if not largest:
-        said = f"No sink by norm: before the output no token reaches {FACTOR:g} times the median token's."
+        said = f"No sink by norm: before the output no token's norm reaches {FACTOR:g} times the median."
     else:
         named = "; ".join(
             f"token {s.pos} ({tokens[s.pos]!r}), up to {s.ratio:.3g} times the median norm, {_where(s, True)}"
@@ -292,8 +292,11 @@ def told_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:
     named = ", ".join(f"{pos} ({tokens[pos]!r})" for pos in positions[:NAMED])
     more = f" and {len(positions) - NAMED} more" if len(positions) > NAMED else ""
     if len(positions) == 1:
-        return f"Token {named} has a large norm at the output only, where no attention reads it: no sink."
-    return f"Tokens {named}{more} have a large norm at the output only, where no attention reads them: no sinks."
+        return f"Token {named} has a large norm at the output only, where no attention reads it, so it is not a sink."
+    return (
+        f"Tokens {named}{more} have a large norm at the output only, where no attention reads them, so they are not "
+        "sinks."
+    )
 
 
 def _where(sink: Sink, by: bool = False) -> str:

@@ -115,7 +115,13 @@ def statement(
     else:
         more = f"{'.' if found else ';'} {twins.have(near)}" if twins.readings else ""
     clear, so_far = not found and twins.enough, not found and not twins.enough
-    how = f"not clear: {'; '.join(found)}" if found else "clear" if clear else "clear so far, five twins not compared"
+    how = (
+        f"not clear: {'; '.join(found)}"
+        if found
+        else "clear"
+        if clear
+        else "clear so far, not yet compared with five twins"
+    )
     said = f"The papers' {name} rule gives layer {criterion.depth} of {criterion.n_layers}{told}; {how}{more}."
     return Statement(said, clear, low, high, so_far)
 
@@ -152,7 +158,7 @@ def rules(
     if clear:
         how = f"{_and(clear)} {'is' if len(clear) == 1 else 'are'} clear"
     elif so_far:
-        how = f"{_and(so_far)} {'is' if len(so_far) == 1 else 'are'} clear so far (five twins not compared)"
+        how = f"{_and(so_far)} {'is' if len(so_far) == 1 else 'are'} clear so far (not yet compared with five twins)"
     else:
         how = "none clear" if len(defined) > 1 else "not clear"
     return f"{who} {', '.join(told)}; {how}."
@@ -179,22 +185,22 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
             more = ""
         else:
             alike = twins.kind == "untrained" and twins.turning(turn) > 0
-            more = "; so do an untrained twin's" if alike else " (five twins not compared)"
+            more = "; so do an untrained twin's" if alike else " (not yet compared with five twins)"
         return f"Layers turn from erasing to strengthening after layer {turn.split}{more}."
     if turn.failed == "order":
-        return "No cosine turn shown: random orders of layers split as well."
+        return "No cosine turn found: more than 5 % of shuffled layer orders split equally well."
     if turn.failed == "twins":
         near = twins.turning(turn)
         return f"No turn of its own: {near} of {len(twins.readings)} untrained twins turn there too."
     if turn.before > 0 and turn.after > 0:
-        return "No cosine turn: both levels above 0."
+        return "No cosine turn found: both levels above 0."
     if turn.before < 0 and turn.after < 0:
-        return "No cosine turn: both levels below 0."
+        return "No cosine turn found: both levels below 0."
     if turn.before < 0 < turn.after:
-        return "No cosine turn shown: a level's interval over prompts reaches 0."
+        return "No cosine turn found: a level's interval over prompts reaches 0."
     if turn.before > 0 > turn.after:
-        return "No cosine turn: first level above 0, second below."
-    return "No cosine turn: a level is 0."
+        return "No cosine turn found: first level above 0, second below."
+    return "No cosine turn found: a level is 0."
 
 
 def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Units | None) -> str:

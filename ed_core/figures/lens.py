@@ -144,7 +144,7 @@ def _veil(canvas: Canvas, echoes: np.ndarray) -> None:
 
 def rank_curve(result: ProbeResult, at: int, height: int = 260) -> go.Figure:
     """How the lens comes, depth by depth, to what the model says after the token `at`: the rank of the output's best
-    token among the lens' guesses, the first on top."""
+    token among the lens's guesses, the first on top."""
     ranks = values_of(result, "rank", (result.n_layers + 1, result.n_tokens))[:, at]
     fig = layer_curves({"rank": ranks}, "", "rank, 1 is the best guess", x="depth", height=height, log=True)
     worst = float(np.fmax.reduce(ranks, initial=10.0))

@@ -105,7 +105,7 @@ def judge(
 def _divergence(
     model: LanguageModel, resid: Sequence[Tensor], lenses: Mapping[str, Lens], constant: Tensor
 ) -> dict[str, np.ndarray]:
-    """The sums over these tokens of every lens' divergence from the output, `[depth]`, and of the constant's."""
+    """The sums over these tokens of every lens's divergence from the output, `[depth]`, and of the constant's."""
     with torch.no_grad():
         out = metrics.Against(model.unembed(resid[-1]), 1)
 
@@ -122,7 +122,7 @@ def told(sums: Mapping[str, np.ndarray], counts: Sequence[int], forms: Sequence[
 
     - `kl`: the means over tokens
     - `kl_low`, `kl_high`: 5–95 % over prompts, by bootstrap-t over `kl_over` (`statistics`)
-    - `kl_minus`: `low` and `high` of the lens' divergence less that of each other, over the same prompts in pairs
+    - `kl_minus`: `low` and `high` of the lens's divergence less that of each other, over the same prompts in pairs
     - `says`: the share of depths at which the whole interval of the lens less the constant lies below 0
 
     All but `kl` and `kl_over` are left out where the prompts are too few for an interval."""

@@ -69,7 +69,7 @@ class Streams:
 
 
 def about(kind: str, streams: Streams) -> dict[str, Any]:
-    """What a lens' certificate begins with: its kind, model and prompts."""
+    """What a lens's certificate begins with: its kind, model and prompts."""
     model, spec = streams.model, streams.model.spec
     return {
         "kind": kind,

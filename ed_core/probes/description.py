@@ -23,7 +23,7 @@ class Curve:
 @dataclass(frozen=True)
 class Score:
     """One number that a prompt's curves come down to: `value`, by its name among the aggregates and derived numbers,
-    the depth that a `criterion` gives, or the `mean_depth` of a lens' measure. `share`: the curve whose first half the
+    the depth that a `criterion` gives, or the `mean_depth` of a lens's measure. `share`: the curve whose first half the
     sentence tells of, and what that curve is."""
 
     name: str
@@ -68,7 +68,7 @@ class CosineMap(Picture):
 
 
 class LensMap(Picture):
-    """The lens' best token by depth and token, shaded."""
+    """The lens's best token by depth and token, shaded."""
 
     strip = read = True
 

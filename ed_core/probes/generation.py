@@ -82,10 +82,10 @@ class Generation(Probe):
     )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         _per_token("ids", "token id", "what is written", dtype="int32"),
-        _per_token("settle_depth", "depth", "first depth from which the lens' best token stays the output's"),
+        _per_token("settle_depth", "depth", "first depth from which the lens's best token stays the output's"),
         _per_depth("jsd", "bits", "Jensen–Shannon divergence between lens and output, base 2"),
-        _per_depth("confidence", "probability", "probability of the lens' best token"),
-        MeasureSpec("best_ids", ("depth", "step"), "token id", "the lens' best token", dtype="int32"),
+        _per_depth("confidence", "probability", "probability of the lens's best token"),
+        MeasureSpec("best_ids", ("depth", "step"), "token id", "the lens's best token", dtype="int32"),
         _per_token(
             "deep_thinking_ratio", "share", "share of the tokens so far that settle only in the late part", high=1.0
         ),

@@ -47,7 +47,7 @@ def late_begins() -> Any:
 
 def exit_confidence(leaves: str) -> Any:
     """The threshold at which a token leaves, or would."""
-    meaning = f"probability of the lens' best token at which a token {leaves}"
+    meaning = f"probability of the lens's best token at which a token {leaves}"
     return parameter(0.9, meaning, low=0.0, high=1.0, label="Exit confidence")
 
 
@@ -66,12 +66,12 @@ OF_LENS: tuple[MeasureSpec, ...] = (
         0.0,
         1.0,
     ),
-    _per_depth("entropy", "Uncertainty of the lens", "nats", "uncertainty of the lens' distribution"),
+    _per_depth("entropy", "Uncertainty of the lens", "nats", "uncertainty of the lens's distribution"),
     _per_depth(
         "overlap",
         "Best tokens shared",
         "share",
-        "share of the lens' best k tokens that are among the output's",
+        "share of the lens's best k tokens that are among the output's",
         0.0,
         1.0,
     ),
@@ -79,12 +79,12 @@ OF_LENS: tuple[MeasureSpec, ...] = (
         "top1_match",
         "Best token as the output's",
         "0 or 1",
-        "whether the lens' best token is the output's",
+        "whether the lens's best token is the output's",
         0.0,
         1.0,
     ),
     MeasureSpec("rank", ("depth", "pos"), "rank", "rank of the output's best token in the lens", 1.0, dtype="int32"),
-    MeasureSpec("top_ids", ("depth", "pos", "rank"), "token id", "the lens' best tokens", dtype="int32"),
+    MeasureSpec("top_ids", ("depth", "pos", "rank"), "token id", "the lens's best tokens", dtype="int32"),
     MeasureSpec("top_probs", ("depth", "pos", "rank"), "probability", "their probabilities", 0.0, 1.0),
     MeasureSpec(
         "mrr",
@@ -209,7 +209,7 @@ class LogitLens(Probe):
 
 
 def _through(lens: str) -> tuple[MeasureSpec, ...]:
-    """The logit lens' measures as they are read through a lens of that name."""
+    """The logit lens's measures as they are read through a lens of that name."""
     followed = MeasureSpec(
         "token_rank", ("depth", "pos"), "rank", "rank of the followed token in the lens", 1.0, dtype="int32"
     )
@@ -330,7 +330,7 @@ class Lenses(Probe):
 
 @dataclass(frozen=True)
 class EarlyExit(Probe):
-    """Early exit through the logit lens: a token leaves at the first depth where the lens' best token has at least the
+    """Early exit through the logit lens: a token leaves at the first depth where the lens's best token has at least the
     threshold's probability, at the latest at the output. Agreement is whether it then says what the whole model would
     have said. No exit is trained here: the figures are what the model's own head makes of its own stream."""
 
@@ -340,13 +340,19 @@ class EarlyExit(Probe):
     title: ClassVar[str] = "Early exit"
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec(
-            "confidence", ("depth", "pos"), "probability", "probability of the lens' best token", 0.0, 1.0, "token_mean"
+            "confidence",
+            ("depth", "pos"),
+            "probability",
+            "probability of the lens's best token",
+            0.0,
+            1.0,
+            "token_mean",
         ),
         MeasureSpec(
             "agreement",
             ("depth", "pos"),
             "0 or 1",
-            "whether the lens' best token is the output's",
+            "whether the lens's best token is the output's",
             0.0,
             1.0,
             "token_mean",

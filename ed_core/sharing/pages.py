@@ -31,7 +31,7 @@ CASES, OF_STUDIES, OF_CARDS = "Case studies", "Studies", "Depth cards"
 PROMPT, LEAD = 60, 200  # characters on the index
 CURVES = {  # of a study, where it has them: what the three rules read
     "logit_lens.kl": "Divergence of the lens from the output",
-    "logit_lens.overlap": "Overlap of the lens' best tokens with the output's",
+    "logit_lens.overlap": "Overlap of the lens's best tokens with the output's",
     "contributions.layer_cos": "Cosine of what a layer adds with what it reads",
 }
 DEPTHS = "the papers' three rules, never averaged; a bar is the 5 to 95 % range over prompts"

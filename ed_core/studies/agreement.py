@@ -2,7 +2,7 @@
 what sets them apart. Numpy only.
 
 They answer different questions and are never averaged: the mean depths read the lens over all thresholds, the papers'
-cosine rule what a layer writes, their KL and overlap rules what stands before it, the settle depth the lens' best
+cosine rule what a layer writes, their KL and overlap rules what stands before it, the settle depth the lens's best
 guess, the depth score how much later layers lose without one. All are layers here, `0..L-1`, with the ratio `(depth +
 1) / L`; a depth between layers stands at the layer before it."""
 
@@ -106,13 +106,13 @@ def sentences(found: Sequence[Estimate]) -> list[str]:
     for one in rules:
         moved = _moved(one)
         if one.depth is None:
-            told.append(f"The {one.label} gives no depth{f'; {_and(moved)}' if moved else ''}.")
+            told.append(f"The {one.label} gives no layer{f'; {_and(moved)}' if moved else ''}.")
         elif moved:
-            told.append(f"The {one.label} stands at layer {_layer(one.depth)}; {_and(moved)}.")
+            told.append(f"The {one.label} gives layer {_layer(one.depth)}; {_and(moved)}.")
     for one in found:
         if one.name in OTHERS and one.depth is not None:
             what, more = (
-                (", where the lens' best guess changes last: depth", 1) if one.name == "settle" else (": layer", 0)
+                (", where the lens's best guess changes last: depth", 1) if one.name == "settle" else (": layer", 0)
             )
             ends = "" if one.low is None or one.high is None else f" ({apart(one.low + more, one.high + more, 1)})"
             told.append(f"{one.label}{what} {one.depth + more:.1f} of {one.n_layers}{ends}.")
@@ -121,12 +121,12 @@ def sentences(found: Sequence[Estimate]) -> list[str]:
 
 def _apart(there: Sequence[tuple[float | int, Estimate]], all_of_them: bool) -> str:
     """Of the rules that give a depth, by depth."""
-    which = "The papers' rules" if all_of_them else "The papers' rules that give a depth"
+    which = "The papers' rules" if all_of_them else "The papers' rules that give a layer"
     (begin, first), (end, last) = there[0], there[-1]
     places = _and([f"{one.label} {_layer(depth)}" for depth, one in there])
     if end - begin <= _far(first):
         within = "a tenth of the" if _far(first) > 1 else "one of"
-        return f"{which} lie within {within} {first.n_layers} layers of each other: {places}."
+        return f"{which} differ by at most {within} {first.n_layers} layers: {places}."
     said = f"{which} stand up to {_layer(end - begin)} of {first.n_layers} layers apart: {places}."
     if first.high is None or last.low is None:
         return f"{said} With fewer than {FEWEST} prompts they have no ranges."
@@ -165,7 +165,7 @@ def _at_thresholds(folder: Folder, some: Sums, criterion: str) -> tuple[float, f
 
 
 def _settle(folder: Folder, lens: Mapping[str, np.ndarray], over: Units) -> Estimate:
-    """The layer after which the lens' best guess no longer changes: the mean over tokens of `settle_depth`, less one;
+    """The layer after which the lens's best guess no longer changes: the mean over tokens of `settle_depth`, less one;
     -1 means that nothing is left to do from the start."""
     sums, counts = lens["settle_depth.sum"], lens["n_tokens"]
     low = high = None

@@ -152,7 +152,7 @@ def look(folder: Folder, label: str, name: str, kind: str = "kl") -> Difficulty:
 def of_lens(
     name: str, sums: np.ndarray, tokens: np.ndarray, kind: str, pairs: tuple[str, ...], over: Units, seed: int = 0
 ) -> Level:
-    """The mean depth of prompts put together: `sums` of the lens' measure `[prompt, L + 1]` over `tokens`."""
+    """The mean depth of prompts put together: `sums` of the lens's measure `[prompt, L + 1]` over `tokens`."""
     found = statistics.read_off(lambda c: MEAN_DEPTH[kind](c[kind]), {kind: sums}, tokens, over, seed)
     found = found.bounded(LOWEST[kind], sums.shape[1] - 1.0)
     return _level(name, np.nan, found, MEAN_DEPTH[kind](sums / tokens[:, None]), pairs, over)

@@ -87,8 +87,8 @@ class Fit:
                 f"lineages (p {_p(lineage.p)}), although {told}."
             )
         return (
-            f"{said} Depth and {held} cannot be told apart here: {told}, and a slope of 0 is not excluded (p "
-            f"{_p(family.p)} over families, p {_p(lineage.p)} over {lineage.clusters} lineages)."
+            f"{said} A slope of 0 is not excluded (p {_p(family.p)} over families, p {_p(lineage.p)} over "
+            f"{lineage.clusters} lineages), so depth is not told apart from {held}; {told}."
         )
 
 

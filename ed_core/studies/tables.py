@@ -216,7 +216,7 @@ def _own_turn(folder: Folder, name: str, some: Sums) -> Turn | None:
 
 def curves(folder: Folder, some: Sums, criterion: str, variant: str) -> tuple[dict[str, np.ndarray], np.ndarray] | None:
     """The prompts' sums over tokens that a criterion reads, `[prompt, layer]` by curve, and the numbers of tokens; None
-    where they are not there. The lens' last row, the output, is left out."""
+    where they are not there. The lens's last row, the output, is left out."""
     probe, names = RULES[criterion].probe, RULES[criterion].measures
     columns = some.probe(probe)
     if not columns:

@@ -95,7 +95,7 @@ def rank(logits: Float[Tensor, "*batch v"], target: Int[Tensor, "*batch"]) -> In
 
 
 def settle_depth(top1: Int[Tensor, "depth pos"]) -> Int[Tensor, " pos"]:
-    """First depth from which the lens' top-1 equals the final one through to the last row. Range 0…L."""
+    """First depth from which the lens's top-1 equals the final one through to the last row. Range 0…L."""
     wrong = (top1 != top1[-1:]).int()
     still_wrong_later = wrong.flip(0).cummax(0).values.flip(0)
     return still_wrong_later.sum(0)
