@@ -94,7 +94,7 @@ CAPTIONS = {
 PAIRED = (
     "Bars are 5 to 95 % over the prompts of a level, or over their forms where enough are known. The line goes through "
     "the levels' means. The sentence gives the slope of a straight line through them, paired where prompts of "
-    "different levels belong together; within 2 % of the depth a level counts as no change."
+    "different levels belong together, and says where the whole interval lies within 2 % of the depth a level."
 )
 TEXTS = {
     "Look for": "A slope whose interval lies above 0: depth rises with the level.",

@@ -21,7 +21,8 @@ TEXTS = {
         "where a column fades: from there on its information has been moved to other tokens, or is no longer needed."
     ),
     "By construction": "With the answer as target the last column is 0: nothing comes after it. With later tokens as "
-    "target the last column is empty and the top row is 0: behind the last layer a position speaks only for itself.",
+    "target the last column is empty and the top row is 0: after the last layer a position affects only "
+    "its own prediction.",
     "Beware": "Erased means replaced by the mean residual of the background prompts: what a prompt shares with them "
     "all stays. Depth may adapt to the prompt a little after all (Curth et al. 2026, arXiv 2604.12426): see how this "
     "one compares, below. With the answer as target the curves there leave out the position that predicts the answer's "

@@ -37,9 +37,9 @@ TEXTS = {
     "said. Blue takes probability from the answer, orange gives it.",
     "By construction": "Every row adds up to F(activation) − F(baseline). The last column is 0: nothing is predicted "
     "after it. In the top row of part “layer” only the tokens right before the answer's can be other than 0.",
-    "Beware": "Check the bars below first: a row whose sum misses is no picture of anything. The baseline is the "
-    "prompt's own mean, so tokens are told apart from each other, not from nothing. Some depth may be used adaptively "
-    "(Curth et al. 2026, arXiv 2604.12426).",
+    "Beware": "Check the bars below first: a row whose sum is off shows nothing. The baseline is the "
+    "prompt's own mean, so attributions compare tokens with that mean, not with an empty prompt. Some depth may be "
+    "used adaptively (Curth et al. 2026, arXiv 2604.12426).",
 }
 CHECK = """|sum of attributions - (F(x) - F(baseline))| over the larger of |F(x) - F(baseline)| and the largest
 attribution. Above the line the picture is not to be relied on; the number itself is in the CSV."""

@@ -225,7 +225,7 @@ PARAMETERS = {
 }  # of the lens, what the deep-thinking ratio depends on
 TEACH = {
     "Measured: share of known answers that are written exactly": "Whether the model, writing freely, still gives the "
-    "known answer without each layer.",
+    "known answer with each layer left out in turn.",
     "Measured: log-loss added on the same prompts": "What the same layer costs by the loss on the given text.",
     "kl": "Not computed yet. **Run** takes every stretch of layers out in turn and measures what the predictions lose.",
     "top1_kept": "How many best guesses survive without the stretch.",

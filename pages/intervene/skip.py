@@ -66,8 +66,8 @@ def boundaries(result, view):
 
 TEXTS = {
     "The papers saw": "Layers of the second half influence each other far less than those of the first, yet each still "
-    "matters for the output: they refine side by side (Csordás et al. 2025, §3.2). To later tokens they hardly "
-    "matter at all. Without one layer 72–95 % of the best guesses stay (Lad et al. 2024).",
+    "matters for the output: the authors take it that they refine side by side (Csordás et al. 2025, §3.2). To "
+    "later tokens they hardly matter at all. Without one layer 72–95 % of the best guesses stay (Lad et al. 2024).",
     "Look for": "how far to the right a row stays bright, and for rows that are dark while their bar in “change of the "
     "prediction” is high: leaving it out changes the prediction much and later layers little.",
     "By construction": "The hatched triangle is 0: nothing before the skipped layer can change. The diagonal is 1 for "

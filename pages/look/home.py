@@ -421,8 +421,10 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
     return view
 
 
-ABOUT_DEPTHS = "The model writes on, and every token is shown with the depth at which it settles."
-TEACH_DEPTHS = "**Run** lets the model continue the question, and shows for every token at which depth it settles."
+ABOUT_DEPTHS = "The model keeps writing; each token shows the depth from which it stays the best guess."
+TEACH_DEPTHS = (
+    "**Run** lets the model continue the question, and shows for every token from which depth it stays the best guess."
+)
 RULES = """**Mean depth** (● KL, overlap): the depth from which the lens stays within a threshold of the output,
 mean over all thresholds.
 
@@ -434,7 +436,7 @@ which more than {overlap:.0%} of the best tokens are the output's. *Clear*: othe
 give a layer within a tenth of the depth, it lasts, and fewer than half of five untrained twins have it too.
 
 **Untrained twins** (grey band): same config, random weights. What they share needs no training to appear."""
-READ_RANK = """The rank, in the lens at the token before the answer, of the token that the model ends on. A click on a
+READ_RANK = """The rank, in the lens at the token before the answer, of the model's final prediction. A click on a
 cell shows that token's cosines here instead."""
 WELCOME = """**How much of its depth does a language model use?** Every layer adds to a stream that carries each token
 upwards. Move through the depths, and see what the model would say if it ended there."""
@@ -442,8 +444,8 @@ STEPS = """1. Choose a model on top, and a prompt or an example below it.
 2. **Run**, or Ctrl+Enter in the prompt.
 3. Point at a map to mark a depth in all of them; click a token to follow it.
 
-*Effective depth* is the papers' name for the part of the depth that still composes; *Why?* gives their rules, and how
-sure they are."""
+*Effective depth* is the papers' name for the part of the depth that still changes the answer; *Why?* gives their
+rules, and how sure they are."""
 STILL = "Still shown: {}. The chosen model is unavailable, as said above."
 TEACH = """Not computed yet. **Run** traces this prompt through the model: what each layer adds and in which direction,
 what it would predict at each depth, and what breaks without it."""

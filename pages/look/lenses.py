@@ -215,9 +215,9 @@ TEXTS = {
     "Look for": "whether a word that the fitted lens reads early stays unseen in the logit lens: then the stream may "
     "hold it in other terms than the output's, and settle late for the logit lens alone.",
     "By construction": "The top row is the model's own output under every lens. The affine lens is fitted to the last "
-    "residual, the Jacobian lens to how it answers to changes.",
-    "Beware": "A lens that does no better than a constant prediction says nothing there. The affine lens is not the "
-    "tuned lens: it minimises squared error. The Jacobian lens is read by ranks, its KL enters no verdict.",
+    "residual, the Jacobian lens to how it responds to changes.",
+    "Beware": "A lens that does no better than a constant prediction says nothing at that depth. The affine lens is "
+    "not the tuned lens: it minimises squared error. The Jacobian lens is read by ranks; its KL enters no verdict.",
 }
 
 probe_page.Page(

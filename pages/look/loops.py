@@ -69,11 +69,11 @@ Ouro; choose one on top."""
 TEACH = """Not computed yet. **Run** reads the model out after every pass, tries other numbers of passes, and leaves out
 each layer in all of them."""
 TEXTS = {
-    "The papers saw": "A model with shared layers that, trained without loss on the question, solved longer problems "
+    "The papers saw": "A model with shared layers, trained without loss on the question, solved longer problems "
     "more often than a plain one (Csordás et al. 2025). They read its depth by erasure alone, with one seed and "
     "without a model of as few parameters beside it.",
-    "Look for": "a divergence that falls with every pass: then later passes still work. A change near 0: "
-    "further passes hardly move the stream.",
+    "Look for": "a divergence that falls with every pass: then later passes still bring it closer to the output. A "
+    "change near 0: further passes hardly move the stream.",
     "By construction": "The readout after the last pass is the output. All passes are the same layers: leaving out "
     "any one is one pass fewer, and exchanging two changes nothing. What stands between passes, a norm or the "
     "embedding added again, belongs to no layer.",

@@ -100,7 +100,7 @@ TEXTS = {
         "an error above “rounding can cause”: then a term is not read. Slopes off 1: then something is scaled on the "
         "way."
     ),
-    "Beware": "Sums cannot see everything: they hold for quantized weights too, which compute something else than the "
+    "Beware": "Sums cannot see everything: they hold for quantized weights too, which compute something other than the "
     "original model does. Compare precisions for that (`python -m ed_core audit MODEL`).",
 }
 

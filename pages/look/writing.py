@@ -29,9 +29,9 @@ def more(result: ProbeResult, view: View) -> None:
     show.figure("ratio", fig, caption, result, "deep_thinking_ratio", RATIO, place=right)
 
 
-TEACH = """Not computed yet. **Run** lets the model continue the question, and shows for every token at which depth it
-settles."""
-RATIO = "Chen et al. 2026 find more such tokens where a model reasons rightly; the claim is about long answers."
+TEACH = """Not computed yet. **Run** lets the model continue the question, and shows for every token from which depth it
+stays the best guess."""
+RATIO = "Chen et al. 2026 find more such tokens where a model reasons correctly; the claim is about long answers."
 TEXTS = {
     "The papers saw": "The share of generated tokens that settle late goes with accuracy over prompts, better than "
     "length does (Chen et al. 2026, arXiv 2602.13517).",
@@ -39,7 +39,7 @@ TEXTS = {
     "By construction": "The top row is the output: divergence 0. Every token is predicted at the position before "
     "its own.",
     "Beware": "The head was trained for the last layer only, and where embedding and head share their weights, depth 0 "
-    "repeats the token just read: a cross there is an echo, no prediction.",
+    "repeats the token just read: a cross there is an echo, not a prediction.",
 }
 
 probe_page.Page(
