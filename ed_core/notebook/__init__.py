@@ -69,16 +69,20 @@ def offered() -> list[str]:
     """What `ed_core` has beside its modules."""
     from ..probes import PROBES
 
-    return ["Prompt", "open", "read_jsonl", *(probe.__name__ for probe in PROBES)]
+    return ["Prompt", "compare", "open", "read_jsonl", *(probe.__name__ for probe in PROBES)]
 
 
 def __getattr__(name: str) -> Any:
-    """`Prompt`, `read_jsonl` and the probes' classes. The name of a module must import nothing: Python asks here before
-    it imports one."""
+    """`Prompt`, `compare`, `read_jsonl` and the probes' classes. The name of a module must import nothing: Python asks
+    here before it imports one."""
     if name == "Prompt":
         from ..types import Prompt
 
         return Prompt
+    if name == "compare":
+        from .comparing import compare
+
+        return compare
     if name == "read_jsonl":
         from ..prompts import read_jsonl
 
