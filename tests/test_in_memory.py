@@ -239,7 +239,9 @@ def test_what_a_wrapper_brings_beside_the_layers_is_refused():
 
 def test_wrappers_of_accelerate_and_of_the_compiler_are_taken_off():
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
 
+    AcceleratorState._reset_state(True)  # of a trainer in this process
     plain = ed_core.open(random_hf("llama"), TOKENIZER).run(LogitLens(), PROMPT)
     prepared = Accelerator(cpu=True, mixed_precision="bf16").prepare_model(random_hf("llama").train())
     assert "forward" in vars(prepared), "it casts"
@@ -248,6 +250,7 @@ def test_wrappers_of_accelerate_and_of_the_compiler_are_taken_off():
         found = ed_core.open(model, TOKENIZER).run(LogitLens(), PROMPT)
         np.testing.assert_array_equal(found.kl, plain.kl)
         assert_same_state(before, all_state(model))
+    AcceleratorState._reset_state(True)
 
 
 def test_a_model_spread_by_accelerate_is_measured():
@@ -274,6 +277,33 @@ def test_weights_that_change_are_seen_and_change_the_identity():
         assert held.spec.key != spec.key and held.run(LogitLens(), PROMPT).request.key != first.request.key
         model.model.norm.weight = nn.Parameter(model.model.norm.weight * 2)  # another tensor in its place
         assert not np.array_equal(held.run(LogitLens(), PROMPT).kl, first.kl)
+
+
+@pytest.mark.parametrize("how", [{"fused": True}, {"foreach": True}, {}])
+def test_every_optimizer_gives_another_state(how):
+    """A fused one changes weights behind torch's own count of changes."""
+    model = random_hf("llama")
+    held = ed_core.open(model, TOKENIZER)
+    optimizer, ids, specs = torch.optim.AdamW(model.parameters(), 1e-4, **how), torch.arange(8)[None], [held.spec]
+    for _ in range(2):
+        model(input_ids=ids, labels=ids).loss.backward()
+        assert held.spec == specs[-1], "gradients are no change"
+        optimizer.step()
+        specs.append(held.spec)
+    assert len({spec.key for spec in specs}) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_bit_of_any_weight_gives_another_state(dtype):
+    model = random_hf("llama").to(dtype)
+    for keep in (False, True):
+        held = ed_core.open(model, TOKENIZER, keep=keep)
+        for weight in model.parameters():
+            before, bits = held.spec.key, weight.data.view(torch.uint8)
+            bits.view(-1)[7] ^= 1
+            changed = held.spec.key
+            bits.view(-1)[7] ^= 1
+            assert changed != before == held.spec.key
 
 
 def test_the_hash_is_of_the_content_alone():

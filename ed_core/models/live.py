@@ -39,6 +39,7 @@ from .placement import main_device
 from .verify import relative, short_prompt, verify
 
 SMALL = 1 << 20  # bytes of a buffer that the stand-in has a copy of: a forward pass may write into one
+WORDS = 1 << 12  # whole numbers of a tensor's bits that are summed together
 HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",
@@ -69,14 +70,18 @@ class Live:
 
     @property
     def spec(self) -> ModelSpec:
-        """What it is now. Its hash changes with every weight where results are kept; else with what torch counts as a
-        change of one."""
+        """What it is now. Where results are kept its hash is one of all its weights; else of their sums, which change
+        with any weight as well, are quicker to take, and are worth nothing outside of this opening."""
         state = digest(self.inner, self.tokenizer) if self.keep else self._state()
         return ModelSpec(self.name, content_hash=state, precision=self.precision, device=str(main_device(self.inner)))
 
     def _state(self) -> str:
-        found = [(t.data_ptr(), t._version, tuple(t.shape), str(t.dtype)) for t in _tensors(self.inner).values()]
-        return hashlib.sha256(repr((self._opening, found, _settings(self.inner))).encode()).hexdigest()
+        """torch's own count of changes would not do: fused optimizers write without it."""
+        found = hashlib.sha256(json.dumps([self._opening, _settings(self.inner)]).encode())
+        for name, tensor in _tensors(self.inner).items():
+            found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.data_ptr()}".encode())
+            found.update(_sums(tensor).cpu().numpy().tobytes())
+        return found.hexdigest()
 
     @contextmanager
     def opened(self) -> Iterator[LanguageModel]:
@@ -368,6 +373,17 @@ def digest(model: nn.Module, tokenizer: Tokenizer) -> str:
         flat = tensor.detach().contiguous().cpu().reshape(-1)
         found.update(flat.view(torch.uint8).numpy().data)
     return found.hexdigest()
+
+
+def _sums(tensor: Tensor) -> Tensor:
+    """Of a tensor's bits, eight bytes as one whole number: the sum of every `WORDS` of them."""
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    over = -len(flat) % 8
+    if over or flat.storage_offset() % 8:
+        flat = torch.cat([flat, flat.new_zeros(over)])
+    words = flat.view(torch.int64)
+    whole = len(words) // WORDS * WORDS
+    return torch.cat([words[:whole].view(-1, WORDS).sum(1), words[whole:].sum()[None]])
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
