@@ -223,7 +223,7 @@ def test_a_model_wrapped_by_peft_is_the_merged_one(dora):
     for probe, mine in found.items():
         for name, values in merged.run(probe, PROMPT).measures.items():
             if values.spec.dtype == "float32" and name != "noise_floor":
-                np.testing.assert_allclose(mine[name], values.values, rtol=1e-4, atol=1e-5, err_msg=name)
+                np.testing.assert_allclose(mine[name], values.values, rtol=1e-5, atol=1e-5, err_msg=name)
     assert np.abs(base.run(LogitLens(), PROMPT).kl - found[LogitLens()].kl).max() > 1e-3, "the adapter counts"
     with wrapped.disable_adapter():
         np.testing.assert_array_equal(held.run(LogitLens(), PROMPT).kl, base.run(LogitLens(), PROMPT).kl)
