@@ -273,7 +273,7 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last():
 
 
 def test_the_example_of_the_readme_is_five_lines_that_run():
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert len(list(filter(None, code.splitlines()))) == 5
     space: dict = {}
     exec(code, space)

@@ -3,6 +3,8 @@ certificate says of that."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +19,33 @@ def settle() -> None:
     of_cuda.matmul.allow_fp16_reduced_precision_reduction = False
     of_cuda.matmul.allow_bf16_reduced_precision_reduction = False
     of_cuda.enable_cudnn_sdp(False)
+
+
+@contextmanager
+def settled() -> Iterator[None]:
+    """`settle`, until the block ends; then torch multiplies as it did before, to the last switch."""
+    backends: Any = torch.backends
+    of_cuda = backends.cuda
+    places = (of_cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul)
+    per_place = [place.fp32_precision for place in places]
+    halves = of_cuda.matmul.allow_fp16_reduced_precision_reduction
+    narrow = of_cuda.matmul.allow_bf16_reduced_precision_reduction
+    plans = of_cuda.cudnn_sdp_enabled()
+    try:
+        whole = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set place by place, which is put back below
+        whole = ""
+    try:
+        settle()
+        yield
+    finally:
+        if whole:
+            torch.set_float32_matmul_precision(whole)
+        for place, precision in zip(places, per_place):
+            place.fp32_precision = precision
+        of_cuda.matmul.allow_fp16_reduced_precision_reduction = halves
+        of_cuda.matmul.allow_bf16_reduced_precision_reduction = narrow
+        of_cuda.enable_cudnn_sdp(plans)
 
 
 def told(device: torch.device) -> dict[str, Any]:

@@ -34,8 +34,6 @@ from .lora import merge
 from .modules import Config, Pretrained, Tokenizer
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-transformers_logging.disable_progress_bar()
-transformers_logging.set_verbosity_error()
 Options = dict[str, Any]  # of `from_pretrained`
 SAMPLES = ("5 + 7 = 12", "The quick brown fox.", "a=3; b=a;\n  b?", "Ünïcode — 好")
 
@@ -46,9 +44,23 @@ def load(
     """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device` or spread from
     there; the architecture is None where nobody described the family (a shuffled twin of such a model has its blocks in
     their own order yet)."""
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
     arithmetic.settle()
     with quantized.no_kernels():
         return _load(spec, architecture)
+
+
+def described(config: Config, name: str, architecture: Architecture | None = None) -> Architecture | None:
+    """The architecture of a config, None where nobody described the family; a `RefusedFamily` says why the model
+    `name` is not read. `architecture`: instead of the family's own."""
+    architecture = architecture or find(config.model_type)
+    refusal = architecture.refusal(config.get_text_config()) if architecture else reason(config)
+    if architecture and not refusal:
+        refusal = _too_many_passes(architecture, config.get_text_config())
+    if refusal:
+        raise _refused(name, architecture.family if architecture else config.model_type, refusal)
+    return architecture
 
 
 def _load(
@@ -64,13 +76,7 @@ def _load(
     _refuse_adapter(spec)
     options: Options = {"trust_remote_code": False, "local_files_only": True}
     config = _config(spec, options)
-    architecture = architecture or find(config.model_type)
-    refusal = architecture.refusal(config.get_text_config()) if architecture else reason(config)
-    if architecture and not refusal:
-        refusal = _too_many_passes(architecture, config.get_text_config())
-    if refusal:
-        family = architecture.family if architecture else config.model_type
-        raise _refused(spec, family, refusal)
+    architecture = described(config, spec.name, architecture)
     model = _pretrained(spec, config, options) if controls.needs_weights(spec) else _untrained(spec, config)
     quantized.cure(model)
     if spec.adapter:
@@ -82,9 +88,9 @@ def _load(
     return model, _tokenizer(spec, options), architecture, spec
 
 
-def _refused(spec: ModelSpec, family: str, why: str) -> RefusedFamily:
+def _refused(name: str, family: str, why: str) -> RefusedFamily:
     return RefusedFamily(
-        f"Refused: {spec.name} is of the family '{family}', and {why}. `python -m ed_core models --families` lists "
+        f"Refused: {name} is of the family '{family}', and {why}. `python -m ed_core models --families` lists "
         "what is read."
     )
 
@@ -219,7 +225,7 @@ def _refuse_own_code(spec: ModelSpec) -> None:
     wanted = str(own.get("AutoModelForCausalLM", "")) if isinstance(own, dict) else ""
     known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES | {c.model_type: m.__name__ for c, m in looped.CLASSES.items()}
     if wanted and (why := REFUSED.get(str(config.get("model_type")))):
-        raise _refused(spec, str(config["model_type"]), why)
+        raise _refused(spec.name, str(config["model_type"]), why)
     if wanted and wanted.rpartition(".")[2] != known.get(config.get("model_type", "")):
         raise UnknownFamily(
             f"{spec.name} needs its own code ({wanted}, named by auto_map in its config.json), and a repository's code "

@@ -21,7 +21,7 @@ def open_model(spec: ModelSpec, architecture: Architecture | None = None) -> Lan
 
     `architecture` overrides the family's own description (for trying out a new family).
     """
-    return _told(spec, lambda: _checked(_loaded(spec, architecture)))
+    return told(spec, lambda: _checked(_loaded(spec, architecture)))
 
 
 def _checked(model: LanguageModel) -> LanguageModel:
@@ -34,10 +34,10 @@ def _checked(model: LanguageModel) -> LanguageModel:
 def load_model(spec: ModelSpec, architecture: Architecture | None = None) -> LanguageModel:
     """Load without asking whether the sums hold; a family that nobody described is tried under the known layouts
     (`adoption`)."""
-    return _told(spec, lambda: _loaded(spec, architecture))
+    return told(spec, lambda: _loaded(spec, architecture))
 
 
-def _told(spec: ModelSpec, work: Callable[[], LanguageModel]) -> LanguageModel:
+def told(spec: ModelSpec, work: Callable[[], LanguageModel]) -> LanguageModel:
     """What opens a model. Memory that runs out meanwhile is `TooLarge`, and a device that fails `DeviceFailed`: neither
     the weights nor the family are at fault."""
     try:

@@ -6,6 +6,7 @@ depth, and what is wrong is found where it happens. Masks, positions and embeddi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -59,15 +60,19 @@ class Sanity:
             )
 
 
-def check(model: LanguageModel, always: bool = False) -> Sanity | None:
+def check(
+    model: LanguageModel, always: bool = False, reference: Callable[[], LanguageModel] | None = None
+) -> Sanity | None:
     """The check of a model that is not on the CPU; None where there is nothing to check, or (unless `always`) this
-    process has seen the same family pass there in the same precision."""
+    process has seen the same family pass there in the same precision. `reference`: makes the float32 copy on the CPU of
+    a model that no folder holds."""
     key = (str(model.device), model.architecture.family, model.spec.precision)
     if model.device.type == "cpu" or (key in _passed and not always):
         return None
     if reason := _no_reference(model):
         return Sanity(unchecked=reason)
-    found = compare(model.trace(short_prompt(model)), _reference(model), model.spec.precision)
+    plain = reference() if reference else _reference(model)
+    found = compare(model.trace(short_prompt(model)), plain, model.spec.precision)
     if not found.failures():
         _passed.add(key)
     return found

@@ -10,30 +10,57 @@ Every import of the engine passes here: torch and all else that takes time is im
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import TYPE_CHECKING, Any
+
+from ..errors import ParameterError
 
 if TYPE_CHECKING:
     from .model import Model
 
 
 def open(
-    source: str,
+    source: Any,
+    tokenizer: Any = None,
     precision: str = "fp32",
     device: str = "auto",
     adapter: str = "",
     offload: str = "",
     control: str = "",
     control_seed: int = 0,
+    *,
+    name: str = "",
+    keep: bool = False,
 ) -> Model:
     """The opened model: a bundled name, a folder, or a hub id (`org/name`, or `org/name@revision`), which is downloaded
-    where it is not here. A `ModelError` says why a model cannot be used.
+    where it is not here; or a `transformers` causal language model that is in memory, with its tokenizer. A
+    `ModelError` says why a model cannot be used.
 
-    `precision`: auto, fp32, bf16, fp16, int8 or 4bit. `device`: auto (a GPU where there is one), cpu, cuda (as many
-    GPUs as it takes), cuda:1 or mps. `adapter`: a LoRA adapter's folder. `offload`: a folder for weights that fit into
-    no memory. `control`, `control_seed`: a twin in the model's place, "untrained" or "shuffled", and which one."""
-    from .model import Model, spec_of
+    Of a name: `precision`: auto, fp32, bf16, fp16, int8 or 4bit. `device`: auto (a GPU where there is one), cpu, cuda
+    (as many GPUs as it takes), cuda:1 or mps. `adapter`: a LoRA adapter's folder. `offload`: a folder for weights that
+    fit into no memory. `control`, `control_seed`: a twin in the model's place, "untrained" or "shuffled", and which
+    one.
 
-    model = Model(spec_of(source, precision, device, adapter, control, offload=offload, control_seed=control_seed))
+    Of a model in memory: it is measured as it is at each `run`, wrapped by peft or accelerate, in training or not, and
+    nothing of it changes: modes, weights, gradients, hooks, config, random states. Dropout is off in what is measured,
+    and forward hooks of yours do not run. `name`: what results call it. `keep`: store its results, under a hash of its
+    weights that is taken at each `run` (about a second for each gigabyte); without it nothing is stored."""
+    from .model import InMemory, Model, spec_of
+
+    of_names = (precision, device, adapter, offload, control, control_seed)
+    if not isinstance(source, (str, PathLike)):
+        if of_names != ("fp32", "auto", "", "", "", 0):
+            raise ParameterError(
+                "A model in memory is measured as it is: precision, device, adapter, offload and control are for "
+                "models that are opened by name; leave them out."
+            )
+        return InMemory(source, tokenizer, name, keep)
+    if tokenizer is not None or name or keep:
+        raise ParameterError(
+            "A tokenizer, name and keep go with a model in memory; for one that is opened by name leave them out, and "
+            "give the rest by name, like precision='bf16'."
+        )
+    model = Model(spec_of(str(source), precision, device, adapter, control, offload=offload, control_seed=control_seed))
     _ = model.language_model
     return model
 
@@ -42,16 +69,20 @@ def offered() -> list[str]:
     """What `ed_core` has beside its modules."""
     from ..probes import PROBES
 
-    return ["Prompt", "open", "read_jsonl", *(probe.__name__ for probe in PROBES)]
+    return ["Prompt", "compare", "open", "read_jsonl", *(probe.__name__ for probe in PROBES)]
 
 
 def __getattr__(name: str) -> Any:
-    """`Prompt`, `read_jsonl` and the probes' classes. The name of a module must import nothing: Python asks here before
-    it imports one."""
+    """`Prompt`, `compare`, `read_jsonl` and the probes' classes. The name of a module must import nothing: Python asks
+    here before it imports one."""
     if name == "Prompt":
         from ..types import Prompt
 
         return Prompt
+    if name == "compare":
+        from .comparing import compare
+
+        return compare
     if name == "read_jsonl":
         from ..prompts import read_jsonl
 

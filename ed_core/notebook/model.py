@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -23,12 +24,27 @@ class Model:
     closed to make room for another is opened again when it is used."""
 
     def __init__(self, spec: ModelSpec):
-        self.spec = spec
+        self._spec = spec
+
+    @property
+    def spec(self) -> ModelSpec:
+        """Which weights, exactly, and how they are run."""
+        return self._spec
 
     @property
     def language_model(self) -> Any:
         """The engine's own object (`models.language_model.LanguageModel`): weights, trace, single blocks."""
         return _models().get(self.spec)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether its results are stored, and read where they are."""
+        return True
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Around every measurement: `spec` and `language_model` stay what they are."""
+        yield
 
     def __repr__(self) -> str:
         return f"<{full_name(self.spec)} on {self.spec.device}>"
@@ -37,7 +53,8 @@ class Model:
         self, probe: Probe, prompt: str | Prompt | Sequence[str | Prompt], answer: str = "", *, fresh: bool = False
     ) -> Result | list[Result]:
         """What the probe measures on a prompt, or on each of a list of them. A stored result is read, a new one is
-        stored; `fresh` computes anew and stores nothing.
+        stored; `fresh` computes anew and stores nothing, and nothing is stored of a model in memory unless it was
+        opened with `keep`.
 
         `answer` belongs to a prompt that is given as text; a `Prompt` has its own. One bad prompt refuses the whole
         list before anything is computed."""
@@ -47,11 +64,13 @@ class Model:
             raise ParameterError("An answer goes with one prompt given as text; give each Prompt its own answer.")
         given = [prompt] if isinstance(prompt, str | Prompt) else prompt
         prompts = [Prompt(p, answer) if isinstance(p, str) else p for p in given]
-        requests = [probe.request(self.spec, p) for p in prompts]
-        stored = {} if fresh else {request.key: lookup.find(request) for request in requests}
-        found = {key: result for key, result in stored.items() if result is not None}
-        todo = [(probe, request) for request in requests if request.key not in found]
-        self.compute_missing(todo, None if fresh or not todo else lookup.store(), found)
+        kept = self.keeps and not fresh
+        with self.at_work():
+            requests = [probe.request(self.spec, p) for p in prompts]
+            stored = {request.key: lookup.find(request) for request in requests} if kept else {}
+            found = {key: result for key, result in stored.items() if result is not None}
+            todo = [(probe, request) for request in requests if request.key not in found]
+            self.compute_missing(todo, lookup.store() if kept and todo else None, found)
         results = [Result.of(found[request.key]) for request in requests]
         return results[0] if isinstance(prompt, str | Prompt) else results
 
@@ -89,6 +108,48 @@ class Model:
                             store.put(found[request.key])
                     except StoreError as error:
                         print(f"ed_core: {error}", file=sys.stderr)
+
+
+class InMemory(Model):
+    """A `transformers` causal language model that the caller holds, measured as it stands at the moment of each `run`,
+    without changing it (`models.live`). Its `spec` follows its weights."""
+
+    def __init__(self, held: Any, tokenizer: Any, name: str = "", keep: bool = False):
+        """`name`, `keep`: as `ed_core.open` takes them."""
+        from ..models.live import Live
+
+        self._live = Live(held, tokenizer, name, keep)
+        self._opened: Any = None
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What it is now; see `models.live.Live.spec`."""
+        found: ModelSpec = self._opened.spec if self._opened else self._live.spec
+        return found
+
+    @property
+    def language_model(self) -> Any:
+        """The engine's own object, as the weights are now. What it computes outside of `at_work` leaves the model as it
+        is, and may draw random numbers."""
+        if self._opened:
+            return self._opened
+        with self._live.opened() as model:
+            return model
+
+    @property
+    def keeps(self) -> bool:
+        return self._live.keep
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        if self._opened:
+            yield
+            return
+        with self._live.opened() as self._opened:
+            try:
+                yield
+            finally:
+                self._opened = None
 
 
 @cache

@@ -76,19 +76,27 @@ def compute(
     """The item's table. `done` is called after every prompt."""
     from ..service import compute as engine
 
-    rows: list[dict[str, np.ndarray]] = []
-    shapes: dict[str, tuple[int, ...]] = {}
-    certificate = None
+    found = []
     for i, example in enumerate(item.chunk.examples):
         results: dict[str, ProbeResult] = {}
         for entry, places in zip(plan.study.probes, item.chunk.takes):
             if i in places:
                 request = _probe(model, entry, example.prompt).request(item.model.known, example.prompt)
                 results[entry.name] = engine.run(model, request, cancelled=cancelled)
+        found.append(results)
+        done()
+    return table(found)
+
+
+def table(found: Iterable[Mapping[str, ProbeResult]]) -> pyarrow.Table:
+    """An item's table, from the results of each of its prompts by probe."""
+    rows: list[dict[str, np.ndarray]] = []
+    shapes: dict[str, tuple[int, ...]] = {}
+    certificate = None
+    for results in found:
         row, certificate = _row(results), certificate or _of_all(next(iter(results.values())).provenance)
         shapes |= {name: np.shape(value) for name, value in row.items()}
         rows.append(row)
-        done()
     told = {
         "shapes": json.dumps(shapes),
         "certificate": json.dumps(certificate or {}, sort_keys=True),

@@ -32,12 +32,14 @@ DIGITS = 16  # of a digest, in hex
 
 @dataclass(frozen=True)
 class StudyModel:
-    """A model of a study. `trouble`: why it cannot be used, "" where it can; then `spec` is None."""
+    """A model of a study. `trouble`: why it cannot be used, "" where it can; then `spec` is None. `n_layers`: of a
+    model that no folder holds; of others their config tells."""
 
     label: str
     spec: ModelSpec | None
     digest: str
     trouble: str = ""
+    n_layers: int | None = None
 
     @property
     def known(self) -> ModelSpec:
@@ -114,6 +116,18 @@ def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
     sets = tuple(load(entry, folder, first) for entry in study.sets)
     probes = [_identity(entry) for entry in study.probes]
     return Plan(study, models, sets, tuple(tuple(_chunks(study, probes, s.examples)) for s in sets))
+
+
+def of_models(study: Study, models: Sequence[StudyModel], prompts: Sequence[Prompt]) -> Plan:
+    """The plan of a study whose models are in memory; the prompts are its only set."""
+    one, probes = study.sets[0], [_identity(entry) for entry in study.probes]
+    examples = tuple(Example(prompt) for prompt in prompts)
+    return Plan(study, tuple(models), (PromptSet(one.name, examples),), (tuple(_chunks(study, probes, examples)),))
+
+
+def in_memory(label: str, spec: ModelSpec, n_layers: int) -> StudyModel:
+    """A model that no folder holds, in the state that its spec names."""
+    return StudyModel(label, spec, _of_spec(spec), n_layers=n_layers)
 
 
 def write_plan(plan: Plan, out: Path) -> None:
@@ -231,9 +245,13 @@ def _labelled(
     return tuple(
         StudyModel(label, None, _digest(["no model", label]), str(spec))
         if isinstance(spec, EffectiveDepthError)
-        else StudyModel(label, spec, _digest([FORMAT, ENGINE_VERSION, spec.identity()]))
+        else StudyModel(label, spec, _of_spec(spec))
         for label, spec in zip(labels, specs)
     )
+
+
+def _of_spec(spec: ModelSpec) -> str:
+    return _digest([FORMAT, ENGINE_VERSION, spec.identity()])
 
 
 def _told(model: StudyModel) -> dict[str, Any]:
@@ -247,7 +265,7 @@ def _told(model: StudyModel) -> dict[str, Any]:
         "precision": spec.precision,
         "control": spec.control,
         "seed": spec.control_seed,
-        "n_layers": n_layers(spec),
+        "n_layers": model.n_layers or n_layers(spec),
         "parameters": parameters(spec),
     }
 

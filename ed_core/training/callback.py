@@ -1,0 +1,235 @@
+"""Depth every so many steps of a training, within a share of its time.
+
+The library's trainer asks a callback at every step, and hands it all but itself; loops of one's own call `measure`. The
+model is measured in memory, where nothing of it changes (`models.live`)."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..depth import sinks, verdict
+from ..depth.continuous import MEAN_DEPTH
+from ..errors import EffectiveDepthError, ParameterError
+from ..notebook.model import InMemory
+from ..probes.contributions import Contributions
+from ..probes.lenses import LogitLens
+from ..results.aggregate import aggregate
+from ..types import ModelSpec, ProbeResult, Prompt
+from .folder import Kept
+
+log = logging.getLogger("ed_core.training")
+PROBES = (Contributions(), LogitLens())
+OF_LAYERS = ("attn_ratio", "mlp_ratio", "layer_ratio", "attn_cos", "mlp_cos", "layer_cos")
+SHARE = 0.03  # of the time of a training
+
+
+class Row(NamedTuple):
+    """A value at a step; `layer` is None where it is one of the whole model."""
+
+    step: int
+    measure: str
+    layer: int | None
+    value: float
+
+
+class DepthCallback:
+    """Measures the depth of a model in training on a few prompts.
+
+    `prompts`: texts, or `Prompt`s; eight give intervals. `every`: steps from one measurement to the next, at least.
+    `tokenizer`: the model's, unless the trainer has it as its `processing_class`. `out`: a folder that opens as a study
+    (`studies`), where each step stands as a model; of a trainer `depth` in its output folder, of other loops none
+    unless given. `share`: of all time that may be spent here; the interval is lengthened where it would be more. The
+    first measurement is due at once, and paid by the steps behind it; None for no bound. `layers`: log the values of
+    each layer too.
+
+    Each measurement gives rows (step, measure, layer, value): `mean_depth.kl`, `mean_depth.overlap` (in layers, with
+    `.low` and `.high` over prompts) and `turn` (a layer, with `turn.p`) without a threshold; `cosine`, `kl` and
+    `overlap`, the papers' rules (a block); `sinks` (tokens a prompt); for each layer the ratios and cosines of
+    attention, MLP and layer, means over tokens; `seconds`. What is not defined at a step has no row."""
+
+    def __init__(
+        self,
+        prompts: Sequence[str | Prompt],
+        every: int = 500,
+        *,
+        tokenizer: Any = None,
+        out: str | Path | None = None,
+        share: float | None = SHARE,
+        layers: bool = False,
+    ):
+        if isinstance(prompts, str) or not prompts:
+            raise ParameterError("There is no list of prompts to measure depth on; expected one at least.")
+        if every < 1 or not (share is None or 0 < share < 1):
+            raise ParameterError(f"every is {every} and share {share}; expected 1 step at least, and 0 < share < 1.")
+        self.prompts = [Prompt(p) if isinstance(p, str) else p for p in prompts]
+        self.every, self.tokenizer, self.share, self.layers = every, tokenizer, share, layers
+        self.out = None if out is None else Path(out)
+        self.rows: list[Row] = []
+        self.spent = 0.0  # seconds, on all measurements
+        self._last: tuple[int, float] | None = None  # step of the latest measurement, and the seconds it took
+        self._began: float | None = None
+        self._held: tuple[Any, InMemory] | None = None
+        self._kept: Kept | None = None
+        self._told = False
+        self._trainer: Any = lambda: None
+
+    # ---------------------------------------------------------------- any loop
+
+    def measure(self, model: Any, step: int, *, always: bool = False) -> list[Row]:
+        """Call it at every step: measures the model where that is due and within the share of time, and returns the
+        rows, else none. `always`: measure in any case. A model that cannot be measured is refused with a `ModelError`
+        at the first measurement; later ones that fail are logged, and left out."""
+        if self._began is None:
+            self._began = time.perf_counter()
+        if not always and not self._due(step):
+            return []
+        start = time.perf_counter()
+        try:
+            found = self._measured(model, step)
+        except EffectiveDepthError as error:
+            if self._last is None:
+                raise
+            log.warning("Depth was not measured at step %d: %s", step, error)
+            found = []
+        took = time.perf_counter() - start
+        self.spent += took
+        self._last = step, took
+        if found:
+            found.append(Row(step, "seconds", None, took))
+        self.rows += found
+        return found
+
+    def _due(self, step: int) -> bool:
+        """Whether a measurement is due, and paid by the time since the first call: all of them, the next one with it,
+        are then at most the share of it."""
+        if self._last is None:
+            return True
+        last, took = self._last
+        if step < last + self.every:
+            return False
+        assert self._began is not None
+        passed = time.perf_counter() - self._began
+        if self.share is None or self.spent + took <= self.share * (passed + took):
+            return True
+        if not self._told and step > last:
+            self._told = True
+            a_step = (passed - self.spent) / step if step else math.inf
+            needed = math.ceil(took * (1 / self.share - 1) / a_step) if a_step > 0 else self.every
+            log.warning(
+                "A measurement of depth takes %.2g s, and a step %.2g s: depth is measured about every %d steps "
+                "instead of every %d, so that it takes %g %% of the time. Fewer or shorter prompts, or a larger share, "
+                "measure more often.",
+                took,
+                a_step,
+                max(needed, self.every),
+                self.every,
+                100 * self.share,
+            )
+        return False
+
+    def _measured(self, model: Any, step: int) -> list[Row]:
+        if self._held is None or self._held[0] is not model:
+            self._held = model, InMemory(model, self.tokenizer)
+        held = self._held[1]
+        with held.at_work():
+            spec = held.spec
+            found: dict[str, list[ProbeResult]] = {}
+            for probe in PROBES:
+                results = held.run(probe, self.prompts)
+                assert isinstance(results, list)
+                found[probe.name] = list(results)
+        rows = depth_rows(step, found, [p.form for p in self.prompts])
+        self._keep(step, spec, found, rows)
+        return rows
+
+    def _keep(self, step: int, spec: ModelSpec, found: dict[str, list[ProbeResult]], rows: list[Row]) -> None:
+        if self.out is None:
+            return
+        if self._kept is None:
+            self._kept = Kept(self.out, self.prompts, [probe.name for probe in PROBES])
+        of_each = [dict(zip(found, results)) for results in zip(*found.values())]
+        self._kept.add(step, spec, of_each, rows)
+
+    # ---------------------------------------------------------------- transformers.Trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Measure before the first step."""
+        self._trainer = _trainer_of(self)
+        if self.tokenizer is None:
+            self.tokenizer = more.get("processing_class")
+        if self.out is None and getattr(args, "output_dir", None):
+            self.out = Path(args.output_dir) / "depth"
+        self._asked(state, control, more["model"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Measure where it is due."""
+        self._asked(state, control, more["model"])
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Say what it took."""
+        if self._began is not None and state.is_world_process_zero:
+            whole = time.perf_counter() - self._began
+            log.info("Depth took %.3g s, %.1f %% of the training.", self.spent, 100 * self.spent / max(whole, 1e-9))
+
+    def __getattr__(self, name: str) -> Any:
+        """Every other event of the trainer: nothing is done."""
+        if name.startswith("on_"):
+            return lambda *args, **more: None
+        raise AttributeError(f"{type(self).__name__} has no {name!r}")
+
+    def _asked(self, state: Any, control: Any, model: Any) -> None:
+        if not state.is_world_process_zero:
+            return
+        found = self.measure(model, state.global_step)
+        trainer = self._trainer()
+        if not found or trainer is None:
+            return
+        wanted = control.should_log  # of the trainer's own figures, which logging ours takes for done
+        trainer.log({called(row): row.value for row in found if self.layers or row.layer is None})
+        control.should_log = wanted
+
+
+def called(row: Row) -> str:
+    """What a logger calls a row: "depth/mean_depth.kl", "depth/layer_cos/07"."""
+    return f"depth/{row.measure}" + ("" if row.layer is None else f"/{row.layer:02d}")
+
+
+def depth_rows(step: int, found: dict[str, list[ProbeResult]], forms: Sequence[str] = ()) -> list[Row]:
+    """What is told of a step, from complete results of `contributions` and `logit_lens` on the same prompts."""
+    written, lens = (found[probe.name] for probe in PROBES)
+    told: dict[str, float | None] = {}
+    means = verdict.mean_depths(lens, forms)
+    for name in MEAN_DEPTH:
+        drawn = means[name].interval
+        ends = (drawn.ends if drawn else None) or (None, None)
+        told |= {f"mean_depth.{name}": means[name].depth}
+        told |= {f"mean_depth.{name}.{end}": value for end, value in zip(("low", "high"), ends)}
+    if (turn := verdict.turn(written, forms=forms)) is not None:
+        told |= {"turn": turn.layer, "turn.p": turn.p}
+    told |= {name: criterion.depth for name, criterion, _ in verdict.verdicts(written, lens, forms=forms)}
+    at = [sinks.of_result(result) for result in written]
+    told["sinks"] = float(np.mean([len(s) for s in at if s is not None])) if None not in at else None
+    rows = [Row(step, name, None, float(value)) for name, value in told.items() if value is not None]
+    curves = aggregate(PROBES[0], [result.summary for result in written])
+    return rows + [Row(step, name, l, float(v)) for name in OF_LAYERS for l, v in enumerate(curves[name])]
+
+
+def _trainer_of(callback: DepthCallback) -> Any:
+    """A reference to the trainer that is calling: its log is the way to all loggers, and it hands a callback everything
+    but itself. Found among its callers by the callback it holds; to nothing where another program calls."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        handler = getattr(caller := frame.f_locals.get("self"), "callback_handler", None)
+        if any(one is callback for one in getattr(handler, "callbacks", ())):
+            return weakref.ref(caller)
+        frame = frame.f_back  # type: ignore[assignment]  # of the first there is none
+    return lambda: None

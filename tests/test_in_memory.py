@@ -1,0 +1,494 @@
+"""A model in memory: equal to its folder to the last bit, and nothing of it changes, whatever happens."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_models import VARIANTS, byte_tokenizer, random_hf
+from torch import nn
+from torch.nn.utils import prune
+
+import ed_core
+from ed_core.errors import IdentityFailed, JobError, ParameterError, RefusedFamily
+from ed_core.models import families
+from ed_core.models.live import Live
+from ed_core.notebook.model import InMemory
+from ed_core.probes import Contributions, IntegratedGradients, LayerSkip, LogitLens, ResidualErasure
+from ed_core.results import lookup
+from ed_core.types import Prompt
+
+PROMPT = Prompt("5 + 7 + 1 = ", "13")
+ROOT = Path(__file__).parent.parent
+TOKENIZER = byte_tokenizer()
+PROBES = (
+    Contributions(),
+    LogitLens(),
+    LayerSkip(part="attention"),
+    ResidualErasure(),
+    IntegratedGradients(nodes=4),
+)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+    lookup.store.cache_clear()
+    yield
+    lookup.store.cache_clear()
+
+
+def all_state(model: nn.Module) -> dict[str, object]:
+    """Everything that a training would notice, by name; tensors are copied bit by bit. Without Python's random state:
+    the checks of types draw from it."""
+    found: dict[str, object] = {"torch": torch.get_rng_state().tolist()}
+    kind, words, *rest = np.random.get_state()
+    found["numpy"] = kind, words.tolist(), rest
+    found["grad"] = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+    of_cuda = torch.backends.cuda
+    found["products"] = (
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+        of_cuda.matmul.fp32_precision,
+        torch.backends.mkldnn.matmul.fp32_precision,
+        torch.backends.cudnn.conv.fp32_precision,
+        of_cuda.cudnn_sdp_enabled(),
+    )
+    for name, module in model.named_modules():
+        attributes = {k: v for k, v in vars(module).items() if isinstance(v, (bool, int, float, str, type(None)))}
+        hooks = {
+            k: [(i, id(h)) for i, h in v.items()]
+            for k, v in vars(module).items()
+            if isinstance(v, dict) and "hooks" in k
+        }
+        found[f"module {name}"] = attributes, hooks, sorted(vars(module)), id(vars(module).get("forward"))
+        if hasattr(getattr(module, "config", None), "to_dict"):
+            found[f"config {name}"] = repr(module.config.to_dict()), module.config._attn_implementation
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        grad = tensor.grad
+        as_bytes = lambda t: t.detach().clone().reshape(-1).view(torch.uint8).numpy().tobytes()
+        found[f"tensor {name}"] = (
+            id(tensor),
+            tensor.data_ptr(),
+            tensor._version,
+            tensor.dtype,
+            tensor.device,
+            tensor.requires_grad,
+            as_bytes(tensor),
+            None if grad is None else (id(grad), grad._version, as_bytes(grad)),
+        )
+    return found
+
+
+def assert_same_state(before: dict[str, object], after: dict[str, object]) -> None:
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        assert after[name] == value, name
+
+
+def trained(family: str = "llama", **overrides) -> nn.Module:
+    """A model in the middle of a step: training mode but for one part, one weight frozen, gradients, hooks, a buffer
+    that was written, dropout."""
+    model = random_hf(family, attention_dropout=0.5, **overrides)
+    model.train()
+    model.model.layers[1].mlp.eval()
+    model.model.layers[0].input_layernorm.weight.requires_grad_(False)
+    model.config.use_cache = True
+    model(input_ids=torch.arange(8)[None], labels=torch.arange(8)[None]).loss.backward()
+    return model
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_family_gives_what_its_folder_gives_to_the_last_bit(variant, tmp_path):
+    hf = families.random_hf(variant)
+    hf.save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
+    hf.train()
+    before = all_state(hf)
+    held = ed_core.open(hf, TOKENIZER)
+    found = {probe: held.run(probe, PROMPT) for probe in PROBES}
+    assert_same_state(before, all_state(hf))
+    folder = ed_core.open(str(tmp_path))
+    for probe, mine in found.items():
+        theirs = folder.run(probe, PROMPT)
+        assert mine.token_ids == theirs.token_ids and set(mine.measures) == set(theirs.measures)
+        for name in mine.measures:
+            np.testing.assert_array_equal(mine[name], theirs[name], err_msg=f"{probe.name}.{name}")
+        assert mine.provenance["identities"] == theirs.provenance["identities"]
+
+
+def test_a_model_in_training_feels_nothing():
+    model, seen = trained(), []
+    model.model.layers[2].register_forward_hook(lambda *_: seen.append("hook"))
+    model.model.layers[2].register_forward_pre_hook(lambda *_: seen.append("before"))
+    model.lm_head.register_full_backward_hook(lambda *_: seen.append("back"))
+    model.gradient_checkpointing_enable()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        before = all_state(model)
+        held = ed_core.open(model, TOKENIZER)
+        for probe in PROBES:
+            held.run(probe, PROMPT)
+        _ = held.language_model, held.spec, repr(held)
+        assert_same_state(before, all_state(model))
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert seen == [], "hooks of others do not run"
+
+
+def test_training_goes_on_as_if_nothing_had_been_measured():
+    ends = []
+    for measured in (False, True):
+        model = random_hf("llama", attention_dropout=0.3).train()
+        held = ed_core.open(model, TOKENIZER) if measured else None
+        torch.manual_seed(3)
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        for _ in range(4):
+            ids = torch.randint(0, 200, (2, 12))
+            model(input_ids=ids, labels=ids).loss.backward()
+            if held:
+                held.run([LogitLens(), IntegratedGradients(nodes=4)][_ % 2], PROMPT)
+            optimizer.step()
+            optimizer.zero_grad()
+        ends.append({name: p.detach().clone() for name, p in model.named_parameters()})
+    for name, weight in ends[0].items():
+        assert torch.equal(weight, ends[1][name]), name
+
+
+@pytest.mark.parametrize("raised", [RuntimeError("no"), KeyboardInterrupt()])
+def test_a_probe_that_raises_leaves_nothing_behind(monkeypatch, raised):
+    model = trained()
+    held = ed_core.open(model, TOKENIZER)
+    before = all_state(model)
+
+    def fails(self, lm, encoding, record):
+        torch.rand(3), np.random.rand(), random.random()
+        torch.set_default_dtype(torch.float64)
+
+        def stop(layer, trace):
+            if layer == 2:
+                raise raised
+
+        lm.trace(lm.tensor(encoding), on_block=stop)
+
+    monkeypatch.setattr(LogitLens, "compute", fails)
+    with pytest.raises((JobError, KeyboardInterrupt)):
+        held.run(LogitLens(), PROMPT)
+    assert_same_state(before, all_state(model))
+    monkeypatch.undo()
+    assert held.run(LogitLens(), PROMPT, fresh=True).complete, "and it can be measured again"
+
+
+def test_within_no_grad_inference_and_autocast_the_numbers_are_the_same():
+    held = ed_core.open(random_hf("qwen3"), TOKENIZER)
+    for probe in (LogitLens(), IntegratedGradients(nodes=4)):
+        expected = held.run(probe, PROMPT)
+        for around in (torch.no_grad(), torch.inference_mode(), torch.autocast("cpu", torch.bfloat16)):
+            with around:
+                found = held.run(probe, PROMPT)
+            for name in expected.measures:
+                np.testing.assert_array_equal(found[name], expected[name])
+
+
+def lora(model: nn.Module, **more) -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=4, lora_alpha=16, lora_dropout=0.4, target_modules=["q_proj", "down_proj"], **more)
+    wrapped = get_peft_model(model, config)
+    with torch.no_grad():
+        for name, weight in wrapped.named_parameters():
+            if "lora_B" in name:
+                weight.copy_(0.1 * torch.randn_like(weight))
+    return wrapped
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_a_model_wrapped_by_peft_is_the_merged_one(dora):
+    torch.manual_seed(0)
+    wrapped = lora(random_hf("llama"), use_dora=dora).train()
+    before = all_state(wrapped)
+    held = ed_core.open(wrapped, TOKENIZER)
+    found = {probe: held.run(probe, PROMPT) for probe in PROBES[:4]}
+    assert_same_state(before, all_state(wrapped))
+    base = ed_core.open(random_hf("llama"), TOKENIZER)
+    merged = ed_core.open(copy.deepcopy(wrapped).merge_and_unload(), TOKENIZER)
+    for probe, mine in found.items():
+        for name, values in merged.run(probe, PROMPT).measures.items():
+            if values.spec.dtype == "float32" and name != "noise_floor":
+                np.testing.assert_allclose(mine[name], values.values, rtol=1e-5, atol=1e-5, err_msg=name)
+    assert np.abs(base.run(LogitLens(), PROMPT).kl - found[LogitLens()].kl).max() > 1e-3, "the adapter counts"
+    with wrapped.disable_adapter():
+        np.testing.assert_array_equal(held.run(LogitLens(), PROMPT).kl, base.run(LogitLens(), PROMPT).kl)
+
+
+def test_what_a_wrapper_brings_beside_the_layers_is_refused():
+    from peft import PromptTuningConfig, TaskType, get_peft_model
+
+    wrapped = get_peft_model(random_hf("llama"), PromptTuningConfig(task_type=TaskType.CAUSAL_LM, num_virtual_tokens=4))
+    with pytest.raises(IdentityFailed, match="brings to LlamaForCausalLM is not in its layers"):
+        ed_core.open(wrapped, TOKENIZER)
+
+
+def test_wrappers_of_accelerate_and_of_the_compiler_are_taken_off():
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(True)  # of a trainer in this process
+    plain = ed_core.open(random_hf("llama"), TOKENIZER).run(LogitLens(), PROMPT)
+    prepared = Accelerator(cpu=True, mixed_precision="bf16").prepare_model(random_hf("llama").train())
+    assert "forward" in vars(prepared), "it casts"
+    for model in (prepared, torch.compile(random_hf("llama")), nn.DataParallel(random_hf("llama"))):
+        before = all_state(model)
+        found = ed_core.open(model, TOKENIZER).run(LogitLens(), PROMPT)
+        np.testing.assert_array_equal(found.kl, plain.kl)
+        assert_same_state(before, all_state(model))
+    AcceleratorState._reset_state(True)
+
+
+def test_a_model_spread_by_accelerate_is_measured():
+    from accelerate import dispatch_model
+
+    plain = ed_core.open(random_hf("llama"), TOKENIZER).run(LogitLens(), PROMPT)
+    hf = random_hf("llama")
+    parts = dict.fromkeys(("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
+    spread = dispatch_model(hf, parts | {f"model.layers.{i}": "cpu" for i in range(5)}, force_hooks=True)
+    assert isinstance(vars(spread.model.layers[0])["forward"], functools.partial)
+    before = all_state(spread)
+    np.testing.assert_array_equal(ed_core.open(spread, TOKENIZER).run(LogitLens(), PROMPT).kl, plain.kl)
+    assert_same_state(before, all_state(spread))
+
+
+def test_weights_that_change_are_seen_and_change_the_identity():
+    model = random_hf("llama")
+    for keep in (False, True):
+        held = ed_core.open(model, TOKENIZER, keep=keep)
+        first, spec = held.run(LogitLens(), PROMPT), held.spec
+        assert held.spec == spec == first.request.models[0], "nothing changed"
+        with torch.no_grad():
+            model.model.layers[3].mlp.down_proj.weight[0, 0] += 1e-3
+        assert held.spec.key != spec.key and held.run(LogitLens(), PROMPT).request.key != first.request.key
+        model.model.norm.weight = nn.Parameter(model.model.norm.weight * 2)  # another tensor in its place
+        assert not np.array_equal(held.run(LogitLens(), PROMPT).kl, first.kl)
+
+
+@pytest.mark.parametrize("how", [{"fused": True}, {"foreach": True}, {}])
+def test_every_optimizer_gives_another_state(how):
+    """A fused one changes weights behind torch's own count of changes."""
+    model = random_hf("llama")
+    held = ed_core.open(model, TOKENIZER)
+    optimizer, ids, specs = torch.optim.AdamW(model.parameters(), 1e-4, **how), torch.arange(8)[None], [held.spec]
+    for _ in range(2):
+        model(input_ids=ids, labels=ids).loss.backward()
+        assert held.spec == specs[-1], "gradients are no change"
+        optimizer.step()
+        specs.append(held.spec)
+    assert len({spec.key for spec in specs}) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_bit_of_any_weight_gives_another_state(dtype):
+    model = random_hf("llama").to(dtype)
+    for keep in (False, True):
+        held = ed_core.open(model, TOKENIZER, keep=keep)
+        for weight in model.parameters():
+            before, bits = held.spec.key, weight.data.view(torch.uint8)
+            bits.view(-1)[7] ^= 1
+            changed = held.spec.key
+            bits.view(-1)[7] ^= 1
+            assert changed != before == held.spec.key
+
+
+def test_the_hash_is_of_the_content_alone():
+    def digest(model):
+        return ed_core.open(model, TOKENIZER, keep=True).spec.content_hash
+
+    expected = digest(random_hf("llama"))
+    assert digest(random_hf("llama").train()) == expected == digest(copy.deepcopy(random_hf("llama")))
+    hidden = random_hf("llama")
+    hidden.model.layers[0].self_attn.q_proj.weight.data[0, 0] += 1e-6  # torch does not count this change
+    scaled = random_hf("llama")
+    scaled.config.rms_norm_eps *= 2
+    wrapped, other = lora(random_hf("llama")), lora(random_hf("llama"))
+    torch.manual_seed(0)
+    other.load_state_dict(wrapped.state_dict())
+    other.model.model.layers[0].self_attn.q_proj.scaling["default"] = 1.0
+    assert len({expected, digest(hidden), digest(scaled), digest(wrapped), digest(other)}) == 5
+
+
+def test_results_are_kept_as_asked(monkeypatch):
+    from ed_core.service import compute
+
+    ran, run = [], compute.run
+    monkeypatch.setattr(compute, "run", lambda *a, **more: ran.append(1) or run(*a, **more))
+    model = random_hf("llama")
+    passing, kept = ed_core.open(model, TOKENIZER), ed_core.open(model, TOKENIZER, keep=True, name="mine")
+    for _ in range(2):
+        found = passing.run(LogitLens(), PROMPT)
+        assert lookup.find(found.request) is None
+    assert len(ran) == 2
+    for _ in range(2):
+        found = kept.run(LogitLens(), PROMPT)
+    assert len(ran) == 3 and lookup.find(found.request) is not None
+    again = ed_core.open(copy.deepcopy(model).train(), TOKENIZER, keep=True, name="other")
+    np.testing.assert_array_equal(again.run(LogitLens(), PROMPT).kl, found.kl)
+    assert len(ran) == 3 and repr(kept) == "<mine (fp32) on cpu>"
+
+
+def odd_forward(model: nn.Module) -> nn.Module:
+    forward = model.model.layers[1].mlp.forward
+    model.model.layers[1].mlp.forward = lambda x: 2 * forward(x)
+    return model
+
+
+def headless() -> nn.Module:
+    from transformers import AutoModel
+
+    return AutoModel.from_config(random_hf("llama").config)
+
+
+@pytest.mark.parametrize(
+    "make, kind, words",
+    [
+        (lambda: nn.Linear(2, 2), ParameterError, r"of the class Linear; expected the name of a model"),
+        (headless, RefusedFamily, r"LlamaModel has no head"),
+        (lambda: random_hf("llama").double(), RefusedFamily, r"weights of .* are float64; expected float32"),
+        (lambda: odd_forward(random_hf("llama")), IdentityFailed, r"forward pass of a LlamaMLP was replaced"),
+        (lambda: 7, ParameterError, r"of the class int"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_a_sentence(make, kind, words):
+    with pytest.raises(kind, match=words) as refused:
+        ed_core.open(make(), TOKENIZER)
+    assert str(refused.value).count("\n") == 0 and str(refused.value).endswith(".")
+
+
+def test_a_block_that_is_no_sum_is_refused_with_its_figures(monkeypatch):
+    model = random_hf("llama")
+
+    class Doubled(type(model.model.layers[2])):
+        def forward(self, *args, **more):
+            return super().forward(*args, **more) * 1.5
+
+    model.model.layers[2].__class__ = Doubled
+    before = all_state(model)
+    with pytest.raises(IdentityFailed, match=r"layer 2|block 2"):
+        ed_core.open(model, TOKENIZER)
+    assert_same_state(before, all_state(model))
+
+
+def test_a_family_that_is_refused_is_refused_here_too():
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model("mamba", hidden_size=16, num_hidden_layers=2, vocab_size=256)
+    with pytest.raises(RefusedFamily, match="family 'mamba', and its layers are state-space"):
+        ed_core.open(AutoModelForCausalLM.from_config(config), TOKENIZER)
+
+
+def test_what_belongs_to_the_other_way_of_opening_is_refused(small_folder):
+    model = random_hf("llama")
+    for wrong in (None, "bf16", object()):
+        with pytest.raises(ParameterError, match="tokenizer"):
+            ed_core.open(model, wrong)
+    with pytest.raises(ParameterError, match="measured as it is"):
+        ed_core.open(model, TOKENIZER, precision="bf16")
+    with pytest.raises(ParameterError, match="precision='bf16'"):
+        ed_core.open(str(small_folder), "bf16")
+
+
+def test_nothing_is_copied_but_small_buffers():
+    model = random_hf("gpt2")
+    with Live(model, TOKENIZER).opened() as opened:
+        mine = {name: p.data_ptr() for name, p in opened.hf.named_parameters(remove_duplicate=False)}
+        assert mine == {name: p.data_ptr() for name, p in model.named_parameters(remove_duplicate=False)}
+        assert opened.hf is not model and opened.hf.lm_head.weight is opened.hf.transformer.wte.weight, "still tied"
+        assert isinstance(opened, object) and not {id(m) for m in opened.hf.modules()} & {
+            id(m) for m in model.modules()
+        }
+
+
+def test_weights_that_torch_computes_in_a_hook_are_computed():
+    plain, held = random_hf("llama"), random_hf("llama")
+    prune.l1_unstructured(held.model.layers[1].mlp.down_proj, "weight", 0.5)
+    with torch.no_grad():
+        plain.model.layers[1].mlp.down_proj.weight.copy_(held.model.layers[1].mlp.down_proj.weight)
+    found, expected = (ed_core.open(model, TOKENIZER).run(LogitLens(), PROMPT) for model in (held, plain))
+    np.testing.assert_array_equal(found.kl, expected.kl)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_weights_are_measured_in_their_own_precision(dtype):
+    model = ed_core.open(random_hf("llama").to(dtype).train(), TOKENIZER)
+    found = model.run(Contributions(), PROMPT)
+    assert found.provenance["precision"]["computes_in"] == str(dtype).removeprefix("torch.")
+    assert isinstance(model, InMemory) and re.search(r"\((bf16|fp16)\) on cpu", repr(model))
+
+
+@pytest.mark.parametrize("precision", ["int8", "4bit"])
+def test_quantised_weights_are_those_of_the_folder_or_refused(precision, tmp_path):
+    """As the library loads them, before and after a pass of their own."""
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    random_hf("llama").save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
+    how = {"int8": {"load_in_8bit": True}, "4bit": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}}[precision]
+    more = {} if precision == "int8" else {"bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": torch.bfloat16}
+    model = AutoModelForCausalLM.from_pretrained(
+        tmp_path, quantization_config=BitsAndBytesConfig(**how, **more), dtype=torch.bfloat16, device_map="cpu"
+    )
+    folder = ed_core.open(str(tmp_path), precision=precision).run(Contributions(), PROMPT)
+    for _ in range(2):
+        found = ed_core.open(model, TOKENIZER).run(Contributions(), PROMPT)
+        np.testing.assert_array_equal(found.layer_ratio, folder.layer_ratio)
+        with torch.no_grad():
+            model.train()(input_ids=torch.arange(8)[None])
+    if precision == "4bit":
+        model.model.layers[0].mlp.up_proj.weight.quant_state.packing_format_for_cpu = True
+        with pytest.raises(IdentityFailed, match="packed anew for this processor"):
+            ed_core.open(model, TOKENIZER)
+
+
+def test_random_states_and_logging_stay_in_a_process_without_checks_of_types():
+    """Also where a probe draws numbers and raises."""
+    code = """
+import random, sys
+sys.path[:0] = ["tests", "."]
+import numpy, torch
+from transformers.utils import logging
+from small_models import byte_tokenizer, random_hf
+import ed_core
+logging.set_verbosity_info()
+logging.enable_progress_bar()
+
+def state():
+    of_numpy = numpy.random.get_state()
+    return random.getstate(), of_numpy[1].tolist(), of_numpy[2:], torch.get_rng_state().tolist()
+
+model = random_hf("llama")
+before = state()
+held = ed_core.open(model, byte_tokenizer())
+held.run(ed_core.LogitLens(), "5 + 7 = ")
+held.run(ed_core.IntegratedGradients(nodes=4), "5 + 7 = ", "12")
+assert state() == before
+
+def fails(*_):
+    random.random(), numpy.random.rand(), torch.rand(2)
+    raise ValueError
+
+ed_core.LogitLens.compute = fails
+try:
+    held.run(ed_core.LogitLens(), "aaa")
+except ed_core.errors.JobError:
+    assert state() == before
+    assert logging.get_verbosity() == logging.INFO and logging.is_progress_bar_enabled()
+    print("stayed")
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert ran.stdout == "stayed\n", ran.stderr[-2000:]

@@ -1,0 +1,241 @@
+"""Depth while a model trains: what a trainer's loggers and a study get, what it may cost, and that the training is the
+same with it as without."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from small_models import byte_tokenizer, random_hf
+from test_in_memory import all_state, assert_same_state, lora
+from transformers import Trainer, TrainerCallback, TrainingArguments, default_data_collator
+
+import ed_core
+from ed_core.depth import verdict
+from ed_core.errors import ParameterError, RefusedFamily, StudyError
+from ed_core.probes import Contributions, LogitLens
+from ed_core.studies import bundle, tables
+from ed_core.studies.folder import open_folder
+from ed_core.training import DepthCallback, callback
+from ed_core.training.folder import rows, steps
+
+TOKENIZER = byte_tokenizer()
+PROMPTS = [f"{i} + {3 * i % 7} = " for i in range(9)]
+
+
+class Logger(TrainerCallback):
+    """As the library's own loggers are: it has what the trainer logs, and when."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_log(self, args, state, control, logs=None, **more):
+        self.seen.append((state.global_step, dict(logs)))
+
+
+def trained(out, callbacks, steps=6, wrapped=False, **more):
+    torch.manual_seed(1)
+    model = random_hf("llama", attention_dropout=0.2)
+    model = lora(model) if wrapped else model
+    data = [{"input_ids": ids, "labels": ids} for ids in torch.randint(0, 200, (12, 8), generator=torch.manual_seed(0))]
+    settings = dict(max_steps=steps, logging_steps=2, per_device_train_batch_size=2, save_strategy="no", use_cpu=True)
+    args = TrainingArguments(str(out), **settings | {"report_to": [], "disable_tqdm": True, "seed": 5} | more)
+    more = dict(processing_class=TOKENIZER, data_collator=default_data_collator, callbacks=callbacks)
+    trainer = Trainer(model, args, train_dataset=data, **more)
+    trainer.train()
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A training of six steps, measured at every second."""
+    out, logger = tmp_path_factory.mktemp("run"), Logger()
+    depth = DepthCallback(PROMPTS, every=2, share=None)
+    return SimpleNamespace(out=out, logger=logger, depth=depth, trainer=trained(out, [logger, depth]))
+
+
+def test_loggers_get_every_measurement_at_its_step_and_their_own_figures_too(run):
+    ours = {step: logs for step, logs in run.logger.seen if "depth/mean_depth.kl" in logs}
+    assert list(ours) == [0, 2, 4, 6]
+    assert [step for step, logs in run.logger.seen if "loss" in logs] == [2, 4, 6], "the trainer's own"
+    for step, logs in ours.items():
+        told = {callback.called(row): row.value for row in run.depth.rows if row.step == step and row.layer is None}
+        assert {name: value for name, value in logs.items() if name.startswith("depth/")} == told
+        assert all(isinstance(value, float) for value in told.values())
+        assert {"depth/mean_depth.kl.low", "depth/mean_depth.overlap", "depth/turn.p", "depth/sinks"} <= set(told)
+    history = [entry["step"] for entry in run.trainer.state.log_history if "depth/mean_depth.kl" in entry]
+    assert history == [0, 2, 4, 6]
+
+
+def test_a_training_that_is_measured_ends_where_it_would_have(run, tmp_path):
+    plain, logger = [], Logger()
+    trainer = trained(tmp_path, [logger])
+    for name, weight in trainer.model.named_parameters():
+        assert torch.equal(weight, run.trainer.model.get_parameter(name)), name
+    plain = [(step, logs["loss"], logs["grad_norm"]) for step, logs in logger.seen if "loss" in logs]
+    measured = [(step, logs["loss"], logs["grad_norm"]) for step, logs in run.logger.seen if "loss" in logs]
+    assert plain == measured
+
+
+def test_rows_are_what_the_probes_give(run):
+    """The last step's, against the trained model opened again."""
+    held = ed_core.open(run.trainer.model, TOKENIZER)
+    lens, written = (held.run(probe, PROMPTS) for probe in (LogitLens(), Contributions()))
+    found = {(row.measure, row.layer): row.value for row in run.depth.rows if row.step == 6}
+    means = verdict.mean_depths(lens)
+    assert found["mean_depth.kl", None] == means["kl"].depth
+    assert found["mean_depth.overlap.high", None] == means["overlap"].interval.high
+    curve = np.concatenate([r.layer_cos for r in written], 1).mean(1)
+    np.testing.assert_allclose([found["layer_cos", l] for l in range(5)], curve, rtol=1e-5)
+    assert found["sinks", None] == np.mean([len(r.sinks) for r in written])
+
+
+def test_the_folder_opens_as_a_study_whose_models_are_steps(run, tmp_path):
+    out = run.out / "depth"
+    folder = open_folder(out)
+    assert (
+        steps(folder)
+        == {0: "step 0", 2: "step 2", 4: "step 4", 6: "step 6"}
+        == {step: f"step {step}" for step in range(0, 7, 2)}
+    )
+    assert all(of == (2, 2) for of in folder.progress().values())
+    assert len({model["digest"] for model in folder.models.values()}) == 4
+    table = tables.verdict(folder).to_pylist()
+    for step in range(0, 7, 2):
+        (mean,) = [
+            row["depth"]
+            for row in table
+            if row["model"] == f"step {step}" and (row["criterion"], row["variant"]) == ("kl", "mean")
+        ]
+        (own,) = [r.value for r in run.depth.rows if (r.step, r.measure) == (step, "mean_depth.kl")]
+        assert mean == pytest.approx(own, rel=1e-6)
+    assert [row for row in rows(out) if row[1] != "seconds"] == [r for r in run.depth.rows if r.measure != "seconds"]
+    with open(out / "rows.csv", encoding="utf-8") as file:
+        assert next(csv.reader(file)) == ["step", "measure", "layer", "value"]
+    bundle.write(out, tmp_path / "t.edstudy")
+    assert bundle.unpack(tmp_path / "t.edstudy", tmp_path / "again")
+    assert list(steps(open_folder(tmp_path / "again"))) == [0, 2, 4, 6]
+    assert not [p for p in out.rglob("*") if p.is_file() and PROMPTS[3].encode() in p.read_bytes()], "no prompt's text"
+
+
+def test_a_training_that_goes_on_keeps_the_steps_before(tmp_path):
+    model = random_hf("llama")
+    for first, last in ((0, 3), (2, 5)):
+        depth = DepthCallback(PROMPTS[:3], tokenizer=TOKENIZER, out=tmp_path, share=None, every=1)
+        for step in range(first, last):
+            depth.measure(model, step)
+            with torch.no_grad():
+                model.model.norm.weight.mul_(1.01)
+    assert list(steps(open_folder(tmp_path))) == [0, 1, 2, 3, 4]
+    assert sorted({row[0] for row in rows(tmp_path)}) == [0, 1, 2, 3, 4]
+    with pytest.raises(StudyError, match="measured on other prompts"):
+        DepthCallback(["other"], tokenizer=TOKENIZER, out=tmp_path).measure(model, 9)
+
+
+def test_the_model_feels_nothing_between_two_steps(tmp_path):
+    model = random_hf("llama", attention_dropout=0.2).train()
+    ids = torch.arange(8)[None]
+    model(input_ids=ids, labels=ids).loss.backward()
+    before = all_state(model)
+    depth = DepthCallback(PROMPTS, tokenizer=TOKENIZER, out=tmp_path)
+    assert depth.measure(model, 0) and depth.measure(model, 1, always=True)
+    assert_same_state(before, all_state(model))
+
+
+def test_a_model_with_an_adapter_trains_and_is_measured(tmp_path):
+    depth = DepthCallback(PROMPTS[:2], every=3, share=None)
+    trained(tmp_path, [depth], wrapped=True)
+    kl = {row.step: row.value for row in depth.rows if row.measure == "mean_depth.kl"}
+    assert list(kl) == [0, 3, 6] and len(set(kl.values())) == 3
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(callback.time, "perf_counter", lambda: self.now)
+
+
+@pytest.mark.parametrize("share, a_step, cost", [(0.03, 1.0, 5.0), (0.03, 0.01, 2.0), (0.2, 1.0, 0.1)])
+def test_measuring_stays_within_its_share_and_says_so(monkeypatch, caplog, share, a_step, cost):
+    clock = Clock(monkeypatch)
+    depth = DepthCallback(PROMPTS, every=10, share=share)
+
+    def measured(model, step):
+        clock.now += cost
+        return [callback.Row(step, "mean_depth.kl", None, 1.0)]
+
+    monkeypatch.setattr(depth, "_measured", measured)
+    at = []
+    for step in range(5000):
+        if depth.measure(None, step):
+            at.append(step)
+            assert step == 0 or depth.spent <= share * clock.now * (1 + 1e-9)
+        clock.now += a_step
+    between = np.diff(at)
+    needed = max(10, cost * (1 / share - 1) / a_step)
+    if needed > 5000:
+        assert at == [0]
+    else:
+        assert between.min() >= 10 and np.abs(between[1:] - needed).max() <= 2, "no rarer than it must be"
+    said = [record.getMessage() for record in caplog.records]
+    if needed <= 10:
+        assert not said
+    else:
+        (once,) = said
+        assert f"about every {np.ceil(needed):.0f} steps instead of every 10" in once
+        assert re.search(rf"{100 * share:g} % of the time", once)
+
+
+def test_without_a_bound_every_interval_is_as_asked(monkeypatch):
+    depth = DepthCallback(PROMPTS, every=7, share=None)
+    monkeypatch.setattr(depth, "_measured", lambda model, step: [callback.Row(step, "kl", None, 1.0)])
+    assert [step for step in range(30) if depth.measure(None, step)] == [0, 7, 14, 21, 28]
+
+
+def test_what_fails_later_is_logged_and_the_training_goes_on(caplog):
+    model = random_hf("llama")
+    depth = DepthCallback(PROMPTS[:2], every=1, tokenizer=TOKENIZER, share=None)
+    assert depth.measure(model, 0)
+    with torch.no_grad():
+        model.model.layers[2].mlp.down_proj.weight[0, 0] = float("nan")
+    assert depth.measure(model, 1) == []
+    assert "not measured at step 1" in caplog.text and "NaN or infinite" in caplog.text
+    with torch.no_grad():
+        model.model.layers[2].mlp.down_proj.weight[0, 0] = 0.0
+    assert depth.measure(model, 2)
+
+
+def test_what_cannot_be_measured_is_refused_before_the_first_step(tmp_path):
+    depth = DepthCallback(PROMPTS)
+    with pytest.raises(RefusedFamily, match="has no head"):
+        depth.measure(random_hf("llama").model, 0)
+    with pytest.raises(ParameterError, match="needs its tokenizer"):
+        depth.measure(random_hf("llama"), 0)
+    for wrong in (dict(prompts=[]), dict(prompts="a"), dict(prompts=PROMPTS, every=0), dict(prompts=["a"], share=2.0)):
+        with pytest.raises(ParameterError, match="expected"):
+            DepthCallback(**wrong)
+
+
+def test_layers_are_logged_where_they_are_asked_for_and_the_cost_is_told(tmp_path, caplog):
+    logger, depth = Logger(), DepthCallback(PROMPTS[:2], every=4, share=None, layers=True)
+    with caplog.at_level(logging.INFO, "ed_core.training"):
+        trained(tmp_path, [depth, logger], steps=2)
+    assert {"depth/layer_cos/00", "depth/mlp_ratio/04"} <= set(logger.seen[0][1])
+    assert re.search(r"Depth took \S+ s, \S+ % of the training\.", caplog.text)
+
+
+def test_the_package_imports_neither_torch_nor_transformers():
+    import subprocess
+    import sys
+
+    code = "import sys, ed_core.training; print({'torch', 'transformers'} & set(sys.modules))"
+    root = Path(__file__).parent.parent
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root).stdout == "set()\n"
