@@ -47,9 +47,14 @@ def begin_study(text: str) -> str:
     is no study."""
     if len(text) > LONGEST:
         raise StudyError(f"The study has {len(text)} characters; expected {LONGEST} at most.")
-    name = re.sub(r"[^\w.+-]", "-", study.parse(text).name)
+    name = study_name(study.parse(text))
     begin(StudyRun(file=str(home() / name / STUDY)), home() / name, {STUDY: text.encode()})
     return name
+
+
+def study_name(written: study.Study) -> str:
+    """The folder of a study, by its name."""
+    return re.sub(r"[^\w.+-]", "-", written.name)
 
 
 def resume_study(out: Path) -> None:

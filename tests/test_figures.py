@@ -439,17 +439,30 @@ def test_depth_lines_lie_at_one_height_in_all_panels():
     assert [line[:3] for line in places.pop()[0]] == [("cosine", 1.5, 1.5), ("kl", 2.5, 2.5), ("overlap", 2.5, 2.5)]
 
 
-def test_skip_map_marks_what_is_beyond_one_and_what_is_zero_by_construction():
+def test_skip_map_marks_what_is_beyond_its_colours_and_what_is_zero_by_construction():
     result = fake("layer_skip")
+    result["noise_floor"][:] = 0.0
     result["effect"][:] = np.triu(np.full((4, 4), 0.5))
-    result["effect"][0, 3] = 7.0
+    result["effect"][0, 3], result["effect"][1, 2] = 70.0, 0.004
+    part = figures.skip_map(replace(result, complete=False), View())
+    assert next(t for t in part.data if t.name == "scale").marker.colorbar.ticktext == (
+        "0.001",
+        "0.01",
+        "0.1",
+        "1",
+        "10",
+        "100",
+    )
     fig = figures.skip_map(result, View())
     traces, text = {t.name: t for t in fig.data}, told(fig)
-    assert (traces["z"].zmin, traces["z"].zmax) == (0.0, 1.0)
-    assert (list(traces["above 1"].x), list(traces["above 1"].y)) == ([3], [0])
-    assert traces["z"].colorbar.ticktext[-1] == "≥ 1"
-    assert "≥ 1: beyond the colours" in text[0, 3] and "beyond" not in text[0, 2]
-    assert "7 relative change" in text[0, 3] and "0 by construction" in text[3, 0] and "noise floor" in text[0, 3]
+    np.testing.assert_array_equal(traces["z"].z, result["effect"])
+    low, high = (10.0**end for end in (traces["scale"].marker.cmin, traces["scale"].marker.cmax))
+    held = result["effect"][np.triu_indices(4, 1)]
+    assert high == pytest.approx(100) and low == pytest.approx(1), "the 95 % quantile, and two decades at most"
+    assert traces["z"].zmin == 0 and traces["z"].zmax == pytest.approx(high) and held.max() < high
+    assert traces["scale"].marker.colorbar.ticktext[0] == "≤ 1", "zeros by construction are not below the colours"
+    assert "≤ 1: beyond the colours" in text[1, 2] and "beyond" not in text[0, 3]
+    assert "70 relative change" in text[0, 3] and "0 by construction" in text[3, 0] and "noise floor" in text[0, 3]
     future = told(figures.skip_map(fake("layer_skip", mode="future"), View()))
     assert "by construction" not in text[1, 1] and "by construction" in future[1, 1]
 
@@ -465,6 +478,21 @@ def test_skip_map_leaves_empty_what_is_not_above_the_noise_floor():
     assert np.argwhere(np.isnan(drawn())).tolist() == [[0, 2], [1, 2], [2, 2]]
     text = told(figures.skip_map(result, View()))
     assert "noise floor 0.5, so left empty" in text[0, 2] and "left empty" not in text[0, 3] + text[3, 2]
+
+
+def test_early_skips_stay_below_saturation():
+    """Where layer 0 changes all others many times over, its row is still told from the next, and so are weak ones."""
+    n = 30
+    result = fake("layer_skip", n_layers=n)
+    result["effect"][:] = np.triu(np.outer(np.geomspace(4.0, 0.2, n), np.ones(n)))
+    result["effect"][0, n - 1] = 130.0
+    fig = figures.skip_map(result, View())
+    traces = {t.name: t for t in fig.data}
+    assert (list(traces["beyond the colours"].x), list(traces["beyond the colours"].y)) == ([n - 1], [0])
+    places, scale = zip(*traces["z"].colorscale)
+    assert all(np.diff(places) >= 0) and places[-1] == 1.0
+    shown = [int(np.searchsorted(places, result["effect"][row, row + 1] / traces["z"].zmax)) for row in range(0, 25, 4)]
+    assert len({scale[at] for at in shown}) == len(shown), "every fourth row has a colour of its own"
 
 
 def test_the_ruler_leads_with_what_has_no_threshold_and_shows_the_papers_rules_lighter():

@@ -21,9 +21,13 @@ from ed_core.figures import study_curves, study_depths, study_levels
 from ed_core.runs import launch
 from ed_core.runs.launch import Run
 from ed_core.runs.status import RUNNING, WAITING, Status
+from ed_core.service.estimate import duration
+from ed_core.sources import tokens
 from ed_core.sources.published import CAVEATS, CITATION, published, published_marks
-from ed_core.studies import bundle, items
+from ed_core.studies import bundle, items, study
+from ed_core.studies import plan as planning
 from ed_core.studies.folder import open_folder
+from ed_core.studies.form import levels_of
 from ed_ui import run_panel, runs, studies
 
 pytestmark = pytest.mark.usefixtures("forks")
@@ -112,10 +116,90 @@ def test_published_depths_stand_beside_with_what_they_are_worth(opened):
     assert [caption.value for caption in opened.caption].count(worth) == 2, "at these marks, and at the table"
 
 
+def form(test: AppTest) -> dict[str, object]:
+    """What the boxes of the form for a new study hold."""
+    found = {box.key: box.value for kind in ("multiselect", "number_input", "text_input") for box in test.get(kind)}
+    return {name: found[f"study.{name}"] for name in ("name", "models", "twins", "sets", "prompts", "probes")}
+
+
+def toml(test: AppTest) -> study.Study:
+    return study.parse(test.text_area(key="studies.text").value)
+
+
+def test_a_form_writes_the_study_that_runs_and_says_what_it_costs(opened, monkeypatch):
+    model = opened.multiselect(key="study.models").value[0]
+    assert toml(opened).models[0].source == model and not opened.error
+    opened.multiselect(key="study.models").set_value(["ed-demo-8", "ed-demo-16"]).run()
+    opened.multiselect(key="study.sets").set_value(["sum_mod10", "copy"]).run()
+    opened.number_input(key="study.prompts").set_value(7).run()
+    opened.number_input(key="study.twins").set_value(2).run()
+    opened.text_input(key="study.name").set_value("by hand").run()
+    opened.multiselect(key="study.probes").set_value(["layer_skip"]).run()
+    written = toml(opened)
+    assert written.name == "by hand" and [p.name for p in written.probes] == ["layer_skip"]
+    assert [(m.source, m.seed, m.control) for m in written.models if m.source == "ed-demo-16"] == [
+        ("ed-demo-16", 0, ""),
+        ("ed-demo-16", 0, "untrained"),
+        ("ed-demo-16", 1, "untrained"),
+    ]
+    assert [(s.bundled, s.per_level) for s in written.sets] == [("sum_mod10", 2), ("copy", 2)]
+    words = " ".join(m.value for m in opened.markdown).replace("\\", "")
+    plan = planning.make(written, Path())
+    prompts = 2 * (5 + levels_of("copy"))
+    assert plan.n_prompts == prompts and f"6 models · {prompts} prompts · {plan.n_items} parts · about" in words
+    assert duration(planning.seconds_of(plan)[0]) in words
+    assert f"{planning.bytes_of(plan) / 1e6:.1f} MB on the disk" in words
+    lengths = [len(tokens.preview(plan.usable[0].known, e.prompt)) for e in plan.sets[0].examples]
+    assert f"10 prompts of 5 levels of {min(lengths)} to {max(lengths)} tokens" in words
+    shown = [code.value for code in opened.code]
+    assert f"{plan.sets[1].examples[0].prompt.text}▸{plan.sets[1].examples[0].prompt.answer}" in shown
+    begun = []
+    monkeypatch.setattr(launch, "begin", lambda spec, folder, who, files: begun.append((folder.name, files)))
+    opened.button(key="studies.start").click().run()
+    assert begun[0][0] == "by-hand" and study.parse(begun[0][1]["asked.toml"].decode()) == written
+
+
+def test_a_file_fills_the_form_and_says_what_the_form_does_not_show(opened):
+    opened.text_area(key="studies.text").set_value(TOML.replace("[2, 3]", "[2, 3, 4]")).run()
+    assert form(opened) == {
+        "name": "small",
+        "models": ["ed-demo-8"],
+        "twins": 1,
+        "sets": ["sum_mod10"],
+        "prompts": 12,
+        "probes": ["contributions", "logit_lens"],
+    }
+    told = [c.value.replace("\\", "") for c in opened.caption]
+    assert "The form does not show, and keeps: levels of the set sums." in told
+    assert any("A study small is here already" in one for one in told)
+    opened.number_input(key="study.prompts").set_value(30).run()
+    assert toml(opened).sets[0].levels == ("2", "3", "4") and toml(opened).sets[0].per_level == 10
+
+
+def test_a_form_without_a_choice_leaves_the_file_and_does_not_run(opened):
+    before = toml(opened)
+    opened.multiselect(key="study.sets").set_value([]).run()
+    assert toml(opened) == before and opened.button(key="studies.start").disabled
+    assert any("Choose at least one prompt set" in one.value for one in opened.info)
+    opened.multiselect(key="study.sets").set_value(["copy"]).run()
+    assert toml(opened).sets[0].bundled == "copy" and not opened.button(key="studies.start").disabled
+    assert not opened.info
+
+
+def test_sets_of_the_hub_are_not_asked_for_before_the_study_runs(opened, monkeypatch):
+    monkeypatch.setattr(planning, "make", lambda *_: pytest.fail("a set of the hub was looked for"))
+    opened.multiselect(key="study.sets").set_value(["gsm8k"]).run()
+    words = " ".join(m.value for m in opened.markdown).replace("\\", "")
+    assert toml(opened).sets[0].hub == "gsm8k" and "gsm8k: read from the hub when it runs, not counted here" in words
+    assert not opened.exception and not opened.error
+
+
 def test_a_text_that_is_no_study_is_refused_on_the_page(opened):
-    opened.text_area(key="studies.text").set_value('name = "x"\nmodle = 3\n')
-    opened.button(key="studies.check").click().run()
+    opened.text_area(key="studies.text").set_value('name = "x"\nmodle = 3\n').run()
     assert "has no key 'modle'" in opened.error[0].value.replace("\\", "")
+    assert opened.button(key="studies.start").disabled and opened.multiselect(key="study.sets").disabled
+    opened.text_area(key="studies.text").set_value(TOML.replace("sum_mod10", "sum_mod11")).run()
+    assert "did you mean 'sum_mod10'?" in opened.error[0].value.replace("\\", "")
 
 
 def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(cache, monkeypatch):

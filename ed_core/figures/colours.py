@@ -80,19 +80,21 @@ def signed(bound: float = 1.0) -> Shade:
     return Shade(-bound, bound, [[float(p), c] for p, c in zip(at, sample_colorscale(DIVERGING, (u + 1) / 2))])
 
 
-def logarithmic(low: float | int, high: float | int, reverse: bool = False) -> Shade:
+def logarithmic(low: float | int, high: float | int, reverse: bool = False, scale: list[str] = SEQUENTIAL) -> Shade:
     """From `10**low` to `10**high`: the stops are spaced by logarithm, so the values themselves stay as they are."""
     u = np.linspace(0, 1, 41)
     bottom, top = 10.0**low, 10.0**high
     at = np.clip((10 ** (low + u * (high - low)) - bottom) / (top - bottom), 0, 1)
     at[0], at[-1] = 0, 1  # which rounding may miss
-    return Shade(bottom, top, _stops(u, reverse, at=at), log=True)
+    return Shade(bottom, top, _stops(u, reverse, at=at, scale=scale), log=True)
 
 
-def without_zero(shade: Shade) -> Shade:
-    """The same with an exact 0 left clear: for arrays where 0 stands by construction and something else marks it."""
+def without_zero(shade: Shade) -> list[list[Any]]:
+    """The shade's colour scale from 0 on, an exact 0 left clear: for arrays where 0 stands by construction and
+    something else marks it."""
     (_, first), *rest = shade.colours
-    return Shade(shade.low, shade.high, [[0.0, CLEAR], [1e-9, first], *rest], shade.log)
+    places = [((shade.low + at * (shade.high - shade.low)) / shade.high, colour) for at, colour in rest]
+    return [[0.0, CLEAR], [1e-9, first], [shade.low / shade.high, first], *map(list, places)]
 
 
 def decades(values: np.ndarray, at_least: tuple[int, int], at_most: tuple[int, int]) -> tuple[int, int]:
@@ -105,14 +107,16 @@ def decades(values: np.ndarray, at_least: tuple[int, int], at_most: tuple[int, i
     return int(low), int(high)
 
 
-def spread(values: np.ndarray, otherwise: tuple[int, int]) -> tuple[float, float]:
+def spread(
+    values: np.ndarray, otherwise: tuple[int, int], quantiles: tuple[float, float] = (0.05, 0.9)
+) -> tuple[float, float]:
     """Powers of ten around `values` from their 5 % to their 90 % quantile, at steps of 1, 2 and 5, at least a factor of
     four apart: what a few cells hold must not take the colours from all others. `otherwise`: where no value is above
     0."""
     held = values[np.isfinite(values) & (values > 0)]
     if not held.size:
         return float(otherwise[0]), float(otherwise[1])
-    low, high = np.log10(np.quantile(held, (0.05, 0.9)))
+    low, high = np.log10(np.quantile(held, quantiles))
     middle, apart = (low + high) / 2, np.log10(4) / 2
     low, high = min(low, middle - apart) + 1e-9, max(high, middle + apart) - 1e-9
     steps = np.log10([1, 2, 5, 10])

@@ -15,6 +15,7 @@ from .colours import Shade
 from .curves import layer_curves
 from .maps import BOUNDS, L2, missing, unit_of, values_of
 from .panel import (
+    CLIPPED,
     HEATMAP,
     LEFT,
     RIGHT,
@@ -30,28 +31,36 @@ from .panel import (
 )
 from .text import number
 
-SHADE = colours.without_zero(colours.linear(0.0, 1.0, scale=colours.DAMAGE))
+DECADES = ((-1, 0), (-3, 3))  # of effects while they fill: at least, at most
+QUANTILES, REACH = (0.05, 0.95), 2.0  # of the effects that colours hold, in at most so many decades
 
 
 def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary: int | None = None) -> go.Figure:
-    """Skipped block (upwards) × affected block (to the right): how much each update changes, colour always from 0 to 1.
+    """Skipped block (upwards) × affected block (to the right): how much each update changes, colour by logarithm.
 
-    Cells above 1 carry a ring and tell their value on hover. Hatched is what is zero by construction, empty what is not
-    computed yet or not above the noise floor of its column, which hover tells. The strip shows the change of the
-    output. The map is kept about square at `width_px`; its rows are those of every other panel. `boundary`: the effect
-    seen behind one boundary (by its place among the result's) instead of their maximum."""
+    The colours reach from the 5 % to the 95 % quantile of the effects on other blocks (whole decades while they fill),
+    over two decades at most: what early blocks do is many times what late ones do. Cells beyond carry a ring and
+    tell their value on hover. Hatched is what is zero by construction, empty what is not computed yet or not above
+    the noise floor of its column, which hover tells. The strip shows the change of the output. The map is kept about
+    square at `width_px`; its rows are those of every other panel. `boundary`: the effect seen behind one boundary (by
+    its place among the result's) instead of their maximum."""
     n_layers, row_px = result.n_layers, view.plot_height / (result.n_layers + 1)
     if boundary is None:
-        z, output = values_of(result, measure, (n_layers, n_layers)), values_of(result, "output", (n_layers,))
+        z, output = _effects(result, measure), values_of(result, "output", (n_layers,))
     else:
         z, output = result["effect_by_boundary"][boundary], result["output_by_boundary"][boundary]
     domain = (0.0, min(HEATMAP[1], max(0.4, row_px * n_layers / view.plot_width)))
     canvas = frame(view, n_layers, "skipped layer")
+    shade = _effect_shade(
+        z[np.triu_indices(n_layers, 1)] if boundary is not None else view.together(result, lambda r: _off(r, measure)),
+        result,
+    )
     drawn = np.where(_within_noise(result, z), np.nan, z)
-    add_heatmap(canvas, drawn, SHADE, unit_of(result, measure), domain, gap=row_px >= 8)
+    add_heatmap(canvas, np.where(drawn == 0, np.nan, drawn), shade, unit_of(result, measure), domain, gap=row_px >= 8)
+    canvas.data[0] |= dict(z=drawn, zmin=0.0, colorscale=colours.without_zero(shade))
     hatch(canvas, n_layers, diagonal=_diagonal_is_zero(result, measure))
-    _ring(canvas, z)
-    _cells(canvas, result, measure, z)
+    _ring(canvas, z, shade)
+    _cells(canvas, result, measure, z, shade)
     behind = view.behind(lambda r: values_of(r, "output", (n_layers,))) if boundary is None else {}
     add_strip(canvas, Strip(output, 0.0, 2**0.5, f"output change,<br>{L2}", **behind), "skipped layer", domain)
     ticks = whole_ticks(n_layers)
@@ -61,6 +70,23 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
     mark_passes(canvas, result, upright=True)
     canvas.draw_depths(view.depth_lines, row_px)
     return canvas.figure()
+
+
+def _effects(result: ProbeResult, measure: str) -> np.ndarray:
+    return values_of(result, measure, (result.n_layers, result.n_layers))
+
+
+def _off(result: ProbeResult, measure: str) -> np.ndarray:
+    """The effects on other blocks: without the diagonal, which is 1 or 0 by construction."""
+    z = _effects(result, measure)
+    return z[np.triu_indices(len(z), 1)]
+
+
+def _effect_shade(effects: np.ndarray, result: ProbeResult) -> Shade:
+    if not result.complete:
+        return colours.logarithmic(*colours.decades(effects, *DECADES), scale=colours.DAMAGE)
+    low, high = colours.spread(effects, DECADES[0], QUANTILES)
+    return colours.logarithmic(max(low, high - REACH), high, scale=colours.DAMAGE)
 
 
 def boundary_map(result: ProbeResult, view: View, chosen: int | None = None) -> go.Figure:
@@ -134,14 +160,14 @@ def hatch(canvas: Canvas, n_layers: int, diagonal: bool) -> None:
     canvas.add("scatter", x=[*x, -0.5], y=[*y, -0.5], name="zero by construction", **look)
 
 
-def _ring(canvas: Canvas, z: np.ndarray) -> None:
+def _ring(canvas: Canvas, z: np.ndarray, shade: Shade) -> None:
     """A small ring on every cell that is beyond the colour range."""
-    y, x = np.nonzero(np.nan_to_num(z) > 1.0 + 1e-6)
+    y, x = np.nonzero(np.nan_to_num(z) > shade.high * (1 + CLIPPED))
     ring = dict(symbol="circle-open", size=5, color=colours.DARK_EDGE, line=dict(width=1.2))
-    canvas.add("scatter", x=x, y=y, mode="markers", name="above 1", hoverinfo="skip", marker=ring, **STEADY)
+    canvas.add("scatter", x=x, y=y, mode="markers", name="beyond the colours", hoverinfo="skip", marker=ring, **STEADY)
 
 
-def _cells(canvas: Canvas, result: ProbeResult, measure: str, z: np.ndarray) -> None:
+def _cells(canvas: Canvas, result: ProbeResult, measure: str, z: np.ndarray, shade: Shade) -> None:
     """What a cell tells."""
     n, unit, absent, zero = len(z), unit_of(result, measure), missing(result), _diagonal_is_zero(result, measure)
     floor, within = values_of(result, "noise_floor", (n,)), _within_noise(result, z)
@@ -152,7 +178,7 @@ def _cells(canvas: Canvas, result: ProbeResult, measure: str, z: np.ndarray) -> 
         value = f"{number(z[s, layer])} {unit}" if np.isfinite(z[s, layer]) else absent
         return (
             value
-            + beyond(SHADE, z[s, layer])
+            + beyond(shade, z[s, layer])
             + (f"<br>noise floor {number(floor[layer])}" if np.isfinite(floor[layer]) else "")
             + ", so left empty" * bool(within[s, layer])
         )

@@ -90,11 +90,11 @@ class LayerSkip(Probe):
             "Layer skip",
             ("effect",),
             "row left out, column affected",
-            "Bright columns right of a row: those layers build on the skipped one. The triangle below the diagonal is "
+            "Bright columns right of a row: those layers build on the skipped one. The triangle above the diagonal is "
             "zero by construction.\nIn the papers, layers of the second half hardly influence each other: they refine "
-            "independently. Ringed cells are above 1, where\nthe colours end: hover tells their value. The output's "
-            "change is the L2 distance of two probability vectors: √2 = 1.41 at most,\nwhere each is sure of another "
-            "token.",
+            "independently. Colours are logarithmic;\nringed cells lie beyond them: hover tells their value. The "
+            "output's change is the L2 distance of two probability vectors: √2 = 1.41 at most,\nwhere each is sure "
+            "of another token.",
             "How much each later layer changes when one is left out.",
         ),
         SkipMap(

@@ -180,7 +180,7 @@ def parse(text: str, name: str = "the study") -> Study:
     try:
         study = Study.model_validate(data, strict=True)
     except ValidationError as error:
-        raise StudyError(_wrong(error, name)) from None
+        raise StudyError(wrong(error, name)) from None
     for i, entry in enumerate(study.probes):
         try:
             entry.make()
@@ -214,7 +214,7 @@ def _nearest_probe(name: str) -> str:
     return "" if name in known else f"there is no probe {name!r}; {nearest(name, known)}"
 
 
-def _wrong(error: ValidationError, name: str) -> str:
+def wrong(error: ValidationError, name: str) -> str:
     """The first thing that is wrong: where, found, expected."""
     found = error.errors(include_url=False)  # a misspelt key is missing under its right name as well
     first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])

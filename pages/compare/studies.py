@@ -11,10 +11,10 @@ from ed_core.runs.launch import Run
 from ed_core.sources.published import CAVEATS, CITATION, published, published_marks
 from ed_core.statistics import FEWEST, FEWEST_FORMS
 from ed_core.studies import agreement as estimators
-from ed_core.studies import bundle, export, items, report, running, study, tables
+from ed_core.studies import bundle, export, items, report, running, tables
 from ed_core.studies.folder import Folder, home
 from ed_core.studies.plan import PLAN
-from ed_ui import chart, common_link, guard, link, literature, remembered, run_panel, runs, show, studies
+from ed_ui import chart, common_link, guard, link, literature, remembered, run_panel, runs, show, studies, study_form
 from ed_ui.inputs import text
 
 
@@ -25,7 +25,7 @@ def page() -> None:
     known = studies.known()
     new(bool(known))
     if not known:
-        st.info("There is no study yet. Write one above, and start it.", icon=":material/science:")
+        st.info("There is no study yet: choose models and prompts above, then **Run**.", icon=":material/science:")
         return
     row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row")
     name = remembered.one_of(row.selectbox, "Study", "studies.study", list(known))
@@ -36,22 +36,9 @@ def page() -> None:
 
 
 def new(folded: bool) -> None:
-    """Write a study, check it, start it."""
-    with st.expander("Write a study", expanded=not folded, icon=":material/edit:"):
-        words = remembered.widget(
-            st.text_area, "The study's file (TOML)", "studies.text", EXAMPLE, words=True, height=300, help=HELP
-        )
-        row = st.container(horizontal=True)
-        try:
-            if row.button("Check", icon=":material/rule:", key="studies.check"):
-                found = study.parse(words)
-                told = f"{len(found.models)} models, {len(found.sets)} prompt sets, {len(found.probes)} probes"
-                st.success(f"**{show.plain(found.name)}** can be read: {told}.", icon=":material/check:")
-            if row.button("Start", icon=":material/play_arrow:", type="primary", key="studies.start"):
-                remembered.put({"studies.study": runs.begin_study(words)})
-                st.rerun()
-        except EffectiveDepthError as error:
-            show.error(error)
+    """A study to begin, or somebody else's to open."""
+    with st.expander("New study", expanded=not folded, icon=":material/add:"):
+        study_form.draw()
         st.file_uploader(
             "Or open one of somebody else's, .edstudy", type="edstudy", key="studies.bundle", on_change=taken
         )
@@ -225,19 +212,6 @@ def exports(folder: Folder) -> None:
         st.code("python -m ed_core study FILE.toml --out DIR", language="bash")
 
 
-EXAMPLE = """name = "sums"
-models = ["ed-demo-8", "ed-demo-16", {source = "ed-demo-8", control = "untrained"}]
-probes = ["contributions", "logit_lens"]
-
-[[sets]]
-name = "sums"
-bundled = "sum_mod10"
-per_level = 5
-"""
-HELP = (
-    "Models × prompt sets × probes. A model is a name, a folder or a hub id; a set is bundled, a file of this machine, "
-    "or a published set of the hub; docs/studies.md has every key."
-)
 RULE = "{}, {}"
 DEPTHS = "**Depth by model** · circles: mean depth; diamonds: the papers' three rules; bars: 5 to 95 %"
 AGREEMENT = (

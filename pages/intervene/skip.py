@@ -70,8 +70,9 @@ TEXTS = {
     "later tokens they hardly matter at all. Without one layer 72–95 % of the best guesses stay (Lad et al. 2024).",
     "Look for": "how far to the right a row stays bright, and for rows that are dark while their bar in “change of the "
     "prediction” is high: leaving it out changes the prediction much and later layers little.",
-    "By construction": "The hatched triangle is 0: nothing before the skipped layer can change. The diagonal is 1 for "
-    "a whole layer, and 0 in the effect on later tokens and in direct effects. The first token is never touched.",
+    "By construction": "The hatched triangle above the diagonal is 0: a layer before the skipped one cannot change. "
+    "The diagonal is 1 for a whole layer, and 0 in the effect on later tokens and in direct effects. "
+    "The first token is never touched.",
     "Beware": "A dark row is not a useless layer: weak proxies of importance mislead (Hinostroza et al. 2026, arXiv "
     "2605.14075). One prompt is one prompt; some models adapt their depth a little (Curth et al. 2026, arXiv "
     "2604.12426). Effects that are not above the noise floor are left empty.",
