@@ -273,7 +273,7 @@ ABOUT_NUMBER = (
     "through all its passes."
 )
 DRAWN = "Drawn once both sides are there: cell by cell, on relative depth where the models are not equally deep."
-TOKENS = "the two sides have different tokens, so no column of one is a column of the other."
+TOKENS = "the two sides have different tokens, so columns do not correspond."
 RELATIVE = """The models have different numbers of layers, so both stand on **relative depth**: layer l of L at (l + 1)
 / L, as the effective depth's ratio counts, a point of the stream with l layers behind it at l / L. Differences in the
 text are read at the shallower model's layers, where the deeper one's value is taken from the straight line between its

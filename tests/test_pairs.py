@@ -273,7 +273,7 @@ def test_no_difference_where_a_cell_would_not_mean_the_same():
     shorter = fake("contributions", tokens=("a", " b", "a"))
     for b, words in ((other_tokens, "token 2"), (shorter, "4 and 3")):
         assert words in side_by_side.no_difference(a, b, ("layer", "pos"))
-        with pytest.raises(ValueError, match="columns do not correspond|no column of one"):
+        with pytest.raises(ValueError, match="no column of one|columns do not correspond"):
             figures.difference_map(a, b, "layer_ratio", VIEW)
     cut = replace(other_tokens, request=a.request)
     assert "tokenizers cut this prompt differently" in side_by_side.no_difference(a, cut, ("layer", "pos"))

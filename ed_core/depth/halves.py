@@ -62,9 +62,10 @@ class Brought:
 
     @property
     def share(self) -> float | None:
-        """Attention's share of all that is taken off; None where nothing is."""
-        whole = float(self.attention.sum() + self.mlp.sum())
-        return float(self.attention.sum()) / whole if whole > 0 else None
+        """Attention's share of all that is taken off from depth 1 on, where no token just read is predicted back; None
+        where nothing is."""
+        whole = float(self.attention[1:].sum() + self.mlp[1:].sum())
+        return float(self.attention[1:].sum()) / whole if whole > 0 else None
 
 
 def brought(result: ProbeResult, left_out: Collection[int] = ()) -> Brought:
@@ -91,7 +92,7 @@ def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
         + (f", {n[EMBEDDING]} have it from the embedding." if n[EMBEDDING] else "."),
     ]
     if (share := found.share) is not None:
-        said.append(f"Of the divergence attention takes off {share:.0%}, the MLPs {1 - share:.0%}.")
+        said.append(f"From depth 1 on attention takes off {share:.0%} of the divergence, the MLPs {1 - share:.0%}.")
     means = {name: _of(result, name) for name in ("kl", "overlap")}
     told = [
         f"{here:.2f} ({label})" for (name, label) in (("kl", "KL"), ("overlap", "overlap")) if (here := means[name])

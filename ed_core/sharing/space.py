@@ -60,7 +60,7 @@ colorTo: yellow
 sdk: docker
 app_port: {port}
 license: apache-2.0
-short_description: How much of a model's depth does compositional work?
+short_description: How much of its depth does a language model use?
 ---
 
 The effective-depth laboratory: what each layer of a language model adds, and from which layer on it only refines.
