@@ -160,12 +160,14 @@ def test_back_and_forward_take_one_step_to_a_page_as_it_was_left(server, page):
         wait(
             page,
             lambda: (
-                path(page) == where and options(page) and shows(page, "radio", control) and computed_in(page, "fp32")
+                path(page) == where
+                and options(page)
+                and shows(page, "radio", control)
+                and computed_in(page, "fp32")
+                and prompt(page).startswith("Copy")
             ),
         )
-        assert (
-            prompt(page).startswith("Copy") and query(page)["example"] == "copy-3-a" and "precision" not in query(page)
-        )
+        assert query(page)["example"] == "copy-3-a" and "precision" not in query(page)
     page.go_forward()
     wait(
         page,
