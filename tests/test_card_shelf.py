@@ -205,3 +205,9 @@ def test_the_page_of_cards_shows_pulled_ones_after_ones_own_and_says_whose_they_
     assert not runs.pulled_from(SHIPPED[0])
     of = runs.card_of(resolve("ed-demo-8", "fp32"))
     assert of is not None and of.model.name == "ed-demo-8"
+
+
+def test_a_shelfs_name_on_a_page_holds_no_path(tmp_path):
+    assert card_shelf.name_of(str(tmp_path / "shelf")).startswith("shelf-")
+    assert card_shelf.name_of("ORG/my.cards").startswith("ORG-my-cards-")
+    assert card_shelf.name_of("https://example.org/a/shelf").startswith("example-org-a-shelf-")

@@ -74,8 +74,9 @@ def here() -> list[tuple[str, Path]]:
 
 
 def name_of(shelf: str) -> str:
-    """A shelf's name as its folder here has it."""
-    plain = re.sub(r"[^A-Za-z0-9]+", "-", shelf.partition("://")[2] or shelf).strip("-")
+    """A shelf's name as its folder here has it: of a folder its last part, as pages show no path of the server."""
+    shown = shelf.partition("://")[2] or (shelf if is_hub(shelf) else Path(shelf).name)
+    plain = re.sub(r"[^A-Za-z0-9]+", "-", shown).strip("-")
     return f"{plain[-60:] or 'shelf'}-{sha256(shelf.encode()).hexdigest()[:8]}"
 
 

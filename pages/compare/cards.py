@@ -99,7 +99,9 @@ def titled(file: Path, told: card.Card) -> str:
 
 def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
     """What the cards say, a line each; the rules' depths; one of the curves over relative depth."""
-    cards = {titled(file, told): told for file, told in reversed(found.values())}
+    listed = [*reversed(found.values())]  # of two alike the one made here is shown
+    listed.sort(key=lambda one: bool(pulled_from(one[0])))
+    cards = {titled(file, told): told for file, told in listed}
     means, rules = (
         [f"mean depth, {rule.label}" for rule in OF_LENS.values()],
         [f"{rule.heading} rule" for rule in RULES.values()],
