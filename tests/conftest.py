@@ -146,6 +146,17 @@ def stored(small_folder, tmp_path_factory):
         known()
 
 
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """A cache of the test's own."""
+    from ed_core.results import lookup
+
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+    lookup.store.cache_clear()
+    yield
+    lookup.store.cache_clear()
+
+
 @pytest.fixture(scope="session")
 def hub_model(tmp_path_factory):
     """A folder for `fake_hub`: about 1 MB, so that a download takes several chunks."""

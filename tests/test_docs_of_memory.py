@@ -11,17 +11,11 @@ from small_models import byte_tokenizer, random_hf
 from transformers import Trainer, TrainingArguments, default_data_collator
 
 import ed_core
-from ed_core.results import lookup
 
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
-    lookup.store.cache_clear()
-    yield
-    lookup.store.cache_clear()
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.mark.parametrize("page", ["memory", "training"])

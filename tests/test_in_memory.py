@@ -38,12 +38,7 @@ PROBES = (
 )
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
-    lookup.store.cache_clear()
-    yield
-    lookup.store.cache_clear()
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def all_state(model: nn.Module) -> dict[str, object]:

@@ -33,12 +33,7 @@ ROOT = Path(__file__).parent.parent
 SUM = Prompt("Sums mod 10:\n5 + 7 = ", "2")
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
-    lookup.store.cache_clear()
-    yield
-    lookup.store.cache_clear()
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from .. import disk, outside, settings
 from ..cards import card, words
 from ..errors import CardError, EffectiveDepthError, PublishError
 from ..files import parse
+from .space import NO_TOKEN
 
 INDEX, README = "index.json", "README.md"
 INDEX_BYTES, CARDS = 4 << 20, 2000  # of a shelf
@@ -161,10 +162,7 @@ def _onto_hub(shelf: str, made: Sequence[tuple[card.Card, bytes]], api: Any) -> 
 
     if api is None:
         if not (token := get_token()):
-            raise PublishError(
-                "The hub needs to know who pushes, and there is no token here; log in with `hf auth login`, or set "
-                "HF_TOKEN to a token that may write."
-            )
+            raise PublishError(NO_TOKEN)
         api = HfApi(token=token)
     work = Path(tempfile.mkdtemp(prefix="shelf-"))
     try:

@@ -204,7 +204,7 @@ def deploy(space: Space, folder: Path, api: Any = None) -> str:
 
 
 NO_TOKEN = (
-    "The hub needs to know who deploys, and there is no token here; log in with `hf auth login`, or set HF_TOKEN to a "
+    "The hub needs to know who writes, and there is no token here; log in with `hf auth login`, or set HF_TOKEN to a "
     "token that may write."
 )
 
