@@ -39,6 +39,7 @@ def draw(
         label = label if i or not run.unfinished else "Resume"
         if row.button(label, key=f"run.{name}", disabled=running or complete, **look):
             start()
+            remembered.put({f"{page}.watched": str(run.folder)})  # it may end before the page is drawn again
             st.rerun()
     if row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not running):
         run.stop()

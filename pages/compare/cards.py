@@ -35,7 +35,7 @@ def main() -> None:
         if wanted:
             guard.fragment(lambda: run(wanted), run_panel.pause(wanted.run))()
     common_link.write()
-    guard.fragment(lambda: body(model, wanted), run_panel.pause(wanted.run) if wanted else None)()
+    guard.fragment(lambda: body(model, wanted), None)()
     probe_page.texts(TEXTS)
 
 
@@ -60,8 +60,7 @@ def form(model: ModelSpec) -> Card | None:
 
 
 def body(model: ModelSpec, wanted: Card | None) -> None:
-    """What the model's card says, all cards side by side, and one of them whole; drawn again every second while one is
-    made."""
+    """What the model's card says, all cards side by side, and one of them whole."""
     found, damaged = cards()
     for trouble in damaged:
         show.error(trouble)
@@ -81,7 +80,7 @@ def run(wanted: Card) -> None:
 
     def ended() -> None:
         if wanted.found():
-            remembered.put({"cards.card": card_name(wanted.out / card.FILE)})
+            remembered.replace({"cards.card": card_name(wanted.out / card.FILE)})
 
     label = f"Make the card of {show.plain(wanted.model.name)}{' again' if wanted.found() else ''}"
     run_panel.draw(wanted.run, "cards", {"cards": (label, wanted.begin)}, ended=ended)
