@@ -1,16 +1,17 @@
 """The engine of the effective-depth laboratory. A notebook, the shell and the pages use it alike; it never imports
 streamlit. `ed_core.open`, `Prompt`, `read_jsonl` and the probes are what a notebook needs (`ed_core.notebook`).
 
-Importing this package imports neither torch nor transformers. It does set OpenMP's waiting policy: spinning threads
-beside another busy process cost a factor of 20, and the variable must stand before torch is imported."""
+Importing this package imports neither torch nor transformers. It does set what their threads read when they are
+imported (`machine.prepare`)."""
 
 import os
 
+from . import machine
 from .notebook import __getattr__ as __getattr__
 from .notebook import offered as _offered
 from .notebook import open as open
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+machine.prepare()
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 __version__ = "0.2.0"

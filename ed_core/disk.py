@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .errors import ParameterError, TooLarge
-from .memory import gigabytes
+from .machine import gigabytes
 from .outside import kind_of
 
 LOG_BYTES = 1 << 20  # after which a log is begun anew

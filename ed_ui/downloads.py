@@ -10,7 +10,7 @@ import streamlit as st
 
 from ed_core import disk
 from ed_core.errors import Cancelled, EffectiveDepthError
-from ed_core.memory import gigabytes
+from ed_core.machine import gigabytes
 from ed_core.sources import catalogue, hub, permits, specs, wheels
 from ed_core.sources.bundled import EXAMPLE, MODELS, load_prompts
 from ed_core.types import ModelSpec

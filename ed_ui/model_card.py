@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from ed_core.errors import EffectiveDepthError
-from ed_core.memory import gigabytes
+from ed_core.machine import gigabytes
 from ed_core.results import lookup
 from ed_core.service import estimate
 from ed_core.sources import hub, precision, sizes, specs, tokens

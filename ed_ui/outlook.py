@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ed_core.errors import EffectiveDepthError, ParameterError
-from ed_core.memory import ROOM, gigabytes
+from ed_core.machine import ROOM, gigabytes
 from ed_core.probes import Probe, find
 from ed_core.service import admission, estimate
 from ed_core.sources import hub, permits, precision, sizes

@@ -13,7 +13,7 @@ import streamlit as st
 from ed_core import settings
 from ed_core.architectures.refused import REFUSED
 from ed_core.errors import EffectiveDepthError
-from ed_core.memory import gigabytes
+from ed_core.machine import gigabytes
 from ed_core.results import lookup
 from ed_core.service import estimate
 from ed_core.service.resolve import resolve

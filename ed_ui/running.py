@@ -13,7 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from ed_core import settings
 from ed_core.errors import Cancelled, EffectiveDepthError, QueueFull
-from ed_core.memory import free_memory
+from ed_core.machine import free_memory
 from ed_core.results import lookup
 from ed_core.service.estimate import Pace, duration
 from ed_core.service.job import Job

@@ -12,6 +12,7 @@ import pytest
 import torch
 from test_budget import ERRORS, raise_
 
+from ed_core import machine
 from ed_core.errors import (
     DeviceFailed,
     FitRefused,
@@ -23,13 +24,13 @@ from ed_core.errors import (
     ran_out,
 )
 from ed_core.fits import jacobian, shards, streams
-from ed_core.memory import probe_bytes
+from ed_core.machine import probe_bytes
 from ed_core.models import arithmetic, identities, loading, opening, placement, verify
 from ed_core.models.identities import wide
 from ed_core.models.language_model import LanguageModel
 from ed_core.probes import IntegratedGradients, LogitLens, Numerics, ResidualErasure, Surgery
 from ed_core.runs import execute, on_ray, processes
-from ed_core.service import calibrate, compute, jobs, pool, worker
+from ed_core.service import calibrate, compute, jobs, worker
 from ed_core.service.job import Job
 from ed_core.service.resolve import resolve
 from ed_core.studies.plan import Plan
@@ -373,10 +374,10 @@ def test_a_gpu_is_calibrated_by_what_fills_it_and_waited_for_where_it_is(monkeyp
 
 def test_processes_have_a_gpu_each(monkeypatch):
     monkeypatch.setattr(execute, "device_of", lambda name: "cuda")
-    monkeypatch.setattr(pool, "gpus", lambda: ["0", "1"])
+    monkeypatch.setattr(machine, "gpus", lambda: ["0", "1"])
     monkeypatch.setattr(execute, "gpus", lambda: ["0", "1"])
     made = []
-    monkeypatch.setattr(processes, "Pool", lambda n, shares=(): made.append((n, shares)))
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", lambda n, context, begin, told: made.append((n, told[1])))
     execute.in_processes(2, "auto")
     assert [(n, [one["CUDA_VISIBLE_DEVICES"] for one in shares]) for n, shares in made] == [(2, ["0", "1"])]
     with pytest.raises(ParameterError, match="--processes is 3, and 2 GPUs are here"):
@@ -393,7 +394,7 @@ def test_a_process_takes_its_share_before_torch_is_there(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     seen = []
     for _ in range(3):
-        processes._begin(None, 1, 2, False, shares, begun)
+        processes._begin(None, shares, False, begun)
         seen.append(processes.os.environ["ED_TEST_SHARE"])
     assert seen == ["0", "1", "0"]
 
@@ -439,7 +440,7 @@ def test_auto_is_a_gpu_where_there_is_one_and_the_default_everywhere(gpus, monke
     assert {parser().parse_args([name, *given]).device for name, given in words.items()} == {"auto"}
     assert inspect.signature(ed_core.open).parameters["device"].default == "auto"
     assert {specs.StudyRun.model_fields["device"].default, specs.Opened.model_fields["device"].default} == {"auto"}
-    monkeypatch.setattr(notebook, "may_have_one", lambda: False)
+    monkeypatch.setattr(notebook, "may_have_gpu", lambda: False)
     monkeypatch.setattr(placement, "pick", lambda name: pytest.fail("torch is asked"))
     assert notebook.on("auto") == ("cpu", None)
     monkeypatch.undo()
@@ -449,7 +450,7 @@ def test_auto_takes_what_is_listed_first(gpus, monkeypatch):
     from ed_core.notebook import model as notebook
 
     gpus(10 * GIB, 80 * GIB)
-    monkeypatch.setattr(notebook, "may_have_one", lambda: True)
+    monkeypatch.setattr(notebook, "may_have_gpu", lambda: True)
     assert placement.devices() == ["cuda", "cuda:0", "cuda:1", "cpu"] and placement.pick("auto") == "cuda"
     assert notebook.on("auto") == ("cuda", 20 * GIB) and notebook.on("cpu") == ("cpu", None)
 

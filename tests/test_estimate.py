@@ -4,17 +4,14 @@ is asked."""
 import json
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from small_models import FAMILIES
 
-from ed_core import memory
 from ed_core.architectures.small import COMMON, VARIANTS, config_fields
 from ed_core.commands import main
 from ed_core.errors import ModelNotFound, ParameterError
-from ed_core.memory import free_memory
 from ed_core.probes import Continuation, Surgery
 from ed_core.probes.description import Shape
 from ed_core.probes.generation import TYPICAL_TOKENS
@@ -207,16 +204,6 @@ def test_a_calibration_is_kept_used_and_distrusted(tmp_path):
         assert estimate.load_rates("cpu") == (estimate.DEFAULT_RATES["cpu"], False)
         estimate.save_rates("cpu", rates)
         assert estimate.load_rates("cpu")[1]
-
-
-@pytest.mark.parametrize(
-    "limit, current, free", [("700", "300", 400), ("5000", "300", 1000), ("300", "700", 0), ("max", "300", 1000)]
-)
-def test_a_containers_limit_bounds_what_is_free(monkeypatch, limit, current, free):
-    told = {"memory.max": limit, "memory.current": current}
-    monkeypatch.setattr(memory.Path, "read_text", lambda file: told[file.name])
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
-    assert free_memory() == free
 
 
 def test_a_tenth_of_what_is_free_stays_free():

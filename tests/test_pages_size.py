@@ -83,7 +83,7 @@ def test_auto_says_what_it_came_to_and_what_is_needed_in_a_line_each(stored):
 
 
 def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started(stored):
-    from ed_core.memory import ROOM
+    from ed_core.machine import ROOM
     from ed_core.service import estimate
     from ed_core.sources import sizes, specs
 
@@ -319,7 +319,7 @@ def test_the_sentence_follows_the_findings(stored):
 
 
 def test_a_model_that_was_never_opened_takes_the_memory_of_its_precision():
-    from ed_core.memory import gigabytes
+    from ed_core.machine import gigabytes
     from ed_core.sources import specs
     from ed_ui import model_card
 

@@ -13,9 +13,8 @@ from small_models import computed
 
 from ed_core.errors import QueueFull, WorkerDied
 from ed_core.probes import Continuation, Contributions
-from ed_core.service import pool as pool_module
 from ed_core.service.estimate import Expected, Pace
-from ed_core.service.pool import Pool, share
+from ed_core.service.pool import Pool
 from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
 
@@ -100,34 +99,6 @@ def test_the_limits_count_all_queues(two, specs, monkeypatch):
     waits = two.submit(asked(specs[0], "4"), "me", "bob")
     assert two.place(waits).ahead == 1 and two.place(waits).seconds == 4.0
     assert two.counts() == {"waiting": 2, "running": 2, "gave way": 0}
-
-
-@pytest.mark.parametrize(
-    "told, n, expected",
-    [
-        ("0,1,2,3", 2, ["0,2", "1,3"]),
-        ("GPU-a,GPU-b", 2, ["GPU-a", "GPU-b"]),
-        ("5", 3, ["5", "5", "5"]),
-        ("", 2, [None] * 2),
-    ],
-)
-def test_every_worker_has_its_share_of_the_machine(told, n, expected, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(9))
-    shares = [share(i, n) for i in range(n)]
-    assert [one.get("CUDA_VISIBLE_DEVICES") for one in shares] == expected
-    assert {one["OMP_NUM_THREADS"] for one in shares} == {str(9 // n)}
-
-
-def test_gpus_are_counted_where_nobody_names_them(monkeypatch, tmp_path):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(pool_module, "GPUS", tmp_path / "none")
-    assert pool_module.gpus() == []
-    for name in ("0000:01:00.0", "0000:02:00.0"):
-        (tmp_path / "gpus" / name).mkdir(parents=True)
-    monkeypatch.setattr(pool_module, "GPUS", tmp_path / "gpus")
-    assert pool_module.gpus() == ["0", "1"]
 
 
 def test_two_workers_compute_at_once_and_one_that_dies_loses_only_its_own(specs, monkeypatch, tmp_path):

@@ -13,7 +13,7 @@ from small_models import FAMILIES, byte_tokenizer, random_hf, save_random
 
 from ed_core.commands import main
 from ed_core.errors import BrokenWeights, ModelNotFound, ParameterError, TooLarge, UnknownFamily
-from ed_core.memory import ROOM
+from ed_core.machine import ROOM
 from ed_core.models import placement, quantized
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load

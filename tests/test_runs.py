@@ -11,6 +11,7 @@ import psutil
 import pytest
 from hosted_app import until
 
+from ed_core import machine
 from ed_core.claims.running import Asked
 from ed_core.commands import main
 from ed_core.errors import FitRefused, NotAllowed, QueueFull, StudyError
@@ -147,7 +148,7 @@ def test_two_runs_take_turns(cache):
     assert [ticket.folder for ticket in queue.line()] == [str(first), str(second)]
     until(lambda: Run(second).status.what == "1 run ahead", PATIENCE)
     assert Run(second).waiting and Run(first).running
-    assert Run(first).process.nice() >= launch.NICE, "pages go first"
+    assert Run(first).process.nice() >= machine.RUN, "pages go first"
     until(lambda: not (Run(first).running or Run(second).running), PATIENCE)
     assert Run(first).status.state == Run(second).status.state == DONE, (Run(first).trouble, Run(second).trouble)
     ended = status.read(first)[-1].time

@@ -22,7 +22,7 @@ from io import TextIOWrapper
 
 from .. import disk, extras
 from ..errors import EffectiveDepthError, ParameterError, ran_out
-from ..memory import gigabytes
+from ..machine import gigabytes
 from ..notebook.model import Model
 from ..probes import PROBES
 from ..settings import current

@@ -126,7 +126,7 @@ def _size(source: str) -> tuple[int, int]:
 def _dry_run(args: argparse.Namespace) -> int:
     """What would be held, without opening a model: of `--memory`, else of a lens's usual share or of what is free."""
     from ..fits import measured
-    from ..memory import ROOM, free_memory
+    from ..machine import ROOM, free_memory
     from ..sweeps.budget import parse
 
     memory = parse(args.memory) or (measured.BYTES if args.kind in ("affine", "jacobian") else None)

@@ -8,7 +8,7 @@ import sys
 
 from .. import disk
 from ..errors import BrokenWeights, ParameterError
-from ..memory import gigabytes
+from ..machine import gigabytes
 from ..notebook import model as opened
 from ..runs.spec import AuditRun
 from ..sources import gguf_files

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import FitRefused, TooLarge
-from ..memory import ROOM, free_memory, gigabytes
+from ..machine import ROOM, free_memory, gigabytes
 from ..models.identities import wide
 from ..models.language_model import LanguageModel
 from ..models.placement import total_bytes

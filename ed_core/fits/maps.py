@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import FitRefused
-from ..memory import ROOM, free_memory
+from ..machine import ROOM, free_memory
 from ..models.language_model import LanguageModel
 from ..sweeps.metrics import NORM_FLOOR
 from ..types import Prompt

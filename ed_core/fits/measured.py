@@ -17,7 +17,7 @@ import numpy as np
 from .. import disk
 from ..errors import FitRefused, TooLarge
 from ..files import Bounds, Head, Kind, expect, open_sealed, parse, seal
-from ..memory import gigabytes
+from ..machine import gigabytes
 
 ENDING = ".npz"
 MOST_BYTES = 64 << 20  # of a file; the maps of two models of 1000 layers each take 32 MB

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..memory import ROOM
+from ..machine import ROOM
 from ..models.language_model import LanguageModel
 from ..models.placement import total_bytes
 from ..models.trace import Trace

@@ -20,7 +20,7 @@ from typing import Any, TextIO, TypeVar
 
 from .. import disk, errors
 from ..errors import BrokenWeights, Cancelled, RefusedFamily, TooLarge
-from ..memory import ROOM, free_memory, gigabytes
+from ..machine import ROOM, free_memory, gigabytes
 from ..sources import gguf_files, sizes
 from ..sources.gguf_files import CONVERTER, RECORD, Header, Held
 from .apart import limit_memory

@@ -25,7 +25,7 @@ from ..errors import (
     lost_device,
     ran_out,
 )
-from ..memory import ROOM, free_memory, gigabytes
+from ..machine import ROOM, free_memory, gigabytes
 from ..sources import controls, hub, precision, sizes, weights
 from ..sources.specs import config_of, location, of_gguf
 from ..types import ModelSpec

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..architectures import Architecture
 from ..errors import DeviceFailed, EffectiveDepthError, TooLarge, lost_device, one_line, ran_out
-from ..memory import free_cache
+from ..machine import free_cache
 from ..types import ModelSpec
 from . import sanity
 from .adoption import adopt

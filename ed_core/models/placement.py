@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import ParameterError, TooLarge
-from ..memory import ROOM, free_memory, gigabytes, probe_bytes
+from ..machine import ROOM, free_memory, gigabytes, probe_bytes
 from ..sources.precision import QUANTIZED
 from ..types import ModelSpec
 from .modules import Pretrained

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import IdentityFailed
-from ..memory import ROOM, free_memory, gigabytes
+from ..machine import ROOM, free_memory, gigabytes
 from ..sources.precision import stored
 from ..sources.specs import config_of
 from . import quantized

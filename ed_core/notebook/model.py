@@ -10,10 +10,10 @@ from functools import cache
 from typing import Any
 
 from ..errors import InputError, ParameterError, StoreError
+from ..machine import may_have_gpu
 from ..probes import Probe
 from ..results import lookup
 from ..results.store import Store
-from ..service.pool import may_have_one
 from ..sources.controls import full_name
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .result import Result
@@ -163,7 +163,7 @@ def _models() -> Any:
 def on(device: str) -> tuple[str, int | None]:
     """The device that a name stands for, and the bytes free there; None for the CPU, whose memory is told without
     torch. "auto" is a GPU where there is one, and is the CPU without torch where no driver of one is."""
-    if device == "cpu" or (device == "auto" and not may_have_one()):
+    if device == "cpu" or (device == "auto" and not may_have_gpu()):
         return "cpu", None
     from ..models import placement
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import disk
 from ..errors import EffectiveDepthError, ParameterError, StudyError
+from ..machine import gpus
 from ..notebook import model as opened
-from ..service.pool import gpus, share
 from ..sources.precision import PRECISIONS
 from ..types import ModelSpec, Prompt
 from .spec import AuditRun, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, Spec, StudyRun
@@ -68,7 +68,7 @@ def in_processes(n: int, device: str) -> contextlib.AbstractContextManager[Makes
             f"--processes is {n}, and {there}; processes have a GPU each: give --device cuda and at most as many as "
             "there are GPUs, or --device cpu."
         )
-    return processes.Pool(n, [share(i, n) for i in range(n)]) if found == "cuda" else processes.Pool(n)
+    return processes.Pool(n)
 
 
 def _computing(spec: StudyRun) -> contextlib.AbstractContextManager[MakesEngine | None]:

@@ -18,13 +18,12 @@ import filelock
 import psutil
 from pydantic import ValidationError
 
-from .. import disk, outside, settings
+from .. import disk, machine, outside, settings
 from ..errors import NotAllowed, StudyError
 from . import queue, status
 from .spec import SPEC, Spec
 
 FILE, LOG = "run.json", "run.log"
-NICE = 10  # how much a run of the browser stands back behind what pages compute
 END_SECONDS = 5.0  # for a process to end when it is asked to
 SAID = 3  # lines of a process that ended, as they are shown
 
@@ -150,12 +149,12 @@ def _start(folder: Path) -> psutil.Process:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"},
+            env=os.environ | machine.PASSIVE,
         )
     status.Statuses(folder).add(status.WAITING)
     process = psutil.Process(started.pid)
     with contextlib.suppress(psutil.Error):  # it has ended already
-        process.nice(min(19, process.nice() + NICE))  # before it starts a thread
+        process.nice(min(19, process.nice() + machine.RUN))  # before it starts a thread
     return process
 
 

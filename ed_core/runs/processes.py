@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .. import machine
 from ..errors import Cancelled, JobError, ParameterError
 from ..sources import permits
 from ..studies import running
@@ -31,14 +32,12 @@ class Pool:
     """So many processes, begun when they are first needed, which keep their models from one study to the next:
     `with Pool(2) as engine`, an engine for `running.run`."""
 
-    def __init__(self, n: int, shares: Sequence[Mapping[str, str]] = ()):
-        """`shares`: what each process finds in its environment besides, as which GPUs are its own."""
+    def __init__(self, n: int):
         if not 1 <= n <= MOST:
             raise ParameterError(f"--processes is {n}; expected 1 to {MOST}, at most one for each core.")
         context = multiprocessing.get_context("spawn")
         self.stopped = context.Event()
-        threads = max(1, _cores() // n)
-        told = self.stopped, threads, n, permits.is_owner(), list(shares), context.Value("i", 0)
+        told = self.stopped, [machine.share(i, n) for i in range(n)], permits.is_owner(), context.Value("i", 0)
         self.executor = ProcessPoolExecutor(n, context, _begin, told)
 
     def __enter__(self) -> Callable[..., InProcesses]:
@@ -112,30 +111,23 @@ def _lost() -> JobError:
     )
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 # ---------------------------------------------------------------- in the processes
 
 _opened: Any = None
 _stopped: Any = None
 
 
-def _begin(
-    stopped: Any, threads: int, share: int, owner: bool, shares: Sequence[Mapping[str, str]], begun: Any
-) -> None:
+def _begin(stopped: Any, shares: Sequence[Mapping[str, str]], owner: bool, begun: Any) -> None:
     """Before a process's first call. Ctrl-C is its parent's to answer, and it does not outlive its parent."""
     global _opened, _stopped
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     with begun.get_lock():
         number, begun.value = begun.value, begun.value + 1
-    os.environ.update(shares[number % len(shares)] if shares else {})  # before torch is imported
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ.update(shares[number % len(shares)])  # before torch is imported
     if owner:
         permits.as_owner()
-    _opened, _stopped = running.opened_models(share), stopped
+    _opened, _stopped = running.opened_models(len(shares)), stopped
 
 
 def _end_with(parent: Any) -> None:

@@ -18,7 +18,7 @@ import psutil
 
 from .. import disk, outside, settings
 from ..errors import EffectiveDepthError, QueueFull
-from ..memory import ROOM, free_memory
+from ..machine import ROOM, free_memory
 from ..sources.specs import size_of
 from ..types import from_json
 from .spec import CardRun, ClaimsRun, FitRun, Spec, StudyRun

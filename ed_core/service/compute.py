@@ -28,7 +28,7 @@ from ..errors import (
     one_line,
     ran_out,
 )
-from ..memory import free_cache, gigabytes, probe_bytes
+from ..machine import free_cache, gigabytes, probe_bytes
 from ..models import arithmetic, placement
 from ..models.language_model import LanguageModel
 from ..models.opening import open_model

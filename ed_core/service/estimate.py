@@ -19,7 +19,7 @@ from typing import Any
 from .. import bounds, disk, outside, settings
 from ..errors import EffectiveDepthError, StoreError
 from ..files import parse
-from ..memory import ROOM, free_memory, gigabytes, probe_bytes
+from ..machine import ROOM, free_memory, gigabytes, probe_bytes
 from ..probes import PROBES, Probe, find
 from ..probes.description import Shape
 from ..sources import hub, sizes, tokens

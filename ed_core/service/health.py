@@ -13,7 +13,7 @@ from pathlib import Path
 from .. import bounds, settings
 from ..disk import why
 from ..errors import SettingsError
-from ..memory import gigabytes
+from ..machine import gigabytes
 from ..types import from_json
 from .jobs import Jobs
 from .pool import Pool

@@ -20,7 +20,7 @@ from typing import Any
 
 from .. import settings
 from ..errors import BY_NAME, Cancelled, EffectiveDepthError, QueueFull, WorkerDied
-from ..memory import ROOM, free_memory
+from ..machine import PASSIVE, ROOM, free_memory
 from ..types import ModelSpec, Request
 from . import admission
 from .estimate import Pace
@@ -297,7 +297,7 @@ class Jobs:
                 send(self._worker.stdin, header)
 
     def _start_worker(self) -> None:
-        env = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"} | dict(self._environment)
+        env = os.environ | PASSIVE | dict(self._environment)
         self._ready, self._started, self.models = False, time.monotonic(), (0, 0)
         self._ahead = None
         self._pace.nothing_open()

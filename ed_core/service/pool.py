@@ -3,21 +3,16 @@ Torch-free."""
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from ..machine import share
 from ..types import ModelSpec, Request
 from .estimate import Pace
 from .job import Job
 from .jobs import Jobs
 from .turns import Place
-
-GPUS = Path("/proc/driver/nvidia/gpus")
-AMD = Path("/dev/kfd")
 
 
 class Pool:
@@ -92,26 +87,3 @@ class Pool:
 
     def _of(self, job: Job) -> Jobs | None:
         return next((queue for queue in self._queues if queue.holds(job)), None)
-
-
-def share(i: int, n: int) -> dict[str, str]:
-    """The variables by which worker `i` of `n` takes its part of the cores and of the GPUs; where there are fewer GPUs
-    than workers, several share one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    mine = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // n))}
-    if found := gpus():
-        mine["CUDA_VISIBLE_DEVICES"] = ",".join(found[i::n] or [found[i % len(found)]])
-    return mine
-
-
-def may_have_one() -> bool:
-    """Whether torch might find a GPU here; looked for without it."""
-    return bool(gpus()) or sys.platform == "darwin" or AMD.exists()
-
-
-def gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA names them."""
-    told = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if told is not None:
-        return [name for name in told.split(",") if name]
-    return [str(i) for i in range(len(list(GPUS.glob("*"))))] if GPUS.is_dir() else []

@@ -22,14 +22,13 @@ from contextlib import suppress
 from io import BufferedIOBase
 from typing import IO, TYPE_CHECKING, Any
 
+from .. import machine
+
 if TYPE_CHECKING:
     from ..types import ProbeResult
     from .compute import Models
 
 LENGTHS = struct.Struct(">IQ")
-# What reads or opens a page goes a little before what computes for minutes. Not by much: two threads that wait for each
-# other both wait for the one that shares its core, and at 10 that core's other process took nearly all of it.
-NICE = 1
 COMPUTING = "computing"  # the stage once the model is open
 ANSWER_SECONDS = 0.25  # for which a job that gave way waits until the queue says who is next; then it goes on
 DEVICE_LOST = 75  # the exit code of a worker whose device failed
@@ -58,7 +57,7 @@ def receive(stream: Stream) -> tuple[dict[str, Any], bytes] | None:
 def main() -> None:
     """Serve jobs until the input ends."""
     if hasattr(os, "nice"):  # not on Windows
-        os.nice(NICE)
+        os.nice(machine.WORKER)
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not land among the frames
     todo: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -129,7 +128,6 @@ def serve(
     from dataclasses import replace
 
     from ..errors import Cancelled, EffectiveDepthError, OutOfMemory, StoreError, TooLarge
-    from ..memory import gigabytes
     from ..models import conversion
     from ..results.store import Store
     from ..results.wire import pack, with_provenance
@@ -146,7 +144,7 @@ def serve(
             raise Cancelled("The computation was cancelled before it began.")
 
         def come(done: int, total: int) -> str:
-            return f"downloading {request.models[0].name}: {gigabytes(done)} of {gigabytes(total)}"
+            return f"downloading {request.models[0].name}: {machine.gigabytes(done)} of {machine.gigabytes(total)}"
 
         def stage(done: int, total: int) -> None:
             return send(out, {"type": "stage", "job": job, "text": come(done, total)})

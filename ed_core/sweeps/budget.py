@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from .. import settings
 from ..errors import OutOfMemory, ParameterError, one_line, ran_out
-from ..memory import free_cache, probe_bytes
+from ..machine import free_cache, probe_bytes
 
 T = TypeVar("T")
 # Rows x positions of one block call; larger batches gain nothing on a CPU and leave its cache; elsewhere 16 384

@@ -8,7 +8,7 @@ from ed_core import figures
 from ed_core.depth import matching
 from ed_core.errors import EffectiveDepthError
 from ed_core.fits import measured
-from ed_core.memory import ROOM, free_memory
+from ed_core.machine import ROOM, free_memory
 from ed_core.sources import controls, sizes, specs
 from ed_core.types import ModelSpec
 from ed_ui import (

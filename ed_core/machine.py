@@ -1,0 +1,118 @@
+"""What this machine has for us: bytes that are free, cores and GPUs, and the part of them that each process takes.
+Torch-free."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import sys
+from pathlib import Path
+
+ROOM = 0.9  # share of the free memory that may be planned with
+PROBE = {"cpu": 1 << 30}  # bytes that a probe may hold above the model and its trace
+ON_A_GPU = 4 << 30  # the same elsewhere, and never more than a quarter of a device
+THREADS, WAITING = "OMP_NUM_THREADS", "OMP_WAIT_POLICY"  # what OpenMP reads when torch is imported, and not again
+PASSIVE = {WAITING: "PASSIVE"}  # two threads that spin beside another busy process are 20 times slower than one
+# How much a process stands back. A worker, which computes for minutes, behind what reads and opens pages, and not by
+# much: two threads that wait for each other both wait for the one that shares its core, and at 10 that core's other
+# process took nearly all of it. A run of the browser behind what pages compute.
+WORKER, RUN = 1, 10
+GROUPS = Path("/sys/fs/cgroup")
+QUOTAS = ("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")  # of a container, version 2 and 1
+GPUS = Path("/proc/driver/nvidia/gpus")
+AMD = Path("/dev/kfd")
+
+
+def probe_bytes(kind: str, total: int = 0) -> int:
+    """What a probe may hold above the model and its trace on a device of this kind with `total` bytes of its own (0:
+    not known). By the device, not by what is free at the moment: sizes must not depend on what else runs."""
+    most = PROBE.get(kind, ON_A_GPU)
+    return min(most, total // 4) if total and kind not in PROBE else most
+
+
+def free_memory() -> int:
+    """Bytes of memory that are free here, within the limit of a container where there is one."""
+    import psutil  # 10 ms that the app's start need not wait for
+
+    free: int = psutil.virtual_memory().available
+    try:
+        limit = int((GROUPS / "memory.max").read_text())
+        return max(0, min(free, limit - int((GROUPS / "memory.current").read_text())))
+    except (OSError, ValueError):
+        return free
+
+
+def free_cache() -> None:
+    """Hand back what nobody holds any more, torch's own cache on a GPU included."""
+    gc.collect()
+    if (torch := sys.modules.get("torch")) is None:
+        return
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    elif torch.backends.mps.is_available():
+        torch.mps.empty_cache()
+
+
+def gigabytes(n: int | float) -> str:
+    """ "812 MB", "3.1 GB" (decimal)."""
+    return f"{n / 1e6:.0f} MB" if n < 1e9 else f"{n / 1e9:.1f} GB"
+
+
+def cores() -> int:
+    """Cores that this process may use: those it is bound to, within the limit of a container where there is one. Torch
+    takes the machine's for its threads, and 64 threads on two cores' time wait for each other."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(bound, math.ceil(quota())) if quota() else bound)
+
+
+def quota() -> float:
+    """Cores' time that a container gives; 0 where it sets no limit."""
+    for names in QUOTAS:
+        try:
+            told = " ".join((GROUPS / name).read_text() for name in names).split()
+            limit, period = float(told[0]), float(told[1])
+        except (OSError, ValueError, IndexError):  # no such version, or "max"
+            continue
+        return limit / period if limit > 0 and period > 0 else 0.0
+    return 0.0
+
+
+def share(i: int, n: int) -> dict[str, str]:
+    """The variables by which process `i` of `n` takes its part of the cores and of the GPUs; where there are fewer GPUs
+    than processes, several share one. A number of threads that somebody has set stays."""
+    mine = PASSIVE | {THREADS: os.environ.get(THREADS) or str(max(1, cores() // n))}
+    if found := gpus():
+        mine["CUDA_VISIBLE_DEVICES"] = ",".join(found[i::n] or [found[i % len(found)]])
+    return mine
+
+
+def prepare() -> None:
+    """Set what OpenMP reads before torch is imported, unless somebody has; and say so where that is too late."""
+    late = "torch" in sys.modules and WAITING not in os.environ
+    for name, value in PASSIVE.items():
+        os.environ.setdefault(name, value)
+    if quota():
+        os.environ.setdefault(THREADS, str(cores()))
+    if late and cores() > 1:
+        import warnings
+
+        warnings.warn(
+            f"torch was imported before ed_core, so its threads spin while they wait, which is up to 20 times slower "
+            f"beside another busy process; import ed_core first, or set {WAITING}=PASSIVE.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def may_have_gpu() -> bool:
+    """Whether torch might find a GPU here; looked for without it."""
+    return bool(gpus()) or sys.platform == "darwin" or AMD.exists()
+
+
+def gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA names them."""
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if told is not None:
+        return [name for name in told.split(",") if name]
+    return [str(i) for i in range(len(list(GPUS.glob("*"))))] if GPUS.is_dir() else []
