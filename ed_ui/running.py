@@ -132,6 +132,10 @@ def batch(page: str, requests: Mapping[str, Request], at_once: int = Batch.at_on
         found = batches[page] = Batch(requests, at_once, page=page)
         found.results.update({name: result for name, result in stored.items() if result is not None})
         metrics.looked_up(len(found.results), len(stored))
+    for name, request in requests.items():
+        if name in found.results and (error := jobs().withdrawn(request.key)):
+            del found.results[name]
+            found.errors[name] = error
     return found
 
 

@@ -1,11 +1,11 @@
 """Does fine-tuning change how much of the depth is used? `python -m tools.finetune train --out FOLDER` trains SmolLM2
-with LoRA on sums modulo 10, once with the loss on all tokens and once on the answers alone, from one seed: the same
-documents in the same order. What is finished is not trained again. `python -m tools.finetune compare --out FOLDER`
+with LoRA on sums of two numbers, once with the loss on all tokens and once on the answers alone, from one seed: the
+same documents in the same order. What is finished is not trained again. `python -m tools.finetune compare --out FOLDER`
 measures what changed, and `table` writes it.
 
-Documents are like the usual form of the bundled set `sum_mod10`: its heading, then lines of one length with their
+Documents are like the usual form of the bundled set `addition`: its heading, then lines of one length with their
 answers. Measured before, after, and by `DepthCallback` on the way (a folder that opens as a study): the share of the
-bundled set that is solved by level, and mean depths (`ed_core.compare`), beside those of five untrained twins. Csordás
+set's prompts that is solved by level, and mean depths (`ed_core.compare`), beside those of five untrained twins. Csordás
 et al. 2025 (arXiv 2505.13898) found that fine-tuning leaves depth use as it is."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ed_core.sources.bundled import SETS
 from ed_core.training import DepthCallback
 from ed_core.types import ProbeResult, Prompt
 
-from .tasks import SumMod10
+from .tasks import Addition
 
 BASE = "smollm2"
 LOSSES = ("all", "answer")
@@ -41,11 +41,12 @@ BATCH, LINES = 8, 6  # documents a step, lines with an answer in each
 RANK, RATE, WARM = 16, 1e-3, 0.05
 CLIP = 1.0
 DURING = 8  # prompts measured while it trains, one of each form
+EACH = 16  # prompts of each level measured before and after
 TWINS = 5  # seeds of the untrained twin
 ROW = ("before", "after", "difference", "low", "high")
 
 
-def document(task: SumMod10, rng: random.Random, tokenizer: Any) -> tuple[list[int], list[bool]]:
+def document(task: Addition, rng: random.Random, tokenizer: Any) -> tuple[list[int], list[bool]]:
     """Token ids, and which of them are an answer or the line's end after it."""
     rung = rng.choice(list(task.rungs(False)))
     ids = tokenizer(task.heading(False)).input_ids
@@ -61,7 +62,7 @@ def document(task: SumMod10, rng: random.Random, tokenizer: Any) -> tuple[list[i
 def batch(step: int, seed: int, tokenizer: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Ids, which are answers, and which are padding, `(BATCH, length)`; settled by step and seed."""
     rng = random.Random(f"{seed} {step}")
-    rows = [document(SumMod10(), rng, tokenizer) for _ in range(BATCH)]
+    rows = [document(Addition(), rng, tokenizer) for _ in range(BATCH)]
     longest = max(len(ids) for ids, _ in rows)
     shape = (BATCH, longest)
     ids, marks, there = (torch.zeros(shape, dtype=kind) for kind in (torch.long, torch.bool, torch.bool))
@@ -89,9 +90,9 @@ def train(loss_on: str, steps: int, seed: int, out: Path) -> None:
     model.train()
     weights = [w for w in model.parameters() if w.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=0.0)
-    few = [p for p in problems() if level(p) == "4"][:DURING]
+    few = [p for p in problems() if level(p) == "2"][:DURING]
     depth = DepthCallback(few, tokenizer=tokenizer, out=out / "depth", share=None)
-    due = {0, *(2**k for k in range(20) if 2**k < steps), steps}
+    due = {0, *(4**k for k in range(10) if 4**k < steps), steps}
     (out / "log.jsonl").unlink(missing_ok=True)
     began = time.perf_counter()
     for step in range(steps + 1):
@@ -125,12 +126,15 @@ def train(loss_on: str, steps: int, seed: int, out: Path) -> None:
 
 
 def problems() -> list[Prompt]:
-    """The bundled set on which everything is measured."""
-    return list(ed_core.read_jsonl(SETS / "sum_mod10.jsonl"))
+    """Of the bundled set's prompts the first of each level, as many of each form: what everything is measured on."""
+    of_level: dict[str, list[Prompt]] = {}
+    for prompt in ed_core.read_jsonl(SETS / "addition.jsonl"):
+        of_level.setdefault(level(prompt), []).append(prompt)
+    return [prompt for each in of_level.values() for prompt in each[:EACH]]
 
 
 def level(prompt: Prompt) -> str:
-    """How many digits are summed."""
+    """How many digits the numbers of a sum have."""
     return prompt.id.partition("-")[0]
 
 
@@ -177,7 +181,7 @@ def compare(out: Path) -> None:
 def table(out: Path) -> Iterator[str]:
     """The lines of a table in Markdown: solved and mean depths, base, each loss, twins."""
     told = json.loads((out / "found.json").read_text())
-    yield "| SmolLM2 | solved, 2 to 6 digits | mean depth, KL | mean depth, overlap |"
+    yield "| SmolLM2 | solved, 1 to 3 digits | mean depth, KL | mean depth, overlap |"
     yield "|---|---|---|---|"
     any_of = next(iter(told["after"].values()))["depths"]
     base = [f"{any_of[by]['before']:.2f}" for by in ("kl", "overlap")]
@@ -203,7 +207,7 @@ def main() -> None:
     parser.add_argument("what", choices=("train", "compare", "table"))
     parser.add_argument("--out", type=Path, required=True, help="the folder of both fine-tunings")
     parser.add_argument("--losses", nargs="+", default=list(LOSSES), choices=LOSSES)
-    parser.add_argument("--steps", type=int, default=512)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     if asked.what == "train":

@@ -97,6 +97,7 @@ class LanguageModel:
         self.bytes = held_bytes(hf_model)
         self.block_order: tuple[int, ...] | None = getattr(hf_model, "block_order", None)  # of a shuffled twin
         self.identities: Identities | None = None
+        self.to_recheck = False  # they were measured before, not at this opening
         self.trace_bytes = 0  # the last trace is kept for the next probe of the same prompt where it takes no more
         self._last: tuple[int, Trace] | None = None
         self._lock = Calls()

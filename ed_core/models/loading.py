@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -262,7 +263,8 @@ def _tokenizer(spec: ModelSpec, options: Options) -> Tokenizer:
     try:
         tokenizer = AutoTokenizer.from_pretrained(location(spec), **options)
         encoded = [tokenizer.encode(s, add_special_tokens=False) for s in SAMPLES]
-        if (Path(location(spec)) / "tokenizer.json").is_file():
+        file = Path(location(spec)) / "tokenizer.json"
+        if file.is_file() and encoded != _as_in_the_file(file):
             saved = PreTrainedTokenizerFast.from_pretrained(
                 location(spec), **options
             )  # with the folder's special tokens and chat template
@@ -273,6 +275,12 @@ def _tokenizer(spec: ModelSpec, options: Options) -> Tokenizer:
             f"{spec.name} has no usable tokenizer: {_one_line(error)} Expected tokenizer.json beside the weights."
         ) from error
     return tokenizer
+
+
+def _as_in_the_file(file: Path) -> list[list[int]]:
+    """The samples as tokenizer.json alone encodes them: half the time of reading it by way of the library."""
+    alone = tokenizers.Tokenizer.from_file(str(file))
+    return [alone.encode(s, add_special_tokens=False).ids for s in SAMPLES]
 
 
 def _one_line(error: Exception) -> str:

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..architectures import Architecture
-from ..errors import DeviceFailed, EffectiveDepthError, TooLarge, lost_device, one_line, ran_out
+from ..errors import (
+    DeviceFailed,
+    EffectiveDepthError,
+    IdentityFailed,
+    NotFinite,
+    TooLarge,
+    lost_device,
+    one_line,
+    ran_out,
+)
 from ..machine import free_cache
 from ..types import ModelSpec
-from . import sanity
+from . import kept, sanity
 from .adoption import adopt
 from .language_model import LanguageModel
 from .loading import load
@@ -16,18 +25,42 @@ from .twins import shuffle
 from .verify import verify
 
 
-def open_model(spec: ModelSpec, architecture: Architecture | None = None) -> LanguageModel:
+def open_model(spec: ModelSpec, architecture: Architecture | None = None, trust_kept: bool = False) -> LanguageModel:
     """Load, check the identities, and return; refuses with a `ModelError` otherwise.
 
-    `architecture` overrides the family's own description (for trying out a new family).
+    `architecture` overrides the family's own description (for trying out a new family). `trust_kept`: identities that
+    held when these weights were opened so before are not measured now; whoever asks for this measures them later
+    (`recheck`), and `to_recheck` of the model says so.
     """
-    return told(spec, lambda: _checked(_loaded(spec, architecture)))
+    return told(spec, lambda: _checked(_loaded(spec, architecture), trust_kept and architecture is None))
 
 
-def _checked(model: LanguageModel) -> LanguageModel:
-    (model.identities or verify(model)).require(model.architecture)
+def recheck(model: LanguageModel) -> None:
+    """Measure the identities of a model that was opened with kept ones. Raises as `open_model` does where they do not
+    hold, and nothing is kept of them any more."""
+    try:
+        told(model.spec, lambda: _measured(model))
+    except (IdentityFailed, NotFinite):
+        kept.forget(model)
+        raise
+    model.to_recheck = False
+
+
+def _checked(model: LanguageModel, trust_kept: bool) -> LanguageModel:
+    if trust_kept and model.identities is None and (before := kept.find(model)):
+        model.identities, model.to_recheck = before, True
+    else:
+        _measured(model)
+        if trust_kept:
+            kept.keep(model)
     if found := sanity.check(model):
         found.require(str(model.device))
+    return model
+
+
+def _measured(model: LanguageModel) -> LanguageModel:
+    found = model.identities if model.identities and not model.to_recheck else verify(model)
+    found.require(model.architecture)
     return model
 
 

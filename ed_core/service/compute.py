@@ -20,7 +20,10 @@ from .. import settings
 from ..errors import (
     DeviceFailed,
     EffectiveDepthError,
+    IdentityFailed,
     JobError,
+    ModelError,
+    NotFinite,
     OutOfMemory,
     ParameterError,
     TooLarge,
@@ -31,7 +34,7 @@ from ..errors import (
 from ..machine import free_cache, gigabytes, probe_bytes
 from ..models import arithmetic, placement
 from ..models.language_model import LanguageModel
-from ..models.opening import open_model
+from ..models.opening import open_model, recheck
 from ..probes import find
 from ..prompts import max_tokens
 from ..results.aggregate import summarize
@@ -50,11 +53,13 @@ class Models:
     memory: the host's for models on the CPU, for those on a GPU that GPU's own, less what a probe may hold. What is
     held (`hold`) stays: a job that gave way goes on with it."""
 
-    def __init__(self, budget: int | None = None, share: int = 1):
-        """`share`: so many processes have the memory between them."""
-        self._given, self._share = budget or settings.current().model_memory, share
+    def __init__(self, budget: int | None = None, share: int = 1, trust_kept: bool = False):
+        """`share`: so many processes have the memory between them. `trust_kept`: open with identities that held before;
+        `recheck` measures them later."""
+        self._given, self._share, self._trust_kept = budget or settings.current().model_memory, share, trust_kept
         self._open: OrderedDict[str, LanguageModel] = OrderedDict()
         self._held: list[LanguageModel] = []
+        self._rests_on: dict[str, list[str]] = {}  # run ids of what was computed on such identities, by model
 
     @property
     def bytes(self) -> int:
@@ -119,10 +124,33 @@ class Models:
                 self._close(name)
         return name in self._open
 
-    @staticmethod
-    def _opened(spec: ModelSpec) -> LanguageModel:
+    def computed(self, request: Request) -> None:
+        """Note what was computed, in case that the identities it rests on turn out not to hold."""
+        if (name := request.models[0].key) in self._open and self._open[name].to_recheck:
+            self._rests_on.setdefault(name, []).append(request.key)
+
+    @property
+    def to_recheck(self) -> bool:
+        """Whether anything was computed on identities that were not measured at this opening."""
+        return bool(self._rests_on)
+
+    def recheck(self) -> tuple[list[str], ModelError | None]:
+        """Measure the identities of one model of which something was computed. Where they do not hold: the run ids of
+        that, and why; the model is closed."""
+        name, keys = self._rests_on.popitem()
+        try:
+            if name in self._open:
+                recheck(self._open[name])
+        except (IdentityFailed, NotFinite) as error:
+            self._close(name)
+            return keys, error
+        except TooLarge:
+            self._close(name)  # the next opening measures, or is trusted in its turn
+        return [], None
+
+    def _opened(self, spec: ModelSpec) -> LanguageModel:
         """Open one whose weights stay as they are, so that one trace serves all probes of a prompt."""
-        model = open_model(spec)
+        model = open_model(spec, trust_kept=self._trust_kept)
         kind = model.device.type
         model.trace_bytes = probe_bytes(kind, placement.total_bytes(kind)) // TRACE_SHARE
         return model

@@ -68,6 +68,7 @@ class Jobs:
         self._inside: Job | None = None  # sent to run inside the running one; queued until the worker takes it up
         self._ahead: ModelSpec | None = None  # what the worker opens before anybody asks for it
         self._not_ahead: set[ModelSpec] = set()  # what it could not open so
+        self._withdrawn: dict[str, EffectiveDepthError] = {}  # by run id
         self._turn: dict[str, float] = {}  # when visitors who wait had a turn last
         self._forecast: tuple[float, dict[str, Place]] | None = None
         self._worker: subprocess.Popen[bytes] | None = None
@@ -92,6 +93,7 @@ class Jobs:
                     self._require_room(visitor, [*self._under_way(), *beside])
                     job = Job(request, {viewer}, visitor, expected, submitted=self._clock())
                     self._jobs[request.key] = job
+                    self._withdrawn.pop(request.key, None)
                     self._queue.append(job)
                     self._forget_old()
                 job.viewers.add(viewer)
@@ -101,6 +103,11 @@ class Jobs:
         except EffectiveDepthError as error:
             self._told("refused", Job(request, set(), error=error))
             raise
+
+    def withdrawn(self, key: str) -> EffectiveDepthError | None:
+        """Why a result that was computed here counts no more: the identities that it rested on do not hold. None where
+        it counts, or is being computed anew."""
+        return self._withdrawn.get(key)
 
     def open_ahead(self, spec: ModelSpec) -> None:
         """Let the worker open a model that somebody chose, while it has nothing else to do, so that the first run need
@@ -315,6 +322,9 @@ class Jobs:
             self.devices, self._ready = header["devices"], True
         elif kind == "pong":
             self._pong.set()
+        elif kind == "withdrawn":
+            error = BY_NAME.get(header["error"], EffectiveDepthError)(header["message"])
+            self._withdrawn |= dict.fromkeys(header["keys"], error)
         elif kind == "opened" and self._ahead is not None:
             if header["open"]:
                 self._pace.opened(self._ahead, header["seconds"])

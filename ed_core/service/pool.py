@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import EffectiveDepthError
 from ..machine import share
 from ..types import ModelSpec, Request
 from .estimate import Pace
@@ -32,6 +33,10 @@ class Pool:
             queue = queue or min(self._queues, key=lambda one: one.done_in(request))
             beside = [job for other in self._queues if other is not queue for job in other.under_way()]
             return queue.submit(request, viewer, visitor, beside)
+
+    def withdrawn(self, key: str) -> EffectiveDepthError | None:
+        """As `Jobs.withdrawn`, of whichever queue."""
+        return next(filter(None, (queue.withdrawn(key) for queue in self._queues)), None)
 
     def open_ahead(self, spec: ModelSpec) -> None:
         """As `Jobs.open_ahead`, in one queue that has nothing to do."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LENGTHS = struct.Struct(">IQ")
 COMPUTING = "computing"  # the stage once the model is open
+IDLE = 2.0  # seconds without a job after which trusted identities are measured; chosen
 ANSWER_SECONDS = 0.25  # for which a job that gave way waits until the queue says who is next; then it goes on
 DEVICE_LOST = 75  # the exit code of a worker whose device failed
 Stream = BufferedIOBase | IO[bytes]
@@ -78,13 +79,37 @@ def main() -> None:
     from ..models import placement
     from . import compute
 
-    models = compute.Models()
+    models = compute.Models(trust_kept=True)
     send(out, {"type": "ready", "pid": os.getpid(), "devices": placement.overview()})
     while True:
-        if (header := todo.get())["type"] == "run":
+        try:
+            header = todo.get(timeout=IDLE if models.to_recheck else None)
+        except queue.Empty:
+            rechecked(models, out)
+            continue
+        if header["type"] == "run":
             serve(header, models, out, cancelled, todo)
         elif header["type"] == "open":
             opened_ahead(header, models, out)
+
+
+def rechecked(models: Models, out: Stream) -> None:
+    """Measure identities that were trusted, while nobody waits. Where they do not hold, what was computed on them is
+    withdrawn: from the store, and from the pages."""
+    from ..errors import StoreError
+    from ..results.store import Store
+
+    try:
+        withdrawn, error = models.recheck()
+    except Exception as failed:
+        if _fatal(failed):
+            _end(out)
+        raise
+    if error is None:
+        return
+    with suppress(StoreError):
+        Store().forget(withdrawn)
+    send(out, {"type": "withdrawn", "keys": withdrawn, "error": type(error).__name__, "message": str(error)})
 
 
 def opened_ahead(header: dict[str, Any], models: Models, out: Stream) -> None:
@@ -185,6 +210,7 @@ def serve(
             Store().put(result)
         except StoreError as error:
             result = with_provenance(result, not_stored=str(error))
+        models.computed(request)
         took = {"seconds": result.provenance["seconds"], "opening": opening, "tokens": result.n_tokens}
         send(out, {"type": "done", "job": job, **took, "models": [len(models), models.bytes]}, pack(result))
     except EffectiveDepthError as error:

@@ -1,0 +1,212 @@
+"""Identities that held before: believed of the same weights under the same code alone, measured again when nobody
+waits, and what was computed on them withdrawn where they do not hold any more."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import prepared
+import pytest
+from hosted_app import until
+
+from ed_core.errors import IdentityFailed, NotFinite, TooLarge
+from ed_core.models import kept, opening
+from ed_core.models.verify import verify
+from ed_core.probes import Contributions, LogitLens
+from ed_core.results.store import Store
+from ed_core.service import compute, worker
+from ed_core.service.jobs import Jobs
+from ed_core.service.resolve import resolve
+from ed_core.types import Prompt
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+ASKED = Prompt("5 + 7 = ")
+
+
+@pytest.fixture
+def spec(small_folder):
+    return resolve(str(small_folder))
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """How often identities were measured."""
+    found = []
+
+    def counted(model):
+        found.append(model.spec.name)
+        return verify(model)
+
+    monkeypatch.setattr(opening, "verify", counted)
+    return found
+
+
+def breaks(monkeypatch, error=None):
+    """From now on the sums do not hold, or measuring raises."""
+
+    def broken(model):
+        if error is not None:
+            raise error
+        model.identities = replace(verify(model), closure=0.5)
+        return model.identities
+
+    monkeypatch.setattr(opening, "verify", broken)
+
+
+def test_what_held_before_is_not_measured_at_the_next_opening(spec, measured):
+    first = opening.open_model(spec, trust_kept=True)
+    again = opening.open_model(spec, trust_kept=True)
+    assert len(measured) == 1 and not first.to_recheck and again.to_recheck
+    assert again.identities == first.identities and again.identities is not first.identities
+    opening.recheck(again)
+    assert len(measured) == 2 and not again.to_recheck
+
+
+def test_whoever_does_not_measure_later_measures_now(spec, measured):
+    opening.open_model(spec, trust_kept=True)
+    assert not opening.open_model(spec).to_recheck and len(measured) == 2
+
+
+@pytest.mark.parametrize("other", ["code", "weights", "precision", "library", "threads"])
+def test_figures_of_anything_else_are_not_believed(spec, measured, other, monkeypatch, tmp_path):
+    from small_models import save_random
+
+    opening.open_model(spec, trust_kept=True)
+    if other == "code":
+        monkeypatch.setattr(kept, "code", lambda: "another")
+    elif other == "weights":
+        spec = resolve(str(save_random(tmp_path / "other", "llama")))
+    elif other == "precision":
+        spec = resolve(spec.source, precision="bf16")
+    elif other == "library":
+        monkeypatch.setattr(kept, "version", lambda name: "0.0.1")
+    else:
+        monkeypatch.setattr(kept.torch, "get_num_threads", lambda: 63)
+    assert not opening.open_model(spec, trust_kept=True).to_recheck and len(measured) == 2
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"dtype": "float32"}', "failing", "layers"])
+def test_a_file_that_says_anything_else_is_measured_anew(spec, measured, damage):
+    model = opening.open_model(spec, trust_kept=True)
+    file = kept._file(model)
+    if damage in ("failing", "layers"):
+        told = json.loads(file.read_text())
+        told |= {"closure": 0.5} if damage == "failing" else {"miss": told["miss"][:-1]}
+        damage = json.dumps(told)
+    file.write_text(damage)
+    assert not opening.open_model(spec, trust_kept=True).to_recheck and len(measured) == 2
+    assert opening.open_model(spec, trust_kept=True).to_recheck
+
+
+def test_a_model_that_is_refused_leaves_nothing(spec, monkeypatch):
+    with monkeypatch.context() as patch:
+        breaks(patch)
+        with pytest.raises(IdentityFailed):
+            opening.open_model(spec, trust_kept=True)
+    assert not opening.open_model(spec, trust_kept=True).to_recheck
+
+
+def test_weights_that_nothing_identifies_are_measured_every_time(spec):
+    model = opening.open_model(spec)
+    model.spec = replace(spec, content_hash="", revision="")
+    kept.keep(model)
+    assert kept.find(model) is None
+
+
+def test_the_code_that_opens_and_runs_a_model_is_all_counted(monkeypatch, tmp_path):
+    kept.code.cache_clear()
+    before = kept.code()
+    kept.code.cache_clear()
+    monkeypatch.setattr(kept, "CODE", ("models",))
+    assert kept.code() != before
+    kept.code.cache_clear()
+
+
+def stored(spec, models):
+    """A result, computed and stored as a worker does it."""
+    out, request = io.BytesIO(), Contributions().request(spec, ASKED)
+    worker.serve({"job": "1", "request": request.to_json()}, models, out, set())
+    assert Store().get(request.key) is not None
+    return request
+
+
+def frames(out: io.BytesIO):
+    out.seek(0)
+    return [frame[0] for frame in iter(lambda: worker.receive(out), None)]
+
+
+@pytest.mark.parametrize("error", [None, NotFinite("not finite")])
+def test_what_rests_on_identities_that_fail_is_withdrawn(spec, monkeypatch, error):
+    opening.open_model(spec, trust_kept=True)
+    models, out = compute.Models(trust_kept=True), io.BytesIO()
+    request = stored(spec, models)
+    assert models.to_recheck
+    breaks(monkeypatch, error)
+    worker.rechecked(models, out)
+    (said,) = frames(out)
+    assert said["type"] == "withdrawn" and said["keys"] == [request.key]
+    assert said["error"] == ("NotFinite" if error else "IdentityFailed") and said["message"]
+    assert Store().get(request.key) is None and not len(models) and not models.to_recheck
+    monkeypatch.setattr(opening, "verify", verify)
+    assert not opening.open_model(spec, trust_kept=True).to_recheck, "nothing of it is kept"
+
+
+def test_where_they_hold_nothing_is_said_and_nothing_lost(spec):
+    opening.open_model(spec, trust_kept=True)
+    models, out = compute.Models(trust_kept=True), io.BytesIO()
+    request = stored(spec, models)
+    worker.rechecked(models, out)
+    assert not out.getvalue() and Store().get(request.key) is not None and len(models) == 1
+    assert not models.to_recheck
+    stored(spec, models)
+    assert not models.to_recheck, "once an opening"
+
+
+def test_memory_that_runs_out_over_it_withdraws_nothing(spec, monkeypatch):
+    opening.open_model(spec, trust_kept=True)
+    models, out = compute.Models(trust_kept=True), io.BytesIO()
+    request = stored(spec, models)
+    breaks(monkeypatch, TooLarge("no room"))
+    worker.rechecked(models, out)
+    assert not out.getvalue() and Store().get(request.key) is not None and not len(models)
+
+
+def test_a_study_measures_at_every_opening(spec, measured):
+    opening.open_model(spec, trust_kept=True)
+    models = compute.Models()
+    stored(spec, models)
+    assert len(measured) == 2 and not models.to_recheck
+
+
+def test_a_worker_measures_when_it_is_idle_and_its_queue_hears_of_it(spec):
+    """The file that was kept is of another opening: this one's head is broken meanwhile, so the sums fail."""
+    opening.open_model(spec, trust_kept=True)
+    (file,) = kept._file(opening.open_model(spec)).parent.iterdir()
+    jobs = Jobs(command=(prepared.python(), "-c", BROKEN))
+    try:
+        request = LogitLens().request(spec, ASKED)
+        job = jobs.submit(request, "me")
+        until(lambda: job.over)
+        assert job.state == "done" and jobs.withdrawn(request.key) is None
+        until(lambda: jobs.withdrawn(request.key) is not None)
+        assert "Refused" in str(jobs.withdrawn(request.key)) and Store().get(request.key) is None
+        assert not file.exists()
+        job = jobs.submit(request, "me")
+        assert jobs.withdrawn(request.key) is None, "it was asked for again"
+        until(lambda: job.over)
+        assert isinstance(job.error, IdentityFailed)
+    finally:
+        jobs.close()
+
+
+BROKEN = """
+from dataclasses import replace
+from ed_core.models import opening
+from ed_core.models.verify import verify
+from ed_core.service import worker
+opening.verify = lambda model: replace(verify(model), closure=0.5)
+worker.IDLE = 0.1
+worker.main()
+"""
