@@ -4,9 +4,9 @@ same documents in the same order. What is finished is not trained again. `python
 measures what changed, and `table` writes it.
 
 Documents are like the usual form of the bundled set `addition`: its heading, then lines of one length with their
-answers. Measured before, after, and by `DepthCallback` on the way (a folder that opens as a study): the share of the
-set's prompts that is solved by level, and mean depths (`ed_core.compare`), beside those of five untrained twins. Csordás
-et al. 2025 (arXiv 2505.13898) found that fine-tuning leaves depth use as it is."""
+answers. Measured before, after, and by `DepthCallback` on the way (a folder that opens as a study): the share of
+prompts solved by level, and mean depths (`ed_core.compare`), beside those of five untrained twins. Csordás et al. 2025
+(arXiv 2505.13898) found that fine-tuning leaves depth use as it is."""
 
 from __future__ import annotations
 
