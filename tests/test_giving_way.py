@@ -307,7 +307,7 @@ def test_a_model_too_large_beside_the_held_one_is_refused_and_the_held_one_stays
     models = compute.Models()
     held = models.get(spec)
 
-    def open_model(spec):
+    def open_model(spec, trust_kept):
         raise TooLarge("no room")
 
     monkeypatch.setattr(compute, "open_model", open_model)
