@@ -270,7 +270,9 @@ def certificate(model: LanguageModel, request: Request, started: float, away: fl
         "block_order": model.block_order,
         "attention": getattr(model.config, "_attn_implementation", None),
         **arithmetic.told(model.device),
-        "identities": model.identities.to_json() if model.identities else None,
+        "identities": (model.identities.to_json() | ({"at_an_earlier_opening": True} if model.to_recheck else {}))
+        if model.identities
+        else None,
         "prompt": request.prompts[0].identity(),
         "device": f"{model.device.type} ({platform.machine()}, {os.cpu_count()} cores)",
         "libraries": {name: _version(name) for name in (*LIBRARIES, *extra)} | {"python": platform.python_version()},
