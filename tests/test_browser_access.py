@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_browser import settled, wait
+from test_browser import screen, settled, wait
 
 pytestmark = pytest.mark.browser
 
@@ -81,3 +81,53 @@ def test_a_token_is_chosen_and_a_page_left_by_keyboard_alone(server, page):
     page.keyboard.press("Enter")
     wait(page, lambda: "token=" in page.url)
     wait(page, lambda: page.locator(".st-key-box-profile").count() == 1)
+
+
+def test_the_main_job_is_done_by_keyboard_alone(server, page):
+    """Another model chosen, a prompt typed, run, the verdict read, a depth followed through the maps, the link found."""
+
+    def to(name: str, key: str = "Tab") -> None:
+        """On until something of this name has the focus; of the page itself the name is all its text."""
+        for _ in range(60):
+            page.keyboard.press(key)
+            if name in str(page.evaluate(FOCUS))[:60] and page.evaluate("document.activeElement.tagName") != "MAIN":
+                return
+        raise AssertionError(f"no way by {key} to {name!r}; {screen(page)}")
+
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(f"{server}/?model=ed-demo-8")
+    page.locator(".st-key-box-norms .js-plotly-plot").wait_for()
+    settled(page)
+    to("ed-demo-8 ·")
+    page.keyboard.press("Enter")
+    settled(page)
+    to("Model")
+    to("Model")  # the first is its help
+    page.keyboard.type("ed-demo-16")
+    page.keyboard.press("Enter")
+    wait(page, lambda: "model=ed-demo-16" in page.url)
+    page.keyboard.press("Escape")
+    settled(page)
+    to("Prompt", "Shift+Tab")
+    while page.evaluate("document.activeElement.tagName") != "TEXTAREA":
+        to("Prompt", "Shift+Tab")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("Sums mod 10:")
+    page.keyboard.press("Enter")
+    page.keyboard.type("2 + 5 = ")
+    to("Run")
+    wait(page, lambda: page.get_by_role("button", name="Run").is_enabled())
+    settled(page)
+    page.keyboard.press("Enter")
+    wait(page, lambda: "run=" in page.url)
+    settled(page)
+    assert page.locator(".st-key-headline").inner_text().startswith("The next token “")
+    to("direction of the layer's addition")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowDown")
+    page.locator(".ed-cursor-says").get_by_text("After layer 14").wait_for()
+    page.keyboard.press("Escape")
+    to("Link", "Shift+Tab")
+    page.keyboard.press("Enter")
+    to("Copy")
+    page.locator(".ed-link-copy").first.wait_for()

@@ -1,5 +1,5 @@
-"""The pictures of README and of `docs/newcomer.md`, taken anew: `python -m tools.pictures [NAME…] --address URL` from a
-running app (`python -m ed_core app`) with SmolLM2's stored example. The film `docs/cursor.webp` is not among them."""
+"""The pictures of README and of `docs/newcomer.md`, and README's film, taken anew: `python -m tools.pictures [NAME…]
+--address URL` from a running app (`python -m ed_core app`) with SmolLM2's stored example."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from playwright.sync_api import Page, sync_playwright
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 QUIET = ("gpu", "quic", "background-networking", "component-update", "sync")
 FLAGS = ["--no-sandbox", "--no-first-run", *(f"--disable-{one}" for one in QUIET)]
+FILM, LAYERS, ASKING = "cursor.webp", 30, 0.93  # of SmolLM2, and where its map has the token before the answer
+FRAME, SECONDS = (960, 600), 0.16
 MAP = ".st-key-box-norms .js-plotly-plot .nsewdrag"
 
 
@@ -60,7 +62,40 @@ def scrolled(by: int) -> Callable[[Page], None]:
     return move
 
 
-STEPS: dict[str, Callable[[Page], None]] = {
+def film(page: Page) -> list[Image.Image]:
+    """The pointer climbs through the layers of the first map, at the token before the answer."""
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.locator(".st-key-home-verdict").first.evaluate("it => it.scrollIntoView({block: 'start'})")
+    page.wait_for_timeout(1500)
+    taken = []
+    for layer in range(LAYERS):
+        page.mouse.move(**at_cell(page, ASKING, 1 - (layer + 0.5) / LAYERS))
+        page.wait_for_timeout(120)
+        taken.append(picture(page).resize(FRAME, Image.Resampling.LANCZOS))
+    return taken
+
+
+def picture(page: Page) -> Image.Image:
+    return Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+
+
+def save(name: str, page: Page, step: Callable[[Page], None] | None) -> None:
+    """Take a picture after its step, or the film."""
+    if step is None:
+        first, *rest = film(page)
+        length = int(1000 * SECONDS)
+        first.save(DOCS / name, save_all=True, append_images=rest, duration=length, loop=0, quality=60, method=6)
+        return
+    step(page)
+    page.wait_for_timeout(1500)
+    if name.endswith(".png"):
+        picture(page).quantize(256, dither=Image.Dither.NONE).save(DOCS / name, optimize=True)
+    else:
+        picture(page).save(DOCS / name, quality=80, method=6)
+
+
+STEPS: dict[str, Callable[[Page], None] | None] = {
+    FILM: None,
     "home.png": nothing,
     "newcomer/1-what.webp": click("What is this?"),
     "newcomer/2-model-prompt-answer-verdict.webp": nothing,
@@ -85,13 +120,7 @@ def main(names: list[str], address: str) -> None:
             page.goto(f"{address}/?model=smollm2")
             page.locator(".st-key-headline").get_by_text("best guess").wait_for()
             page.wait_for_timeout(4000)
-            step(page)
-            page.wait_for_timeout(1500)
-            taken = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-            if name.endswith(".png"):
-                taken.quantize(256, dither=Image.Dither.NONE).save(DOCS / name, optimize=True)
-            else:
-                taken.save(DOCS / name, quality=80, method=6)
+            save(name, page, step)
             print(name, (DOCS / name).stat().st_size // 1024, "KiB")
             page.close()
         browser.close()
