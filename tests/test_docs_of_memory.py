@@ -1,4 +1,5 @@
-"""The examples of the pages on a model in memory and on training say what they say there; README's lines run."""
+"""The examples of the pages on a model in memory, on training and on other tools say what they say there; README's
+lines run."""
 
 from __future__ import annotations
 
@@ -18,13 +19,15 @@ ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-@pytest.mark.parametrize("page", ["memory", "training"])
-def test_the_example_of_the_page_says_what_it_says_there(page, capsys):
-    text = (ROOT / "docs" / "studies" / f"{page}.md").read_text(encoding="utf-8")
-    _, program, behind = re.split(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    exec(program, {})
-    said = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
-    assert said and [line[4:] for line in behind.splitlines() if line[:4] == "    "] == said
+@pytest.mark.parametrize("page", ["memory", "training", "bridges"])
+def test_the_examples_of_the_page_say_what_they_say_there(page, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text, space = (ROOT / "docs" / "studies" / f"{page}.md").read_text(encoding="utf-8"), {}
+    _, *parts = re.split(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    for program, behind in zip(parts[::2], parts[1::2], strict=True):
+        exec(program, space)
+        said = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+        assert said and [line[4:] for line in behind.splitlines() if line[:4] == "    "] == said
 
 
 def test_the_lines_of_the_readme_run(tmp_path):

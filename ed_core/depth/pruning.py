@@ -4,6 +4,7 @@ only."""
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -110,6 +111,16 @@ def mergekit_yaml(
 ) -> str:
     """A passthrough merge that keeps every block but the dropped ones. The evidence stands in a comment."""
     return passthrough([layer for layer in range(n_layers) if layer not in set(drop)], model, evidence, dtype)
+
+
+def llama_quantize(drop: Sequence[int], file: str) -> str:
+    """The command by which llama.cpp writes a GGUF file without these layers, its weights as they are. Layers are
+    counted from 0 there, too; the tool renumbers those that stay."""
+    if not drop:
+        raise ValueError("no layer is left out")
+    out = f"{file.removesuffix('.gguf')}-without-{len(set(drop))}.gguf"
+    layers = ",".join(map(str, sorted(set(drop))))
+    return shlex.join(["llama-quantize", "--prune-layers", layers, file, out, "COPY"])
 
 
 def order_list(n_layers: int, order: Sequence[int], model: str, evidence: Mapping[str, float | int]) -> str:

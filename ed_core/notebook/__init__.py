@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from .model import Model
 
 
+BRIDGES = ("by_correctness", "hook_names", "read_lm_eval")  # to other tools and back
+
+
 def open(
     source: Any,
     tokenizer: Any = None,
@@ -69,12 +72,12 @@ def offered() -> list[str]:
     """What `ed_core` has beside its modules."""
     from ..probes import PROBES
 
-    return ["Prompt", "compare", "open", "read_jsonl", *(probe.__name__ for probe in PROBES)]
+    return ["Prompt", "compare", "open", "read_jsonl", *BRIDGES, *(probe.__name__ for probe in PROBES)]
 
 
 def __getattr__(name: str) -> Any:
-    """`Prompt`, `compare`, `read_jsonl` and the probes' classes. The name of a module must import nothing: Python asks
-    here before it imports one."""
+    """`Prompt`, `compare`, `read_jsonl`, the bridges and the probes' classes. The name of a module must import nothing:
+    Python asks here before it imports one."""
     if name == "Prompt":
         from ..types import Prompt
 
@@ -87,6 +90,10 @@ def __getattr__(name: str) -> Any:
         from ..prompts import read_jsonl
 
         return read_jsonl
+    if name in BRIDGES:
+        from . import bridges
+
+        return getattr(bridges, name)
     if name[:1].isupper():
         from ..probes import PROBES
 

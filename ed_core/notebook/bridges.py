@@ -1,0 +1,166 @@
+"""From here to other tools and back: the names that TransformerLens and nnterp give to what is measured, and the
+samples that lm-eval logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import bounds, outside, statistics
+from ..architectures import find
+from ..depth import verdict
+from ..depth.continuous import LOWEST, MEAN_DEPTH
+from ..errors import ParameterError, PromptFileError
+from ..probes.lenses import LogitLens
+from ..prompts import check_length, check_text, lines
+from ..types import ProbeResult, Prompt, from_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAMES = {
+    "transformer_lens": {
+        "resid": ("blocks.{l}.hook_resid_pre", "blocks.{l}.hook_resid_post"),  # before a block, behind the last
+        "attn": "blocks.{l}.hook_attn_out",
+        "mid": "blocks.{l}.hook_resid_mid",
+        "mlp": "blocks.{l}.hook_mlp_out",
+    },
+    "nnterp": {
+        "resid": ("layers_input[{l}]", "layers_output[{l}]"),
+        "attn": "attentions_output[{l}]",
+        "mlp": "mlps_output[{l}]",
+    },
+}
+BY_CORRECTNESS = ("by", "right", "wrong", "difference", "low", "high", "layers", "n_right", "n_wrong", "over")
+RIGHT = 0.5  # of a sample's score, from which on it counts as right
+
+
+def hook_names(result: ProbeResult, tool: str = "transformer_lens") -> pd.DataFrame:
+    """What `tool` ("transformer_lens", "nnterp") calls the points at which a result was measured: rows (`point`,
+    `index`, `name`). `point`: "resid" by depth 0..L, "attn" and "mlp" by layer, what the branch adds to the stream;
+    "mid" by layer, the stream between both, where they stand in a row and the tool names it.
+
+        table = lens.to_dataframe("kl")
+        names = ed_core.hook_names(lens).query("point == 'resid'")
+        table.merge(names, left_on="depth", right_on="index")
+
+    nnterp reads modules: where a family norms or scales what a branch adds, its outputs are not that addition, and are
+    refused with a `ParameterError`. So are looped models, whose passes neither tool names, and results of two models.
+    """
+    import pandas as pd
+
+    if tool not in NAMES:
+        raise ParameterError(f"tool is {tool!r}; expected one of {', '.join(map(repr, NAMES))}.")
+    told, n = result.provenance, result.n_layers
+    if len(result.request.models) != 1 or told.get("passes", 1) > 1:
+        raise ParameterError("Neither tool has names for the passes of a looped model, or for two models at once.")
+    architecture = find(str(told.get("family")))
+    read = architecture.modules_read() if architecture else str(told.get("read", ""))
+    if tool == "nnterp" and ("norm" in read or "config." in read):
+        raise ParameterError(
+            f"nnterp's attentions_output and mlps_output are not what this family adds to the stream ({read}); read "
+            "these modules with nnsight, or take TransformerLens' names."
+        )
+    names = NAMES[tool]
+    before, behind = names["resid"]
+    rows: list[tuple[str, int, str]] = [("resid", l, before.format(l=l)) for l in range(n)]
+    rows.append(("resid", n, behind.format(l=n - 1)))
+    for point in ("attn", "mid", "mlp"):
+        if point in names and not (point == "mid" and told.get("parallel")):
+            rows += [(point, l, str(names[point]).format(l=l)) for l in range(n)]
+    return pd.DataFrame(rows, columns=["point", "index", "name"])
+
+
+def read_lm_eval(path: str | Path, metric: str = "") -> tuple[list[Prompt], list[float]]:
+    """The prompts of a file of samples that lm-eval logged (`--log_samples`, `samples_TASK_….jsonl`), with the score
+    that each got (`metric`, needed where a sample has several). The text is what the model was given, few-shot examples
+    included; the answer that of the task: of several choices the right one. `id` is the `doc_id`. Where a sample was
+    scored by several filters, its first line counts.
+
+    Refuses with a `PromptFileError` that names the line."""
+    prompts: dict[str, Prompt] = {}
+    scores: list[float] = []
+    for number, line in lines(outside.text(path, bounds.PROMPTS, PromptFileError, "samples file")):
+        where = f"{path}, line {number}"
+        try:
+            told = from_json(line)
+            prompt = _prompt_of(told)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+            raise PromptFileError(
+                f"{where} is no sample of lm-eval; expected an object with doc_id, target, arguments and metrics, as "
+                "--log_samples writes it."
+            ) from None
+        if prompt.id in prompts:
+            continue
+        found = told.get("metrics") or []
+        if not metric and len(found) != 1:
+            raise PromptFileError(f"{where} has the scores {', '.join(map(str, found)) or 'none'}; name one as metric.")
+        score = told.get(metric or found[0])
+        if isinstance(score, bool) or not isinstance(score, (int, float)) or not np.isfinite(score):
+            raise PromptFileError(
+                f"{where} has no number for {metric or found[0]!r}; it has {', '.join(map(str, found)) or 'none'}."
+            )
+        check_length(prompt)
+        check_text(prompt)
+        prompts[prompt.id] = prompt
+        scores.append(float(score))
+    if not prompts:
+        raise PromptFileError(f"{path} holds no samples; expected one JSON object a line, as --log_samples writes it.")
+    return list(prompts.values()), scores
+
+
+def _prompt_of(told: Any) -> Prompt:
+    """The prompt of one logged sample: of a free answer the target, of choices the right one's own text."""
+    asked = [told["arguments"][f"gen_args_{i}"] for i in range(len(told["arguments"]))]
+    text, target = asked[0]["arg_0"], told["target"]
+    choices = [one["arg_1"] for one in asked]
+    if all(isinstance(one, str) for one in choices):  # the log likelihood of each was asked for
+        stripped = [one.strip() for one in choices]
+        target = choices[int(target) if target.isdecimal() else stripped.index(target.strip())]  # as lm-eval reads it
+        if len({one["arg_0"] for one in asked}) > 1:
+            raise ValueError("the choices stand in the text")
+    elif text[-1:] not in (" ", "\n", "\t") and target[:1] not in (" ", "\n"):
+        target = f" {target}"
+    if not isinstance(text, str) or not isinstance(target, str):
+        raise TypeError("no text")
+    return Prompt(text, target, str(told["doc_id"]))
+
+
+def by_correctness(lens: Sequence[Any], scores: Sequence[float | int]) -> pd.DataFrame:
+    """Depth against correctness: the mean depths of the prompts that were solved (score 0.5 or more) and of those that
+    were not, from `run(ed_core.LogitLens(), prompts)`.
+
+    A row for each measure (`by`: "kl", "overlap"): `right`, `wrong`: `mean_depth` over each group's tokens, in layers,
+    from 0 to `layers`; `difference`: right - wrong, with its 90 % interval, bootstrap-t with both groups drawn apart;
+    NaN where a group has fewer than 8 prompts. Which prompts are solved is not drawn by lot: solved ones may be
+    shorter, or of another kind, and a difference is not caused by being right."""
+    import pandas as pd
+
+    results = list(lens)
+    if any(not isinstance(r, ProbeResult) or r.request.probe != LogitLens.name for r in results):
+        raise ParameterError("Give the results of ed_core.LogitLens() on these prompts.")
+    if len(results) != len(scores):
+        raise ParameterError(f"There are {len(results)} results and {len(scores)} scores; expected one for each.")
+    groups = [[r for r, s in zip(results, scores) if (s >= RIGHT) == right] for right in (True, False)]
+    if not all(groups):
+        raise ParameterError(f"Of {len(results)} prompts {len(groups[0])} are solved; expected some of both kinds.")
+    layers = results[0].n_layers
+    rows: list[tuple[object, ...]] = []
+    for by, read in MEAN_DEPTH.items():
+        parts = []
+        for seed, group in enumerate(groups):
+            sums, tokens = verdict.prompt_sums(group, (by,), True)
+            over = statistics.units(len(group))
+            parts.append(statistics.read_off(lambda c, read=read, by=by: read(c[by]), sums, tokens, over, seed))  # type: ignore[misc]
+        drawn = statistics.contrast([1.0, -1.0], parts)
+        most = layers - LOWEST[by]
+        enough = min(map(len, groups)) >= statistics.FEWEST
+        low, high, _ = drawn.bounded(-most, most).interval if enough else (np.nan, np.nan, 0)
+        right, wrong = (float(part.value) for part in parts)
+        of_each = [len(group) for group in groups]
+        said = f"{of_each[0]} solved and {of_each[1]} other prompts" if enough else ""
+        rows.append((by, right, wrong, right - wrong, low, high, layers, *of_each, said))
+    return pd.DataFrame(rows, columns=list(BY_CORRECTNESS))

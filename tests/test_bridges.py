@@ -1,0 +1,261 @@
+"""To other tools and back: names of TransformerLens and nnterp, lm-eval's samples, files for mergekit and llama.cpp."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_models import computed, save_random
+
+import ed_core
+from ed_core.depth import pruning, verdict
+from ed_core.errors import ParameterError, PromptError, PromptFileError
+from ed_core.models.opening import open_model
+from ed_core.notebook.result import Result
+from ed_core.probes import Contributions, LogitLens
+from ed_core.service.resolve import resolve
+from ed_core.types import Prompt
+
+SAMPLES = Path(__file__).parent / "data" / "lm_eval"  # as lm-eval 0.4.13 logged them of SmolLM2 on bundled sums
+
+
+@pytest.fixture(scope="module")
+def lens(small_folder):
+    return computed(LogitLens().request(resolve(str(small_folder)), Prompt("5 + 7 = ")))
+
+
+def of_family(tmp_path, family, probe=None):
+    folder = save_random(tmp_path / family, family)
+    return computed((probe or Contributions()).request(resolve(str(folder)), Prompt("5 + 7 = 12")))
+
+
+# ---------------------------------------------------------------- names
+
+
+def test_every_point_has_a_name_and_tables_join_on_it(lens):
+    names = ed_core.hook_names(lens)
+    n = lens.n_layers
+    assert list(names.columns) == ["point", "index", "name"] and names.name.is_unique
+    assert names.point.value_counts().to_dict() == {"resid": n + 1, "attn": n, "mid": n, "mlp": n}
+    assert f"blocks.{n - 1}.hook_resid_post" in set(names.name) and "blocks.0.hook_resid_pre" in set(names.name)
+    table = Result.of(lens).to_dataframe("kl")
+    joined = table.merge(names[names.point == "resid"], left_on="depth", right_on="index")
+    assert len(joined) == len(table)
+
+
+def test_a_branch_that_is_normed_has_no_name_in_nnterp(tmp_path):
+    for family in ("gemma2", "granite"):
+        result = of_family(tmp_path, family)
+        assert len(ed_core.hook_names(result))
+        with pytest.raises(ParameterError, match="are not what this family adds to the stream"):
+            ed_core.hook_names(result, "nnterp")
+
+
+def test_branches_side_by_side_have_no_stream_between_them(tmp_path):
+    assert "mid" not in set(ed_core.hook_names(of_family(tmp_path, "gpt_neox")).point)
+
+
+def test_what_no_tool_has_names_for_is_refused(lens):
+    with pytest.raises(ParameterError, match="expected one of 'transformer_lens', 'nnterp'"):
+        ed_core.hook_names(lens, "tl")
+    with pytest.raises(ParameterError, match="passes of a looped model"):
+        ed_core.hook_names(replace(lens, provenance={**lens.provenance, "passes": 2}))
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "gemma2", "olmo2"])
+def test_transformer_lens_reads_the_same_under_these_names(tmp_path, family):
+    bridge = pytest.importorskip("transformer_lens.model_bridge").TransformerBridge
+    result = of_family(tmp_path, family)
+    model = open_model(result.request.models[0])
+    ids = model.tensor(result.token_ids)
+    trace = model.trace(ids)
+    other = bridge.boot_transformers(str(tmp_path / family), hf_model=model.hf, tokenizer=model.tokenizer)
+    _, cache = other.run_with_cache(ids)
+    ours = {
+        "resid": lambda l: trace.resid[l],
+        "attn": lambda l: trace.attn_out[l],
+        "mlp": lambda l: trace.mlp_out[l],
+        "mid": lambda l: trace.resid[l] + trace.attn_out[l],
+    }
+    names = ed_core.hook_names(result)
+    for point, index, name in names.itertuples(index=False):
+        expected = ours[point](index)
+        assert float((cache[name] - expected).abs().max() / expected.abs().max()) < 1e-5, name
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+def test_nnterp_reads_the_same_under_these_names(tmp_path, family):
+    standardized = pytest.importorskip("nnterp").StandardizedTransformer
+    result = of_family(tmp_path, family)
+    model = open_model(result.request.models[0])
+    ids = model.tensor(result.token_ids)
+    trace, seen = model.trace(ids), {}
+    names = ed_core.hook_names(result, "nnterp")
+    other = standardized(str(tmp_path / family), check_renaming=False)
+    with other.trace(ids):
+        for layer in range(model.n_layers):  # modules are reached in the order in which they run
+            for kind in ("layers_input", "attentions_output", "mlps_output", "layers_output"):
+                seen[f"{kind}[{layer}]"] = getattr(other, kind)[layer].save()
+    ours = {"resid": trace.resid, "attn": trace.attn_out, "mlp": trace.mlp_out}
+    for point, index, name in names.itertuples(index=False):
+        expected = ours[point][index]
+        assert float((seen[name] - expected).abs().max() / expected.abs().max()) < 1e-5, name
+
+
+# ---------------------------------------------------------------- lm-eval
+
+
+def test_samples_that_lm_eval_logged_are_prompts_with_scores():
+    """Free answers and choices; the first sample of each, and every score as lm-eval gave it."""
+    for task, metric in (("sums_free", "exact_match"), ("sums_choice", "acc")):
+        file = SAMPLES / f"samples_{task}.jsonl"
+        prompts, scores = ed_core.read_lm_eval(file)
+        logged = [json.loads(line) for line in file.read_text().splitlines()]
+        assert len(prompts) == len(logged) == len(scores) and scores == [one[metric] for one in logged]
+        assert 0 < sum(scores) < len(scores)
+        assert prompts[0].text == logged[0]["doc"]["text"] and prompts[0].answer == f" {logged[0]['doc']['answer']}"
+        assert [p.id for p in prompts] == [str(one["doc_id"]) for one in logged]
+
+
+def sample(**more):
+    told = {
+        "doc_id": 3,
+        "target": "12",
+        "arguments": {"gen_args_0": {"arg_0": "5 + 7 =", "arg_1": {"until": ["\n"]}}},
+        "metrics": ["exact_match"],
+        "exact_match": 1.0,
+    }
+    return told | more
+
+
+def written(tmp_path, *samples):
+    file = tmp_path / "samples_x.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in samples))
+    return file
+
+
+def test_the_right_choice_is_a_number_or_a_text(tmp_path):
+    """lm-eval takes a target of digits for the choice's number, whatever the choices say."""
+    asked = {f"gen_args_{i}": {"arg_0": "2 + 1 =", "arg_1": f" {text}"} for i, text in enumerate("123")}
+    prompts, _ = ed_core.read_lm_eval(written(tmp_path, sample(arguments=asked, target="1")))
+    assert prompts[0].answer == " 2"
+    asked = {f"gen_args_{i}": {"arg_0": "Q:", "arg_1": f" {text}"} for i, text in enumerate(("no", "yes"))}
+    prompts, _ = ed_core.read_lm_eval(written(tmp_path, sample(arguments=asked, target="yes")))
+    assert prompts[0].answer == " yes"
+
+
+def test_a_sample_scored_by_two_filters_is_one_prompt(tmp_path):
+    file = written(tmp_path, sample(), sample(exact_match=0.0), sample(doc_id=4, exact_match=0.0))
+    prompts, scores = ed_core.read_lm_eval(file)
+    assert [(p.id, p.text, p.answer) for p in prompts] == [("3", "5 + 7 =", " 12"), ("4", "5 + 7 =", " 12")]
+    assert scores == [1.0, 0.0]
+
+
+def test_of_several_scores_one_is_named(tmp_path):
+    file = written(tmp_path, sample(metrics=["acc", "f1"], acc=0.0, f1=0.4))
+    with pytest.raises(PromptFileError, match="line 1 has the scores acc, f1; name one as metric"):
+        ed_core.read_lm_eval(file)
+    assert ed_core.read_lm_eval(file, "f1")[1] == [0.4]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [],
+        {"doc_id": 1},
+        sample(arguments={}),
+        sample(arguments=[["5 + 7 ="]]),
+        sample(target=None),
+        sample(arguments={"gen_args_0": {"arg_0": 5, "arg_1": {}}}),
+        sample(arguments={"gen_args_0": {"arg_0": "5", "arg_1": "a"}, "gen_args_1": {"arg_0": "6", "arg_1": "b"}}),
+        sample(arguments={"gen_args_0": {"arg_0": "5", "arg_1": " a"}}, target="7"),
+    ],
+)
+def test_what_is_no_sample_is_refused_by_its_line(tmp_path, wrong):
+    with pytest.raises(PromptFileError, match="line 2 is no sample of lm-eval"):
+        ed_core.read_lm_eval(written(tmp_path, sample(), wrong))
+
+
+@pytest.mark.parametrize("score", [None, "1", True, float("nan"), 1e999])
+def test_a_score_that_is_no_number_is_refused(tmp_path, score):
+    with pytest.raises(PromptFileError, match="no number for 'exact_match'|no sample of lm-eval"):
+        ed_core.read_lm_eval(written(tmp_path, sample(exact_match=score)))
+
+
+def test_files_without_samples_and_prompts_that_cannot_be_are_refused(tmp_path):
+    with pytest.raises(PromptFileError, match="holds no samples"):
+        ed_core.read_lm_eval(written(tmp_path))
+    empty = sample(arguments={"gen_args_0": {"arg_0": " ", "arg_1": {}}})
+    with pytest.raises(PromptError, match="The prompt is empty"):
+        ed_core.read_lm_eval(written(tmp_path, empty))
+
+
+def with_depth(lens, depth):
+    """A lens whose KL falls to 0 in one step, and whose mean depth is that step's."""
+    kl = np.where(np.arange(lens.n_layers + 1)[:, None] < depth, 5.0, 0.0) * np.ones(lens.n_tokens)
+    summary = dict(lens.summary) | {"kl.sum": kl.sum(1), "kl.first": kl[:, 0]}
+    measure = replace(lens.measures["kl"], values=kl.astype(np.float32))
+    return replace(lens, summary=summary, measures={**lens.measures, "kl": measure})
+
+
+def test_a_clear_difference_is_found_and_noise_is_not(lens):
+    rng = np.random.default_rng(0)
+    n = lens.n_layers
+
+    def told(right, wrong):
+        results = [with_depth(lens, d) for d in (*right, *wrong)]
+        table = ed_core.by_correctness(results, [1.0] * len(right) + [0.0] * len(wrong)).set_index("by")
+        return table.loc["kl"]
+
+    clear = told(rng.integers(n - 2, n, 20), rng.integers(1, 3, 20))
+    assert clear.right > clear.wrong and clear.low > 0 and (clear.n_right, clear.n_wrong) == (20, 20)
+    assert clear.difference == pytest.approx(clear.right - clear.wrong)
+    beyond = 0
+    for _ in range(60):
+        found = told(rng.integers(1, n + 1, 15), rng.integers(1, n + 1, 15))
+        beyond += not found.low <= 0 <= found.high
+    assert beyond <= 12, "10 % of 60 are 6"
+
+
+def test_each_groups_depth_is_that_of_its_prompts_alone(lens):
+    results = [with_depth(lens, d) for d in (1, 2, 3, 4)]
+    table = ed_core.by_correctness(results, [0.7, 0.5, 0.4, 0.0]).set_index("by")
+    for group, name in ((results[:2], "right"), (results[2:], "wrong")):
+        for by in ("kl", "overlap"):
+            assert table.loc[by, name] == pytest.approx(verdict.mean_depths(group)[by].depth)
+    assert table[["low", "high"]].isna().all(None) and (table.over == "").all(), "8 prompts of each are needed"
+
+
+def test_one_kind_alone_has_nothing_to_compare(lens):
+    with pytest.raises(ParameterError, match="Of 2 prompts 2 are solved"):
+        ed_core.by_correctness([lens, lens], [1, 1])
+    with pytest.raises(ParameterError, match="2 results and 1 scores"):
+        ed_core.by_correctness([lens, lens], [1])
+    with pytest.raises(ParameterError, match="results of ed_core.LogitLens"):
+        ed_core.by_correctness([1, 2], [1, 0])
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_mergekit_takes_what_is_written_for_it():
+    config = pytest.importorskip("mergekit.config")
+    import yaml
+
+    for text in (
+        pruning.mergekit_yaml(6, [4, 2], "a/b: c", {"kl": 0.5}),
+        pruning.passthrough([0, 1, 1, 2, 5, 4], "a/b"),
+    ):
+        read = config.MergeConfiguration.model_validate(yaml.safe_load(text))
+        assert read.merge_method == "passthrough" and read.slices
+
+
+def test_llama_cpp_is_asked_for_a_file_without_these_layers():
+    told = shlex.split(pruning.llama_quantize([11, 3, 7, 3], "my model.gguf"))
+    assert told == ["llama-quantize", "--prune-layers", "3,7,11", "my model.gguf", "my model-without-3.gguf", "COPY"]
+    with pytest.raises(ValueError, match="no layer is left out"):
+        pruning.llama_quantize([], "x.gguf")
