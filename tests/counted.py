@@ -248,9 +248,9 @@ def _drawn(said: str | None, found: Rule) -> int:
 def rules(sentence: str, found: Mapping[str, Rule]) -> int:
     """The claims of the line on the papers' rules."""
     if all(one.depth is None for one in found.values()):
-        assert re.fullmatch("Papers' rules(?: there)?: no layer\\.", sentence), sentence
+        assert re.fullmatch("Papers' rules(?:, same tokens)?: no layer\\.", sentence), sentence
         return 1
-    match = re.fullmatch("Papers' rules(?: there)?: (.*?); (.*)\\.", sentence)
+    match = re.fullmatch("Papers' rules(?:, same tokens)?: (.*?); (.*)\\.", sentence)
     assert match, sentence
     figure = rf"(?:layer )?(\d+|no layer) \((cosine|KL|overlap)(?:, 5–95 %: {MEAN} to {MEAN})?\)"
     given = re.findall(figure, match[1])
@@ -437,8 +437,9 @@ def turn(sentence: str, curve: Sequence[float], twins: Sequence[Curves] = (), le
 
 def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves], level_ends) -> int:
     before, after = float(np.mean(curve[: k + 1])), float(np.mean(curve[k + 1 :]))
+    here = "" if level_ends else ", without an interval over prompts"
     whole, n = (
-        r"Layers turn from erasing to strengthening after layer (\d+)"
+        rf"Layers turn from erasing to strengthening after layer (\d+){here}"
         r"(; so do an untrained twin's| \(not yet compared with five twins\))?\.",
         len(twins),
     )
@@ -503,7 +504,7 @@ def since(said: str, rows: Sequence[bool], n_layers: int) -> int:
     if depth == 0:
         assert said == "at every depth", said
     elif earliest < depth:
-        assert said == f"for good from depth {depth}; first at {earliest}", said
+        assert said == f"for good from depth {depth} of {n_layers} (first at {earliest})", said
     else:
         assert said == f"for good from depth {depth} of {n_layers}", said
     return 2
@@ -572,9 +573,9 @@ def seen_over(sentence: str, answers: Sequence[Sequence[int | None]], own: Seque
     right, counted = [max(depths) for depths in answers if None not in depths], 0
     depth = r"([\d.]+) of (\d+)( each time| in the median \(least (\d+), most (\d+)\))?"
     known = (
-        r"The answer(, every token of it,)? is the model's best guess for (all|none of|\d+ of) (\d+) "
-        r"prompts?( that ha(?:ve|s) one)?"
-        rf"(?:; for good from depth {depth})?\."
+        r"For (all|none of|\d+ of) (\d+) prompts?( with an answer)? (every token of )?the answer is the model's best "
+        r"guess"
+        rf"(?:, for good from depth {depth})?\."
     )
     alone = (
         r"(?:The|For (\d+) prompts? without an answer the) model's own next token is the lens's best guess "
@@ -582,7 +583,7 @@ def seen_over(sentence: str, answers: Sequence[Sequence[int | None]], own: Seque
     )
     match = re.fullmatch(f"(?:{known})? ?(?:{alone})?", sentence)
     assert match, sentence
-    every, count, n, one, *first_part, other = match.groups()[:10]
+    count, n, one, every, *first_part, other = match.groups()[:10]
     rest = match.groups()[10:]
     assert bool(n) == bool(answers) and bool(rest[0]) == bool(own)
     if answers:

@@ -733,9 +733,9 @@ def test_the_sentence_says_whether_the_verdict_depends_on_the_lens():
     both = curves(logit=FALLING, affine=EARLY)
     assert both.spread("kl") == 3 and both.spread("overlap") == 4
     assert both.sentence == (
-        "Mean depth (7 layers): KL: logit 4.5, affine 5.1; overlap: logit 4.8, affine 2.8. Papers' rules: KL differs "
-        "by more than a tenth of the depth (logit layer 4, affine layer 1); overlap differs by more than a tenth of "
-        "the depth (logit layer 4, affine layer 0)."
+        "Mean depth of 7 by KL: 4.5 (logit), 5.1 (affine); by overlap: 4.8 (logit), 2.8 (affine). Papers' rules: KL "
+        "differs by more than a tenth of the depth (logit layer 4, affine layer 1); overlap differs by more than a "
+        "tenth of the depth (logit layer 4, affine layer 0)."
     )
     same = curves(logit=FALLING, affine=FALLING)
     assert "KL agrees within a tenth of the depth (logit layer 4, affine layer 4);" in same.sentence

@@ -255,12 +255,12 @@ def test_sentences_of_surgery():
     rows = surgery.rows(curves, "drop")
     assert [(r.length, r.n, r.best.i, r.median) for r in rows] == [(1, 3, 1, 3.0), (2, 2, 1, 6.5), (3, 1, 0, 11.0)]
     said = surgery.sentence(curves, "drop", rows)
-    assert said == "Of single layers, leaving out layer 1 costs least: loss 2 → 2.5 (+0.5) nats per token."
+    assert said == "The cheapest layer to leave out is 1: loss 2 → 2.5 (+0.5) nats per token."
     told = surgery.reasons(curves, "drop", rows)
     assert any(
-        "Angular distance chooses the stretch that costs least at 1 of 3 lengths; at the others" in t for t in told
+        "Choosing by angular distance finds the cheapest stretch at 1 of 3 lengths; at the others" in t for t in told
     )
-    assert "Block influence chooses the stretch that costs least at 3 of 3 lengths." in told
+    assert "Choosing by block influence finds the cheapest stretch at 3 of 3 lengths." in told
     assert surgery.added(curves, "drop", rows)["least"].tolist() == [0, 0.5, 2, 9]
     again = {f"repeat_{n}": drop for n in ("loss", "kl", "top1_kept")} | {
         "loss_whole": np.float32(2.6),
@@ -280,9 +280,11 @@ def test_sentences_of_surgery():
     )
     assert surgery.sentence(same, "drop", []) == "No variant of this kind gives a finite loss."
     assert surgery.reasons(same, "drop", []) == []
-    assert surgery.parted([1, 2, 3], [1, 2, 3]) == "All 3 tokens are the whole model's."
-    assert surgery.parted([1, 2, 3], [1, 2, 4]) == "The first 2 tokens are the whole model's."
-    assert surgery.parted([1, 2], [1, 4]).startswith("The first token is") and "already" in surgery.parted([1], [2])
+    assert surgery.parted([1, 2, 3], [1, 2, 3]) == "All 3 tokens match the whole model's."
+    assert surgery.parted([1, 2, 3], [1, 2, 4]) == "The first 2 tokens match the whole model's."
+    assert surgery.parted([1, 2], [1, 4]).startswith("The first token matches") and "already" in surgery.parted(
+        [1], [2]
+    )
 
 
 def test_sentences_of_writing():
@@ -295,19 +297,19 @@ def test_sentences_of_writing():
     }
     said = writing.sentence(values, 10, 0.9)
     assert said == (
-        "Of 3 tokens written, the median settles at depth 4 of 10; leaving at 0.9 confidence is not usable here: 1 of "
-        "3 tokens would change."
+        "At half or more of 3 tokens written the best guess is final by depth 4 of 10; leaving at 0.9 confidence is "
+        "not usable here: 1 of 3 tokens would change."
     )
     assert writing.sentence(values, 10, 0.9, sampled=True).endswith("1 of 3 best guesses would change.")
     never = values | {"exit_depth": np.array([10.0, 10, 10, np.nan]), "exit_agrees": np.ones(4)}
     assert writing.sentence(never, 10, 0.9).endswith("; before the output the lens is never 0.9 sure.")
     sure = values | {"exit_agrees": np.ones(4)}
     assert writing.sentence(sure, 10, 0.9).endswith(
-        "would change no token, each taken by itself; the exit lies 3.0 layers before the output on average."
+        "would change no token, each judged alone; the exit lies 3.0 layers before the output on average."
     )
     one = {name: v[:1] for name, v in values.items()}
     assert writing.sentence(one, 10, 0.9) == (
-        "The token written settles at depth 2 of 10; before the output the lens is never 0.9 sure."
+        "At the token written the best guess is final from depth 2 of 10; before the output the lens is never 0.9 sure."
     )
     assert writing.sentence({"ids": np.array([-1])}, 10, 0.9) == "No token is written yet."
 
@@ -329,6 +331,6 @@ def test_leaving_over_prompts_is_counted_token_by_token():
     spared = sum(n_layers - int(d) for depths, _ in prompts for d in depths) / 137
     said = writing.of_prompts(summaries, n_layers, 0.8)
     assert 0 < changed < 13 and said == (
-        f"Leaving at 0.8 confidence would change {changed} of 137 best guesses, each taken by itself; the exit lies "
+        f"Leaving at 0.8 confidence would change {changed} of 137 best guesses, each judged alone; the exit lies "
         f"{spared:.1f} layers before the output on average."
     )

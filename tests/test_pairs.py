@@ -107,7 +107,7 @@ def test_the_text_says_the_largest_difference_its_place_and_the_shape():
     said = pair([1, 2, 3, 4], [1, 2, 3.5, 2]).text
     assert (
         "−2 unit, at layer 3" in said
-        and "similar shape (ρ = 0.63), up to" in said
+        and "partly the same shape (ρ = 0.63), up to" in said
         and said.endswith("% of the range apart.")
     )
     assert "at 50% of the depth" in pair([1, 2, 3, 4], [9, 4.5]).text
@@ -191,7 +191,7 @@ def test_a_difference_that_is_the_sinks_is_named_and_one_that_is_not_is_not():
     counted = b["layer_ratio"].astype(float).mean(1) - a["layer_ratio"].astype(float).mean(1)
     at = int(np.abs(counted).argmax())
     assert ", sinks left out; " in said
-    assert said.endswith(f". With the sink (token 2) counted it is +{counted[at]:.3g} ratio, at layer {at}.")
+    assert said.endswith(f". With the sink (token 2) counted it is +{counted[at]:.3g}, at layer {at}.")
     same = side_by_side.pairs((probe, probe), a, scaled(plain, 3.0), ((2,), (2,)))[0].text
     assert "sinks left out" in same and "counted" not in same
     assert "sink" not in side_by_side.pairs((probe, probe), a, b)[0].text

@@ -145,19 +145,18 @@ def test_likelihood_against_generation_in_words():
         return pruning.generated(written, n_prompts, n), pruning.by_loss(curves, written, n_prompts, n)
 
     assert told([0.25, 1, 0.5, 0.25], 0.75, 4) == (
-        "The full model writes 3 of 4 answers; without layer 0 or 3 it writes the fewest, 1 of 4 answers.",
+        "The whole model writes 3 of 4 answers; without layer 0 or without layer 3 it writes the fewest, 1 of 4 "
+        "answers.",
         [
-            "By loss, the layer that counts most is 2: +1 nats per token without it, and the model writes 2 of 4 "
-            "answers.",
-            "Without layer 0 or 3 the loss changes by +0.25 to +0.5 nats per token.",
+            "By loss, layer 2 counts most: +1 nats per token without it, and the model writes 2 of 4 answers.",
+            "Without layer 0 or without layer 3 the loss changes by +0.25 to +0.5 nats per token.",
             "Over 4 layers the rank correlation of added loss with answers lost is ρ = +0.32 (no interval).",
         ],
     )
     assert told([1, 1, 0, 1], 1, 1, 2) == (
-        "The full model writes the answer; without layers 2–3 it does not write the answer.",
+        "The whole model writes the answer; without layers 2–3 it does not write the answer.",
         [
-            "By loss, the stretch of 2 layers that counts most is 2–3: +1 nats per token without it, and the model "
-            "does not write the answer.",
+            "By loss, layers 2–3 count most: +1 nats per token without them, and the model does not write the answer.",
             "Without layers 2–3 the loss changes by +1 nats per token.",
             "Over 4 stretches of 2 layers the rank correlation of added loss with answers lost is ρ = +0.77 "
             "(no interval).",

@@ -255,7 +255,7 @@ def test_without_the_library_it_runs_in_float32_and_says_so(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     found, told = precision_of(None, "int8", "cpu")
     assert found == "fp32" and "while the paper ran in int8 (the package bitsandbytes is not installed)" in told
-    assert precision_of(None, "bf16", "cpu") == ("bf16", "Precision bf16, as the paper's.")
+    assert precision_of(None, "bf16", "cpu") == ("bf16", "Precision bf16, as in the paper.")
     assert precision_of("bfloat16", "int8", "cpu")[0] == "bf16"
 
 

@@ -247,7 +247,7 @@ def test_a_token_that_is_long_at_the_output_only_is_no_sink_and_is_told():
     assert sinks.find(stream, attn, mlp) == () == sinks.by_norm(stream) and sinks.long_at_end(stream) == (3,)
     assert sinks.brief((), tokens) == ""
     assert sinks.sentence((), tokens, (3,)) == (
-        "No sink by norm: before the output no token's norm reaches 5 times the median. Token 3 ('t3') has a large "
+        "No sinks: before the output no token's norm reaches 5 times the median. Token 3 ('t3') has a large "
         "norm at the output only, where no attention reads it, so it is not a sink."
     )
     stream[L - 1, 3] = 50.0  # read by the last layer's attention
@@ -322,10 +322,10 @@ def test_the_sinks_of_a_result_are_stored_with_its_measures_and_told_in_words(pa
     assert [(s.pos, s.depth, s.layer, s.branch) for s in found] == [(0, 4, 3, "mlp"), (7, 6, 5, "attention")]
     told = sinks.sentence(found, pair[0].tokens)
     assert told.startswith("Sinks: token 0 (") and "from depth 4 (written by layer 3's MLP); token 7 (" in told
-    assert sinks.sentence((), ()).startswith("No sink by norm")
+    assert sinks.sentence((), ()).startswith("No sinks")
     assert sinks.summary([found, (), found]) == (
-        f"4 sinks in 2 of 3 prompts, up to {found[0].ratio:.3g} times the median token's norm; spans: 2 written by "
-        "layer 3's MLP, 2 written by layer 5's attention"
+        f"4 sinks in 2 of 3 prompts, up to {found[0].ratio:.3g} times the median token's norm; written by "
+        "layer 3's MLP (2 times), layer 5's attention (2 times)"
     )
     assert sinks.summary([(), None]) == "no sinks in 1 prompt; of 1 other they cannot be told"
     assert sinks.summary([found, None, None]).endswith("; of 2 others they cannot be told")

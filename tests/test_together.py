@@ -97,7 +97,7 @@ def test_the_shell_says_it_after_a_run(tmp_path, monkeypatch, capsys):
     assert main([*command, "--out", str(tmp_path / "r.npz")]) == 0
     first, *said = capsys.readouterr().out.splitlines()[2:]
     assert first.startswith("Over 2 prompts (") and len(said) == 3
-    assert said[0].startswith("The answer") and "2 prompts, no interval below eight" in said[1]
+    assert said[0].startswith("For all 2 prompts the answer") and "2 prompts, no interval below eight" in said[1]
     file.write_text(lines[0])
     assert main([*command, "--out", str(tmp_path / "r.npz")]) == 0
     (only,) = capsys.readouterr().out.splitlines()[2:]
@@ -169,7 +169,7 @@ def test_among_others_stands_what_all_of_them_give_together(results):
         mine, *others = [r.summary for r in many]
         found = together.of_prompts(many, [*results[1], *results[1][:3]], first_token).criteria["cosine"]
         *_, said, _ = among_others.reasons(PROBES[0], mine, others, first_token)
-        gives = "no depth" if found.depth is None else f"layer {found.depth}"
+        gives = "no layer" if found.depth is None else f"layer {found.depth}"
         assert said.startswith(f"The mean curve over all prompts gives {gives} (")
         drawn = statistics.counts(statistics.units(9))
         depths = []

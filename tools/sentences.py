@@ -182,6 +182,7 @@ def turns() -> Iterator[str]:
     """Of made-up fits: a turn with and without twins, and each way to have none."""
     turn = Turn(10, 3, -0.2, 0.2, 0.01, "")
     yield from (wording.turned(turn, made_up_twins(n)) for n in (0, 1, 5))
+    yield wording.turned(replace(turn, before_ends=(-0.25, -0.15), after_ends=(0.15, 0.25)), made_up_twins(5))
     yield wording.turned(replace(turn, failed="order", p=0.3))
     yield wording.turned(replace(turn, failed="twins"), made_up_twins(5))
     for before, after in ((0.1, 0.3), (-0.3, -0.1), (-0.2, 0.2), (0.2, -0.2), (0.0, 0.3)):

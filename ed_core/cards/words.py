@@ -107,7 +107,7 @@ def identities(told: Card) -> str:
     slopes = "" if found.slope_error is None else f"; slopes {found.slope_error:.1g} from 1"
     return (
         f"The identities hold on {found.tokens} tokens in {found.dtype}. Largest errors: sums of the layers' "
-        f"parts {found.miss:.1g}, output made from the last residual {found.closure:.1g}, layers run by hand "
+        f"parts {found.miss:.1g}, logits from the last residual {found.closure:.1g}, logits layer by layer "
         f"{found.replay:.1g} (limit {found.miss_limit:.0e}){slopes}."
     )
 
@@ -156,9 +156,9 @@ def cut(one: Cut) -> str:
     """What leaving out the cheapest stretch costs, as a sentence."""
     n, start = one.layers, one.start
     what = f"layer {start}" if n == 1 else f"layers {start}–{start + n - 1}"
-    of = "Of single layers" if n == 1 else f"Of {n} layers in a row"
+    of = "all single layers" if n == 1 else f"all {n} layers in a row"
     said = (
-        f"{of}, leaving out {what} changes the predictions least (KL): the loss by {value(one.loss)} nats per token; "
+        f"Leaving out {what} changes the predictions least of {of} (KL): the loss by {value(one.loss)} nats per token; "
         f"{value(one.kept, percent=True)} of the best guesses are kept."
     )
     angle, which = one.by_angle, "The angle over all tokens, sinks included,"
@@ -180,7 +180,7 @@ def leaving(told: Card) -> str:
     early = (
         f"{leaving} would change {changed} of the tokens"
         if lost is not None and usable(1, lost)
-        else f"{leaving} is not usable here: {changed} of the tokens would change"
+        else f"{leaving} is not usable here: of the tokens {changed} would change"
     )
     return (
         f"The tokens it writes, up to {found.tokens} a prompt, are the lens's best guess for good from depth "
@@ -195,7 +195,7 @@ def sinks(told: Card) -> str:
         return "Whether there are sinks cannot be told."
     named = f"In the first {found.named_of} prompts: {found.named}."
     if not found.tokens:
-        return f"No token is a sink by its norm. {named}"
+        return "No sinks."
     tokens, first = 100 * found.tokens, 100 * found.first
     older = "As older cards counted, with tokens of large norm at the output alone: " if of_its_time(told) else ""
     most = f"{tokens:.3g} % of the tokens are sinks; the first token is one in {first:.0f} % of the prompts."
@@ -207,7 +207,7 @@ def precision(told: Card) -> Iterator[str]:
     own, rows = told.precision.own, told.precision.rows
     for name in dict.fromkeys(row.precision for row in rows):
         of = [row for row in rows if row.precision == name]
-        depths = ", ".join(f"{RULES[row.rule].heading} {_moved(row)}" for row in of)
+        depths = ", ".join(f"{RULES[row.rule].label} {_moved(row)}" for row in of)
         orders = [row.order for row in of if row.order is not None]
         least = f"; rank correlations of the curves at least {_down(min(orders))}" if orders else ""
         held = "keeps" if all(row.same for row in of) else "does not keep"
@@ -267,7 +267,7 @@ def markdown(told: Card) -> str:
     lines += ["", *(f"- {said}" for said in (turn(told), rules(told)) if said)]
     lines += [f"  - {row.sentence}" for row in told.depths if row.sentence]
     lines += [f"- {told.lenses.sentence}"] if told.lenses.sentence else []
-    lines += ["", "### Where depth can be cut", "", *(f"- {cut(one)}" for one in told.cuts)]
+    lines += ["", "### Cheapest cuts", "", *(f"- {cut(one)}" for one in told.cuts)]
     lines += [f"- {CHOSEN}", *(f"- {said}" for said in [leaving(told)] if said)]
     lines += ["", "### Published claims", "", f"{claims(told)}.", ""]
     lines += [f"{stand(told)}.", ""] if stand(told) else []

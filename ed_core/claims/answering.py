@@ -24,7 +24,7 @@ def thinking(evidence: Evidence) -> Measured:
     ratio, right = part["mean_ratio"], answers.keep(theirs)["exact_whole"]
     there = np.isfinite(ratio)
     part, ratio, right = part.keep(there), ratio[there], right[there]
-    enough(int(right.sum()), "prompts that are answered rightly")
+    enough(int(right.sum()), "prompts that are answered correctly")
     enough(int((1 - right).sum()), "prompts that are answered wrongly")
     if np.ptp(ratio) == 0:
         raise ClaimRefused("The deep-thinking ratio is the same for all prompts, so it has no rank correlation.")
@@ -41,7 +41,7 @@ def thinking(evidence: Evidence) -> Measured:
     groups = [part.keep(right == which) for which in (0, 1)]
     each = [statistics.mean(g["mean_ratio"], None, g.units, evidence.seed) for g in groups]
     curve = Curve.of("answer", "deep-thinking ratio", as_curve(each), ticks=("wrong", "right"))
-    beside = f"{len(groups[1])} of {len(part)} prompts are answered rightly."
+    beside = f"{len(groups[1])} of {len(part)} prompts are answered correctly."
     of_units = statistics.about(float(found.value), float(found.error), part.units.n - 1)  # few forms: both must agree
     draws = np.tanh(found.draws)
     estimate = Estimate.of(np.tanh(found.value), draws, judge=by_draws(draws, np.tanh(of_units)))
@@ -71,7 +71,7 @@ def two_stories(evidence: Evidence) -> Measured:
         raise ClaimRefused("On the whole no layer that is left out loses an answer, so what is lost has no centre.")
     layers = over_layers(of_layers, *(m.value for m in means.values()))
     curve = Curve.of("layer left out", "share of exact answers lost", means["generated"])
-    beside = f"{right} of {len(part)} prompts are answered rightly."
+    beside = f"{right} of {len(part)} prompts are answered correctly."
     return Measured({DEEPER: Estimate.of(found.value, found.draws, layers)}, len(part), curve, beside, part.units.words)
 
 
@@ -86,7 +86,7 @@ def reasoning(evidence: Evidence) -> Measured:
             pairs, over = len(one), one.units.words.replace("prompts", "pairs", 1)
         lost = (1 - steps["exact"]) - (1 - one["exact"])
         if not len(one) or not one.units.enough:
-            estimates[FURTHER[n]] = Estimate.undefined_because(f"only {len(one)} pairs are answered rightly")
+            estimates[FURTHER[n]] = Estimate.undefined_because(f"only {len(one)} pairs are answered correctly")
             continue
         curve = statistics.mean(lost, None, one.units, evidence.seed)
         mean = statistics.mean(lost.mean(1), None, one.units, evidence.seed)
@@ -118,14 +118,14 @@ def _answered(one: Part, worked: Part) -> tuple[Part, Part, int]:
 DEEP_THINKING = Claim(
     "deep-thinking",
     "Answers with more late-settling tokens are right more often",
-    "prompts on which more of the written tokens settle late are answered rightly more often",
+    "prompts on which more of the written tokens settle late are answered correctly more often",
     "Chen et al. 2026 (2602.13517)",
     "Spearman's rank correlation over the prompts of one model of the share of written tokens whose divergence first "
     "falls to 0.5 only in the last 15 % of the depth, with whether the answer is exact",
     "Up to 50 prompts, up to 16 tokens written, always the best one. The paper takes long chains of thought of "
     "reasoning models on AIME, HMMT and GPQA.",
     "a negative correlation",
-    (Quantity(CORRELATION, "rank correlation", (0.0, np.inf), "above 0", "positive, in words"),),
+    (Quantity(CORRELATION, "rank correlation", (0.0, np.inf), "above 0", "positive (no figure given)"),),
     ("writing", "answers"),
     thinking,
     answers=True,
@@ -141,7 +141,7 @@ LIKELIHOOD_OR_GENERATION = Claim(
     "Intervals over prompts and, by the jackknife, over layers have to agree. The paper measures accuracy on "
     "benchmarks.",
     "the likelihood's centre lying deeper",
-    (Quantity(DEEPER, "layers", (0.0, np.inf), "above 0", "deep layers matter more for generation, in words"),),
+    (Quantity(DEEPER, "layers", (0.0, np.inf), "above 0", "deep layers matter more for generation (no figure given)"),),
     ("answers",),
     two_stories,
     answers=True,

@@ -73,7 +73,9 @@ NO_HARDER_DEEPER = Claim(
     "take 20 prompts a level of MQuAKE and MATH, and HellaSwag, GSM8K, AIME24.",
     "a rise of more than 2 % of the depth a level, by any of the three",
     tuple(
-        Quantity(name, "of the depth, a level", (-np.inf, MARGIN), "below 0.02", "no increase, in words", 4, True)
+        Quantity(
+            name, "of the depth, a level", (-np.inf, MARGIN), "below 0.02", "no increase (no figure given)", 4, True
+        )
         for name in (SCORE, *SETTLED.values())
     ),
     ("future", "logit_lens"),

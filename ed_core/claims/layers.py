@@ -104,8 +104,8 @@ EVEN_TURNS = Claim(
     "Up to 30 prompts, all tokens; intervals over prompts and, by the jackknife, over the middle layers.",
     "turns of unlike size, large ones, or neighbours that push one way",
     (
-        Quantity(EVEN, "ratio", (-np.inf, 0.5), "below 0.5", "even, in words", chosen=True),
-        Quantity(SMALL, "degrees", (-np.inf, 30.0), "below 30 degrees", "small, in words", 1, True),
+        Quantity(EVEN, "ratio", (-np.inf, 0.5), "below 0.5", "even (no figure given)", chosen=True),
+        Quantity(SMALL, "degrees", (-np.inf, 30.0), "below 30 degrees", "small (no figure given)", 1, True),
         Quantity(UNCORRELATED, "degrees", (75.0, 105.0), "within 15 degrees of 90", "nearly uncorrelated", 1, True),
     ),
     ("turns",),
@@ -123,7 +123,7 @@ USEFULNESS = Claim(
     "every layer needed, or deeper layers costing more",
     (
         Quantity(SHARE, "share", (-np.inf, 1.0), "below 1", "below 1, falling with depth"),
-        Quantity(FALLING, "rank correlation", (-np.inf, 0.0), "below 0", "falling with depth, in words"),
+        Quantity(FALLING, "rank correlation", (-np.inf, 0.0), "below 0", "falling with depth (no figure given)"),
     ),
     ("replacement",),
     replaced,

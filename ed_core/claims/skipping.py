@@ -153,7 +153,8 @@ def _added(part: Part, seed: int) -> statistics.Resampled:
 SECOND_HALF_WEAK = Claim(
     "second-half-weak",
     "Later tokens hardly use the second half",
-    "later tokens use the layers of the second half less than half as much as those of the first",
+    "skipping a layer of the second half changes later layers at later tokens less than half as much as skipping one "
+    "of the first",
     "Csordás et al. 2025 §3.2 (2505.13898)",
     "mean of e[s] over s ≥ L/2, over the mean over s < L/2; e[s] is the mean over later layers l of max over tokens "
     "|D[l] - D'[l]| / |D[l]| where layer s is skipped before a split point and read behind it; the last layer, which "
@@ -162,7 +163,11 @@ SECOND_HALF_WEAK = Claim(
     "over prompts and, by the jackknife, over layers have to agree. The paper takes 10 prompts of GSM8K at sampled "
     "places.",
     "a ratio of 0.5 or more",
-    (Quantity(RATIO, "ratio", (-np.inf, 0.5), "below 0.5", "almost none in the second half, in words", chosen=True),),
+    (
+        Quantity(
+            RATIO, "ratio", (-np.inf, 0.5), "below 0.5", "almost none in the second half (no figure given)", chosen=True
+        ),
+    ),
     ("future",),
     second_half,
 )
@@ -188,7 +193,7 @@ ONE_LAYER_ROBUST = Claim(
 COSINE_WEAK_PROXY = Claim(
     "cosine-weak-proxy",
     "A layer's cosine says little about what it is worth",
-    "the cosine between a layer's input and output says at most moderately what leaving the layer out costs",
+    "the cosine between a layer's input and output predicts at most moderately what leaving the layer out costs",
     "Hinostroza et al. 2026 (2605.14075)",
     "Spearman's rank correlation over layers of 1 - cos(h[l], h[l+1]), the paper's score, with the loss without the "
     "layer; beside it that of cos(D, h), which is ours",

@@ -33,7 +33,7 @@ SAYS = {  # what it means that a control shows the same shape, of one curve and 
     "untrained": ("it needs no training to appear", "they need no training to appear"),
     "shuffled": ("it appears without the trained order of layers", "they appear without the trained order of layers"),
 }
-SHAPES = ("the same shape", "a similar shape", "another shape")
+SHAPES = ("the same shape", "partly the same shape", "another shape")
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,10 @@ def called(n: int) -> str:
     return "10–90 %" if ends(n) == QUANTILES else "all"
 
 
+def _range(n: int) -> str:
+    return "range" if (of := called(n)) == "all" else of
+
+
 def spread_of(n: int, what: str) -> str:
     """The same with what it is over: "10–90 % of 12 others", "all 4 others"."""
     return f"{called(n)}{' of' * (ends(n) == QUANTILES)} {n} {what}"
@@ -133,7 +137,7 @@ def sentence(probe: Probe | type[Probe], this: Summary, others: Sequence[Summary
     if len(defined) < FEWEST:
         return f"{told}."
     low, middle, high = (_say(v, score) for v in np.quantile(defined, ends(len(defined))))
-    return f"{told}; the median of {len(defined)} other prompts is {middle} ({called(len(defined))}: {low} to {high})."
+    return f"{told}; the median of {len(defined)} other prompts is {middle} ({_range(len(defined))}: {low} to {high})."
 
 
 def reasons(
@@ -208,7 +212,7 @@ def _together(score: Score, summaries: Sequence[Summary], first_token: bool) -> 
         depth = "no mean depth" if found.depth is None else f"mean depth {found.depth:.1f}"
         return f"The mean curve over all prompts has {depth} ({wording.sure(found.interval, over)})."
     layer = criteria.RULES[name].of({n: values.sum(0) / sum(counts) for n, values in sums.items()}).depth
-    gives = "no depth" if layer is None else f"layer {layer}"
+    gives = "no layer" if layer is None else f"layer {layer}"
 
     def read(curves: Mapping[str, np.ndarray]) -> np.ndarray:
         rows = np.mean([curves[n] for n in names], axis=0)

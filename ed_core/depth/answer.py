@@ -92,13 +92,13 @@ def over_prompts(looks: Sequence[Sequence[Seen]]) -> str:
 def _answered(known: Sequence[Sequence[Seen]], more: bool) -> str:
     """For how many of the prompts with an answer the model has it, and from which depth on. `more`: there are prompts
     without one."""
-    n, every = len(known), ", every token of it," if max(map(len, known)) > 1 else ""
+    n, what = len(known), "every token of the answer" if max(map(len, known)) > 1 else "the answer"
     bests = [[one.best for one in look if one.best is not None] for look in known]
     depths = [max(found) for look, found in zip(known, bests) if len(found) == len(look)]
     count = f"all {n}" if len(depths) == n > 1 else f"{len(depths) or 'none'} of {n}"
-    which = f"{count} prompt{'s' * (n > 1)}" + (f" that {'have' if n > 1 else 'has'} one" if more else "")
-    since = f"; for good from depth {_middle(depths, known[0][0].n_layers)}" if depths else ""
-    return f"The answer{every} is the model's best guess for {which}{since}."
+    which = f"{count} prompt{'s' * (n > 1)}{' with an answer' * more}"
+    since = f", for good from depth {_middle(depths, known[0][0].n_layers)}" if depths else ""
+    return f"For {which} {what} is the model's best guess{since}."
 
 
 def _middle(depths: Sequence[int], n_layers: int) -> str:
@@ -147,7 +147,7 @@ def _since(depth: int, first: int | None, one: Seen) -> str:
         return "at every depth"
     earlier = first is not None and first < depth
     return (
-        f"for good from depth {depth}; first at {first}"
+        f"for good from depth {depth} of {one.n_layers} (first at {first})"
         if earlier
         else f"for good from depth {depth} of {one.n_layers}"
     )

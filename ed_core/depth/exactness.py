@@ -18,7 +18,11 @@ LIMITED = {  # figures on logits, and what a large one would mean
     "detour": "layers hand each other something past the stream",
     "suffix": "",  # never a reason to refuse: erasure then computes whole sequences
 }
-NAMES = {"detour": "past the stream"}
+NAMES = {  # of these logits
+    "closure": "from the last residual",
+    "replay": "layer by layer",
+    "detour": "from another stream",
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ def checks(result: ProbeResult) -> list[Said]:
         Said(off <= limits["slope"], f"the slopes are off by {_small(off)} (limit {limits['slope']:g})"),
         *(
             Said(
-                float(result[name]) <= most, f"{name} is off by {_small(float(result[name]))} (limit {most:.0e}): {why}"
+                float(result[name]) <= most,
+                f"the logits {NAMES[name]} are off by {_small(float(result[name]))} (limit {most:.0e}): {why}",
             )
             for name, why in LIMITED.items()
             if why
@@ -114,24 +119,22 @@ def _off(result: ProbeResult) -> float:
 
 
 def logits(result: ProbeResult) -> Said:
-    """Whether logits made by hand are the model's own."""
+    """Whether recomputed logits are the model's own."""
     limit, values = result.provenance["limits"]["miss"], {name: float(result[name]) for name in LIMITED}
     bad = [
-        f"{NAMES.get(name, name)} is off by {_small(values[name])}: {why}"
+        f"{NAMES[name]} they are off by {_small(values[name])}: {why}"
         for name, why in LIMITED.items()
         if why and not values[name] <= limit
     ]
     if bad:
-        return Said(
-            False, f"Recomputed layer by layer, the logits are not the model's ({'; '.join(bad)}; limit {limit:.0e})."
-        )
+        return Said(False, f"The recomputed logits are not the model's ({'; '.join(bad)}; limit {limit:.0e}).")
     told = "cannot be replayed without what stands before, so erasure computes whole sequences"
     if values["suffix"] <= result.provenance["limits"].get("suffix", limit):
         told = f"can be replayed alone (error {_small(values['suffix'])})"
-    errors = ", ".join(f"{NAMES.get(name, name)} {_small(values[name])}" for name, why in LIMITED.items() if why)
+    errors = ", ".join(f"{NAMES[name]} {_small(values[name])}" for name, why in LIMITED.items() if why)
     return Said(
         True,
-        f"Recomputed layer by layer, the logits are the model's: errors {errors} (limit {limit:.0e}). The second "
+        f"The recomputed logits are the model's: largest errors {errors} (limit {limit:.0e}). The second "
         f"half of the prompt {told}.",
     )
 

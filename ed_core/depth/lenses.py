@@ -46,16 +46,16 @@ class ByLens:
         if len(self.settle) < 2:
             return "One lens alone: whether depth depends on the lens cannot be told."
         means = "; ".join(filter(None, map(self._mean, OF_LENS)))
-        told = [f"Mean depth ({self.n_layers} layers): {means}." if means else ""]
+        told = [f"Mean depth of {self.n_layers} {means}." if means else ""]
         return " ".join(filter(None, [*told, f"Papers' rules: {'; '.join(map(self._rule, OF_LENS))}."]))
 
     def _mean(self, rule: str) -> str:
         """The depth without a threshold under each lens."""
         found = {lens: of_curve(rule, self.curves[rule][lens]).depth for lens in self.criteria[rule]}
         told = ", ".join(
-            f"{short(lens)} {'none' if depth is None else f'{depth:.1f}'}" for lens, depth in found.items()
+            f"{'none' if depth is None else f'{depth:.1f}'} ({short(lens)})" for lens, depth in found.items()
         )
-        return f"{OF_LENS[rule].label}: {told}" if len(found) > 1 else ""
+        return f"by {OF_LENS[rule].label}: {told}" if len(found) > 1 else ""
 
     def _rule(self, rule: str) -> str:
         found, name = self.criteria[rule], OF_LENS[rule].label

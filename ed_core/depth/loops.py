@@ -66,8 +66,7 @@ def sentence(aggregates: Mapping[str, np.ndarray]) -> str:
     which of them is left out makes no difference. `aggregates`: as `by_passes`."""
     n = len(aggregates["times_kl"]) // 2
     means = [(by_passes(aggregates, name)[n - 1].mean, label) for name, label in (("kl", "KL"), ("overlap", "overlap"))]
-    told = " and ".join(f"{mean:.1f} by {label}" for mean, label in means if mean is not None)
-    depth = f"mean depth in passes {told}, over all thresholds" if told else "no mean depth that can be told"
+    told = " and ".join(f"{mean:.1f} ({label})" for mean, label in means if mean is not None)
+    depth = f"Mean depth {told} of {n} passes, over all thresholds" if told else f"No mean depth over the {n} passes"
     fewer, more = (f"{float(aggregates['times_kl'][times]):.2g}" for times in (n - 1, n + 1))
-    changes = f"One pass fewer changes the output by KL {fewer} nats, one more by {more}."
-    return f"Readout after each of {n} passes: {depth}. {changes}"
+    return f"{depth}. One pass fewer changes the output by {fewer} nats (KL), one more by {more}."

@@ -40,7 +40,7 @@ def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, floa
 def generated(written: Mapping[str, np.ndarray], n_prompts: int, n: int = 1) -> str:
     """Which known answers are written without a layer, in one sentence: the aggregate of `exact_answers`."""
     exact, told = np.asarray(written["exact"], np.float64), _answers(n_prompts)
-    said = f"The full model {told(written['exact_whole'])}"
+    said = f"The whole model {told(written['exact_whole'])}"
     if exact.min() == exact.max():
         return f"{said}; whichever {_unit(n)} is left out, it {told(exact[0])}."
     fewest = told(exact.min()) if n_prompts == 1 else told(exact.min()).replace("writes", "writes the fewest,", 1)
@@ -54,8 +54,8 @@ def by_loss(
     exact, added = np.asarray(written["exact"], np.float64), curves["nll"] - curves["nll_whole"]
     most, fewest = int(np.argmax(added)), np.flatnonzero(exact == exact.min())
     said = [
-        f"By loss, the {_unit(n)} that counts most is {_named([most], n)}: {added[most]:+.2g} nats per token without "
-        f"it, and the model {_answers(n_prompts)(exact[most])}."
+        f"By loss, {_named([most], n)} {'counts' if n == 1 else 'count'} most: {added[most]:+.2g} nats per token "
+        f"without {'it' if n == 1 else 'them'}, and the model {_answers(n_prompts)(exact[most])}."
     ]
     if exact.min() == exact.max():
         return said
@@ -89,12 +89,12 @@ def _fewest(exact: np.ndarray, n: int) -> str:
     fewest = np.flatnonzero(exact == exact.min())
     if len(fewest) > LISTED:
         return f"{len(fewest)} of {len(exact)} {'layers' if n == 1 else 'stretches'}, each on its own,"
-    return f"{'layer' if n == 1 else 'layers'} {_named(fewest, n)}"
+    return _named(fewest, n)
 
 
 def _named(starts: Sequence[int] | np.ndarray, n: int) -> str:
-    names = [str(s) if n == 1 else f"{s}–{s + n - 1}" for s in starts]
-    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    names = [f"layer {s}" if n == 1 else f"layers {s}–{s + n - 1}" for s in starts]
+    return " or without ".join([", without ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def keep_list(n_layers: int, drop: Sequence[int], model: str, evidence: Mapping[str, float | int]) -> str:

@@ -22,7 +22,8 @@ from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .among_others import Likeness, curves_of, likeness_of, over_tokens
 
 SIDES = ("A", "B")
-SHAPES = ("same shape", "similar shape", "shape differs")  # by `Likeness.shape`
+NO_UNITS = ("ratio", "cosine", "probability", "share", "relative change")  # numbers that a curve's title explains
+SHAPES = ("same shape", "partly the same shape", "shape differs")  # by `Likeness.shape`
 COMPARED = tuple(probe.name for probe in PROBES if probe.curves)  # what has curves to lay over each other
 DEPTHS = ("layer", "depth", "skipped")  # axes along which models of different depth are matched
 OWED = 2.0  # with sinks counted a difference is told beside the one without them where it is more than this times it
@@ -96,7 +97,8 @@ class Pair:
         where = f"{self.curve.x} {at}"
         if self.relative:
             where = f"{relative_depth(len(difference), min(self.n_layers))[at]:.0%} of the depth"
-        return f"{_signed(difference[at])} {self.curve.unit}, at {where}"
+        unit = f" {self.curve.unit}" if self.curve.unit not in NO_UNITS else ""
+        return f"{_signed(difference[at])}{unit}, at {where}"
 
 
 def pairs(

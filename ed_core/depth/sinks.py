@@ -263,7 +263,7 @@ def sentence(sinks: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int]
     are none. `at_end`: tokens that are long at the end, told behind it."""
     largest = sorted(sinks, key=lambda s: -s.ratio)[:NAMED]
     if not largest:
-        said = f"No sink by norm: before the output no token's norm reaches {FACTOR:g} times the median."
+        said = f"No sinks: before the output no token's norm reaches {FACTOR:g} times the median."
     else:
         named = "; ".join(
             f"token {s.pos} ({tokens[s.pos]!r}), up to {s.ratio:.3g} times the median norm, {_where(s, True)}"
@@ -319,6 +319,10 @@ def _more(sinks: Sequence[Sink]) -> str:
     return f" and {len(sinks) - NAMED} more" if len(sinks) > NAMED else ""
 
 
+def _times(n: int) -> str:
+    return "once" if n == 1 else f"{n} times"
+
+
 def summary(sinks: Sequence[Sequence[Sink] | None]) -> str:
     """The sinks of several prompts in one line: how many, how large, who writes their spans, the most frequent first;
     and of how many prompts they cannot be told."""
@@ -331,6 +335,6 @@ def summary(sinks: Sequence[Sequence[Sink] | None]) -> str:
     writers = Counter(span.writer for s in every for span in s.spans).most_common()
     return (
         f"{len(every)} sink{'s' * (len(every) != 1)} in {sum(map(bool, told))} of {prompts}, up to "
-        f"{max(s.ratio for s in every):.3g} times the median token's norm; spans: "
-        f"{', '.join(f'{n} written by {writer}' for writer, n in writers)}{unknown}"
+        f"{max(s.ratio for s in every):.3g} times the median token's norm; written by "
+        f"{', '.join(f'{writer} ({_times(n)})' for writer, n in writers)}{unknown}"
     )

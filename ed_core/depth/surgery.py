@@ -124,14 +124,11 @@ def sentence(curves: Curves, kind: str, found: Sequence[Row]) -> str:
     whole = float(curves["loss_whole"])
     if kind == "drop":
         best = found[0].best
-        return (
-            f"Of single layers, leaving out layer {best.layers} costs least: loss {_moves(whole, best.loss)} nats per "
-            "token."
-        )
+        return f"The cheapest layer to leave out is {best.layers}: loss {_moves(whole, best.loss)} nats per token."
     row, n = min(found, key=lambda one: one.best.loss), sum(one.n for one in found)
     if kind == "swap":
         moves = _moves(whole, row.best.loss)
-        return f"Of {n} exchanges, layers {row.best.layers} cost least: loss {moves} nats per token."
+        return f"The cheapest of {n} exchanges is that of layers {row.best.layers}: loss {moves} nats per token."
     if row.best.loss >= whole:
         return (
             f"None of {n} stretches run twice lowers the loss; layer{'s' * (row.length > 1)} {row.best.layers} cost"
@@ -156,7 +153,7 @@ def _proxies(found: Sequence[Row], whole: float) -> list[str]:
         hits = sum(row.chosen[name].i == row.best.i for row in found)
         misses = [row.chosen[name].loss - row.best.loss for row in found if row.chosen[name].i != row.best.i]
         misses = [miss for miss in misses if np.isfinite(miss)]
-        told = f"{called[0].upper()}{called[1:]} chooses the stretch that costs least at {hits} of {_lengths(found)}"
+        told = f"Choosing by {called} finds the cheapest stretch at {hits} of {_lengths(found)}"
         more = f"; at the others its choice costs {np.median(misses):.2g} nats more (median)" if misses else ""
         said.append(f"{told}{more}.")
     return said
@@ -184,11 +181,11 @@ def _controls(found: Sequence[Row], whole: float) -> list[str]:
 def ordered(curves: Curves, order: Sequence[int], n_layers: int) -> str:
     """What a typed order is, and what it costs."""
     left_out, again = n_layers - len(set(order)), len(order) - len(set(order))
-    parts = [f"{len(order)} layers run" if len(order) > 1 else "one layer runs"]
+    parts = [f"{len(order)} layers run" if len(order) > 1 else "1 layer runs"]
     if left_out:
         parts.append(f"{left_out} of {n_layers} {'are' if left_out > 1 else 'is'} left out")
     if again:
-        parts.append(f"{again} of the passes {'are repeats' if again > 1 else 'is a repeat'}")
+        parts.append(f"{again} {'are repeats' if again > 1 else 'is a repeat'}")
     loss, whole = float(curves["order_loss"]), float(curves["loss_whole"])
     if not np.isfinite(loss):
         return f"{', '.join(parts)}; the loss is not finite."
@@ -199,17 +196,21 @@ def ordered(curves: Curves, order: Sequence[int], n_layers: int) -> str:
 
 
 def parted(whole: Sequence[int], order: Sequence[int]) -> str:
-    """Where a continuation leaves the whole model's."""
+    """Where a continuation differs from the whole model's."""
     place = next((i for i, (a, b) in enumerate(zip(whole, order)) if a != b), None)
     if place is None:
         return (
-            f"All {len(whole)} tokens are the whole model's." if len(whole) > 1 else "The token is the whole model's."
+            f"All {len(whole)} tokens match the whole model's."
+            if len(whole) > 1
+            else "The token matches the whole model's."
         )
     return (
-        f"The first {place} tokens are the whole model's."
+        f"The first {place} tokens match the whole model's."
         if place > 1
         else (
-            "The first token is the whole model's, the second is not." if place else "The first token already differs."
+            "The first token matches the whole model's, the second does not."
+            if place
+            else "The first token already differs."
         )
     )
 

@@ -144,7 +144,7 @@ def rules(
     there: bool = False,
 ) -> str:
     """What the papers' rules give, and which are clear. `there`: of the tokens that the line before spoke of."""
-    who = "Papers' rules there:" if there else "Papers' rules:"
+    who = "Papers' rules, same tokens:" if there else "Papers' rules:"
     defined = [name for name, c in criteria.items() if c.depth is not None]
     if not defined:
         return f"{who} no layer."
@@ -186,7 +186,8 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
         else:
             alike = twins.kind == "untrained" and twins.turning(turn) > 0
             more = "; so do an untrained twin's" if alike else " (not yet compared with five twins)"
-        return f"Layers turn from erasing to strengthening after layer {turn.split}{more}."
+        here = "" if turn.before_ends else ", without an interval over prompts"
+        return f"Layers turn from erasing to strengthening after layer {turn.split}{here}{more}."
     if turn.failed == "order":
         return "No cosine turn found: more than 5 % of shuffled layer orders split equally well."
     if turn.failed == "twins":

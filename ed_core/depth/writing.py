@@ -17,11 +17,11 @@ def sentence(values: Mapping[str, np.ndarray], n_layers: int, threshold: float, 
     n = written(values)
     if not n:
         return "No token is written yet."
-    settle = f"settles at depth {float(np.median(values['settle_depth'][:n])):g} of {n_layers}"
+    by = f"depth {float(np.median(values['settle_depth'][:n])):g} of {n_layers}"
     changed = int(n - values["exit_agrees"][:n].sum())
     early = leaving(n, changed, n_layers - float(values["exit_depth"][:n].mean()), threshold, sampled)
-    subject = "The token written" if n == 1 else f"Of {n} tokens written, the median"
-    return f"{subject} {settle}; {early}."
+    which, since = ("the token", "from") if n == 1 else (f"half or more of {n} tokens", "by")
+    return f"At {which} written the best guess is final {since} {by}; {early}."
 
 
 def of_prompts(summaries: Sequence[Summary], n_layers: int, threshold: float) -> str:
@@ -55,7 +55,7 @@ def leaving(n: int, changed: int, spared: float, threshold: float, guesses: bool
     if not usable(n, changed):
         told = f"{changed} of {n} {many if n > 1 else what} would change"
         return f"leaving at {threshold:g} confidence is not usable here: {told}"
-    would = f"would change {f'{changed} of {n} {many}' if changed else f'no {what}'}, each taken by itself"
+    would = f"would change {f'{changed} of {n} {many}' if changed else f'no {what}'}, each judged alone"
     return (
         f"leaving at {threshold:g} confidence {would}; the exit lies {spared:.1f} layers before the output on average"
     )

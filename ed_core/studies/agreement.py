@@ -43,9 +43,9 @@ NOWHERE = {
 @dataclass(frozen=True)
 class Estimate:
     """One estimator of depth on one model and set. `depth`, `low`, `high`: layers, None where there is none; `over`:
-    what the interval is over; `thresholds`: the smallest and largest depth that other thresholds give
-    (`Rule.band`), None for an estimator without one. `instead`: what variants of a rule give, by their name, None
-    where one is not defined."""
+    what the interval is over; `thresholds`: the smallest and largest depth that other thresholds give (`Rule.band`),
+    None for an estimator without one, `nowhere`: whether some of them give none. `instead`: what variants of a rule
+    give, by their name, None where one is not defined."""
 
     name: str
     depth: float | None
@@ -56,6 +56,7 @@ class Estimate:
     thresholds: tuple[float, float] | None = None
     instead: Mapping[str, float | None] | None = None
     over: str | None = None
+    nowhere: bool = False
 
     @property
     def label(self) -> str:
@@ -84,9 +85,9 @@ def estimates(folder: Folder, label: str, group: str, verdict: Sequence[Mapping[
         by_variant = {row["variant"]: row for row in own if row["criterion"] == criterion}
         if paper := by_variant.get("paper"):
             instead = {variant: by_variant[variant]["depth"] for variant in INSTEAD if variant in by_variant}
-            ends = _at_thresholds(folder, some, criterion)
+            ends, none = _at_thresholds(folder, some, criterion)
             depth, low, high, n, prompts = (paper[key] for key in ("depth", "low", "high", "n_layers", "prompts"))
-            found.append(Estimate(criterion, depth, low, high, n, prompts, ends, instead, paper["over"]))
+            found.append(Estimate(criterion, depth, low, high, n, prompts, ends, instead, paper["over"], none))
     if lens := some.probe("logit_lens"):
         found.append(_settle(folder, lens, tables.units_of(folder, name, some, "logit_lens")))
     if skip := some.probe(difficulty.PROBE):
@@ -115,7 +116,8 @@ def sentences(found: Sequence[Estimate]) -> list[str]:
                 (", where the lens's best guess changes last: depth", 1) if one.name == "settle" else (": layer", 0)
             )
             ends = "" if one.low is None or one.high is None else f" ({apart(one.low + more, one.high + more, 1)})"
-            told.append(f"{one.label}{what} {one.depth + more:.1f} of {one.n_layers}{ends}.")
+            of = f" of {one.n_layers}" if more else f" (0 to {one.n_layers - 1})"
+            told.append(f"{one.label}{what} {one.depth + more:.1f}{of}{ends}.")
     return told
 
 
@@ -145,7 +147,8 @@ def _moved(one: Estimate) -> list[str]:
     said = []
     if one.thresholds and (one.depth is None or max(abs(end - one.depth) for end in one.thresholds) > _far(one)):
         low, high = map(_layer, one.thresholds)
-        said.append(f"other thresholds put it {f'at {low}' if low == high else f'between {low} and {high}'}")
+        where = f"at {low}" if low == high else f"between {low} and {high}"
+        said.append(f"other thresholds put it {where}{', or give none' if one.nowhere else ''}")
     for variant, depth in (one.instead or {}).items():
         if depth is None:
             said += [NOWHERE[variant]] if one.depth is not None else []
@@ -154,14 +157,16 @@ def _moved(one: Estimate) -> list[str]:
     return said
 
 
-def _at_thresholds(folder: Folder, some: Sums, criterion: str) -> tuple[float, float] | None:
+def _at_thresholds(folder: Folder, some: Sums, criterion: str) -> tuple[tuple[float, float] | None, bool]:
+    """The smallest and the largest layer, and whether some threshold gives none."""
     read = tables.curves(folder, some, criterion, "paper")
     if read is None or not read[1].sum():
-        return None
+        return None, False
     curve = tables.curve_of(*read)[None]
     given = np.array([depths(criterion, curve, threshold=float(at))[0] for at in RULES[criterion].band])
-    given = given[np.isfinite(given)]
-    return (float(given.min()), float(given.max())) if len(given) else None
+    defined = given[np.isfinite(given)]
+    ends = (float(defined.min()), float(defined.max())) if len(defined) else None
+    return ends, len(defined) < len(given)
 
 
 def _settle(folder: Folder, lens: Mapping[str, np.ndarray], over: Units) -> Estimate:

@@ -97,10 +97,11 @@ class Difficulty:
             return f"{self.label}: no {what} is defined on every level of {self.name}."
         of_lens, least = self.kind in DEPTHS, min(abs(t.low), abs(t.high))
         digits = next((n for n in (2, 3, 4) if round(least, n)), 5) if least else 2  # no end apart from 0 prints as 0
+        of = f" of {self.n_layers}" if of_lens else f" (layers 0 to {self.n_layers - 1})"
         told = (
             f"{self.label}: from level {first.name} to {last.name} of {self.name} the {what}"
-            f"{' over all tokens' if of_lens else ''} goes from {t.first:.2f} to {t.last:.2f} of {self.n_layers}"
-            f"{'' if of_lens else ' layers'}, {signed(t.slope, digits)} a level"
+            f"{' over all tokens' if of_lens else ''} goes from {t.first:.2f} to {t.last:.2f}"
+            f"{of}, {signed(t.slope, digits)} a level"
         )
         if not np.isfinite(t.low):
             return f"{told}. With fewer than {FEWEST} prompts a level there is no interval, and no conclusion."

@@ -195,7 +195,7 @@ def beside_line(found: Fit, entry: Entry) -> str:
     constant, slope = found.constant, found.slope * entry.layers
     expected = constant + slope + found.coefficients.get(SIZE, 0.0) * float(np.log(entry.params))
     off = entry.scores[found.score] - expected
-    return f"{abs(off):.1f} points {'above' if off > 0 else 'below'} what {entry.layers} layers and its size go with"
+    return f"{abs(off):.1f} points {'above' if off > 0 else 'below'} the fit for its {entry.layers} layers and its size"
 
 
 def left_out(entries: Iterable[Entry]) -> dict[str, int]:

@@ -230,7 +230,7 @@ def _futures(label: str, name: str, columns: Mapping[str, np.ndarray], over: Uni
         found = statistics.read_off(ratio, {"": sums}, there.astype(float), over, seed).bounded(low=0.0)
         ends = found.interval.ends if over.enough and there.sum() >= FEWEST else None
         quantity = f"future {called}, second half over first"
-        words = "almost none in the second half (in words)"
+        words = "almost none in the second half (no figure given)"
         yield Entry(label, name, quantity, f"{found.value:.3f}", _ends(ends), words, NO_ENTRY)
 
 
@@ -242,7 +242,7 @@ def second_over_first(effects: np.ndarray, half: int) -> np.ndarray:
 
 
 def _scores(folder: Folder, label: str, name: str) -> Iterator[Entry]:
-    words = "does not move (in words)"
+    words = "does not move (no figure given)"
     for kind, called in difficulty.KINDS.items():
         quantity = f"depth score by level ({called}), layers a level"
         try:
@@ -359,17 +359,17 @@ def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]
                 f"--precision is 'auto'; a comparison needs one that is told: give {papers} or float32."
             )
         if found == papers:
-            return found, f"Precision {found}, as the paper's."
-        return found, f"Precision {found}, while the paper ran in {papers}: figures may differ for that alone."
+            return found, f"Precision {found}, as in the paper."
+        return found, f"Precision {found}, while the paper ran in {papers}: figures may differ for that reason alone."
     missing = ""
     if papers in QUANTIZED and not extras.installed("bitsandbytes"):
         missing = "the package bitsandbytes is not installed"
     elif papers in QUANTIZED and device == "mps":
         missing = "it is unavailable on mps"
     if missing:
-        told = f"Precision fp32, while the paper ran in {papers} ({missing}): figures may differ for that alone."
+        told = f"Precision fp32, while the paper ran in {papers} ({missing}): figures may differ for that reason alone."
         return "fp32", told
-    return papers, f"Precision {papers}, as the paper's."
+    return papers, f"Precision {papers}, as in the paper."
 
 
 def model_of(text: str, precision: str) -> ModelEntry:

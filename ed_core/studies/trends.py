@@ -64,8 +64,9 @@ class Slope:
         """What the data support, with its figures."""
         ends = f"{size(self.start[0])} to {size(self.end[0])} parameters"
         told = (
-            f"By {CALLED[self.criterion]}, over {len(self.models)} {self.source} models of {ends} on "
-            f"{_listed(self.sets)}, the ratio changes by {signed(self.slope)} per tenfold parameters"
+            f"By {CALLED[self.criterion]}, over {self.source} figures of {len(self.models)} models of {ends} on "
+            f"{_listed(self.sets)}, the share of the depth changes by {signed(self.slope)} per tenfold increase in "
+            "parameters"
         )
         if not np.isfinite(self.low):
             few = f"fewer than {FEWEST} prompts" if self.over == "prompts" else f"fewer than {FEWEST} models"

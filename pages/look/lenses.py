@@ -203,8 +203,8 @@ def takes(wanted: Fitted) -> str:
     return plan(size.n_layers, size.d_model, measured.BYTES).sentence()
 
 
-RULES = """KL rule: the first layer before which the lens' KL is below half of its maximum. Overlap rule: the first
-layer before which more than 30 % of the lens' best {k} tokens are among the output's. Mean depth, as
+RULES = """KL rule: the first layer before which the lens's KL is below half of its maximum. Overlap rule: the first
+layer before which more than 30 % of the lens's best {k} tokens are among the output's. Mean depth, as
 elsewhere, has no threshold. The Jacobian lens has no part in the
 KL rule: its KL is not calibrated."""
 CURVES = (
