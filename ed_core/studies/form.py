@@ -135,8 +135,8 @@ def _models(form: Form, before: Sequence[ModelEntry]) -> tuple[ModelEntry, ...]:
         if form.twins is None:
             found += twins.values()
             continue
-        how = {"precision": plain[0].precision, "adapter": plain[0].adapter}
-        made = {seed: ModelEntry(source=source, control=UNTRAINED, seed=seed, **how) for seed in range(form.twins)}
+        twin = plain[0].model_copy(update={"control": UNTRAINED, "label": "", "revisions": (), "checkpoints": ()})
+        made = {seed: twin.model_copy(update={"seed": seed}) for seed in range(form.twins)}
         found += [twins.get(seed, entry) for seed, entry in made.items()]
     shown = {entry.source for entry in before if not entry.control}
     found += [entry for entry in before if entry.source not in shown and entry.source not in form.models]
