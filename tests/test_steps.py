@@ -219,18 +219,18 @@ def row(step, criterion="kl", variant="mean", depth=4.0, low=None, high=None, n_
 def test_words_say_the_ends_and_what_lies_apart_from_both():
     rows = [row(0, depth=3.0, low=2.8, high=3.2), row(5, depth=6.0, low=5.0, high=7.0), row(9, depth=4.0)]
     assert steps.course(rows) == [
-        "Mean depth by KL is 3.0 (2.8 to 3.2) of 8 layers at step 0 and 4.0 at step 9 (5–95 % over 9 prompts). "
-        "One training: another may differ."
+        "Mean depth by KL: 3.0 (2.8 to 3.2) of 8 layers at step 0, 4.0 at step 9. "
+        "In brackets 5–95 % over 9 prompts; another training may differ."
     ]
     rows[-1] |= dict(low=3.9, high=4.1)
-    assert ", most 6.0 (5.0 to 7.0) at step 5 (" in steps.course(rows)[0]
+    assert "; most 6.0 (5.0 to 7.0) at step 5. In" in steps.course(rows)[0]
     rows[-1] |= dict(high=5.1)
     assert "most" not in steps.course(rows)[0], "its range meets the last one's"
     turns = [row(step, "cosine", "turn", depth) for step, depth in ((0, None), (5, 3), (9, 4))]
     assert steps.course(turns) == [
         "A cosine turn is found at 2 of 3 steps: step 5, after layer 3; step 9, after layer 4."
     ]
-    assert steps.course(turns[:1]) == ["No cosine turn found at any of 1 steps."]
+    assert steps.course(turns[:1]) == ["No cosine turn found at any step."]
     assert steps.course([]) == []
 
 

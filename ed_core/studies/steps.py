@@ -67,10 +67,12 @@ def course(rows: Rows) -> list[str]:
     """Mean depth at the first and the last step, and between them where it was further away than both intervals; where
     the cosine turns. It says what was measured on these prompts, and nothing of another training. `rows`: as `depths`
     gives them."""
-    means = {of: _means(rows, of) for of in ("kl", "overlap")}
-    told = [f"by {RULES[of].label} {_from_to(found)}" for of, found in means.items() if len(found) > 1]
-    over = next((row["over"] or f"{row['prompts']} prompts" for found in means.values() for row in found), "")
-    said = [f"Mean depth {'; '.join(told)} (5–95 % over {over}). One training: another may differ."] if told else []
+    means = [_means(rows, of) for of in ("kl", "overlap")]
+    said = [_from_to(found) for found in means if len(found) > 1]
+    if said:
+        drawn = next((row["over"] for found in means for row in found if row["over"]), "")
+        told = f"In brackets 5–95 % over {drawn}" if drawn else f"{rows[0]['prompts']} prompts"
+        said[-1] += f" {told}; another training may differ."
     return said + _turns(rows)
 
 
@@ -80,13 +82,13 @@ def _means(rows: Rows, of: str) -> list[Mapping[str, Any]]:
 
 def _from_to(found: Rows) -> str:
     first, last = found[0], found[-1]
-    said = f"is {_at(first)} of {first['n_layers']} layers at step {first['step']} and {_at(last)} at step "
-    said += str(last["step"])
+    said = f"Mean depth by {RULES[first['criterion']].label}: {_at(first)} of {first['n_layers']} layers at step "
+    said += f"{first['step']}, {_at(last)} at step {last['step']}"
     for end, word in ((min, "least"), (max, "most")):
         one = end(found, key=lambda row: row["depth"])
         if _apart(one, first) and _apart(one, last):
-            said += f", {word} {_at(one)} at step {one['step']}"
-    return said
+            said += f"; {word} {_at(one)} at step {one['step']}"
+    return f"{said}."
 
 
 def _apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -106,6 +108,6 @@ def _turns(rows: Rows) -> list[str]:
     if not turns:
         return []
     if not found:
-        return [f"No cosine turn found at any of {len(turns)} steps."]
+        return ["No cosine turn found at any step."]
     told = [f"step {row['step']}, after layer {row['depth']:.0f}" for row in found]
     return [f"A cosine turn is found at {len(found)} of {len(turns)} steps: {'; '.join(told)}."]
