@@ -304,8 +304,8 @@ AS_WRITTEN = "as in the file"
 ABOUT_NAME = "Of its folder; a study of this name that is here already goes on from where it is."
 ABOUT_TWINS = "Copies of each model with random weights, of as many seeds: what architecture alone gives."
 ABOUT_STEPS = (
-    "Of each model that does not come with the program: revisions of one of the hub (step1000), checkpoints of a "
-    "folder (checkpoint-500). Each is a model of the study, on one axis; none takes the model as it is."
+    "Revisions of models of the hub (step1000), checkpoints of folders (checkpoint-500); models that come with the "
+    "program or in a package have none. Each is a model of the study, on one axis; none takes the model as it is."
 )
 ABOUT_PROMPTS = f"Divided evenly over the levels of a set, rounded up; {ALL} takes all."
 ABOUT_FILE = (

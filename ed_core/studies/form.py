@@ -16,10 +16,9 @@ from pydantic import ValidationError
 from ..errors import StudyError
 from ..probes import PROBES
 from ..sources import controls
-from ..sources.bundled import MODELS
 from ..sources.specs import HUB_ID
 from .sets import FORMATS, bundled_names, load
-from .study import ModelEntry, ProbeEntry, SetEntry, Study, wrong
+from .study import ModelEntry, ProbeEntry, SetEntry, Study, has_steps, wrong
 
 T = TypeVar("T", ModelEntry, SetEntry, ProbeEntry)
 ALL = 0  # as a number of prompts
@@ -30,7 +29,7 @@ UNTRAINED: Literal["untrained"] = "untrained"
 class Form:
     """`models`: sources. `twins`: untrained copies of each. `sets`: bundled ones, and published ones of the hub by
     their format's name. `prompts`: of each set, divided evenly over its levels; `ALL` for no limit. `steps`: revisions
-    or checkpoints of each model that does not come with the program. None for twins, prompts and steps where the file
+    or checkpoints of each model that can have any (`study.has_steps`). None for twins, prompts and steps where the file
     has not the same for all."""
 
     name: str
@@ -59,7 +58,7 @@ def of(study: Study) -> Form:
     numbers = [ALL, *(_prompts(entry) for entry in sets)]
     prompts = (n for n in numbers if all(_limited(entry, n) == entry for entry in sets))
     twins = (n for n in counts if all(_twins(study, s) == set(range(n)) for s in _sources(study)))
-    steps = {one.revisions or one.checkpoints for one in study.models if not one.control and one.source not in MODELS}
+    steps = {one.revisions or one.checkpoints for one in study.models if not one.control and has_steps(one.source)}
     return Form(
         study.name,
         _sources(study),
@@ -154,7 +153,7 @@ def _models(form: Form, before: Sequence[ModelEntry]) -> tuple[ModelEntry, ...]:
 
 def _stepped(entry: ModelEntry, steps: tuple[str, ...] | None) -> ModelEntry:
     """A model with these steps of its training: revisions where its name is one of the hub, else checkpoints."""
-    if steps is None or entry.source in MODELS or (entry.revisions or entry.checkpoints) == steps:
+    if steps is None or not has_steps(entry.source) or (entry.revisions or entry.checkpoints) == steps:
         return entry
     kind = "revisions" if HUB_ID.fullmatch(entry.source) else "checkpoints"
     return ModelEntry(**entry.model_dump() | {"revisions": (), "checkpoints": ()} | {kind: steps})

@@ -21,11 +21,10 @@ from ..probes import Probe
 from ..prompts import max_tokens
 from ..service.resolve import resolve
 from ..sources import controls, permits, sizes, tokens
-from ..sources.bundled import MODELS as BUNDLED
 from ..sources.specs import config_of, n_layers, size_of
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
 from .sets import FORMATS, Example, PromptSet, load
-from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest, step_of, write
+from .study import ModelEntry, ProbeEntry, SetEntry, Study, has_steps, nearest, step_of, write
 
 FORMAT = 1  # raise when an item's file is written otherwise: older ones are then computed anew
 PLAN, ITEMS, FAILURES, STUDY = "plan.json", "items", "failures", "study.toml"
@@ -238,8 +237,11 @@ def _check_steps(entry: ModelEntry) -> None:
     """Whether an entry's source can have the steps that it names; `StudyError` where it is of the other kind."""
     if not (entry.revisions or entry.checkpoints):
         return
-    if entry.source in BUNDLED:
-        raise StudyError(f"{entry.source} comes with the program and has no revisions or checkpoints; leave them out.")
+    if not has_steps(entry.source):
+        raise StudyError(
+            f"{entry.source} comes with the program or in a package and has no steps of its training; leave out "
+            "revisions and checkpoints."
+        )
     permits.model(entry.source)
     is_folder = os.path.isdir(os.path.expanduser(entry.source))
     if entry.revisions and is_folder:

