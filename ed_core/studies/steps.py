@@ -98,8 +98,7 @@ def _apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _at(row: Mapping[str, Any]) -> str:
-    ends = "" if row["low"] is None else f" ({wording.apart(row['low'], row['high'], 1)})"
-    return f"{row['depth']:.1f}{ends}"
+    return wording.mean_depth(row["depth"], row["low"], row["high"])
 
 
 def _turns(rows: Rows) -> list[str]:
