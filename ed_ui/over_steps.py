@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 import streamlit as st
 
 from ed_core import figures
-from ed_core.probes import Contributions
 from ed_core.statistics import FEWEST, FEWEST_FORMS
-from ed_core.studies import steps
+from ed_core.studies import export, steps
 from ed_core.studies.folder import Folder
 from ed_ui import chart, remembered, show
 from ed_ui.inputs import choice, text
@@ -17,8 +16,15 @@ from ed_ui.inputs import choice, text
 OVER, BESIDE = "over training", "side by side"
 BRANCHES = {"layer": "layer", "attn": "attention", "mlp": "MLP"}
 MAPS = {
-    "ratio": "**Contributions over training** · mean over tokens of each layer, against the stream; a column a step",
-    "cos": "**Cosine over training** · blue: against the stream, orange: along it; a column a step",
+    "ratio": ("**Contributions** over the stream", "What each layer adds, against the stream: the mean over tokens."),
+    "cos": (
+        "**Cosine** with the stream",
+        "Blue: a layer writes against the stream; orange: along it. Mean over tokens.",
+    ),
+    "kl": (
+        "**Lens**: divergence from the output",
+        "KL divergence of the lens, in nats: where it is small at depth 0 already, a mean depth has little to measure.",
+    ),
 }
 LINKED = (
     choice("view", "studies.view", OVER, [OVER, BESIDE]),
@@ -92,16 +98,17 @@ def _depths(folder: Folder, there: Mapping[int, str], rows: Sequence[Mapping], n
 
 
 def _layers(there: Mapping[int, str], summary: Sequence[Mapping], name: str, branch: str, step: int) -> None:
-    at = list(there).index(step)
-    for place, (end, caption) in zip(st.columns(2), MAPS.items(), strict=True):
-        measure = f"{branch}_{end}"
+    at, maps = list(there).index(step), [(f"contributions.{branch}_{end}", end) for end in ("ratio", "cos")]
+    for place, (measure, key) in zip(st.columns(3), [*maps, ("logit_lens.kl", "kl")], strict=True):
         z = steps.over_layers(summary, there, name, measure)
         if len(z):
-            unit = Contributions.spec(measure).unit
-            fig = chart.once(figures.layers_over_steps, z, list(there), measure, unit, at)
-            show.figure(f"steps-{end}", fig, caption, place=place)
+            of, unit = measure.partition(".")[2], export.unit_of(measure)
+            fig = chart.once(figures.layers_over_steps, z, list(there), of, unit, at, width_px=WIDTH)
+            show.figure(f"steps-{key}", fig, MAPS[key][0], reading=f"{MAPS[key][1]} {COLUMNS}", place=place)
 
 
+WIDTH = 380  # pixels of a map, about
+COLUMNS = "A column is a step, whatever lies between two; the one chosen stands beside the map, the first dashed."
 DEPTHS = (
     "**Depth over training** · lines: mean depth, shaded 5 to 95 %; stars: a turn; diamonds: the papers' rules; below: "
     "sinks a prompt"

@@ -16,6 +16,7 @@ from ed_core import settings
 from ed_core.studies import steps, tables
 from ed_core.studies.folder import open_folder
 from ed_core.training import DepthCallback
+from ed_ui.over_steps import READING
 
 PROMPTS = [f"{i} + {3 * i % 7} = " for i in range(9)]
 
@@ -55,13 +56,18 @@ def test_the_part_draws_the_tables_at_every_step_and_the_slider_chooses_one(open
     folder = open_folder(cache / "studies" / "mine")
     labels = steps.series(folder)[""]
     rows = steps.depths(tables.verdict(folder).to_pylist(), labels, "prompts")
-    depth, ratio, cosine = charts(opened)
+    depth, ratio, cosine, lens = charts(opened)
     means = [row["depth"] for row in rows if (row["criterion"], row["variant"]) == ("kl", "mean")]
     np.testing.assert_allclose(values(traces(depth)["mean depth, KL"]["y"]), means)
     words = " ".join(one.value for one in opened.markdown).replace("\\", "")
     assert all(said in words for said in steps.course(rows)) and len(steps.course(rows)) == 3
+    assert READING in words, "how to read it, behind the figure's Details"
     summary = tables.summary(folder).to_pylist()
-    for chart, measure in ((ratio, "layer_ratio"), (cosine, "layer_cos")):
+    for chart, measure in (
+        (ratio, "contributions.layer_ratio"),
+        (cosine, "contributions.layer_cos"),
+        (lens, "logit_lens.kl"),
+    ):
         z = steps.over_layers(summary, labels, "prompts", measure)
         shown = chart["data"][0]["z"]
         shown = (
@@ -72,10 +78,10 @@ def test_the_part_draws_the_tables_at_every_step_and_the_slider_chooses_one(open
     slider = opened.select_slider(key="studies.step")
     assert slider.value == "30" and list(slider.options) == ["0", "2", "30"]
     slider.set_value("2").run()
-    z = steps.over_layers(summary, labels, "prompts", "layer_ratio")
+    z = steps.over_layers(summary, labels, "prompts", "contributions.layer_ratio")
     np.testing.assert_array_equal(values(traces(charts(opened)[1])["mean"]["x"]), z[:, 1])
     opened.segmented_control(key="studies.branch").set_value("attn").run()
-    z = steps.over_layers(summary, labels, "prompts", "attn_cos")
+    z = steps.over_layers(summary, labels, "prompts", "contributions.attn_cos")
     np.testing.assert_array_equal(values(traces(charts(opened)[2])["mean"]["x"]), z[:, 1])
     assert list(values(traces(charts(opened)[0])["mean depth, KL"]["x"])) == pytest.approx(
         [np.log10(2) - 0.5, np.log10(2), np.log10(30)]

@@ -17,7 +17,7 @@ from ed_core.errors import ImportRefused, StudyError
 from ed_core.figures import colours
 from ed_core.studies import bundle, plan, steps, study, tables
 from ed_core.studies.folder import open_folder
-from ed_core.training import DepthCallback
+from ed_core.training import DepthCallback, callback
 
 TOML = """
 name = "steps"
@@ -199,14 +199,14 @@ def test_maps_and_sinks_are_the_rows_of_the_training(training):
     ((name, labels),) = steps.series(folder).items()
     assert name == "" and list(labels) == [0, 1, 20]
     summary = tables.summary(folder).to_pylist()
-    for measure in steps.MAPS:
-        z = steps.over_layers(summary, labels, "prompts", measure)
+    for measure in callback.OF_LAYERS:
+        z = steps.over_layers(summary, labels, "prompts", f"contributions.{measure}")
         own = {(row.layer, row.step): row.value for row in rows if row.measure == measure}
         expected = [[own[l, step] for step in labels] for l in range(5)]
         np.testing.assert_allclose(z, expected, rtol=1e-5)
     found = [row.value for row in rows if row.measure == "sinks"]
     assert steps.sinks(folder, labels, "prompts") == pytest.approx(found)
-    assert steps.over_layers(summary, labels, "nothing", "layer_cos").shape == (0, 3)
+    assert steps.over_layers(summary, labels, "nothing", "contributions.layer_cos").shape == (0, 3)
 
 
 def row(step, criterion="kl", variant="mean", depth=4.0, low=None, high=None, n_layers=8):
@@ -281,3 +281,6 @@ def test_a_column_is_a_step_and_a_cosine_has_its_colours():
     fig = figures.layers_over_steps(np.abs(z), (0, 1, 1000), "layer_ratio", "ratio", 0)
     assert "control" not in traces(fig), "the first step is not drawn behind itself"
     assert fig.layout.xaxis2.type == "log"
+    fig = figures.layers_over_steps(np.abs(z), (0, 1, 1000), "kl", "nats", 1)
+    assert fig.layout.yaxis.title.text == "depth" and list(fig.layout.yaxis.range) == [-0.5, 3.5]
+    assert traces(fig)["mean"].line.color == colours.CRITERIA["kl"] and "0.736 nats" in fig.data[0].text[0][1]

@@ -33,7 +33,7 @@ LENGTH, BATCH = 128, 16
 GIVEN_WEIGHT = 0.03
 WARMUP, DECAY = 0.01, 0.25
 CLIP = 1.0
-LOGGED = (0, *(2**k for k in range(8)), 192, 256, 384, 512, 768, 1024, 1536)
+LOGGED = (0, *(2**k for k in range(8)), 192, 256, 384, 512, 768, 896, 1024)
 """Steps at which depth is measured: denser where the model changes most."""
 MEASURED = 24
 """Prompts it is measured on: one of each task and difficulty."""

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from ..depth.criteria import RULES
 from . import colours
 from .canvas import PLAIN, Canvas, axis_title, tick_step
+from .lens import lens_shade
 from .maps import RATIO_DECADES
 from .panel import HEATMAP, LETTER, Strip, View, add_heatmap, add_hover, add_strip, frame, label_columns, mark_tokens
 from .studies import MEAN, faint, name_lines
@@ -132,35 +133,43 @@ def layers_over_steps(
 ) -> go.Figure:
     """A mean over tokens of every layer at every step, `[layer, step]`, a column a step, whatever lies between them;
     the `chosen` one (its place) is framed, and its layers stand in the strip with those of the first step behind them.
-    Cosines are coloured from -1 to 1 as everywhere, ratios by logarithm."""
-    n_layers = len(z)
+    Cosines are coloured from -1 to 1 as everywhere, ratios by logarithm; the lens's divergences are of depths, in
+    nats."""
+    row = "depth" if unit == "nats" else "layer"
     view = View(height=height, width_px=width_px, selected=chosen, uirevision="layers-over-steps")
-    canvas = frame(view, n_layers, "layer")
-    canvas.layout["yaxis"]["range"] = [-0.5, n_layers - 0.5]
-    cosine, colour = unit == "cosine", colours.colour_of(measure) or colours.BOTH
-    shade = colours.signed() if cosine else colours.logarithmic(*colours.spread(z, RATIO_DECADES[0]))
-    row_px = view.plot_height / n_layers
+    canvas = frame(view, len(z) - (row == "depth"), row)
+    canvas.layout["yaxis"]["range"] = [-0.5, len(z) - 0.5]
+    shade, ends = _shades(z, unit)
+    row_px = view.plot_height / len(z)
     add_heatmap(canvas, z, shade, unit, HEATMAP, gap=min(view.column_px(len(steps)), row_px) >= 8)
     add_hover(
         canvas,
-        "layer %{y}",
+        f"{row} %{{y}}",
         lambda l, i: f" · step {steps[i]}<br>{number(z[l, i])} {unit}",
         f"<br>%{{z:.3g}} {unit}",
     )
     if chosen is not None:
-        if cosine:
-            bound, log = colours.ceiling(z, (0.5, 1.0)), False
-            ends = (-bound, bound)
-        else:
-            low, high = colours.decades(z, RATIO_DECADES[0], RATIO_DECADES[1])
-            ends, log = (10.0**low, 10.0**high), True
+        colour = colours.colour_of(measure) or colours.BOTH
         behind: dict[str, Any] = {} if chosen == 0 else dict(behind=z[:, 0], behind_name=f"step {steps[0]}")
-        add_strip(canvas, Strip(z[:, chosen], *ends, f"step {steps[chosen]}", colour, log, **behind), "layer", HEATMAP)
+        strip = Strip(z[:, chosen], *ends, f"step {steps[chosen]}", colour, shade.log, **behind)
+        add_strip(canvas, strip, row, HEATMAP)
     words = [_short(step) for step in steps]
     label_columns(canvas, view, words, [len(word) for word in words], ("xaxis", "xaxis3"))
     canvas.layout["xaxis"]["title"] = axis_title("step", 16)
     mark_tokens(canvas, view, len(steps))
     return canvas.figure()
+
+
+def _shades(z: np.ndarray, unit: str) -> tuple[colours.Shade, tuple[float, float]]:
+    """The colours of a map, and the ends of its strip."""
+    if unit == "nats":
+        shade = lens_shade("kl", z)
+        return shade, (shade.low, shade.high)
+    if unit == "cosine":
+        bound = colours.ceiling(z, (0.5, 1.0))
+        return colours.signed(), (-bound, bound)
+    low, high = colours.decades(z, *RATIO_DECADES)
+    return colours.logarithmic(*colours.spread(z, RATIO_DECADES[0])), (10.0**low, 10.0**high)
 
 
 def _range(canvas: Canvas, name: str, x: Sequence[float], rows: Sequence[Mapping[str, Any]], colour: str) -> None:

@@ -15,7 +15,6 @@ from ..depth.criteria import RULES
 from . import tables
 from .folder import Folder
 
-MAPS = ("layer_ratio", "attn_ratio", "mlp_ratio", "layer_cos", "attn_cos", "mlp_cos")
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -42,13 +41,13 @@ def depths(verdict: Rows, steps: Mapping[int, str], group: str) -> list[dict[str
 
 
 def over_layers(summary: Rows, steps: Mapping[int, str], group: str, measure: str) -> np.ndarray:
-    """A mean over tokens of `contributions` as `[layer, step]`; NaN where a step has none, no column where all have
-    none. `summary`: rows of `tables.SUMMARY`."""
+    """A mean over tokens, like "contributions.layer_cos", as `[layer, step]`, of the lens `[depth, step]`; NaN where a
+    step has none, no row where all have none. `summary`: rows of `tables.SUMMARY`."""
     places = {label: i for i, label in enumerate(steps.values())}
     own = [
         row
         for row in summary
-        if (row["set"], row["probe"], row["measure"]) == (group, "contributions", measure)
+        if (row["set"], row["probe"], row["measure"]) == (group, *measure.split("."))
         and row["model"] in places
         and row["layer"] is not None
     ]
