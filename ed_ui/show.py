@@ -60,6 +60,8 @@ def figure(
                 about()
             elif result is not None:
                 details(key, result, measure, reading)
+            elif reading:
+                st.markdown(reading)
         tall = TALLEST if ready.height > TALLEST else "content"
         box = st.container(height=tall, border=False, key=f"{'wide' if wide else 'tall'}-{key}")
         with box:

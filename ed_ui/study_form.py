@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import streamlit as st
 
@@ -24,7 +24,7 @@ from ed_core.studies.study import Study
 from ed_ui import downloads, picker, remembered, runs, show
 
 TEXT = "studies.text"
-KEYS = {name: f"study.{name}" for name in ("name", "models", "twins", "sets", "prompts", "probes")}
+KEYS = {name: f"study.{name}" for name in ("name", "models", "twins", "sets", "prompts", "probes", "steps")}
 UNFINISHED = "study.unfinished"  # what the form lacks
 LOOKED, LONG = 5, 2000  # prompts of a set that are shown, and characters of one
 COUNTED = 40  # prompts of a set whose tokens are counted
@@ -121,6 +121,18 @@ def _form(closed: bool) -> None:
         width=190,
         **box,
     )
+    remembered.widget(
+        row.multiselect,
+        "Steps of training",
+        KEYS["steps"],
+        [],
+        options=remembered.value(KEYS["steps"], []),
+        accept_new_options=True,
+        placeholder="none" if _steps() is not None else AS_WRITTEN,
+        help=ABOUT_STEPS,
+        width=250,
+        **box,
+    )
     remembered.widget(row.text_input, "Name", KEYS["name"], "", words=True, help=ABOUT_NAME, width=220, **box)
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-study-sets")
     remembered.widget(
@@ -171,7 +183,7 @@ def _told(found: Outlook, written: Study, beside, below) -> None:
     """What the study comes to, beside Run; a look at its prompts below."""
     for label, why in found.troubles.items():
         below.warning(show.plain(f"{label} is left out: {why}"), icon=":material/error:")
-    absent = [m.source for m in written.models if not m.control and downloads.absent(m.source) is not None]
+    absent = [m.source for m in written.entries if not m.control and downloads.absent(m.source) is not None]
     beside.markdown(show.plain(cost(found)))
     if (home() / runs.study_name(written) / planning.PLAN).is_file():
         below.caption(show.plain(f"A study {written.name} is here already: Run goes on with it."))
@@ -219,7 +231,7 @@ def outlook(text: str, device: str) -> Outlook:
     here = tuple(entry for entry in written.sets if not entry.hub)
     later = tuple(entry.name for entry in written.sets if entry.hub)
     if not here:
-        return Outlook((), later, len(written.models), 0, None, 0, {})
+        return Outlook((), later, len(written.entries), 0, None, 0, {})
     plan = planning.make(written.model_copy(update={"sets": here}), home() / runs.study_name(written), device)
     seconds = planning.seconds_of(plan, device)
     troubles = {m.label: m.trouble for m in plan.models if m.trouble}
@@ -248,6 +260,7 @@ def _written() -> Study:
 def _boxes(form: Form) -> dict[str, object]:
     """What the form's boxes hold."""
     held = {name: getattr(form, name) for name in KEYS}
+    held["steps"] = held["steps"] or ()
     return {KEYS[name]: list(value) if isinstance(value, tuple) else value for name, value in held.items()}
 
 
@@ -256,6 +269,8 @@ def _chosen(key: str) -> None:
     remembered.note(key)
     held = {name: remembered.value(own) for name, own in KEYS.items()}
     form = Form(**{name: tuple(value) if isinstance(value, list) else value for name, value in held.items()})
+    if not form.steps and _steps() is None:
+        form = replace(form, steps=None)
     trouble = next((f"Choose at least one {what}." for name, what in NEEDED.items() if not held[name]), "")
     try:
         if not trouble:
@@ -273,6 +288,13 @@ def _typed(key: str) -> None:
     remembered.put({UNFINISHED: ""})
 
 
+def _steps() -> tuple[str, ...] | None:
+    """The steps that the file gives all models alike; None where they differ."""
+    with contextlib.suppress(StudyError):
+        return of(_written()).steps
+    return ()
+
+
 def _set_name(name: str) -> str:
     return f"{name} (hub)" if name in FORMATS else name
 
@@ -281,6 +303,10 @@ NEEDED = {"models": "model", "sets": "prompt set", "probes": "probe"}
 AS_WRITTEN = "as in the file"
 ABOUT_NAME = "Of its folder; a study of this name that is here already goes on from where it is."
 ABOUT_TWINS = "Copies of each model with random weights, of as many seeds: what architecture alone gives."
+ABOUT_STEPS = (
+    "Revisions of models of the hub (step1000), checkpoints of folders (checkpoint-500); models that come with the "
+    "program or in a package have none. Each is a model of the study, on one axis; none takes the model as it is."
+)
 ABOUT_PROMPTS = f"Divided evenly over the levels of a set, rounded up; {ALL} takes all."
 ABOUT_FILE = (
     "What runs, and what `python -m ed_core study` reads. Choices above are written here; what is typed here fills "

@@ -15,11 +15,17 @@ from urllib.parse import unquote, urlparse
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
+def commit_of(revision: str) -> str:
+    """The commit of one of a hub's further revisions."""
+    return hashlib.sha1(revision.encode()).hexdigest()
+
+
 class Hub(ThreadingHTTPServer):
     """`folder`: the model's files. `gated`: 401 or 403 without the token "good". `slow`: seconds per chunk. `silent`:
     never answers.
     `cut`: bytes after which a file's connection is closed, once per file. `lie`: bytes added to every size it states.
-    `spoil`: one byte of the weights is sent wrong. `asked`: what was asked for."""
+    `spoil`: one byte of the weights is sent wrong. `revisions`: further ones by name, each with a folder and a commit
+    of its own. `asked`: what was asked for."""
 
     daemon_threads = True
 
@@ -32,6 +38,7 @@ class Hub(ThreadingHTTPServer):
         cut: int = 0,
         lie: int = 0,
         spoil: bool = False,
+        revisions: dict[str, Path] | None = None,
     ):
         super().__init__(("127.0.0.1", 0), Handler)
         self.folder, self.gated, self.slow, self.silent, self.cut, self.lie, self.spoil = (
@@ -43,6 +50,7 @@ class Hub(ThreadingHTTPServer):
             lie,
             spoil,
         )
+        self.revisions = revisions or {}
         self.asked: list[tuple[str, str, str]] = []
         self.was_cut: set[str] = set()
         self.ended = threading.Event()
@@ -82,7 +90,7 @@ class Handler(BaseHTTPRequestHandler):
                 hub.gated, b"gated", X_Error_Code="GatedRepo", X_Error_Message="Access to this model is restricted"
             )
         elif "/resolve/" in path:
-            self.send_file(path.split("/resolve/")[1].partition("/")[2])
+            self.send_file(*path.split("/resolve/")[1].split("/", 1))
         else:
             self.reply(404)
 
@@ -90,21 +98,29 @@ class Handler(BaseHTTPRequestHandler):
         name, _, revision = path.partition("/revision/")
         if name != "org/model":
             self.reply(404, b"{}", X_Error_Code="RepoNotFound")
-        elif revision not in ("", "main", "v1", COMMIT):
+        elif revision not in ("", "main", "v1", COMMIT, *self.server.revisions):
             self.reply(404, b"{}", X_Error_Code="RevisionNotFound")
         else:
+            folder, commit = self.at(revision)
             files = [
-                {"rfilename": f.name, "size": f.stat().st_size + self.server.lie}
-                for f in sorted(self.server.folder.iterdir())
+                {"rfilename": f.name, "size": f.stat().st_size + self.server.lie} for f in sorted(folder.iterdir())
             ]
             self.reply(
                 200,
-                json.dumps({"id": name, "modelId": name, "sha": COMMIT, "siblings": files}).encode(),
+                json.dumps({"id": name, "modelId": name, "sha": commit, "siblings": files}).encode(),
                 Content_Type="application/json",
             )
 
-    def send_file(self, name: str) -> None:
-        file = self.server.folder / name
+    def at(self, revision: str) -> tuple[Path, str]:
+        """A revision's folder and commit; `revision`: its name or its commit."""
+        for name, folder in self.server.revisions.items():
+            if revision in (name, commit_of(name)):
+                return folder, commit_of(name)
+        return self.server.folder, COMMIT
+
+    def send_file(self, revision: str, name: str) -> None:
+        folder, commit = self.at(revision)
+        file = folder / name
         if not file.is_file():
             self.reply(404, b"", X_Error_Code="EntryNotFound")
             return
@@ -116,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(206 if first else 200)
         headers = {
             "ETag": f'"{etag}"',
-            "X-Repo-Commit": COMMIT,
+            "X-Repo-Commit": commit,
             "Content-Length": str(len(data) - first),
             "Accept-Ranges": "bytes",
         }

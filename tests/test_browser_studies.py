@@ -8,7 +8,7 @@ from test_browser import settled, wait
 
 from ed_core.depth.criteria import RULES
 from ed_core.sources.bundled import STUDIES
-from ed_core.studies import difficulty, export, tables
+from ed_core.studies import difficulty, export, steps, tables
 from ed_core.studies.folder import open_folder
 
 pytestmark = pytest.mark.browser
@@ -53,6 +53,28 @@ def test_a_study_is_plotted_as_its_tables_say(server, page, folder):
         assert curves[model]["y"] == pytest.approx([r["value"] for r in own], rel=1e-6)
         assert curves[model]["x"] == pytest.approx(np.linspace(0, 1, len(own)))
     settled(page)
+
+
+def test_a_training_is_followed_step_by_step_with_the_slider(server, page):
+    page.goto(f"{server}/studies?study=training")
+    training = open_folder(STUDIES / "training")
+    (labels,) = steps.series(training).values()
+    rows = steps.depths(tables.stored(training, "verdict").to_pylist(), labels, "prompts")
+    depths = [row["depth"] for row in rows if (row["criterion"], row["variant"]) == ("kl", "mean")]
+    assert drawn(page, "depth-steps")["mean depth, KL"]["y"] == pytest.approx(depths) and len(depths) == len(labels)
+    summary = tables.stored(training, "summary").to_pylist()
+    ratios = steps.over_layers(summary, labels, "prompts", "contributions.layer_ratio")
+    cosines = steps.over_layers(summary, labels, "prompts", "contributions.attn_cos")
+    assert drawn(page, "steps-ratio")["mean"]["x"] == pytest.approx(ratios[:, -1], rel=1e-6), "the last step at first"
+    slider = page.get_by_role("slider", name="Step")
+    slider.press("ArrowLeft")
+    wait(page, lambda: drawn(page, "steps-ratio")["mean"]["x"] == pytest.approx(ratios[:, -2], rel=1e-6))
+    slider.press("Home")
+    wait(page, lambda: drawn(page, "steps-ratio")["mean"]["x"] == pytest.approx(ratios[:, 0], rel=1e-6))
+    page.get_by_role("radio", name="attention").click()
+    wait(page, lambda: drawn(page, "steps-cos")["mean"]["x"] == pytest.approx(cosines[:, 0], rel=1e-6))
+    page.get_by_role("radio", name="side by side").click()
+    assert drawn(page, "study-curves").keys() >= set(labels.values()), "steps beside each other as models are"
 
 
 def test_a_study_is_chosen_in_a_form_run_and_followed_to_its_end(server, page):

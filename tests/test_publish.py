@@ -69,7 +69,7 @@ def test_only_what_is_too_long_for_the_index_is_shortened():
 
 def test_what_is_shipped_has_a_page_each_and_its_file(shipped):
     ids = {file.stem for file in Kept().files(Kept().shipped)}
-    studies, cards = {"toys", "SmolLM2-135M-Instruct-on-GSM8K"}, list(map(pages.of_card, card.shipped()))
+    studies, cards = {"toys", "training", "SmolLM2-135M-Instruct-on-GSM8K"}, list(map(pages.of_card, card.shipped()))
     assert (
         len(cards) == 4
         and len(ids) >= 9
@@ -119,6 +119,13 @@ def test_a_studys_page_has_its_depths_its_curves_set_by_set_and_its_words(shippe
     assert first[-1]["y"] != of_look_ups[-1]["y"], "each set has its own curves"
 
 
+def test_a_trainings_page_has_its_depth_over_the_steps(shipped):
+    text = unescape((shipped / "studies/training.html").read_text(encoding="utf-8"))
+    figures = json.loads(Page(text).texts["script"][1])
+    assert len(figures) == text.count("<figure>") == 1 + 1 + 3 and ">Over training on prompts</h2>" in text
+    assert {"mean depth, KL", "papers: KL", "sinks"} <= {trace["name"] for trace in figures[1]["data"]}
+
+
 def a_study(kept: Kept):
     """The bundled one, as one of one's own."""
     return shutil.copytree(STUDIES / "toys", kept.root / "studies" / "toys")
@@ -160,7 +167,7 @@ def test_only_what_belongs_to_nobody_else_is_published_unasked(out, capsys, monk
     assert "left out: 1 case study of others (--case ID names one)" in told
     assert f"{out}: 1 case study and 1 study (your own)" in told
     assert publish(out, "--case", hers.id) == 0 and titles(out) == ["Hers"]
-    assert publish(out, "--shipped") == 0 and "Mine" not in titles(out) and len(titles(out)) == 11 + len(card.shipped())
+    assert publish(out, "--shipped") == 0 and "Mine" not in titles(out) and len(titles(out)) == 12 + len(card.shipped())
     assert publish(out, "--shipped", "--own") == 0 and {"Mine", "An easy sum: two digits, done half-way up"} <= {
         *titles(out)
     }

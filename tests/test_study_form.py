@@ -106,6 +106,24 @@ def test_numbers_that_are_not_one_are_left_open_and_stay():
     assert [(s.limit, s.per_level) for s in whole.sets] == [(None, None)] * 2 and of(whole).prompts == ALL
 
 
+def test_steps_are_revisions_of_the_hub_and_checkpoints_of_folders():
+    form = replace(FORM, models=("ed-demo-8", "org/model", "/runs/mine"), steps=("checkpoint-5", "checkpoint-10"))
+    made = study_of(form)
+    assert study.parse(study.write(made)) == made and of(made) == form and hidden(made) == []
+    plain = {m.source: (m.revisions, m.checkpoints) for m in made.models if not m.control}
+    assert plain == {"ed-demo-8": ((), ()), "org/model": (form.steps, ()), "/runs/mine": ((), form.steps)}
+    assert not any(m.revisions or m.checkpoints for m in made.models if m.control), "a twin has learned nothing"
+    whole = study_of(replace(form, steps=()), made)
+    assert not any(one.revisions or one.checkpoints for one in whole.models) and len(whole.models) == len(made.models)
+    one = study_of(replace(form, steps=("step1",)))
+    mixed = one.model_copy(update={"models": (*one.models, *study_of(replace(FORM, models=("a/b",))).models)})
+    shown = of(mixed)
+    assert shown.steps is None and study_of(shown, mixed) == mixed
+    assert {"revisions of org/model", "checkpoints of /runs/mine"} <= set(hidden(mixed))
+    with pytest.raises(StudyError, match="the form: .* whose names tell their step, .*; 'main' does not"):
+        study_of(replace(form, steps=("main",)))
+
+
 def test_any_choice_of_sets_comes_back():
     for sets in permutations(("mixed", "chains", "direct_addition", "math"), 2):
         for prompts in (ALL, 1, 7, 40):

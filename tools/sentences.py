@@ -73,6 +73,7 @@ ROOMS = (
     "ed_core/studies/trends.py",
     "ed_core/studies/leaderboard.py",
     "ed_core/studies/reproduce.py",
+    "ed_core/studies/steps.py",
 )
 TEXTS = {"str", "list[str]", "Iterator[str]", "Said", "Statement", "wording.Statement", "tuple[str, str]", "str | None"}
 PAGES = (
@@ -554,6 +555,25 @@ def from_studies(say: str) -> Iterator[str]:
             yield from agreement.sentences(agreement.estimates(folder, label, name, rows))
 
 
+def courses() -> Iterator[str]:
+    """Of made-up trainings: one that goes down and up again and turns, one without a range or a turn."""
+    from ed_core.studies import steps
+
+    for depths, apart, turns in (((7.4, 3.5, 9.0), 0.4, (None, None, 6)), ((7.4, 8.0, 9.0), None, (None,) * 3)):
+        told = {"n_layers": 16, "prompts": 24, "over": "24 prompts of 6 forms" if apart else None}
+        rows = [
+            {"criterion": of, "variant": "mean", "depth": depth, "step": step, "low": low, "high": high} | told
+            for of in ("kl", "overlap")
+            for step, depth in zip((0, 64, 1536), depths)
+            for low, high in ([(depth - apart, depth + apart)] if apart else [(None, None)])
+        ]
+        rows += [
+            {"criterion": "cosine", "variant": "turn", "depth": depth, "step": step} | told
+            for step, depth in zip((0, 64, 1536), turns)
+        ]
+        yield from steps.course(rows)
+
+
 def levels() -> Iterator[str]:
     """The verdict of lines through levels: deeper, less deep, by little, no change, cannot be told."""
     from ed_core.studies.difficulty import Trend
@@ -734,7 +754,7 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
             "leaderboard.beside_line",
         )
     }
-    | {"difficulty.Trend.verdict": levels},
+    | {"difficulty.Trend.verdict": levels, "steps.course": courses},
     "Papers measured anew": {
         "reproduce.precision_of": lambda: (
             reproduce.precision_of(given, paper, device)[1]

@@ -1,7 +1,8 @@
 """Train a demo model from scratch: `python -m tools.train --layers 8 --seconds 5000`.
 
-The budget is wall-clock time: the learning rate warms up, stays, and falls to zero over the last
-part of it. A run that was stopped goes on from its --work folder.
+The budget is wall-clock time, or a number of steps: the learning rate warms up, stays, and falls to zero over the last
+part of it. A run that was stopped goes on from its --work folder. With --depth FOLDER the model's depth is measured at
+`LOGGED` steps of the training and kept there as a study.
 """
 
 import argparse
@@ -19,7 +20,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from ed_core.sources.bundled import FOLDER
+from ed_core.sources.bundled import FOLDER, mixed_prompts
+from ed_core.training import DepthCallback
+from ed_core.types import Prompt
 
 from .curriculum import Curriculum
 from .documents import ANSWER, GIVEN, Writer, score
@@ -30,6 +33,10 @@ LENGTH, BATCH = 128, 16
 GIVEN_WEIGHT = 0.03
 WARMUP, DECAY = 0.01, 0.25
 CLIP = 1.0
+LOGGED = (0, *(2**k for k in range(8)), 192, 256, 384, 512, 768, 896, 1024)
+"""Steps at which depth is measured: denser where the model changes most."""
+MEASURED = 24
+"""Prompts it is measured on: one of each task and difficulty."""
 
 
 def build_model(layers: int, tokenizer, seed: int) -> Qwen3ForCausalLM:
@@ -83,6 +90,14 @@ class Run:
         self.curriculum = Curriculum()
         self.step = self.tokens = 0
         self.seconds = 0.0
+        prompts = [Prompt(p["text"], p["answer"], p["id"], form=p["task"]) for p in mixed_prompts(MEASURED)]
+        self.depth = DepthCallback(prompts, every=1, tokenizer=self.tokenizer, out=options.depth, share=None)
+
+    @property
+    def done(self) -> float:
+        """The share of the budget that is spent."""
+        budget = self.options.steps
+        return self.step / budget if budget else self.seconds / self.options.seconds
 
     def batch(self) -> tuple:
         """The lessons and documents of this step, settled by seed, step and progress."""
@@ -101,7 +116,7 @@ class Run:
         answers = losses[marks >= ANSWER].mean()
         (answers + GIVEN_WEIGHT * losses[marks == GIVEN].mean()).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
-        factor = schedule(self.seconds / self.options.seconds)
+        factor = schedule(self.done)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self.options.rate * factor
@@ -153,7 +168,12 @@ class Run:
     def train(self) -> None:
         """Run until the budget is spent, reporting each minute and saving every few."""
         last_report, last_save, average = self.seconds, self.seconds, 0.0
-        while self.seconds < self.options.seconds:
+        while True:
+            if self.options.depth and self.step in LOGGED:
+                self.depth.measure(self.model, self.step)
+                print(f"depth measured at step {self.step}", self.report(average), flush=True)
+            if self.done >= 1:
+                break
             started = time.monotonic()
             average = 0.98 * average + 0.02 * self.advance()
             self.seconds += time.monotonic() - started
@@ -172,6 +192,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=5000)
+    parser.add_argument("--steps", type=int, help="the budget in steps, in place of seconds")
+    parser.add_argument("--depth", type=Path, metavar="FOLDER", help="measure depth while training, and keep it there")
     parser.add_argument("--save-every", type=float, default=240)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=1)

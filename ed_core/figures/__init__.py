@@ -16,6 +16,7 @@ from .pair import PAIR_RULER_HEIGHT, difference_map, pair_curves, pair_ruler
 from .panel import View
 from .ruler import depth_ruler
 from .skips import DONE, added_curves, boundary_map, effect_on_layers, order_ruler, skip_map, surgery_map
+from .steps import depth_over_steps, layers_over_steps
 from .studies import VARIANTS, claim_curves, study_curves, study_depths, study_levels, study_sizes
 from .text import shown, visible
 
@@ -37,6 +38,7 @@ __all__ = [
     "contribution_norms",
     "cosine_map",
     "curves_over_each_other",
+    "depth_over_steps",
     "depth_ruler",
     "describe",
     "describe_curves",
@@ -45,6 +47,7 @@ __all__ = [
     "first_position",
     "first_token_norm",
     "layer_curves",
+    "layers_over_steps",
     "lens_height",
     "lens_map",
     "limit_bars",

@@ -62,7 +62,7 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
         )
 
     z, mean, behind, counted = shaded(result), shown(result), view.behind(shown), curve(result) if kept else None
-    colour = _shade(shade, view.coloured(result, shaded))
+    colour = lens_shade(shade, view.coloured(result, shaded))
     unit = unit_of(result, top_probs if shade == "prob" else f"{lens}{shade}")
     beside = [m.values for name, m in result.measures.items() if name.endswith("_kl") and m.values.ndim == 2]
     others = [view.read(values) for values in beside]  # lenses that stand side by side have one scale
@@ -157,7 +157,7 @@ def lines_of(column: float | int) -> int:
     return next((n for n in (1, 2) if n * column >= (CUT + 0.5) * LETTER), 0)
 
 
-def _shade(shade: str, z: np.ndarray) -> colours.Shade:
+def lens_shade(shade: str, z: np.ndarray) -> colours.Shade:
     if shade == "prob":
         return colours.linear(0.0, 1.0)
     if shade == "jsd":

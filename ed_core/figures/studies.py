@@ -61,7 +61,7 @@ def study_depths(
     apart = max(len({row["criterion"] for row in rows if row[label] == name}) for name in lines) > 1
     missing: dict[str, list[str]] = {}
     for name, ends in (thresholds or {}).items():
-        band = dict(mode="lines", line=dict(width=14, color=_faint(THRESHOLD)), hoverinfo="skip", showlegend=False)
+        band = dict(mode="lines", line=dict(width=14, color=faint(THRESHOLD)), hoverinfo="skip", showlegend=False)
         canvas.add("scatter", x=list(ends), y=[y[name]] * 2, name=f"thresholds {escaped(name)}", **band)
     others = [row for row in rows if row["criterion"] not in colours.CRITERIA]
     if others:
@@ -126,7 +126,7 @@ def study_curves(
                 y=np.concatenate([high, low[::-1]]),
                 fill="toself",
                 mode="none",
-                fillcolor=_faint(colour),
+                fillcolor=faint(colour),
                 hoverinfo="skip",
                 showlegend=False,
                 name=f"range {escaped(name)}",
@@ -147,7 +147,7 @@ def study_curves(
     canvas.layout["yaxis"] = dict(
         PLAIN, showgrid=True, gridcolor=colours.FAINT, type="log" if log else "linear", title=axis_title(unit)
     )
-    _name_lines(canvas, len(curves))
+    name_lines(canvas, len(curves))
     return canvas.figure()
 
 
@@ -275,7 +275,7 @@ def study_levels(
             x=[at for at, _ in own],
             y=[value for _, value in own],
             mode="markers",
-            marker=dict(size=5, color=_faint(colour)),
+            marker=dict(size=5, color=faint(colour)),
             hoverinfo="skip",
             showlegend=False,
             name=f"prompts {escaped(label)}",
@@ -319,11 +319,11 @@ def study_levels(
     title = axis_title("share of the depth")
     axis = dict(range=[least - around, most_drawn + around], showgrid=True, gridcolor=colours.FAINT, title=title)
     canvas.layout["yaxis"] = PLAIN | axis
-    _name_lines(canvas, len(scores))
+    name_lines(canvas, len(scores))
     return canvas.figure()
 
 
-def _name_lines(canvas: Canvas, n: int) -> None:
+def name_lines(canvas: Canvas, n: int) -> None:
     """A legend of n lines above the plot. It makes its own room there: on a phone every name takes a row, and the
     figure is as much higher, so that the plot keeps its height."""
     canvas.layout["margin"]["autoexpand"] = True
@@ -392,7 +392,7 @@ def _short(name: str, most: int = 44) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
-def _faint(colour: str) -> str:
+def faint(colour: str) -> str:
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.16)"
 

@@ -95,7 +95,7 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     file, written = Path(spec.file), read(spec.file)
     device, computing = device_of(spec.device), _computing(spec)
     if not (spec.merge or spec.dry_run):
-        for entry in written.models:
+        for entry in written.entries:
             with contextlib.suppress(EffectiveDepthError):  # the plan reports one that is unavailable
                 opened.fetch(entry.source, entry.control)
     plan = planning.make(written, file.parent, device)

@@ -20,9 +20,10 @@ from ..cases.drawings import Drawing
 from ..cases.kept import SUFFIX, Kept
 from ..cases.report import to_html
 from ..errors import PublishError
+from ..figures import depth_over_steps
 from ..figures.images import data_uri
 from ..studies import bundle as study_bundle
-from ..studies import export, items, tables
+from ..studies import export, items, steps, tables
 from ..studies import report as study_report
 from ..studies.folder import Folder, made_here, open_folder
 from .site import FOLDER, Page, render
@@ -34,6 +35,7 @@ CURVES = {  # of a study, where it has them: what the three rules read
     "logit_lens.overlap": "Overlap of the lens's best tokens with the output's",
     "contributions.layer_cos": "Cosine of what a layer adds with what it reads",
 }
+OVER_TRAINING = "lines: mean depth, shaded 5 to 95 %; stars: a turn; diamonds: the papers' rules; below: sinks a prompt"
 DEPTHS = "the papers' three rules, never averaged; a bar is the 5 to 95 % range over prompts"
 
 
@@ -148,6 +150,13 @@ def _drawn(folder: Folder) -> dict[str, list[Drawing]]:
     """The figures by what they are of: the depths on all sets, then of each set the curves that the rules read."""
     depths = export.figure(folder, export.DEPTHS)
     found = {"Depths": [Drawing("Effective depth", DEPTHS, f"Effective depth: {DEPTHS}", depths)]}
+    verdict = tables.stored(folder, "verdict").to_pylist()
+    for series, labels in steps.series(folder).items():
+        for name in folder.sets:
+            if rows := steps.depths(verdict, labels, name):
+                over = depth_over_steps(rows, rows[0]["n_layers"], dict(zip(labels, steps.sinks(folder, labels, name))))
+                title = f"Depth over training{f' of {series}' if series else ''} on {name}"
+                found["Depths"].append(Drawing(title, OVER_TRAINING, f"{title}: {OVER_TRAINING}", over))
     measured = {
         (row["set"], f"{row['probe']}.{row['measure']}") for row in tables.stored(folder, "summary").to_pylist()
     }

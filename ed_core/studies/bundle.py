@@ -25,7 +25,7 @@ from ..files import Bounds, Head, Kind, Sealed, expect, open_sealed, parse, seal
 from ..probes import find
 from . import items, report, tables
 from .folder import Folder, open_folder
-from .plan import FAILURES, FORMAT, ITEMS, PLAN, STUDY
+from .plan import FAILURES, FORMAT, ITEMS, PLAN, STUDY, label_of
 from .sets import FORMATS
 from .study import NAME, SPLIT_POINTS, ModelEntry
 from .study import parse as parse_study
@@ -59,6 +59,8 @@ class _Model(_Told):
     seed: int = 0
     n_layers: int | None = Field(None, ge=1, le=10_000)
     parameters: int | None = Field(None, ge=0)
+    series: str = Field("", max_length=400)
+    step: int | None = Field(None, ge=0, lt=10**12)
 
 
 class _Probe(_Told):
@@ -228,8 +230,10 @@ def _plan(content: Mapping[str, bytes]) -> _Plan:
     same &= plan.pairs == [[pair.base, pair.other] for pair in study.pairs]
     same &= {name for pair in plan.pairs for name in pair} <= {model.label for model in plan.models}
     same &= [one.of in ("", *FORMATS) for one in plan.sets] == [True] * len(study.sets)
-    same &= len(plan.models) == len(study.models) == len({model.label for model in plan.models})
-    same &= all(_called(model, entry) for model, entry in zip(plan.models, study.models))
+    same &= len(plan.models) == len(study.entries) == len({model.label for model in plan.models})
+    same &= all(_called(model, entry) for model, entry in zip(plan.models, study.entries))
+    steps = [(entry.series, step) for entry in study.models for _, step in entry.each()]
+    same &= all(_stepped(model, *told) for model, told in zip(plan.models, steps))
     same &= [(p.name, p.limit) for p in plan.probes] == [(p.name, p.limit) for p in study.probes]
     same &= [p.parameters for p in plan.probes] == [_as_json(p.parameters) for p in study.probes]
     expect(same and plan.format == FORMAT, f"{PLAN} is not the plan of {STUDY}")
@@ -247,6 +251,13 @@ def _called(model: _Model, entry: ModelEntry) -> bool:
         named = model.label.startswith(entry.source.rstrip("/").rsplit("/", 1)[-1])
         return model.label == entry.label or (not entry.label and named)
     return bool(model.name) and model.label.startswith(model.name)
+
+
+def _stepped(model: _Model, series: str, step: int | None) -> bool:
+    """Whether a model of the plan is the step that its entry says, or one that was measured while it trained."""
+    if step is not None:
+        return (model.series, model.step) == (series, step)
+    return model.series == "" and (model.step is None or model.label == label_of(model.step))
 
 
 def _as_json(parameters: Mapping[str, Any]) -> dict[str, Any]:

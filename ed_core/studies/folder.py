@@ -52,6 +52,8 @@ class _Model(BaseModel):
     label: str = Field(max_length=400)
     digest: str = Field(pattern="^[0-9a-f]{16}$")
     n_layers: int | None = Field(None, ge=1, le=bounds.LAYERS)
+    series: str = Field("", max_length=400)
+    step: int | None = Field(None, ge=0, lt=10**12)
 
 
 class _Probe(BaseModel):

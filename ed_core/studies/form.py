@@ -16,8 +16,9 @@ from pydantic import ValidationError
 from ..errors import StudyError
 from ..probes import PROBES
 from ..sources import controls
+from ..sources.specs import HUB_ID
 from .sets import FORMATS, bundled_names, load
-from .study import ModelEntry, ProbeEntry, SetEntry, Study, wrong
+from .study import ModelEntry, ProbeEntry, SetEntry, Study, has_steps, wrong
 
 T = TypeVar("T", ModelEntry, SetEntry, ProbeEntry)
 ALL = 0  # as a number of prompts
@@ -27,8 +28,9 @@ UNTRAINED: Literal["untrained"] = "untrained"
 @dataclass(frozen=True)
 class Form:
     """`models`: sources. `twins`: untrained copies of each. `sets`: bundled ones, and published ones of the hub by
-    their format's name. `prompts`: of each set, divided evenly over its levels; `ALL` for no limit. None for twins and
-    prompts where the file has no one number for all."""
+    their format's name. `prompts`: of each set, divided evenly over its levels; `ALL` for no limit. `steps`: revisions
+    or checkpoints of each model that can have any (`study.has_steps`). None for twins, prompts and steps where the file
+    has not the same for all."""
 
     name: str
     models: tuple[str, ...]
@@ -36,6 +38,7 @@ class Form:
     sets: tuple[str, ...]
     prompts: int | None
     probes: tuple[str, ...]
+    steps: tuple[str, ...] | None = ()
 
 
 def set_names() -> list[str]:
@@ -55,6 +58,7 @@ def of(study: Study) -> Form:
     numbers = [ALL, *(_prompts(entry) for entry in sets)]
     prompts = (n for n in numbers if all(_limited(entry, n) == entry for entry in sets))
     twins = (n for n in counts if all(_twins(study, s) == set(range(n)) for s in _sources(study)))
+    steps = {one.revisions or one.checkpoints for one in study.models if not one.control and has_steps(one.source)}
     return Form(
         study.name,
         _sources(study),
@@ -62,6 +66,7 @@ def of(study: Study) -> Form:
         tuple(dict.fromkeys(map(_option, sets))),
         next(prompts, None),
         tuple(entry.name for entry in study.probes if entry.name in probe_names()),
+        next(iter(steps), ()) if len(steps) < 2 else None,
     )
 
 
@@ -99,7 +104,8 @@ def hidden(study: Study) -> list[str]:
     form = of(study)
     found = [name for name in ("note", "chunk", "seed", "pairs") if getattr(study, name) != _default(name)]
     for model in study.models:
-        rest = _keys(model, {"source", "control", "seed"})
+        steps = {"revisions", "checkpoints"} if form.steps is not None else set()
+        rest = _keys(model, {"source", "control", "seed"} | steps)
         twin = f"{controls.KINDS[model.control]}, seed {model.seed}" if model.control else ""
         if twin and (model.control != UNTRAINED or form.twins is None or model.source not in form.models):
             found.append(f"{model.source}, {twin}")
@@ -129,18 +135,28 @@ def _models(form: Form, before: Sequence[ModelEntry]) -> tuple[ModelEntry, ...]:
     found: list[ModelEntry] = []
     for source in form.models:
         own = [entry for entry in before if entry.source == source]
-        plain = [entry for entry in own if not entry.control] or [ModelEntry(source=source)]
+        plain = [_stepped(one, form.steps) for one in own if not one.control] or [
+            _stepped(ModelEntry(source=source), form.steps)
+        ]
         twins = {entry.seed: entry for entry in own if entry.control == UNTRAINED}
         found += [*plain, *(entry for entry in own if entry.control not in ("", UNTRAINED))]
         if form.twins is None:
             found += twins.values()
             continue
-        how = {"precision": plain[0].precision, "adapter": plain[0].adapter}
-        made = {seed: ModelEntry(source=source, control=UNTRAINED, seed=seed, **how) for seed in range(form.twins)}
+        twin = plain[0].model_copy(update={"control": UNTRAINED, "label": "", "revisions": (), "checkpoints": ()})
+        made = {seed: twin.model_copy(update={"seed": seed}) for seed in range(form.twins)}
         found += [twins.get(seed, entry) for seed, entry in made.items()]
     shown = {entry.source for entry in before if not entry.control}
     found += [entry for entry in before if entry.source not in shown and entry.source not in form.models]
     return tuple(_in_order(found, before, repr))
+
+
+def _stepped(entry: ModelEntry, steps: tuple[str, ...] | None) -> ModelEntry:
+    """A model with these steps of its training: revisions where its name is one of the hub, else checkpoints."""
+    if steps is None or not has_steps(entry.source) or (entry.revisions or entry.checkpoints) == steps:
+        return entry
+    kind = "revisions" if HUB_ID.fullmatch(entry.source) else "checkpoints"
+    return ModelEntry(**entry.model_dump() | {"revisions": (), "checkpoints": ()} | {kind: steps})
 
 
 def _in_order(entries: Sequence[T], before: Sequence[T], name: Callable[[T], str]) -> tuple[T, ...]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,11 @@ from ..errors import EffectiveDepthError, StudyError
 from ..probes import Probe
 from ..prompts import max_tokens
 from ..service.resolve import resolve
-from ..sources import controls, sizes, tokens
+from ..sources import controls, permits, sizes, tokens
 from ..sources.specs import config_of, n_layers, size_of
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
 from .sets import FORMATS, Example, PromptSet, load
-from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest, write
+from .study import ModelEntry, ProbeEntry, SetEntry, Study, has_steps, nearest, step_of, write
 
 FORMAT = 1  # raise when an item's file is written otherwise: older ones are then computed anew
 PLAN, ITEMS, FAILURES, STUDY = "plan.json", "items", "failures", "study.toml"
@@ -33,13 +34,16 @@ DIGITS = 16  # of a digest, in hex
 @dataclass(frozen=True)
 class StudyModel:
     """A model of a study. `trouble`: why it cannot be used, "" where it can; then `spec` is None. `n_layers`: of a
-    model that no folder holds; of others their config tells."""
+    model that no folder holds; of others their config tells. `step`: of one that is a step of a training, the
+    `series`."""
 
     label: str
     spec: ModelSpec | None
     digest: str
     trouble: str = ""
     n_layers: int | None = None
+    series: str = ""
+    step: int | None = None
 
     @property
     def known(self) -> ModelSpec:
@@ -107,12 +111,20 @@ class Plan:
 def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
     """The plan of a study whose file lies in `folder`. A model that cannot be found is noted, a set that is unavailable
     is refused."""
-    models = _labelled(study.models, [_spec(entry, device) for entry in study.models])
+    for entry in study.models:
+        _check_steps(entry)
+    told = [(one, entry.series, step) for entry in study.models for one, step in entry.each()]
+    labelled = _labelled(study.entries, [_spec(one, device) for one, _, _ in told])
+    models = tuple(
+        model if step is None else replace(model, series=series, step=step)
+        for model, (_, series, step) in zip(labelled, told)
+    )
     labels = [model.label for model in models]
     for name in (name for pair in study.pairs for name in (pair.base, pair.other)):
         if name not in labels:
             raise StudyError(f"A pair of the study names {name!r}, which no model is called; {nearest(name, labels)}")
-    first = next((entry.source for entry, m in zip(study.models, models) if not m.trouble), study.models[0].source)
+    entries = study.entries
+    first = next((entry.source for entry, m in zip(entries, models) if not m.trouble), entries[0].source)
     sets = tuple(load(entry, folder, first) for entry in study.sets)
     probes = [_identity(entry) for entry in study.probes]
     return Plan(study, models, sets, tuple(tuple(_chunks(study, probes, s.examples)) for s in sets))
@@ -125,9 +137,14 @@ def of_models(study: Study, models: Sequence[StudyModel], prompts: Sequence[Prom
     return Plan(study, tuple(models), (PromptSet(one.name, examples),), (tuple(_chunks(study, probes, examples)),))
 
 
-def in_memory(label: str, spec: ModelSpec, n_layers: int) -> StudyModel:
-    """A model that no folder holds, in the state that its spec names."""
-    return StudyModel(label, spec, _of_spec(spec), n_layers=n_layers)
+def in_memory(step: int, spec: ModelSpec, n_layers: int) -> StudyModel:
+    """A model that no folder holds, in the state that its spec names: at a step of a training."""
+    return StudyModel(label_of(step), spec, _of_spec(spec), n_layers=n_layers, step=step)
+
+
+def label_of(step: int) -> str:
+    """What a step of a training is called that was measured while it ran."""
+    return f"step {step}"
 
 
 def write_plan(plan: Plan, out: Path) -> None:
@@ -216,6 +233,35 @@ def _tokens(plan: Plan, spec: ModelSpec, looks: int = 20) -> int:
     return max(1, round(sum(lengths) / len(lengths)))
 
 
+def _check_steps(entry: ModelEntry) -> None:
+    """Whether an entry's source can have the steps that it names; `StudyError` where it is of the other kind."""
+    if not (entry.revisions or entry.checkpoints):
+        return
+    if not has_steps(entry.source):
+        raise StudyError(
+            f"{entry.source} comes with the program or in a package and has no steps of its training; leave out "
+            "revisions and checkpoints."
+        )
+    permits.model(entry.source)
+    is_folder = os.path.isdir(os.path.expanduser(entry.source))
+    if entry.revisions and is_folder:
+        raise StudyError(
+            f"{entry.source} is a folder and has no revisions; name the folders in it as checkpoints, like "
+            "checkpoint-500."
+        )
+    if entry.checkpoints and not is_folder:
+        raise StudyError(
+            f"There is no folder {entry.source!r} to look for checkpoints in; check the path, or give revisions of a "
+            "model of the hub."
+        )
+    folder = Path(entry.source).expanduser()
+    if lacking := [name for name in entry.checkpoints if not (folder / name / "config.json").is_file()]:
+        there = [name.parent.name for name in folder.glob("*/config.json")]
+        steps = sorted((step, name) for name in there if (step := step_of(name)) is not None)
+        found = f"it has {', '.join(name for _, name in steps)}" if steps else "no folder in it holds one"
+        raise StudyError(f"The folder {entry.source} has no checkpoint {lacking[0]!r}; {found}.")
+
+
 def _spec(entry: ModelEntry, device: str) -> ModelSpec | EffectiveDepthError:
     try:
         return resolve(
@@ -256,7 +302,7 @@ def _of_spec(spec: ModelSpec) -> str:
 
 def _told(model: StudyModel) -> dict[str, Any]:
     if model.spec is None:
-        return {"label": model.label, "digest": model.digest, "trouble": model.trouble}
+        return {"label": model.label, "digest": model.digest, "trouble": model.trouble, **_step(model)}
     spec = model.spec
     return {
         "label": model.label,
@@ -267,7 +313,12 @@ def _told(model: StudyModel) -> dict[str, Any]:
         "seed": spec.control_seed,
         "n_layers": model.n_layers or n_layers(spec),
         "parameters": parameters(spec),
+        **_step(model),
     }
+
+
+def _step(model: StudyModel) -> dict[str, Any]:
+    return {} if model.step is None else {"series": model.series, "step": model.step}
 
 
 def parameters(spec: ModelSpec) -> int | None:

@@ -14,7 +14,7 @@ from ..depth.criteria import RULES
 from ..depth.wording import mean_depth
 from ..errors import StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, RESAMPLES
-from . import agreement, items, tables
+from . import agreement, items, steps, tables
 from .folder import Folder, open_folder
 from .running import failures
 
@@ -38,7 +38,7 @@ def markdown(folder: Folder, verdict: pyarrow.Table, measures: str) -> str:
     """The report of a folder; `measures`: the digest of its measures."""
     rows = verdict.to_pylist()
     lines = [f"# {folder.plan['name']}", "", *([folder.plan["note"], ""] if folder.plan["note"] else [])]
-    lines += list(_extent(folder))
+    lines += [*_extent(folder), *_over_training(folder, rows)]
     for label in folder.models:
         own = [row for row in rows if row["model"] == label]
         for name in dict.fromkeys(row["set"] for row in own):
@@ -67,6 +67,29 @@ def _extent(folder: Folder) -> Iterator[str]:
         yield f"- {name}: {_count(len(one['ids']), 'prompt')}{left}"
     for label, why in failures(folder.out).items():
         yield f"- {label} failed: {why}"
+
+
+def _over_training(folder: Folder, rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Depth at every step of a training, where the study has steps."""
+    for series, labels in steps.series(folder).items():
+        for name in folder.sets:
+            found = steps.depths(rows, labels, name)
+            there = {step: [row for row in found if row["step"] == step] for step in labels}
+            if sum(map(bool, there.values())) < 2:
+                continue
+            yield from ("", f"## {f'{series} o' if series else 'O'}ver training on {name}", "")
+            yield table_row("step", "mean depth, KL (5–95 %)", "mean depth, overlap (5–95 %)", "turn")
+            yield "|" + "---|" * 4
+            for step, own in there.items():
+                cells = {(row["criterion"], row["variant"]): row for row in own}
+                means = [cells.get((of, tables.MEAN)) for of in ("kl", "overlap")]
+                turn = cells.get(("cosine", tables.TURN))
+                told = [
+                    "–" if row is None else mean_depth(*(row[k] for k in ("depth", "low", "high"))) for row in means
+                ]
+                yield table_row(str(step), *told, "–" if turn is None else number(turn["depth"]))
+            yield ""
+            yield from (f"- {said}" for said in steps.course(found))
 
 
 def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping[str, Any]]) -> Iterator[str]:

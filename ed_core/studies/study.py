@@ -23,6 +23,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from .. import bounds, outside
 from ..errors import ParameterError, StudyError
 from ..probes import PROBES, Probe, find
+from ..sources import wheels
+from ..sources.bundled import MODELS as BUNDLED
+from ..sources.specs import REVISION
 
 NAME = r"\w([\w.,+ -]{0,78}[\w.+-])?"  # of studies and sets: they become names of files and values in tables
 LEVEL_MARK = "/"  # between a set and one of its levels, where the level stands as a set of its own
@@ -36,9 +39,29 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+def step_of(name: str) -> int | None:
+    """The step that a revision's or a checkpoint's name tells: 1000 of "step1000", 500 of "checkpoint-500", 5 of
+    "stage1-step5-tokens9B"; of any other name its only number. None where it tells none."""
+    named = re.findall(r"(?:step|checkpoint)[-_ ]?(\d{1,12})(?!\d)", name, re.IGNORECASE)
+    numbers = named or re.findall(r"\d+", name)
+    return int(numbers[0]) if len(numbers) == 1 and len(numbers[0]) <= 12 else None
+
+
+def has_steps(source: str) -> bool:
+    """Whether a model can have revisions or checkpoints: one that comes with the program, or in a package, has none."""
+    return source not in BUNDLED and wheels.find(source) is None
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+
+
 class ModelEntry(_Strict):
     """A model of a study. `label`: what tables call it; its name, and what else tells it from the others, unless
-    given."""
+    given. `revisions` of a hub model or `checkpoints` of a folder, by name: the steps of one training, a model each."""
 
     source: str = Field(min_length=1)
     precision: str = "fp32"
@@ -46,6 +69,57 @@ class ModelEntry(_Strict):
     control: Literal["", "untrained", "shuffled"] = ""
     seed: int = Field(0, ge=0)
     label: str = Field("", max_length=120)
+    revisions: Names = ()
+    checkpoints: Names = ()
+
+    @model_validator(mode="after")
+    def _steps(self) -> ModelEntry:
+        names = self.revisions or self.checkpoints
+        kind = "revisions" if self.revisions else "checkpoints"
+        if self.revisions and self.checkpoints:
+            raise ValueError("revisions of a hub model or checkpoints of a folder, not both")
+        if names and (self.control or self.adapter):
+            what = "a control" if self.control else "an adapter"
+            raise ValueError(f"{what} of one step; give it an entry of its own, without {kind}")
+        if self.revisions and "@" in self.source:
+            raise ValueError(f"revisions of {self.source.partition('@')[0]}; {self.source!r} names one already")
+        if strange := next((n for n in self.checkpoints if not re.fullmatch(r"\w[\w.-]*", n)), ""):
+            raise ValueError(f"names of folders as checkpoints; {strange!r} is none")
+        if strange := next((n for n in self.revisions if not re.fullmatch(REVISION, n)), ""):
+            raise ValueError(f"names of branches, tags or commits as revisions; {strange!r} is none")
+        if untold := next((name for name in names if step_of(name) is None), ""):
+            raise ValueError(f"{kind} whose names tell their step, like step1000 or checkpoint-5; {untold!r} does not")
+        steps = [step_of(name) for name in names]
+        if twice := next((name for name, step in zip(names, steps) if steps.count(step) > 1), ""):
+            raise ValueError(f"{kind} of different steps; another one has the step of {twice!r}")
+        return self
+
+    @property
+    def series(self) -> str:
+        """What the training is called that its steps are of."""
+        return self.label or self.source.rstrip("/").rsplit("/", 1)[-1]
+
+    def each(self) -> tuple[tuple[ModelEntry, int | None], ...]:
+        """Its steps as entries of their own, in their order, each with its number; itself and None where it has
+        none."""
+        names, between = (self.revisions, "@") if self.revisions else (self.checkpoints, "/")
+        if not names:
+            return ((self, None),)
+        ordered = sorted((step, name) for name in names if (step := step_of(name)) is not None)
+        plain = {"revisions": (), "checkpoints": ()}
+        return tuple(
+            (
+                self.model_copy(
+                    update={
+                        **plain,
+                        "source": f"{self.source.rstrip('/')}{between}{name}",
+                        "label": f"{self.series}, {name}",
+                    }
+                ),
+                step,
+            )
+            for step, name in ordered
+        )
 
 
 class ProbeEntry(BaseModel):
@@ -157,6 +231,11 @@ class Study(_Strict):
     pairs: Annotated[tuple[PairEntry, ...], _entries("base")] = ()
     chunk: int = Field(8, ge=1, le=bounds.CHUNK)
     seed: int = Field(0, ge=0)
+
+    @property
+    def entries(self) -> tuple[ModelEntry, ...]:
+        """Its models one by one: every step of a training is one."""
+        return tuple(one for entry in self.models for one, _ in entry.each())
 
     @model_validator(mode="after")
     def _nothing_twice(self) -> Study:

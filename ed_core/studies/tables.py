@@ -188,6 +188,13 @@ def twins(folder: Folder, label: str, name: str, some: Sums) -> wording.Twins:
     return wording.Twins("untrained", tuple(readings))
 
 
+def sinks(folder: Folder, label: str, group: str) -> float | None:
+    """Sinks a prompt of a model on a set or one of its levels, the mean over prompts; None where they cannot be
+    told."""
+    counts = _some(folder, label, group)[1].columns.get("contributions.n_sinks", np.empty(0))
+    return float(counts.mean()) if len(counts) and np.isfinite(counts).all() else None
+
+
 def twins_of(folder: Folder, label: str) -> list[str]:
     """The labels of a model's untrained twins; none of a control."""
     own = folder.models[label]

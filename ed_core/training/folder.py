@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from ..errors import StudyError
 from ..studies import items
 from ..studies.folder import Folder, open_folder
 from ..studies.plan import PLAN, Item, StudyModel, in_memory, of_models, write_plan
+from ..studies.steps import series
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study
 from ..types import ModelSpec, ProbeResult, Prompt
 
@@ -41,7 +41,7 @@ class Kept:
         self._models = {n: model for n, model in self._models.items() if n < step}
         self._rows = [row for row in self._rows if row[0] < step]
         n_layers = next(iter(found[0].values())).n_layers
-        self._models[step] = in_memory(f"step {step}", spec, n_layers)
+        self._models[step] = in_memory(step, spec, n_layers)
         self._rows += rows
         plan = of_models(self._study(), list(self._models.values()), self._prompts)
         at = 0
@@ -76,7 +76,7 @@ class Kept:
         for step, label in steps(before).items():
             told = before.models[label]
             spec = ModelSpec(told["name"], precision=told["precision"])
-            self._models[step] = StudyModel(label, spec, told["digest"], n_layers=told["n_layers"])
+            self._models[step] = StudyModel(label, spec, told["digest"], n_layers=told["n_layers"], step=step)
         self._rows = rows(self.out)
         chunks = of_models(self._study(), [], self._prompts).chunks[0] if self._models else ()
         if not self._models or [c.digest for c in chunks] != next(iter(before.sets.values()))["chunks"]:
@@ -88,8 +88,7 @@ class Kept:
 
 def steps(folder: Folder) -> dict[int, str]:
     """The labels of a training's models by step, in order; empty for a study that is of no training."""
-    found = {label: re.fullmatch(r"step (\d+)", label) for label in folder.models}
-    return dict(sorted((int(of[1]), label) for label, of in found.items() if of))
+    return series(folder).get("", {})
 
 
 def rows(out: str | Path) -> list[Line]:

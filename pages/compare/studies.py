@@ -14,13 +14,26 @@ from ed_core.studies import agreement as estimators
 from ed_core.studies import bundle, export, items, report, running, tables
 from ed_core.studies.folder import Folder, home
 from ed_core.studies.plan import PLAN
-from ed_ui import chart, common_link, guard, link, literature, remembered, run_panel, runs, show, studies, study_form
+from ed_ui import (
+    chart,
+    common_link,
+    guard,
+    link,
+    literature,
+    over_steps,
+    remembered,
+    run_panel,
+    runs,
+    show,
+    studies,
+    study_form,
+)
 from ed_ui.inputs import text
 
 
 def page() -> None:
     own = [text(name, f"studies.{name}") for name in ("study", "set", "models", "curve")]
-    link.own([*own, *literature.LINKED])
+    link.own([*own, *over_steps.LINKED, *literature.LINKED])
     common_link.say_troubles()
     known = studies.known()
     new(bool(known))
@@ -72,6 +85,10 @@ def body(out) -> None:
         row.selectbox, "Prompt set", "studies.set", list(dict.fromkeys(r["set"] for r in verdict)), width=320
     )
     of_set = [r for r in verdict if r["set"] == name]
+    if over_steps.chosen(row, folder):
+        over_steps.panel(row, folder, verdict, summary, name)
+        exports(folder)
+        return
     depths(row, of_set)
     agreement(folder, of_set, name)
     curves(folder, summary, name)

@@ -1,0 +1,220 @@
+"""Depth over the steps of a training: what a model's depth comes to at each of them, and its layers at each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ..depth.criteria import RULES
+from . import colours
+from .canvas import PLAIN, Canvas, axis_title, tick_step
+from .lens import lens_shade
+from .maps import RATIO_DECADES
+from .panel import HEATMAP, LETTER, Strip, View, add_heatmap, add_hover, add_strip, frame, label_columns, mark_tokens
+from .studies import MEAN, faint, name_lines
+from .text import number
+
+HEIGHT, MARGIN = 380, (54, 16, 40, 46)
+PHONE = 300  # pixels along which steps are labelled: a plot on a narrow screen
+BEFORE_FIRST = 0.5  # decades from step 0 to the first step, on a logarithmic axis
+DEPTHS, SINKS = (0.26, 1.0), (0.0, 0.16)  # shares of the height
+TURN, PAPER = "turn", "paper"
+LOOKS: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = {
+    ("kl", MEAN): ("mean depth, KL", "lines+markers", dict(symbol="circle", size=7)),
+    ("overlap", MEAN): ("mean depth, overlap", "lines+markers", dict(symbol="circle", size=7)),
+    ("cosine", TURN): ("turn", "markers", dict(symbol="star", size=12)),
+    **{
+        (of, PAPER): (f"papers: {rule.label}", "markers", dict(symbol="diamond-open", size=7, line=dict(width=1.5)))
+        for of, rule in RULES.items()
+    },
+}
+
+
+def places(steps: Sequence[int], log: bool) -> np.ndarray:
+    """Where steps stand along an axis: at themselves, or at their logarithm to base 10 with step 0 half a decade in
+    front of the first other one."""
+    at = np.asarray(steps, float)
+    if not log:
+        return at
+    there = at > 0
+    first = np.log10(at[there].min()) if there.any() else 0.0
+    return np.where(there, np.log10(np.where(there, at, 1)), first - BEFORE_FIRST)
+
+
+def depth_over_steps(
+    rows: Sequence[Mapping[str, Any]],
+    n_layers: int,
+    sinks: Mapping[int, float | None] | None = None,
+    log: bool = True,
+    chosen: int | None = None,
+    width_px: int = 1100,
+) -> go.Figure:
+    """Depth at every step of a training, 0 to `n_layers`: mean depths as lines with their range over prompts, the turn
+    as stars where one was found, the papers' three rules as hollow diamonds, a layer drawn where it ends. Below them
+    the sinks a prompt. `rows`: `step`, `criterion`, `variant` ("mean", "turn", "paper"), `ratio`, `low`, `high` (in
+    layers, None without), one for each step; a ratio of None is a gap. `log`: steps on a logarithmic axis. `chosen`: a
+    step that a line marks."""
+    canvas = Canvas(HEIGHT, MARGIN, uirevision="steps", width_px=width_px)
+    steps = sorted({row["step"] for row in rows})
+    at = dict(zip(steps, map(float, places(steps, log))))
+    for (criterion, variant), (name, mode, marker) in LOOKS.items():
+        own = [row for row in rows if (row["criterion"], row["variant"]) == (criterion, variant)]
+        if not any(row["ratio"] is not None for row in own):
+            continue
+        colour, x = colours.CRITERIA[criterion], [at[row["step"]] for row in own]
+        y = np.array([np.nan if row["ratio"] is None else row["ratio"] * n_layers for row in own])
+        if variant == MEAN:
+            _range(canvas, name, x, own, colour)
+        canvas.add(
+            "scatter",
+            x=x,
+            y=y,
+            mode=mode,
+            name=name,
+            line=dict(color=colour, width=2, dash="solid" if criterion == "kl" else "dash"),
+            marker=dict(color=colour) | marker,
+            text=[_told(name, row, value) for row, value in zip(own, y)],
+            hoverinfo="text",
+        )
+    if shown := {step: n for step, n in (sinks or {}).items() if n is not None and step in at}:
+        canvas.add(
+            "scatter",
+            x=[at[step] for step in shown],
+            y=list(shown.values()),
+            yaxis="y2",
+            mode="lines+markers",
+            name="sinks",
+            showlegend=False,
+            line=dict(color=colours.GREY, width=1.5),
+            marker=dict(size=5),
+            text=[f"step {step}<br>{number(n)} sinks a prompt" for step, n in shown.items()],
+            hoverinfo="text",
+        )
+        most = max(1.0, *shown.values())
+        canvas.layout["yaxis2"] = dict(
+            PLAIN, domain=SINKS, range=[-0.1 * most, 1.15 * most], nticks=3, title=axis_title("sinks"), anchor="x"
+        )
+    if chosen in at:
+        canvas.line(colours.GREY, 1.5, "dot", x0=at[chosen], x1=at[chosen], y0=0, y1=1, yref="paper", layer="below")
+    along = np.array(list(at.values()))
+    around = 0.02 * max(float(np.ptp(along)), 1e-9) if len(along) > 1 else 0.5
+    canvas.layout["xaxis"] = dict(
+        PLAIN,
+        range=[float(along.min()) - around, float(along.max()) + around],
+        title=axis_title("step" + ", logarithmic" * log),
+        anchor="y2" if shown else "y",
+        **_labelled(steps, along, PHONE),
+    )
+    ticks = list(range(0, n_layers + 1, tick_step(n_layers + 1, 9)))
+    canvas.layout["yaxis"] = dict(
+        PLAIN,
+        range=[-0.02 * n_layers, 1.03 * n_layers],
+        showgrid=True,
+        gridcolor=colours.FAINT,
+        tickvals=ticks,
+        title=axis_title(f"depth, of {n_layers} layers"),
+        domain=DEPTHS if shown else (0.0, 1.0),
+    )
+    name_lines(canvas, len(LOOKS))
+    return canvas.figure()
+
+
+def layers_over_steps(
+    z: np.ndarray,
+    steps: Sequence[int],
+    measure: str,
+    unit: str,
+    chosen: int | None = None,
+    height: int = 420,
+    width_px: int = 560,
+) -> go.Figure:
+    """A mean over tokens of every layer at every step, `[layer, step]`, a column a step, whatever lies between them;
+    the `chosen` one (its place) is framed, and its layers stand in the strip with those of the first step behind them.
+    Cosines are coloured from -1 to 1 as everywhere, ratios by logarithm; the lens's divergences are of depths, in
+    nats."""
+    row = "depth" if unit == "nats" else "layer"
+    view = View(height=height, width_px=width_px, selected=chosen, uirevision="layers-over-steps")
+    canvas = frame(view, len(z) - (row == "depth"), row)
+    canvas.layout["yaxis"]["range"] = [-0.5, len(z) - 0.5]
+    shade, ends = _shades(z, unit)
+    row_px = view.plot_height / len(z)
+    add_heatmap(canvas, z, shade, unit, HEATMAP, gap=min(view.column_px(len(steps)), row_px) >= 8)
+    add_hover(
+        canvas,
+        f"{row} %{{y}}",
+        lambda l, i: f" · step {steps[i]}<br>{number(z[l, i])} {unit}",
+        f"<br>%{{z:.3g}} {unit}",
+    )
+    if chosen is not None:
+        colour = colours.colour_of(measure) or colours.BOTH
+        behind: dict[str, Any] = {} if chosen == 0 else dict(behind=z[:, 0], behind_name=f"step {steps[0]}")
+        strip = Strip(z[:, chosen], *ends, f"step {steps[chosen]}", colour, shade.log, **behind)
+        add_strip(canvas, strip, row, HEATMAP)
+    words = [_short(step) for step in steps]
+    label_columns(canvas, view, words, [len(word) for word in words], ("xaxis", "xaxis3"))
+    canvas.layout["xaxis"]["title"] = axis_title("step", 16)
+    mark_tokens(canvas, view, len(steps))
+    return canvas.figure()
+
+
+def _shades(z: np.ndarray, unit: str) -> tuple[colours.Shade, tuple[float, float]]:
+    """The colours of a map, and the ends of its strip."""
+    if unit == "nats":
+        shade = lens_shade("kl", z)
+        return shade, (shade.low, shade.high)
+    if unit == "cosine":
+        bound = colours.ceiling(z, (0.5, 1.0))
+        return colours.signed(), (-bound, bound)
+    low, high = colours.decades(z, *RATIO_DECADES)
+    return colours.logarithmic(*colours.spread(z, RATIO_DECADES[0])), (10.0**low, 10.0**high)
+
+
+def _range(canvas: Canvas, name: str, x: Sequence[float], rows: Sequence[Mapping[str, Any]], colour: str) -> None:
+    """The range over prompts behind a line, where there is one."""
+    there = [(at, row["low"], row["high"]) for at, row in zip(x, rows) if row["low"] is not None]
+    if len(there) < 2:
+        return
+    places, low, high = (list(one) for one in zip(*there))
+    canvas.add(
+        "scatter",
+        x=[*places, *places[::-1]],
+        y=[*high, *low[::-1]],
+        fill="toself",
+        mode="none",
+        fillcolor=faint(colour),
+        hoverinfo="skip",
+        showlegend=False,
+        name=f"range {name}",
+    )
+
+
+def _told(name: str, row: Mapping[str, Any], depth: float) -> str:
+    if not np.isfinite(depth):
+        return ""
+    what = "depth" if row["variant"] == MEAN else "layer"
+    value = depth if row["variant"] == MEAN else depth - 1
+    told = f"step {row['step']}<br>{name}: {what} {number(value)}"
+    if row["low"] is not None:
+        told += f"<br>5 to 95 % over {row['prompts']} prompts: {number(row['low'])} to {number(row['high'])}"
+    return told
+
+
+def _labelled(steps: Sequence[int], x: np.ndarray, width_px: int) -> dict[str, Any]:
+    """Labels at steps that were measured, from the last one back, as many as stand apart."""
+    span, kept, left = max(float(np.ptp(x)), 1e-9), [], np.inf
+    for i in range(len(steps) - 1, -1, -1):
+        at = float(x[i] - x.min()) / span * width_px
+        half = (len(_short(steps[i])) + 1) * LETTER / 2
+        if at + half <= left:
+            kept.append(i)
+            left = at - half
+    kept.reverse()
+    return dict(tickvals=[float(x[i]) for i in kept], ticktext=[_short(steps[i]) for i in kept], tickangle=0)
+
+
+def _short(step: int) -> str:
+    """A step as a label: 1536, 143k."""
+    return f"{step // 1000}k" if step >= 10_000 and step % 1000 == 0 else str(step)

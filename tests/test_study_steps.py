@@ -1,0 +1,286 @@
+"""Steps of a training as a study's models: revisions of a hub model, checkpoints of a folder, what was measured while a
+model trained; their order, what is said of them and how they are drawn."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from fake_hub import commit_of, serving
+from small_models import byte_tokenizer, random_hf, save_random
+
+from ed_core import figures
+from ed_core.commands import main
+from ed_core.errors import ImportRefused, StudyError
+from ed_core.figures import colours
+from ed_core.studies import bundle, plan, steps, study, tables
+from ed_core.studies.folder import open_folder
+from ed_core.training import DepthCallback, callback
+
+TOML = """
+name = "steps"
+models = [{{source = "{source}", {kind} = [{names}]}}]
+probes = ["contributions", "logit_lens"]
+[[sets]]
+name = "local"
+file = "prompts.jsonl"
+"""
+PROMPTS = [f"{i} + {3 * i % 7} = " for i in range(9)]
+
+
+def written(folder, source, kind, *names):
+    """A study's file over these steps, with its prompts beside it."""
+    (folder / "prompts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in PROMPTS))
+    file = folder / "steps.toml"
+    file.write_text(TOML.format(source=source, kind=kind, names=", ".join(map(json.dumps, names))))
+    return file
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """The folder that a training wrote: three checkpoints, and what is none."""
+    root = tmp_path_factory.mktemp("runs") / "mine"
+    for seed, name in enumerate(("checkpoint-2", "checkpoint-10", "checkpoint-100")):
+        save_random(root / name, seed=seed)
+    (root / "runs").mkdir()
+    return root
+
+
+@pytest.fixture(scope="module")
+def computed(checkpoints, tmp_path_factory):
+    """A study of these checkpoints, named out of their order."""
+    out = tmp_path_factory.mktemp("study")
+    file = written(out, checkpoints, "checkpoints", "checkpoint-100", "checkpoint-2", "checkpoint-10")
+    assert main(["study", str(file), "--out", str(out / "steps")]) == 0
+    return out / "steps"
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("step1000", 1000),
+        ("step-0", 0),
+        ("checkpoint-500", 500),
+        ("stage1-step5-tokens9B", 5),
+        ("ckpt_0040", 40),
+        ("main", None),
+        ("v1.5", None),
+        ("step" + "9" * 13, None),
+    ],
+)
+def test_a_name_tells_its_step(name, step):
+    assert study.step_of(name) == step
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        (
+            'revisions = ["step1"], checkpoints = ["checkpoint-1"]',
+            "revisions of a hub model or checkpoints of a folder",
+        ),
+        ('revisions = ["main"]', "'main' does not"),
+        ('revisions = ["step1", "other-step1"]', "another one has the step of 'step1'"),
+        ('revisions = ["../step1"]', "'../step1' is none"),
+        ('checkpoints = ["a/checkpoint-1"]', "'a/checkpoint-1' is none"),
+        ('revisions = ["step1"], control = "untrained"', "a control of one step; give it an entry of its own"),
+        ('revisions = "step1"', "revisions is 'step1': expected"),
+        ('revision = ["step1"]', "did you mean 'revisions'"),
+    ],
+)
+def test_steps_that_cannot_be_are_refused_in_one_sentence(entry, says):
+    text = TOML.replace("{kind} = [{names}]", entry).replace("{{", "{").replace("}}", "}")
+    with pytest.raises(StudyError) as caught:
+        study.parse(text.replace("{source}", "org/model"))
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(StudyError, match="'org/model@a' names one already"):
+        study.parse(TOML.format(source="org/model@a", kind="revisions", names='"step1"'))
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "name", "says"),
+    [
+        ("{here}", "revisions", "step1", "is a folder and has no revisions; name the folders in it as checkpoints"),
+        (
+            "{here}",
+            "checkpoints",
+            "checkpoint-3",
+            "no checkpoint 'checkpoint-3'; it has checkpoint-2, checkpoint-10, ",
+        ),
+        ("{here}/runs", "checkpoints", "checkpoint-3", "'checkpoint-3'; no folder in it holds one."),
+        (
+            "org/model",
+            "checkpoints",
+            "checkpoint-3",
+            "no folder 'org/model' to look for checkpoints in; check the path",
+        ),
+        ("ed-demo-8", "revisions", "step1", "comes with the program or in a package and has no steps of its training"),
+    ],
+)
+def test_steps_of_the_other_kind_are_refused(checkpoints, tmp_path, source, kind, name, says, capsys):
+    file = written(tmp_path, source.format(here=checkpoints), kind, name)
+    with pytest.raises(StudyError) as caught:
+        plan.make(study.read(file), tmp_path)
+    assert says in str(caught.value)
+    assert (
+        main(["study", str(file), "--out", str(tmp_path / "out"), "--dry-run"]) != 0 and says in capsys.readouterr().err
+    )
+
+
+def test_a_study_keeps_its_steps_when_it_is_written(tmp_path):
+    one = study.parse(TOML.format(source="org/model", kind="revisions", names='"step10", "step2"'))
+    assert study.parse(study.write(one)) == one
+    assert [entry.source for entry in one.entries] == ["org/model@step2", "org/model@step10"]
+    assert [entry.label for entry in one.entries] == ["model, step2", "model, step10"]
+
+
+def test_checkpoints_are_steps_in_the_order_of_their_numbers(computed, checkpoints, tmp_path):
+    folder = open_folder(computed)
+    labels = {2: "mine, checkpoint-2", 10: "mine, checkpoint-10", 100: "mine, checkpoint-100"}
+    assert steps.series(folder) == {"mine": labels} and list(folder.models) == list(labels.values())
+    alone = tmp_path / "alone.toml"
+    alone.write_text(written(tmp_path, checkpoints / "checkpoint-10", "label", "x").read_text().replace('["x"]', '"x"'))
+    assert main(["study", str(alone), "--out", str(tmp_path / "alone")]) == 0
+    (own,) = [
+        row["depth"]
+        for row in tables.verdict(open_folder(tmp_path / "alone")).to_pylist()
+        if (row["criterion"], row["variant"]) == ("kl", "mean")
+    ]
+    rows = steps.depths(tables.verdict(folder).to_pylist(), labels, "local")
+    assert [r["depth"] for r in rows if (r["step"], r["criterion"], r["variant"]) == (10, "kl", "mean")] == [own]
+    assert [r["step"] for r in rows] == sorted(r["step"] for r in rows)
+
+
+def test_a_study_of_steps_goes_elsewhere_whole(computed, tmp_path):
+    bundle.write(computed, tmp_path / "a.edstudy")
+    bundle.unpack(tmp_path / "a.edstudy", tmp_path / "there")
+    assert steps.series(open_folder(tmp_path / "there")) == steps.series(open_folder(computed))
+    other = shutil.copytree(computed, tmp_path / "other")
+    told = json.loads((other / "plan.json").read_text())
+    told["models"][0]["step"] = 3
+    (other / "plan.json").write_text(json.dumps(told))
+    bundle.write(other, tmp_path / "b.edstudy")
+    with pytest.raises(ImportRefused, match=r"plan.json is not the plan of study.toml"):
+        bundle.unpack(tmp_path / "b.edstudy", tmp_path / "again")
+
+
+def test_revisions_of_a_hub_model_are_fetched_and_one_that_is_missing_is_said(checkpoints, client, tmp_path):
+    names = {"step2": "checkpoint-2", "step10": "checkpoint-10"}
+    file = written(tmp_path, "org/model", "revisions", "step10", "step2", "step11")
+    with serving(checkpoints, revisions={name: checkpoints / of for name, of in names.items()}) as hub:
+        code, _, err = client(hub, "study", str(file), "--out", str(tmp_path / "out"))
+    assert code == 1 and "model, step11 failed: " in err and "no revision 'step11'" in err, err
+    folder = open_folder(tmp_path / "out")
+    assert steps.series(folder) == {"model": {n: f"model, step{n}" for n in (2, 10, 11)}}
+    assert [there for there, _ in folder.progress().values()] == [2, 2, 0]
+    certificates = [
+        json.loads(part.schema.metadata[b"certificate"])["model"]["revision"]
+        for part in (bundle.items.read(file)[0] for file in sorted((tmp_path / "out" / "items").rglob("*.parquet")))
+    ]
+    assert set(certificates) == {commit_of("step2"), commit_of("step10")}
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory):
+    """Measured while the weights move."""
+    out, model = tmp_path_factory.mktemp("training"), random_hf("llama")
+    depth = DepthCallback(PROMPTS, every=1, tokenizer=byte_tokenizer(), out=out, share=None)
+    for step in (0, 1, 20):
+        depth.measure(model, step)
+        model.lm_head.weight.data.mul_(1.5)
+    return out, depth.rows
+
+
+def test_maps_and_sinks_are_the_rows_of_the_training(training):
+    out, rows = training
+    folder = open_folder(out)
+    ((name, labels),) = steps.series(folder).items()
+    assert name == "" and list(labels) == [0, 1, 20]
+    summary = tables.summary(folder).to_pylist()
+    for measure in callback.OF_LAYERS:
+        z = steps.over_layers(summary, labels, "prompts", f"contributions.{measure}")
+        own = {(row.layer, row.step): row.value for row in rows if row.measure == measure}
+        expected = [[own[l, step] for step in labels] for l in range(5)]
+        np.testing.assert_allclose(z, expected, rtol=1e-5)
+    found = [row.value for row in rows if row.measure == "sinks"]
+    assert steps.sinks(folder, labels, "prompts") == pytest.approx(found)
+    assert steps.over_layers(summary, labels, "nothing", "contributions.layer_cos").shape == (0, 3)
+
+
+def row(step, criterion="kl", variant="mean", depth=4.0, low=None, high=None, n_layers=8):
+    ends = depth is None or variant == "mean"
+    ratio = None if depth is None else (depth if ends else depth + 1) / n_layers
+    told = dict(step=step, criterion=criterion, variant=variant, depth=depth, ratio=ratio, low=low, high=high)
+    return told | dict(n_layers=n_layers, prompts=9, over="9 prompts")
+
+
+def test_words_say_the_ends_and_what_lies_apart_from_both():
+    rows = [row(0, depth=3.0, low=2.8, high=3.2), row(5, depth=6.0, low=5.0, high=7.0), row(9, depth=4.0)]
+    assert steps.course(rows) == [
+        "Mean depth by KL: 3.0 (2.8 to 3.2) of 8 layers at step 0, 4.0 at step 9. "
+        "In brackets 5–95 % over 9 prompts; another training may differ."
+    ]
+    rows[-1] |= dict(low=3.9, high=4.1)
+    assert "; most 6.0 (5.0 to 7.0) at step 5. In" in steps.course(rows)[0]
+    rows[-1] |= dict(high=5.1)
+    assert "most" not in steps.course(rows)[0], "its range meets the last one's"
+    turns = [row(step, "cosine", "turn", depth) for step, depth in ((0, None), (5, 3), (9, 4))]
+    assert steps.course(turns) == [
+        "A cosine turn is found at 2 of 3 steps: step 5, after layer 3; step 9, after layer 4."
+    ]
+    assert steps.course(turns[:1]) == ["No cosine turn found at any step."]
+    assert steps.course([]) == []
+
+
+def traces(fig):
+    return {trace.name: trace for trace in fig.data}
+
+
+def test_a_depth_is_drawn_at_its_step_and_a_layer_where_it_ends():
+    rows = [row(step, depth=step / 20, low=step / 40, high=step / 10) for step in (0, 1, 10, 100)]
+    rows += [row(step, "cosine", "turn", depth) for step, depth in ((0, None), (1, None), (10, 3), (100, 5))]
+    rows += [row(step, of, "paper", 2.0) for step in (0, 1, 10, 100) for of in ("kl", "overlap", "cosine")]
+    found = traces(figures.depth_over_steps(rows, 8, {0: 1.0, 10: None, 100: 2.0}, True, 10))
+    mean, turn = found["mean depth, KL"], found["turn"]
+    assert list(mean.x) == [-0.5, 0, 1, 2] and list(mean.y) == [0, 0.05, 0.5, 5]
+    assert list(turn.y)[2:] == [4, 6] and np.isnan(turn.y[:2]).all()
+    assert turn.marker.color == found["papers: cosine"].marker.color == colours.CRITERIA["cosine"]
+    assert set(found["papers: KL"].y) == {3} and found["papers: KL"].marker.symbol == "diamond-open"
+    band = found["range mean depth, KL"]
+    assert list(band.y) == [0, 0.1, 1, 10, 2.5, 0.25, 0.025, 0] and "layer 3" in turn.text[2]
+    assert list(found["sinks"].x) == [-0.5, 2] and list(found["sinks"].y) == [1, 2]
+    fig = figures.depth_over_steps(rows, 8, None, False, 7)
+    assert list(traces(fig)["mean depth, KL"].x) == [0, 1, 10, 100] and "sinks" not in traces(fig)
+    assert not fig.layout.shapes, "step 7 is none of them"
+    assert list(fig.layout.xaxis.tickvals)[-1] == 100 and len(fig.layout.xaxis.tickvals) < 4, "labels stand apart"
+
+
+@pytest.mark.parametrize("there", [(0,), (7,), (0, 3), tuple(range(0, 200_000, 1000))])
+def test_few_and_many_steps_are_drawn(there):
+    rows = [row(step) for step in there]
+    for log in (False, True):
+        fig = figures.depth_over_steps(rows, 8, dict.fromkeys(there, 0.0), log, there[0])
+        assert np.isfinite(fig.layout.xaxis.range).all() and fig.layout.xaxis.range[0] < fig.layout.xaxis.range[1]
+    z = np.full((8, len(there)), 0.5)
+    fig = figures.layers_over_steps(z, there, "layer_ratio", "ratio", 0)
+    np.testing.assert_array_equal(fig.data[0].z, z)
+
+
+def test_a_column_is_a_step_and_a_cosine_has_its_colours():
+    z = np.linspace(-0.9, 0.9, 12).reshape(4, 3)
+    fig = figures.layers_over_steps(z, (0, 1, 1000), "attn_cos", "cosine", 2)
+    cells, found = fig.data[0], traces(fig)
+    np.testing.assert_array_equal(cells.z, z)
+    assert (cells.zmin, cells.zmax) == (-1, 1)
+    assert [list(one) for one in cells.colorscale] == [list(one) for one in colours.signed().colours]
+    assert list(found["mean"].x) == list(z[:, 2]) and list(found["control"].x) == list(z[:, 0])
+    assert found["mean"].line.color == colours.ATTENTION and "step 1000" in cells.text[0][2]
+    assert list(fig.layout.xaxis.ticktext) == ["0", "1", "<b>1000</b>"]
+    fig = figures.layers_over_steps(np.abs(z), (0, 1, 1000), "layer_ratio", "ratio", 0)
+    assert "control" not in traces(fig), "the first step is not drawn behind itself"
+    assert fig.layout.xaxis2.type == "log"
+    fig = figures.layers_over_steps(np.abs(z), (0, 1, 1000), "kl", "nats", 1)
+    assert fig.layout.yaxis.title.text == "depth" and list(fig.layout.yaxis.range) == [-0.5, 3.5]
+    assert traces(fig)["mean"].line.color == colours.CRITERIA["kl"] and "0.736 nats" in fig.data[0].text[0][1]
