@@ -91,6 +91,7 @@ class Model:
         from ..service import compute
 
         model = self.language_model
+        todo = model.expect(todo)
         for probe, request in todo:
             prompt = request.prompts[0]
             try:
@@ -99,6 +100,7 @@ class Model:
             except InputError as error:
                 raise type(error)(f"Prompt {prompt.id or prompt.text[:40]!r}: {error}") from None
         with tqdm(todo, disable=not sys.stderr.isatty(), unit="prompt") as bar:
+            model.say = lambda told: bar.write(f"ed_core: {told}", file=sys.stderr)
             for probe, request in bar:
                 bar.set_description(probe.name)
                 if request.key not in found:

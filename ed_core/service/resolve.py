@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import ModelNotFound, ParameterError
-from ..sources import adapters, controls, permits, sizes
+from ..sources import adapters, controls, permits, remote, sizes
 from ..sources import precision as precisions
 from ..sources.specs import config_of, content_of, location, named
 from ..types import ModelSpec
@@ -36,6 +36,13 @@ def resolve(
             f"The precision is {precision!r}; expected auto or one of {', '.join(precisions.PRECISIONS)}."
         )
     spec = named(source)
+    if remote.is_remote(spec.source):
+        if precision not in ("auto", "fp32") or adapter or offload or control or control_seed:
+            raise ParameterError(
+                f"{spec.source} is measured as the service runs it: precision, adapter, offload and control are for "
+                "models that are here; leave them out."
+            )
+        return spec if spec.revision else replace(spec, content_hash=content_of(spec, weights=False))
     if not spec.revision and not spec.content_hash:
         spec = replace(spec, content_hash=content_of(spec, weights=control != "untrained"))
     spec = replace(spec, device=device, offload=offload)
