@@ -17,6 +17,7 @@ import pytest
 
 import ed_core
 from ed_core import settings
+from ed_core.cases.snippet import opening
 from ed_core.commands import main
 from ed_core.errors import (
     Cancelled,
@@ -34,7 +35,7 @@ from ed_core.remote import model as remote_model
 from ed_core.remote import process
 from ed_core.remote.model import RemoteModel
 from ed_core.service import compute
-from ed_core.service.resolve import resolve
+from ed_core.service.resolve import in_precisions, resolve, twin
 from ed_core.sources import permits, remote
 from ed_core.types import ModelSpec, Prompt, Request
 
@@ -133,6 +134,18 @@ def test_half_layers_and_whatever_needs_weights_are_refused(keyed):
 def test_how_the_service_runs_it_is_not_ours_to_say(keyed, more):
     with pytest.raises(ParameterError, match="is measured as the service runs it"):
         resolve(NAME, *more)
+
+
+def test_an_audit_and_twins_are_refused(keyed):
+    with pytest.raises(ParameterError, match="is measured as the service runs it"):
+        in_precisions(resolve(NAME), ["fp32", "bf16"])
+    for kind in ("untrained", "shuffled"):
+        with pytest.raises(ParameterError, match="A control is made of the model's own parts"):
+            twin(resolve(NAME), kind)
+
+
+def test_the_command_that_makes_it_again_names_it_alone(keyed):
+    assert opening(resolve(NAME)) == {"source": NAME}
 
 
 def test_a_revision_a_loop_and_an_unknown_name_are_refused(keyed):
@@ -252,6 +265,12 @@ def test_all_of_a_prompt_is_asked_for_at_once(keyed):
     assert told["elsewhere"]["versions"]["torch"] == {"here": "2.13.0", "there": "2.9.0"}
     assert told["precision"]["computes_in"] == "bfloat16" and told["device"] == "ndif at api.ndif.us"
     assert "Computed at api.ndif.us in bfloat16, by nnsight 0.8.2, torch 2.9.0." in results[0].notes
+
+
+def test_where_no_boundary_can_be_drawn_nothing_is_asked_for(keyed):
+    model, (found, _) = answered("well", LayerSkip(mode="future"), Contributions())
+    assert np.isnan(found["output"]).all() and any("no boundary can be drawn" in note for note in found.notes)
+    assert [[p["probe"] for p in plan["parts"]] for plan in model._client.asked] == [["contributions"]]
 
 
 @pytest.mark.parametrize("probe", [Contributions(), LogitLens(), LayerSkip(direct=True), ResidualErasure()], ids=str)

@@ -14,6 +14,7 @@ from ..probes import Probe
 from ..results import lookup
 from ..results.store import Store
 from ..service.pool import may_have_one
+from ..sources import remote
 from ..sources.controls import full_name
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .result import Result
@@ -177,7 +178,7 @@ def spec_of(source: str, precision: str, device: str, adapter: str, control: str
     """The full identity of the model that is asked for, as `resolve` takes it; what is not here is downloaded."""
     from ..service.resolve import resolve
 
-    device, free = on(device)
+    device, free = (device, None) if remote.is_remote(source) else on(device)
     fetch(source, control)
     if adapter:
         fetch(adapter)

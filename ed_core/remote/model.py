@@ -23,7 +23,7 @@ from ..probes.layer_skip import LayerSkip
 from ..probes.lenses import LogitLens
 from ..probes.residual_erasure import ResidualErasure
 from ..prompts import max_tokens
-from ..sources import remote
+from ..sources import controls, remote
 from ..sources.specs import location
 from ..sweeps import metrics
 from ..sweeps.recorder import Recorder
@@ -32,6 +32,7 @@ from .process import Answer, Client, Shapes
 
 TOKENS = 4096  # of all rows of one pass there
 LOGITS = 1 << 24  # unembedded there at once
+CLIENT_BYTES = 600 << 20  # about what the client's process takes
 COSINES = ("attn_cos", "mlp_cos", "layer_cos", "io_cos")
 STEPS = (1 << 24) - 1  # as in `there`
 
@@ -42,6 +43,7 @@ class RemoteModel(LanguageModel):
 
     def __init__(self, spec: ModelSpec, client: Client | None = None):
         loading.quiet()
+        controls.check(spec)
         hf, tokenizer = loading.skeleton(remote.here(spec))
         architecture = loading.described(hf.config, spec.name)
         if architecture is None or architecture.third or architecture.stream_scale or architecture.passes:
@@ -50,7 +52,7 @@ class RemoteModel(LanguageModel):
                 "stream is the sum of attention and MLP alone only in the plain families; open it here."
             )
         super().__init__(hf, tokenizer, architecture, spec)
-        self.device, self.bytes = torch.device("cpu"), 0
+        self.device, self.bytes = torch.device("cpu"), CLIENT_BYTES
         name = spec.source.removeprefix(remote.PREFIX)
         self._client = client or Client(name, location(remote.here(spec)))
         self._expected: list[tuple[Probe, Request]] = []
@@ -67,9 +69,13 @@ class RemoteModel(LanguageModel):
         """Write a probe's record from what the service measured. All that is expected of the same prompt is asked for
         in the same session."""
         remote.check(self.spec, probe.name)
-        request = record.request
+        request, n_tokens = record.request, len(encoding)
+        if _nothing(probe, n_tokens):
+            probe.compute(self, encoding, record)  # says why
+            return
         if request.key not in self._answers:
-            beside = [(p, r) for p, r in self._expected if r.prompts == request.prompts and r.key != request.key]
+            alike = [(p, r) for p, r in self._expected if r.prompts == request.prompts and r.key != request.key]
+            beside = [(p, r) for p, r in alike if not _nothing(p, n_tokens)]
             self._ask([(probe, request), *beside], encoding, record)
         found, self.elsewhere, self.identities = self._answers.pop(request.key)
         _WRITES[probe.name](self, probe, encoding, record, found)
@@ -158,6 +164,7 @@ class RemoteModel(LanguageModel):
         where = self.spec.device
         return {
             "device": where,
+            "weights_bytes": 0,
             "dtype": dtype,
             "precision": {"name": remote.SERVED, "computes_in": dtype, "why": "the service chose it."},
             "elsewhere": {
@@ -210,6 +217,11 @@ class RemoteModel(LanguageModel):
 
 
 # ---------------------------------------------------------------- what is expected, and what is made of it
+
+
+def _nothing(probe: Any, n_tokens: int) -> bool:
+    """Whether there is nothing to measure: a prompt too short for any boundary."""
+    return isinstance(probe, LayerSkip) and probe.mode == "future" and not probe.chosen_boundaries(n_tokens)
 
 
 def _shapes(plan: dict[str, Any]) -> Shapes:

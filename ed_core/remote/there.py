@@ -54,16 +54,20 @@ def instead(value: Any, new: Tensor) -> Any:
     return (new, *value[1:]) if isinstance(value, tuple) else new
 
 
-def forward(model: Any, plan: dict[str, Any], ids: Any, edits: Any = None, keep: int = 0) -> dict[str, Any]:
+def forward(
+    model: Any, plan: dict[str, Any], ids: Any, edits: Any = None, each: Any = None, keep: int = 0
+) -> dict[str, Any]:
     """One pass: `resid` [depth], `attn` and `mlp` [layer], each `[row, pos, d]`, and the `logits`, of the last `keep`
     positions where the family can give just those.
 
     `edits`, each by layer: `resid`, the stream that enters it instead; `attention` and `mlp`, `[row, pos]`, where
-    nothing is added; `layer`, where the stream passes it by."""
+    nothing is added; `layer`, where the stream passes it by. With `each(layer, stream, attn, mlp)`, which is called
+    when they are there, none of them is held, and `resid` is the last stream alone; `each` may be "last", which asks
+    for nothing but that."""
     edits = {} if edits is None else edits
-    ids = torch.as_tensor(ids)
     blocks = at(model, plan["blocks"])
     found: dict[str, Any] = {"resid": [], "attn": [], "mlp": []}
+    home: list[Any] = []  # where the first stream is: all others are brought there
     more = {"logits_to_keep": keep} if keep and plan["keeps"] else {}
 
     def branch(module: Any, h: Tensor, none: Any) -> Tensor:
@@ -75,27 +79,33 @@ def forward(model: Any, plan: dict[str, Any], ids: Any, edits: Any = None, keep:
         put: Tensor = added.clone() if plan["in_place"] else added
         return put
 
-    with model.trace(ids, use_cache=False, **more):
+    with model.trace(torch.as_tensor(ids), use_cache=False, **more):
         for layer in range(plan["n_layers"]):
             block = blocks[layer]
             if layer in edits.get("resid", {}):
                 block.input = edits["resid"][layer].to(block.input.device, block.input.dtype)
-            came = block.input
-            h = came.to(found["resid"][0].device) if layer else came
-            h = h.clone() if plan["in_place"] else h
-            found["resid"].append(h)
-            attn, mlp = (at(block, path) for path in plan["branches"][layer])
-            found["attn"].append(branch(attn, h, edits.get("attention", {}).get(layer)))
-            found["mlp"].append(branch(mlp, h, edits.get("mlp", {}).get(layer)))
-            past = edits.get("layer", {}).get(layer)
-            if past is not None:
-                left = block.output
-                out = first(left)
-                block.output = instead(left, torch.where(past.to(out.device).unsqueeze(-1), h.to(out.device), out))
+            if layer == 0:
+                home.append(block.input.device)
+            if each != "last":
+                h = block.input.to(home[0])
+                h = h.clone() if plan["in_place"] else h
+                attn, mlp = (at(block, path) for path in plan["branches"][layer])
+                a = branch(attn, h, edits.get("attention", {}).get(layer))
+                m = branch(mlp, h, edits.get("mlp", {}).get(layer))
+                if each is None:
+                    for name, value in (("resid", h), ("attn", a), ("mlp", m)):
+                        found[name].append(value)
+                else:
+                    each(layer, h, a, m)
+                past = edits.get("layer", {}).get(layer)
+                if past is not None:
+                    left = block.output
+                    out = first(left)
+                    block.output = instead(left, torch.where(past.to(out.device).unsqueeze(-1), h.to(out.device), out))
             if layer == plan["n_layers"] - 1:
-                found["resid"].append(first(block.output).to(h.device))
+                found["resid"].append(first(block.output).to(home[0]))
         found["logits"] = at(model, plan["head"]).output
-    found["logits"] = scaled(plan, found["logits"].to(found["resid"][0].device))
+    found["logits"] = scaled(plan, found["logits"].to(home[0]))
     return found
 
 
@@ -250,17 +260,20 @@ def skips(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str
     found = {"effect": empty, "noise_floor": empty[0, 0].clone(), "output": empty[:, 0].clone()}
     found |= {"kept": found["output"].clone()} | ({"direct": empty.clone()} if part["direct"] else {})
     found |= {"output_pos": torch.zeros(n_layers, n_tokens, device=device)} if part["current"] else {}
-    none = forward(model, plan, rows, keep=1)
-    for l in range(n_layers):
-        found["noise_floor"][l] = relative_change(updates[l], update(none, l), torch.ones_like(look)).max()
+    seen = torch.ones_like(look)
+
+    def still(layer: int, h: Tensor, a: Tensor, m: Tensor) -> None:
+        found["noise_floor"][layer] = relative_change(updates[layer], a.float() + m.float(), seen).max()
+
+    forward(model, plan, rows, None, still, keep=1)
     for s in range(n_layers):
-        run = forward(model, plan, rows, {part["part"]: {s: skip}}, keep=1)
-        passed_by = updates[s].masked_fill(skip.unsqueeze(-1), 0.0)  # whatever was computed in it
-        left_out = passed_by if part["part"] == "layer" else update(run, s)
-        found["effect"][:, s] = 0.0
-        found["effect"][:, s, s] = relative_change(updates[s], left_out, look)
-        for l in range(s + 1, n_layers):
-            found["effect"][:, s, l] = relative_change(updates[l], update(run, l), look)
+
+        def after(layer: int, h: Tensor, a: Tensor, m: Tensor, s: int = s) -> None:
+            passed_by = layer == s and part["part"] == "layer"  # whatever was computed in it
+            added = updates[s].masked_fill(skip.unsqueeze(-1), 0.0) if passed_by else a.float() + m.float()
+            found["effect"][:, s, layer] = relative_change(updates[layer], added, look) if layer >= s else 0.0
+
+        run = forward(model, plan, rows, {part["part"]: {s: skip}}, after, keep=1)
         moved, same = change(model, plan, base["resid"][-1][0], run["resid"][-1], look)
         found["output"][:, s], found["kept"][:, s] = moved.amax(-1), (same & look).sum(-1) / look.sum(-1)
         if part["current"]:
@@ -270,10 +283,12 @@ def skips(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[str
             removed = added[part["part"]].masked_fill(~skip.unsqueeze(-1), 0.0)
             dtype = base["resid"][0].dtype
             streams = {l: (base["resid"][l].float() - removed).to(dtype) for l in range(s + 1, n_layers)}
-            alone = forward(model, plan, rows, {"resid": streams}, keep=1)
-            found["direct"][:, s] = 0.0
-            for l in range(s + 1, n_layers):
-                found["direct"][:, s, l] = relative_change(updates[l], update(alone, l), look)
+
+            def alone(layer: int, h: Tensor, a: Tensor, m: Tensor, s: int = s) -> None:
+                change_of = relative_change(updates[layer], a.float() + m.float(), look)
+                found["direct"][:, s, layer] = change_of if layer > s else 0.0
+
+            forward(model, plan, rows, {"resid": streams}, alone, keep=1)
     return found
 
 
@@ -296,8 +311,7 @@ def erasure(model: Any, plan: dict[str, Any], part: dict[str, Any], base: dict[s
             stream[torch.arange(len(some), device=device), some] = mean.to(stream.dtype)
             if depth < n_layers:
                 rows = [plan["ids"][0]] * len(some)
-                run = forward(model, plan, rows, {"resid": {depth: stream}}, keep=1)
-                stream = run["resid"][-1]
+                stream = forward(model, plan, rows, {"resid": {depth: stream}}, "last", keep=1)["resid"][-1]
             if start is None:
                 look = pos[None] > some[:, None]
             else:

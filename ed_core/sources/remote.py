@@ -78,9 +78,14 @@ def key() -> str:
     return found
 
 
+def measures(spec: ModelSpec, probe: str) -> bool:
+    """Whether a probe can be measured on this model, wherever that is."""
+    return not is_remote(spec.source) or probe in MEASURED
+
+
 def check(spec: ModelSpec, probe: str) -> None:
     """Refuse with a `ParameterError` a probe that cannot be measured where the weights are."""
-    if is_remote(spec.source) and probe not in MEASURED:
+    if not measures(spec, probe):
         why = WHY_NOT.get(probe, "it needs the weights or the streams here")
         raise ParameterError(
             f"{probe} is not measured on a model that is elsewhere ({spec.source}): {why}; open a model that is here, "
