@@ -90,7 +90,7 @@ def trouble() -> None:
             st.warning(show.plain(said), icon=":material/database_off:")
         if choice.spec is None and (choice.missing is None or specs.config_of(choice.missing)):
             st.error(show.plain(choice.trouble), icon=":material/error:")
-        elif remote.is_remote(choice.spec.source):
+        elif choice.spec is not None and remote.is_remote(choice.spec.source):
             st.info(show.plain(leaves(choice.spec)), icon=":material/cloud_upload:")
         session.current().absent = choice.missing
         if choice.missing is not None:
