@@ -69,9 +69,8 @@ class Service(BaseHTTPRequestHandler):
         if what == "seen":
             self._give(state)
         elif what == "status":
-            running = "NOT_STARTED" if state["how"] == "not running" else "RUNNING"
-            other = {"repo_id": "some/other", "application_state": "RUNNING"}
-            self._give({"deployments": {"1": {"repo_id": NAME, "application_state": running}, "2": other}})
+            names = ["some/other"] + [NAME] * (state["how"] != "not there")
+            self._give({"deployments": {name: {"repo_id": name, "application_state": "RUNNING"} for name in names}})
         elif what == "env":
             there = "0.7.2" if state["how"] == "older" else version("nnsight")
             packages = {"nnsight": there, "torch": "2.9.0", "transformers": version("transformers")}

@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 import ed_core
@@ -151,6 +152,8 @@ def test_the_command_that_makes_it_again_names_it_alone(keyed):
 def test_a_revision_a_loop_and_an_unknown_name_are_refused(keyed):
     with pytest.raises(ModelNotFound, match="the service runs the one it has"):
         resolve("ndif:org/name@main")
+    with pytest.raises(ModelNotFound, match="names the service twice"):
+        resolve("ndif:ndif:ed-demo-8")
     with pytest.raises(RefusedFamily, match="not measured elsewhere"):
         RemoteModel(resolve("ndif:ed-loop-4x4"))
     with pytest.raises(ModelNotFound, match="There is no folder"):
@@ -211,7 +214,7 @@ def test_it_is_started_in_an_empty_folder_and_ended_with_it(keyed):
 REFUSED = {
     "absent": (ServiceFailed, "The service at https://api.ndif.us does not answer ([Errno 111] Connection refused)"),
     "key": (ServiceFailed, "refused the key (Failed to send request: Unknown API key); check NDIF_API_KEY"),
-    "model": (ServiceFailed, "does not run at https://api.ndif.us now; there are some/other, some/more: take one"),
+    "model": (ServiceFailed, "is not among the models at https://api.ndif.us now (some/other, some/more); take one"),
     "fails": (ServiceFailed, "was not measured at https://api.ndif.us: RemoteError: CUDA out of memory"),
     "older": (ServiceFailed, "runs nnsight 0.7.2, and 0.8.1 is installed here; programs of one are not read by the"),
     "nan": (ServiceFailed, "NaN or infinite values in contributions.resid_norm; nothing was kept"),
@@ -336,6 +339,18 @@ def test_other_families_too(local, family, model_of, tmp_path):
 
 
 @needs_nnsight
+def test_values_that_are_not_finite_are_told_as_ever(local, tmp_path):
+    from small_models import byte_tokenizer, random_hf
+
+    hf = random_hf("llama")
+    hf.model.layers[2].mlp.down_proj.weight.data[0, 0] = float("nan")
+    hf.save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(NotFinite, match="gives NaN or infinite values where it runs"):
+        ed_core.open(f"ndif:{tmp_path}").run(Contributions(), PROMPT)
+
+
+@needs_nnsight
 @pytest.mark.real
 def test_a_real_model_too(local, monkeypatch):
     from ed_core.sources import specs
@@ -392,7 +407,7 @@ ANSWERS = {
     "shape": "0.resid_norm as float32 of 8 × 8, and float32 of 9 × 8",
     "other numbers": "layer 0: h + a + m misses the next residual",
     "older": "runs nnsight 0.7.2",
-    "not running": "there are some/other",
+    "not there": "is not among the models at http",
     "fails": "CUDA out of memory",
 }
 
@@ -430,6 +445,10 @@ def test_the_settings_of_the_service_are_there():
 def test_what_opens_weights_says_where_they_are(keyed, capsys):
     assert main(["verify", NAME]) == 2
     assert "The weights of ndif:ed-demo-8 are elsewhere, and this needs them here" in capsys.readouterr().err
+    assert main(["card", "--model", NAME, "--out", "card"]) == 2
+    assert "A card needs weights, twins and precisions" in capsys.readouterr().err
+    assert main(["estimate", NAME]) == 2
+    assert "ndif:ed-demo-8 takes no memory for weights here" in capsys.readouterr().err
 
 
 @needs_nnsight
@@ -439,3 +458,20 @@ def test_the_example_of_the_page_says_what_it_says_there(local, capsys):
     exec(program, {})
     said = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert said and [line[4:] for line in behind.splitlines() if line[:4] == "    "] == said
+
+
+@needs_nnsight
+def test_a_study_takes_it_beside_the_model_here(local, tmp_path):
+    file, out = tmp_path / "s.toml", tmp_path / "out"
+    file.write_text(
+        f'name = "both"\nmodels = ["{NAME}", "ed-demo-8"]\nprobes = ["contributions", "logit_lens"]\n'
+        '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = ["2"]\nper_level = 2\n'
+    )
+    assert main(["study", str(file), "--out", str(out), "--device", "cpu"]) == 0
+    table = pandas.read_csv(out / "verdict.csv")
+    there, here = (
+        table[table.model == name].drop(columns="model").reset_index(drop=True) for name in (NAME, "ed-demo-8")
+    )
+    numbers = there.select_dtypes("number").columns
+    assert len(there) == len(here) > 0 and len(numbers) > 3
+    np.testing.assert_allclose(there[numbers], here[numbers], atol=1e-4)

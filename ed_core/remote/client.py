@@ -107,10 +107,9 @@ class _Asks:
         if "deployments" not in (known := self.ndif._get("/status")):
             raise RuntimeError("its status names no deployments")
         rows = known["deployments"].values()
-        states = {row.get("repo_id"): row.get("application_state") for row in rows if isinstance(row, dict)}
-        if states.get(self.name) != "RUNNING":
-            running = sorted(str(name) for name, state in states.items() if state == "RUNNING")
-            yield {"event": "failed", "kind": "model", "text": ", ".join(running[:8])[:400]}
+        there = {str(row.get("repo_id")) for row in rows if isinstance(row, dict)}
+        if self.name not in there:
+            yield {"event": "failed", "kind": "model", "text": ", ".join(sorted(there)[:8])[:400]}
             return
         versions = self._versions(self.ndif.get_remote_env(force_refresh=True))
         yield {"event": "versions", "versions": versions}

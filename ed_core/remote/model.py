@@ -86,6 +86,7 @@ class RemoteModel(LanguageModel):
         plan = self._plan(encoding)
         for number, (probe, _) in enumerate(group):
             plan["parts"].append(self._part(probe, encoding) | {"probe": probe.name, "name": str(number)})
+        self._expected = [one for one in self._expected if one not in group]
         answer = self._client.ask(plan, _shapes(plan), self.say, record.check)
         if not answer.arrays["finite"]:
             raise NotFinite(
@@ -123,7 +124,7 @@ class RemoteModel(LanguageModel):
             "cap": self.architecture.number(self.config, "logit_softcap"),
             "keeps": bool(self._keep(1)),
             "short": short_prompt(self).tolist(),
-            "slope_limit": SLOPE_LIMIT[self.dtype],
+            "slope_limits": {str(dtype): limit for dtype, limit in SLOPE_LIMIT.items()},
             "ids": self.tensor(encoding).tolist(),
             "n_tokens": len(encoding),
             "tokens": TOKENS,

@@ -132,8 +132,8 @@ class Client:
             )
         if kind == "model":
             return ServiceFailed(
-                f"{self.name} does not run at {host} now; {f'there are {why}' if why else 'nothing does'}: take one of "
-                "these, or try again later."
+                f"{self.name} is not among the models at {host} now ({why or 'there are none'}); take one of these, or "
+                "try again later."
             )
         if kind == "client":
             return ServiceFailed(
@@ -227,6 +227,8 @@ def _arrays(told: Mapping[str, Any], body: bytes, expected: Shapes, name: str) -
                 f"{_sizes(expected[one][1])} were asked for; nothing was kept: compare the versions."
             )
         here += size
+    if found.get("finite") == 0:
+        return found  # there is nothing more to say of such a pass
     if missing := [one for one in expected if one not in found]:
         raise ServiceFailed(
             f"The service answered for {name} without {missing[0]}; nothing was kept: compare the versions."

@@ -21,18 +21,17 @@ STEPS = (1 << 24) - 1  # of a number from 0 to 1 in three bytes
 def measured(model: Any, plan: dict[str, Any]) -> dict[str, Any]:
     """All that was asked of one prompt: the identities, then each part of the plan under its name."""
     with torch.no_grad():
-        found = identities(model, plan)
-        base = forward(model, plan, plan["ids"])
-        finite = all(bool(torch.isfinite(x).all()) for x in (*base["resid"], base["logits"]))
-        found["finite"] = torch.tensor(int(finite))
-        for part in plan["parts"] if finite else ():
+        short, base = (forward(model, plan, plan[ids]) for ids in ("short", "ids"))
+        finite = all(bool(torch.isfinite(x).all()) for run in (short, base) for x in (*run["resid"], run["logits"]))
+        found = {"finite": torch.tensor(int(finite))}
+        if finite:
+            found |= identities(model, plan, short)
             measure = {"contributions": read, "logit_lens": lens, "layer_skip": skips, "residual_erasure": erasure}
-            for name, values in measure[part["probe"]](model, plan, part, base).items():
-                found[part["name"] + "." + name] = values
-        return {name: values.cpu() for name, values in found.items()} | {
-            "dtype": str(base["resid"][0].dtype).removeprefix("torch."),
-            "torch": str(torch.__version__),
-        }
+            for part in plan["parts"]:
+                for name, values in measure[part["probe"]](model, plan, part, base).items():
+                    found[part["name"] + "." + name] = values
+        texts = {"dtype": str(base["resid"][0].dtype).removeprefix("torch."), "torch": str(torch.__version__)}
+        return {name: values.cpu() for name, values in found.items()} | texts
 
 
 # ---------------------------------------------------------------- forward passes
@@ -144,13 +143,12 @@ def share(values: Tensor) -> Tensor:
 # ---------------------------------------------------------------- the identities
 
 
-def identities(model: Any, plan: dict[str, Any]) -> dict[str, Any]:
-    """METHODS' sums on a short text, with the model's own forward pass for blocks called by hand: `replay`, every block
-    is handed the stream that it had; `detour`, the sums where another stream enters layer 0, so that an edit without
-    effect is seen; `moves`, the MLP's addition without attention's."""
-    n_layers, limit = plan["n_layers"], plan["slope_limit"]
-    one = forward(model, plan, plan["short"])
-    resid, attn, mlp = one["resid"], one["attn"], one["mlp"]
+def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
+    """The sums on a short text, of which `one` is the pass. No block is called by hand: for `replay` every block is
+    handed the stream that it had, in the model's own pass; `detour` is the sums where another stream enters layer 0, so
+    that an edit without effect is seen; `moves` the change of the MLP's addition without attention's."""
+    resid, attn, mlp, n_layers = one["resid"], one["attn"], one["mlp"], plan["n_layers"]
+    limit = plan["slope_limits"].get(str(resid[0].dtype), 0.03)
     blocks = [(resid[l], attn[l], mlp[l], resid[l + 1]) for l in range(n_layers)]
     both = [slopes(*block, limit=limit) for block in blocks]
     again = forward(model, plan, plan["short"], {"resid": dict(enumerate(resid[:-1]))})

@@ -46,7 +46,9 @@ def named(source: str) -> ModelSpec:
     if remote.is_remote(source):
         if "@" in source:
             raise ModelNotFound(f"{source[:80]} names a revision, and the service runs the one it has; leave it out.")
-        return remote.asked(named(source.removeprefix(remote.PREFIX)))
+        if remote.is_remote(inner := source.removeprefix(remote.PREFIX)):
+            raise ModelNotFound(f"{source[:80]} names the service twice; take {remote.PREFIX}ORG/NAME.")
+        return remote.asked(named(inner))
     if wheels.find(source):
         return ModelSpec(source)
     if file := _gguf_file(source):
