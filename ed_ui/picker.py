@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from urllib.parse import urlsplit
 
 import streamlit as st
 
@@ -99,7 +100,7 @@ def trouble() -> None:
 
 def leaves(spec: ModelSpec) -> str:
     """What a model that is elsewhere takes and gives."""
-    where = "a process of this machine" if remote.host() == remote.LOCAL else remote.host()
+    where = "a process of this machine" if remote.host() == remote.LOCAL else urlsplit(remote.host()).netloc
     return LEAVES.format(name=spec.name.removeprefix(remote.PREFIX), where=where)
 
 
