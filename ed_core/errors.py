@@ -32,6 +32,7 @@ EffectiveDepthError
 │   ├── OutOfMemory            a probe ran out of memory beside its model
 │   ├── DeviceFailed           a GPU failed underneath; only a new process can use it again
 │   ├── QueueFull              too many jobs are waiting already
+│   ├── ServiceFailed          a service that measures elsewhere gave no answer, or none that can be used
 │   ├── WorkerDied             the worker process ended underneath the job
 │   └── ImageFailed            a figure could not be drawn as PNG or SVG
 └── StoreError                 the store itself cannot be used (disk full, no permission)
@@ -169,6 +170,10 @@ class QueueFull(JobError):
 
 class WorkerDied(JobError):
     """The worker process ended underneath the job."""
+
+
+class ServiceFailed(JobError):
+    """A service where models are measured did not answer, refused, or answered with what was not asked for."""
 
 
 class ImageFailed(JobError):

@@ -6,7 +6,14 @@ import importlib.util
 
 from .errors import ParameterError
 
-EXTRAS = {"streamlit": "app", "bitsandbytes": "quantized", "peft": "adapters", "ray": "ray", "datasets": "remote"}
+EXTRAS = {
+    "streamlit": "app",
+    "bitsandbytes": "quantized",
+    "peft": "adapters",
+    "ray": "ray",
+    "datasets": "remote",
+    "nnsight": "ndif",
+}
 
 
 def installed(package: str) -> bool:

@@ -131,6 +131,20 @@ class Settings(BaseSettings):
         True, description="studies, claims, cards and fits may be started from the browser, each a process of its own"
     )
 
+    ndif: bool = Field(
+        False,
+        description="models may be measured where their weights are, by NDIF (`ndif:ORG/NAME`): what is typed leaves "
+        "this machine, under the key in NDIF_API_KEY (the command line may in any case)",
+    )
+    ndif_address: str = Field(
+        "https://api.ndif.us",
+        max_length=200,
+        description="where that service is; `local` goes its whole way but the network, with weights that are here",
+    )
+    ndif_wait: int = Field(
+        3600, ge=1, description="seconds that such a model is waited for, in its queue and while it computes"
+    )
+
     # how much
     max_tokens: int = Field(512, ge=1, description="the longest prompt, in tokens (the command line's too)")
     max_tokens_layers: Limit = Field(0, description="the largest tokens × layers of one request; 0 is no limit")

@@ -11,7 +11,7 @@ import streamlit as st
 from ed_core import disk
 from ed_core.errors import Cancelled, EffectiveDepthError
 from ed_core.machine import gigabytes
-from ed_core.sources import catalogue, hub, permits, specs, wheels
+from ed_core.sources import catalogue, hub, permits, remote, specs, wheels
 from ed_core.sources.bundled import EXAMPLE, MODELS, load_prompts
 from ed_core.types import ModelSpec
 from ed_ui import guard, remembered, session, show
@@ -63,7 +63,7 @@ def _live(spec: ModelSpec, name: str, asked: Future, was_busy: bool) -> None:
             _running().pop(name, None)
         st.rerun()
     st.markdown(f"**{show.plain(spec.name)}** is not here yet: nothing can run.")
-    entry = catalogue.find(spec.source)
+    entry = catalogue.find(remote.here(spec).source)
     if entry is not None and entry.gated and not os.environ.get("HF_TOKEN"):
         st.caption(show.plain(f"It is gated: {hub.TOKEN}, then start the app again."))
     if download is not None and not download.over:

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from urllib.parse import urlsplit
 
 import streamlit as st
 
@@ -17,7 +18,7 @@ from ed_core.machine import gigabytes
 from ed_core.results import lookup
 from ed_core.service import estimate
 from ed_core.service.resolve import resolve
-from ed_core.sources import catalogue, gguf_files, permits, sizes, specs
+from ed_core.sources import catalogue, gguf_files, permits, remote, sizes, specs
 from ed_core.sources.bundled import MODELS
 from ed_core.sources.precision import WIDEST_FIRST, stored
 from ed_core.sources.wheels import WHEELS
@@ -90,9 +91,17 @@ def trouble() -> None:
             st.warning(show.plain(said), icon=":material/database_off:")
         if choice.spec is None and (choice.missing is None or specs.config_of(choice.missing)):
             st.error(show.plain(choice.trouble), icon=":material/error:")
+        elif choice.spec is not None and remote.is_remote(choice.spec.source):
+            st.info(show.plain(leaves(choice.spec)), icon=":material/cloud_upload:")
         session.current().absent = choice.missing
         if choice.missing is not None:
             downloads.section(choice.missing)
+
+
+def leaves(spec: ModelSpec) -> str:
+    """What a model that is elsewhere takes and gives."""
+    where = "a process of this machine" if remote.host() == remote.LOCAL else urlsplit(remote.host()).netloc
+    return LEAVES.format(name=spec.name.removeprefix(remote.PREFIX), where=where)
 
 
 def current() -> Choice:
@@ -195,6 +204,7 @@ def about_model() -> str:
     more = ["the path of a model folder"] * allowed.local_folders + [
         "any hub id like Qwen/Qwen2.5-1.5B"
     ] * allowed.hub_ids
+    more += [f"{remote.PREFIX} and a model that NDIF runs"] * allowed.ndif
     return (
         f"A bundled model, one of the catalogue, {' or '.join(more)}: type it and press Enter."
         if more
@@ -308,6 +318,11 @@ def _says(choice: Choice) -> None:
         session.current().needs = st.container()  # filled by the page, which knows its probes
 
 
+LEAVES = (
+    "{name} is measured elsewhere. Run sends the prompt's tokens and the measuring code to {where}, under the key of "
+    "this installation. What comes back is unpickled in a process of its own, and arrays of the expected shapes are "
+    "kept. There is no continuation, no control and no gradient."
+)
 UNKNOWN = "is neither here nor in the catalogue, so its size is not known: download it first."
 NO_ADAPTERS = "No adapters here: the settings of this installation do not allow them."
 NO_REVISIONS = "This installation takes the main branch only (hub_ids is off in its settings)."

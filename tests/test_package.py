@@ -25,7 +25,7 @@ from tools import dependencies
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NAME = PROJECT["name"]
-UNLOCKED = {"ray", "docs", "audit", "mutants"}  # extras whose packages neither the app nor `make test` needs
+UNLOCKED = {"ray", "ndif", "docs", "audit", "mutants"}  # extras whose packages neither the app nor `make test` needs
 
 
 def lock() -> dict[str, Requirement]:

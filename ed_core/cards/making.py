@@ -20,7 +20,7 @@ from ..probes.contributions import Contributions
 from ..probes.lenses import LENSES as LENS_NAMES
 from ..service.resolve import resolve
 from ..sources import precision as precisions
-from ..sources import sizes
+from ..sources import remote, sizes
 from ..sources.specs import config_of
 from ..studies import running, sets
 from ..studies.folder import Folder, open_folder
@@ -95,6 +95,11 @@ class Asked:
 
     def check(self) -> None:
         """Refuse what no card can be made of, before anything is measured."""
+        if remote.is_remote(self.model):
+            raise CardError(
+                f"A card needs weights, twins and precisions, and those of {self.model[:80]} are elsewhere; "
+                "take a model that is here, or a study of this one."
+            )
         for name in self.others:
             if name not in precisions.PRECISIONS:
                 raise CardError(

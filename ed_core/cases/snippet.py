@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import CaseError
 from ..prompts import to_jsonl
 from ..results.aggregate import probe_of
+from ..sources import remote
 from ..sources.bundled import MODELS as BUNDLED
 from ..sources.precision import PRECISIONS
 from ..types import ModelSpec, ProbeResult
@@ -49,6 +50,8 @@ def snippet(case: Case) -> Snippet:
 def opening(model: ModelSpec) -> dict[str, str | int]:
     """How a model is opened, by the names of `ed_core.open`; what stands at its default is left out. A checkpoint
     that is stored quantized in a way of its own opens as "auto"."""
+    if remote.is_remote(model.source):
+        return {"source": model.source}
     asked: dict[str, str | int] = {
         "source": f"{model.source}@{model.revision}" if model.revision else model.source,
         "precision": model.precision if model.precision in PRECISIONS else "auto",
@@ -80,6 +83,9 @@ def _check(view: View) -> None:
 def _notes(view: View) -> Iterator[str]:
     """What is to be put in its place on another machine, one line each, in ASCII."""
     model = view.models[0]
+    if remote.is_remote(model.source):
+        yield f"Measured elsewhere, {model.device}: it takes a key in {remote.KEY}, and in Python ED_NDIF=true."
+        return
     if model.content_hash and model.source not in BUNDLED:
         yield (
             f"The model was a folder on the machine where this was kept, {model.source!a} "

@@ -11,7 +11,7 @@ from ..errors import BrokenWeights, ParameterError
 from ..machine import gigabytes
 from ..notebook import model as opened
 from ..runs.spec import AuditRun
-from ..sources import gguf_files
+from ..sources import gguf_files, remote
 from ..types import ModelSpec
 from .runs import run, whole
 
@@ -85,6 +85,10 @@ def estimate(args: argparse.Namespace) -> None:
     from ..service.estimate import report
     from ..sources.specs import size_of
 
+    if remote.is_remote(args.model):
+        raise ParameterError(
+            f"{args.model[:80]} takes no memory for weights here, and how fast it is there is not known."
+        )
     device, free = opened.on(args.device)
     if args.calibrate:
         from ..service.calibrate import calibrate

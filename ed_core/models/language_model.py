@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from ..prompts import check_length, check_text, max_characters, too_long
 from ..sources import controls
 from ..sources.precision import QUANTIZED
 from ..sources.specs import foreign
-from ..types import Encoding, ModelSpec, Prompt
+from ..types import Encoding, ModelSpec, Prompt, Request
 from . import suffix
 from .apart import Unfinished, rendered
 from .identities import Identities
@@ -98,6 +98,8 @@ class LanguageModel:
         self.block_order: tuple[int, ...] | None = getattr(hf_model, "block_order", None)  # of a shuffled twin
         self.identities: Identities | None = None
         self.to_recheck = False  # they were measured before, not at this opening
+        self.elsewhere: dict[str, Any] = {}  # of a model that is measured elsewhere: by whom, for the birth certificate
+        self.say: Callable[[str], None] = lambda told: None  # is told what such a model waits for
         self.trace_bytes = 0  # the last trace is kept for the next probe of the same prompt where it takes no more
         self._last: tuple[int, Trace] | None = None
         self._lock = Calls()
@@ -117,6 +119,17 @@ class LanguageModel:
                 f"are read ({role}); {SEE_GUIDE}."
             )
         return found
+
+    # ---------------------------------------------------------------- probes
+
+    def expect(self, todo: Sequence[tuple[Any, Request]]) -> Sequence[tuple[Any, Request]]:
+        """What will be asked for, probe and request, in the order in which it should be: a model that is elsewhere asks
+        for all of one prompt at once."""
+        return todo
+
+    def measure(self, probe: Any, encoding: Encoding, record: Any) -> None:
+        """Let a probe fill its record on this model."""
+        probe.compute(self, encoding, record)
 
     # ---------------------------------------------------------------- tokens
 

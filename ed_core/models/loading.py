@@ -27,7 +27,7 @@ from ..errors import (
     ran_out,
 )
 from ..machine import ROOM, free_memory, gigabytes
-from ..sources import controls, hub, precision, sizes, weights
+from ..sources import controls, hub, precision, remote, sizes, weights
 from ..sources.specs import config_of, location, of_gguf
 from ..types import ModelSpec
 from . import arithmetic, conversion, looped, placement, quantized
@@ -45,11 +45,28 @@ def load(
     """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device` or spread from
     there; the architecture is None where nobody described the family (a shuffled twin of such a model has its blocks in
     their own order yet)."""
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
+    quiet()
     arithmetic.settle()
     with quantized.no_kernels():
         return _load(spec, architecture)
+
+
+def quiet() -> None:
+    """Let the library print nothing."""
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+
+
+def skeleton(spec: ModelSpec) -> tuple[Pretrained, Tokenizer]:
+    """The model's modules without weights, on the meta device, and its tokenizer."""
+    _refuse_own_code(spec)
+    options: Options = {"trust_remote_code": False, "local_files_only": True}
+    config = _config(spec, options)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            config, attn_implementation=_attention(config), trust_remote_code=False
+        )
+    return model, _tokenizer(spec, options)
 
 
 def described(config: Config, name: str, architecture: Architecture | None = None) -> Architecture | None:
@@ -68,6 +85,11 @@ def _load(
     spec: ModelSpec, architecture: Architecture | None
 ) -> tuple[Pretrained, Tokenizer, Architecture | None, ModelSpec]:
     controls.check(spec)
+    if remote.is_remote(spec.source):
+        raise ParameterError(
+            f"The weights of {spec.source} are elsewhere, and this needs them here; open a model that is here. Its "
+            "identities are measured with every prompt."
+        )
     spec = hub.ensure(spec)
     if packed := of_gguf(spec):
         conversion.ensure(packed)

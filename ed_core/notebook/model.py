@@ -14,6 +14,7 @@ from ..machine import may_have_gpu
 from ..probes import Probe
 from ..results import lookup
 from ..results.store import Store
+from ..sources import remote
 from ..sources.controls import full_name
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .result import Result
@@ -91,6 +92,7 @@ class Model:
         from ..service import compute
 
         model = self.language_model
+        todo = model.expect(todo)
         for probe, request in todo:
             prompt = request.prompts[0]
             try:
@@ -99,6 +101,7 @@ class Model:
             except InputError as error:
                 raise type(error)(f"Prompt {prompt.id or prompt.text[:40]!r}: {error}") from None
         with tqdm(todo, disable=not sys.stderr.isatty(), unit="prompt") as bar:
+            model.say = lambda told: bar.write(f"ed_core: {told}", file=sys.stderr)
             for probe, request in bar:
                 bar.set_description(probe.name)
                 if request.key not in found:
@@ -175,7 +178,7 @@ def spec_of(source: str, precision: str, device: str, adapter: str, control: str
     """The full identity of the model that is asked for, as `resolve` takes it; what is not here is downloaded."""
     from ..service.resolve import resolve
 
-    device, free = on(device)
+    device, free = (device, None) if remote.is_remote(source) else on(device)
     fetch(source, control)
     if adapter:
         fetch(adapter)

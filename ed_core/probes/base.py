@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..errors import ParameterError, PromptError
-from ..sources import permits
+from ..sources import permits, remote
 from ..sources.precision import require_gradients
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
 from .description import Curve, Picture, Score, Shape
@@ -190,8 +190,10 @@ class Probe:
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
 
     def request(self, model: ModelSpec, prompt: Prompt) -> Request:
-        """The request for one prompt on one model. `NotAllowed` where a parameter names a file that may not be read."""
+        """The request for one prompt on one model. `NotAllowed` where a parameter names a file that may not be read,
+        `ParameterError` where the model is elsewhere and the probe cannot be measured there."""
         permits.files(self)
+        remote.check(model, self.name)
         chosen = tuple((f.name, getattr(self, f.name)) for f in fields(self) if self._in_key(f))
         files = tuple((f.name, self.content_hash(f.name, model)) for f in fields(self) if f.metadata["file"])
         return Request((model,), (prompt,), self.name, chosen, self.version, files)

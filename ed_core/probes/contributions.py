@@ -45,6 +45,10 @@ class Contributions(Probe):
         label="Count the first token",
     )
 
+    BESIDE: ClassVar[str] = (
+        "Attention and MLP run in parallel here: the MLP's ratio and cosine are taken against h, which is what it "
+        "reads."
+    )
     name: ClassVar[str] = "contributions"
     title: ClassVar[str] = "Contributions"
     first_page: ClassVar[bool] = True
@@ -142,28 +146,12 @@ class Contributions(Probe):
         for spec in self.measures:
             record.allocate(spec.name, (n_layers + (spec.dims[0] == "depth"), n_tokens))
         if model.parallel:
-            record.note(
-                "Attention and MLP run in parallel here: the MLP's ratio and cosine are taken against h, which is what "
-                "it reads."
-            )
+            record.note(self.BESIDE)
 
         def measure(layer: int, trace: Trace) -> None:
             h, a, m = (x[0].float() for x in (trace.resid[layer], trace.attn_out[layer], trace.mlp_out[layer]))
-            d, reads = trace.update(layer)[0], h if model.parallel else h + a
-            io_cos = metrics.cosine(h, h + d)
-            row = {
-                "attn_ratio": metrics.ratio(a, h),
-                "mlp_ratio": metrics.ratio(m, reads),
-                "layer_ratio": metrics.ratio(d, h),
-                "attn_cos": metrics.cosine(a, h),
-                "mlp_cos": metrics.cosine(m, reads),
-                "layer_cos": metrics.cosine(d, h),
-                "io_cos": io_cos,
-                "block_influence": 1 - io_cos,
-                "resid_norm": metrics.norm(h),
-                "attn_norm": metrics.norm(a),
-                "mlp_norm": metrics.norm(m),
-            }
+            d = trace.update(layer)[0]
+            row = metrics.contributions(h, a, m, d, model.parallel)
             for name, values in row.items():
                 record.write(name, layer, values)
             if layer == n_layers - 1:

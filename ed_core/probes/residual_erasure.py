@@ -143,9 +143,12 @@ class ResidualErasure(Probe):
         reads them, or the file's."""
         if self.background != "bundled":
             return read_jsonl(self.background)
+        from ..sources import remote
         from ..sources.bundled import load_prompts
 
-        first = {(p["task"], p["difficulty"]): p for p in reversed(load_prompts(model.source)) if p["known"]}
+        first = {
+            (p["task"], p["difficulty"]): p for p in reversed(load_prompts(remote.here(model).source)) if p["known"]
+        }
         return [Prompt(p["text"], p["answer"]) for p in first.values()]
 
     def content_hash(self, parameter: str, model: ModelSpec) -> str:

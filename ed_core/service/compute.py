@@ -37,8 +37,10 @@ from ..models.language_model import LanguageModel
 from ..models.opening import open_model, recheck
 from ..probes import find
 from ..prompts import max_tokens
+from ..remote.model import RemoteModel
 from ..results.aggregate import summarize
 from ..sources.precision import QUANTIZED
+from ..sources.remote import is_remote
 from ..sweeps.budget import Budget
 from ..sweeps.recorder import Recorder
 from ..types import ENGINE_VERSION, ModelSpec, ProbeResult, Request
@@ -149,7 +151,10 @@ class Models:
         return [], None
 
     def _opened(self, spec: ModelSpec) -> LanguageModel:
-        """Open one whose weights stay as they are, so that one trace serves all probes of a prompt."""
+        """Open one whose weights stay as they are, so that one trace serves all probes of a prompt; or one that is
+        elsewhere."""
+        if is_remote(spec.source):
+            return RemoteModel(spec)
         model = open_model(spec, trust_kept=self._trust_kept)
         kind = model.device.type
         model.trace_bytes = probe_bytes(kind, placement.total_bytes(kind)) // TRACE_SHARE
@@ -208,7 +213,7 @@ def run(
             lambda: not model.busy and waits(),
             torch.enable_grad()(give_way),  # as a job finds it that begins by itself
         )
-        probe.compute(model, encoding, record)
+        model.measure(probe, encoding, record)
     except EffectiveDepthError:
         raise
     except Exception as error:
@@ -278,4 +283,5 @@ def certificate(model: LanguageModel, request: Request, started: float, away: fl
         "libraries": {name: _version(name) for name in (*LIBRARIES, *extra)} | {"python": platform.python_version()},
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "seconds": round(time.time() - started - away, 3),
+        **model.elsewhere,
     }

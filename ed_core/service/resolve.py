@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import ModelNotFound, ParameterError
-from ..sources import adapters, controls, permits, sizes
+from ..sources import adapters, controls, permits, remote, sizes
 from ..sources import precision as precisions
 from ..sources.specs import config_of, content_of, location, named
 from ..types import ModelSpec
@@ -31,6 +31,11 @@ def resolve(
     `precision` may be "auto": what it comes to, with the reason, is in the spec. `adapter`: a LoRA adapter's folder.
     `free`: bytes free on the device, where it is not this process's memory. `control`, `control_seed`: a twin of the
     model in its place (see `controls`)."""
+    if remote.is_remote(source):
+        spec = named(source)
+        if precision not in ("auto", "fp32", remote.SERVED) or adapter or offload or control or control_seed:
+            raise _as_served(spec)
+        return spec if spec.revision else replace(spec, content_hash=content_of(spec, weights=False))
     if precision != "auto" and precision not in precisions.PRECISIONS:
         raise ParameterError(
             f"The precision is {precision!r}; expected auto or one of {', '.join(precisions.PRECISIONS)}."
@@ -58,6 +63,8 @@ def twin(spec: ModelSpec, control: str, seed: int = 0) -> ModelSpec:
 def settle(spec: ModelSpec, precision: str, free: int | None = None, n_tokens: int = estimate.TOKENS) -> ModelSpec:
     """The spec with the precision that `precision` comes to on its device, and why: a checkpoint that is quantized
     already stays as it is, "auto" takes the widest that fits."""
+    if remote.is_remote(spec.source):
+        raise _as_served(spec)
     config = config_of(spec)
     held = precisions.stored(config)
     if held and precisions.PRECISIONS.get(precision, precision) not in ("auto", held):
@@ -81,6 +88,13 @@ def settle(spec: ModelSpec, precision: str, free: int | None = None, n_tokens: i
         raise ParameterError(f"{error} So auto cannot choose one: give a precision.") from None
     chosen, why = estimate.choose(size, n_tokens, spec.device, free)
     return replace(spec, precision=chosen, why=why)
+
+
+def _as_served(spec: ModelSpec) -> ParameterError:
+    return ParameterError(
+        f"{spec.source} is measured as the service runs it: precision, adapter, offload and control are for models "
+        "that are here; leave them out."
+    )
 
 
 def in_precisions(spec: ModelSpec, precisions: Iterable[str]) -> dict[str, ModelSpec]:

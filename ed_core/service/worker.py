@@ -188,6 +188,7 @@ def serve(
         model = models.get(spec)
         opening = time.monotonic() - opening
         send(out, {"type": "stage", "job": job, "text": COMPUTING})
+        model.say = lambda told: send(out, {"type": "stage", "job": job, "text": told})
 
         def publish(result: ProbeResult) -> None:
             return send(out, {"type": "partial", "job": job, "progress": result.progress}, pack(result))

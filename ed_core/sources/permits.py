@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from .. import settings
 from ..errors import NotAllowed
-from . import catalogue
+from . import catalogue, remote
 from .bundled import MODELS as BUNDLED
 from .hub_cache import cached_commit
 
@@ -48,6 +48,9 @@ def why_not(check: Callable[..., None], *arguments: object) -> str:
 def model(source: str, revision: str = "") -> None:
     """Whether a bundled name, hub id or folder may be used, at that revision."""
     allowed = settings.current()
+    if remote.is_remote(source):
+        elsewhere(source)
+        source = source.removeprefix(remote.PREFIX)
     if _owner or (allowed.models == ("*",) and allowed.hub_ids and allowed.local_folders):
         return
     folder = source not in BUNDLED and (
@@ -72,6 +75,15 @@ def model(source: str, revision: str = "") -> None:
         raise NotAllowed(
             f"This installation takes the main branch of {source} only (hub_ids = false), not {revision[:40]!r}; leave "
             "the revision empty."
+        )
+
+
+def elsewhere(source: str) -> None:
+    """Whether a model may be measured by a service, to which the prompt is sent."""
+    if not _owner and not settings.current().ndif:
+        raise NotAllowed(
+            f"{source[:80]!r} is measured by a service that the prompt is sent to, and this installation sends none "
+            "(ndif = false); choose a model that is here."
         )
 
 

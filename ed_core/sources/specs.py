@@ -14,7 +14,7 @@ from .. import outside
 from ..architectures import find
 from ..errors import EffectiveDepthError, ModelNotFound
 from ..types import ModelSpec
-from . import adapters, catalogue, gguf_files, permits, sizes, wheels
+from . import adapters, catalogue, gguf_files, permits, remote, sizes, wheels
 from .bundled import MODELS as BUNDLED
 from .hub_cache import cached_commit, hub_cache
 
@@ -43,6 +43,12 @@ def named(source: str) -> ModelSpec:
     if not source:
         raise ModelNotFound("No model is named; give a bundled name, a folder, or a hub id.")
     permits.model(*_name_and_revision(source))
+    if remote.is_remote(source):
+        if "@" in source:
+            raise ModelNotFound(f"{source[:80]} names a revision, and the service runs the one it has; leave it out.")
+        if remote.is_remote(inner := source.removeprefix(remote.PREFIX)):
+            raise ModelNotFound(f"{source[:80]} names the service twice; take {remote.PREFIX}ORG/NAME.")
+        return remote.asked(named(inner))
     if wheels.find(source):
         return ModelSpec(source)
     if file := _gguf_file(source):
@@ -77,6 +83,7 @@ def of_gguf(spec: ModelSpec) -> gguf_files.Held | None:
     """The model where it comes out of a GGUF file; None for every other. A path that the settings do not allow is
     refused before the disk is looked at."""
     permits.model(spec.source, spec.revision)
+    spec = remote.here(spec)
     if wheel := wheels.find(spec.source):
         return wheels.held(wheel)
     file = None if spec.revision else _gguf_file(spec.source)
@@ -91,7 +98,8 @@ def _gguf_file(source: str) -> Path | None:
 def location(spec: ModelSpec) -> str:
     """Where the model is loaded from: a folder (a cached hub model's snapshot is one, a GGUF file's conversion too), or
     the hub id. A bundled model goes by its name, which is the same on every machine. A path that the settings do not
-    allow is refused here, wherever a spec came from."""
+    allow is refused here, wherever a spec came from. Of a model that is elsewhere: what of it is here."""
+    spec = remote.here(spec)
     if packed := of_gguf(spec):
         return str(packed.place)
     if (
@@ -208,7 +216,7 @@ def config_of(spec: ModelSpec) -> dict[str, Any]:
     except (OSError, ValueError):
         if (packed := of_gguf(spec)) and packed.file.is_file():
             return gguf_files.read(packed.file).config
-        entry = catalogue.find(spec.source)
+        entry = catalogue.find(remote.here(spec).source)
         return dict(entry.config) if entry else {}
     return dict(fields) if isinstance(fields, dict) else {}
 

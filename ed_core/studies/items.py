@@ -78,12 +78,11 @@ def compute(
 
     found = []
     for i, example in enumerate(item.chunk.examples):
-        results: dict[str, ProbeResult] = {}
-        for entry, places in zip(plan.study.probes, item.chunk.takes):
-            if i in places:
-                request = _probe(model, entry, example.prompt).request(item.model.known, example.prompt)
-                results[entry.name] = engine.run(model, request, cancelled=cancelled)
-        found.append(results)
+        entries = [entry for entry, places in zip(plan.study.probes, item.chunk.takes) if i in places]
+        probes = [_probe(model, entry, example.prompt) for entry in entries]
+        requests = [probe.request(item.model.known, example.prompt) for probe in probes]
+        model.expect(list(zip(probes, requests)))
+        found.append({e.name: engine.run(model, r, cancelled=cancelled) for e, r in zip(entries, requests)})
         done()
     return table(found)
 

@@ -21,6 +21,7 @@ from ..probes import Probe
 from ..prompts import max_tokens
 from ..service.resolve import resolve
 from ..sources import controls, permits, sizes, tokens
+from ..sources.precision import PRECISIONS
 from ..sources.specs import config_of, n_layers, size_of
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
 from .sets import FORMATS, Example, PromptSet, load
@@ -198,11 +199,13 @@ def bytes_of(plan: Plan) -> int:
 
 def seconds_of(plan: Plan, device: str = "cpu") -> tuple[float, bool] | None:
     """About how long the whole study takes, and whether that rests on a measurement of this device; None where a
-    model's size is not known."""
+    model's size is not known, or how it is computed is not ours to say."""
     from ..service.estimate import estimate
 
     total, measured = 0.0, True
     for model in plan.usable:
+        if model.known.precision not in PRECISIONS:
+            return None
         try:
             size = size_of(model.known.source)
         except EffectiveDepthError:

@@ -39,6 +39,31 @@ def cosine(x: Float[Tensor, "*batch d"], y: Float[Tensor, "*batch d"]) -> Float[
     return ((x * y).sum(-1) / (norm(x).clamp_min(COSINE_FLOOR) * norm(y).clamp_min(COSINE_FLOOR))).clamp(-1, 1)
 
 
+def contributions(
+    h: Float[Tensor, "pos d"],
+    a: Float[Tensor, "pos d"],
+    m: Float[Tensor, "pos d"],
+    update: Float[Tensor, "pos d"],
+    parallel: bool,
+) -> dict[str, Float[Tensor, " pos"]]:
+    """One layer's row of every measure of `contributions`: the stream `h` that enters it, what attention and the MLP
+    add, and its update. `parallel`: the MLP reads `h`, and not `h + a` [C25 §3.1, H25]."""
+    reads, io_cos = h if parallel else h + a, cosine(h, h + update)
+    return {
+        "attn_ratio": ratio(a, h),
+        "mlp_ratio": ratio(m, reads),
+        "layer_ratio": ratio(update, h),
+        "attn_cos": cosine(a, h),
+        "mlp_cos": cosine(m, reads),
+        "layer_cos": cosine(update, h),
+        "io_cos": io_cos,
+        "block_influence": 1 - io_cos,
+        "resid_norm": norm(h),
+        "attn_norm": norm(a),
+        "mlp_norm": norm(m),
+    }
+
+
 def log_probabilities(logits: Float[Tensor, "*batch v"]) -> Float[Tensor, "*batch v"]:
     """`logits - log sum_v exp(logits)`, float32. Unlike `torch.log_softmax`, which adds up one number after the other
     and is 1e-5 off at 50 000 ids, it keeps float32's digits however large the vocabulary."""

@@ -16,7 +16,7 @@ from ed_core.probes import Continuation, Contributions, Generation, LayerSkip, L
 from ed_core.probes.description import Picture
 from ed_core.probes.lenses import LENSES
 from ed_core.results import lookup
-from ed_core.sources import specs
+from ed_core.sources import remote, specs
 from ed_core.sources.published import published, published_marks
 from ed_core.types import ModelSpec, Request
 from ed_ui import (
@@ -113,11 +113,12 @@ def asked() -> running.Batch:
 def wanted(spec: ModelSpec) -> dict[str, Request]:
     """The four probes of what stands in the boxes, and what is chosen beside them: a fitted lens, the depth of each
     token that the model writes, a control."""
-    asked = {name: probe.request(spec, prompt_box.prompt()) for name, probe in PROBES.items()}
+    there = {name: probe for name, probe in PROBES.items() if remote.measures(spec, probe.name)}
+    asked = {name: probe.request(spec, prompt_box.prompt()) for name, probe in there.items()}
     measured = {name: request for name, request in asked.items() if name != "continuation"}
     if (fit := fitted(spec)) is not None:
         asked["lenses"] = Lenses(fit=fit.path.stem).request(spec, prompt_box.prompt())
-    if inputs.DEPTHS.value:
+    if inputs.DEPTHS.value and remote.measures(spec, Generation.name):
         asked["generation"] = written.asked().request(spec, prompt_box.prompt())
     return asked | control_model.with_twins(measured)
 
@@ -208,7 +209,8 @@ def panels(batch: running.Batch) -> None:
     if (token := remembered.token(_n_tokens(batch))) is not None and not batch.running:
         with below:
             token_drawer.draw(batch, token, reached.lines if reached else {})
-    live.part(batch, "says", ("continuation",), partial(what_it_says, batch))
+    if "continuation" in batch.requests:
+        live.part(batch, "says", ("continuation",), partial(what_it_says, batch))
     if "generation" in batch.requests:
         with st.container(key="home-written"):
             live.part(batch, "written", ("generation",), partial(depths, batch))

@@ -1,0 +1,81 @@
+"""A stand-in for the process that speaks to NDIF, which needs no nnsight: `python tests/stand_in_client.py HOW`. It
+answers each plan as HOW says; `well` with random numbers of the shapes that the plan asks for."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import numpy as np
+
+HOW = sys.argv[1]
+VERSIONS = {"nnsight": ["0.8.1", "0.7.2" if HOW == "older" else "0.8.2"], "torch": ["2.13.0", "2.9.0"]}
+FAILS = {
+    "absent": ("absent", "[Errno 111] Connection refused"),
+    "key": ("key", "Failed to send request: Unknown API key."),
+    "model": ("model", "some/other, some/more"),
+    "fails": ("failed", "RemoteError: CUDA out of memory"),
+}
+
+
+def tell(**told: object) -> None:
+    sys.stdout.buffer.write(json.dumps(told).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def numbers(shapes: dict) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    found = {}
+    for name, (dtype, shape) in shapes.items():
+        found[name] = rng.random(shape).astype(dtype) if dtype == "float32" else rng.integers(0, 1, shape).astype(dtype)
+    for name in ("miss", "closure", "replay", "detour", "batch", "left_behind"):
+        found[name] = np.zeros_like(found[name])
+    for name in ("slope_attn", "slope_mlp", "moves"):
+        found[name] = np.ones_like(found[name])
+    found["finite"] = np.ones_like(found["finite"])
+    found |= {name: found[name] + [0, 0, 1] for name in found if name.endswith(".rank")}
+    found |= {name: found[name].astype("uint8") for name in found if name.endswith(".rank")}
+    return found
+
+
+def answer(plan: dict) -> None:
+    found = numbers(plan["stand_in"])
+    if HOW == "nan":
+        found["0.resid_norm"][0, 0] = np.nan
+    if HOW == "infinite":
+        found = {"finite": np.zeros_like(found["finite"])}
+    if HOW == "shape":
+        found["0.resid_norm"] = found["0.resid_norm"][:-1]
+    if HOW == "dtype":
+        found["0.resid_norm"] = found["0.resid_norm"].astype(np.int64)
+    if HOW == "missing":
+        del found["0.resid_norm"]
+    if HOW == "sums":
+        found["miss"] = found["miss"] + 1
+    shapes = [[name, str(x.dtype), list(x.shape)] for name, x in found.items()]
+    if HOW == "huge":
+        shapes[0][2] = [1 << 22, 1 << 6]
+    if HOW == "more":  # of no known type
+        shapes[0][1] = "object"
+    texts = {"dtype": "float64" if HOW == "float64" else "bfloat16", "torch": "2.9.0"}
+    tell(event="done", arrays=shapes, texts=texts)
+    sys.stdout.buffer.write(b"".join(x.tobytes() for x in found.values()))
+    sys.stdout.buffer.flush()
+
+
+sys.stdin.readline()
+for line in sys.stdin:
+    if HOW in FAILS:
+        kind, text = FAILS[HOW]
+        tell(event="failed", kind=kind, text=text)
+    elif HOW == "garbage":
+        print("\x1b[2Jno JSON", flush=True)
+    elif HOW == "ends":
+        sys.exit(1)
+    else:
+        tell(event="versions", versions=VERSIONS)
+        tell(event="status", text="QUEUED Moved to position 3\nin the queue.")
+        if HOW == "queue":
+            time.sleep(600)
+        answer(json.loads(line))

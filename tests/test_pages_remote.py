@@ -1,0 +1,65 @@
+"""Pages with a model that is elsewhere: what they say leaves the machine, what they ask for, and what they refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from charts import charts
+from test_pages import PROMPT, app
+
+from ed_core.probes import Contributions, LayerSkip, LogitLens
+from ed_core.results import lookup
+from ed_core.service.resolve import resolve
+from ed_ui import picker
+
+NAME = "ndif:small"
+
+
+@pytest.fixture
+def elsewhere(stored, monkeypatch):
+    """The small model's results, stored as those of the same model elsewhere."""
+    monkeypatch.setenv("ED_NDIF", "true")
+    named = picker.names
+    monkeypatch.setattr(picker, "names", lambda: [*named(), NAME])  # AppTest holds only what is among the options
+    for probe in (Contributions(), LogitLens(), LayerSkip()):
+        lookup.store().put(replace(stored[probe.name], request=probe.request(resolve(NAME), PROMPT)))
+    return stored
+
+
+def said(test) -> list[str]:
+    return [one.value.replace("\\", "") for one in (*test.info, *test.error, *test.warning)]
+
+
+def test_home_says_what_leaves_and_draws_what_came(elsewhere):
+    test = app(model=NAME)
+    assert not test.exception and not test.error
+    told = next(one for one in said(test) if "is measured elsewhere" in one)
+    assert "Run sends the prompt's tokens and the measuring code to api.ndif.us, under" in told
+    assert "unpickled in a process of its own" in told
+    assert len(charts(test)) >= 5 and not any("continues" in one.value for one in test.markdown)
+    assert next(b for b in test.button if b.label == "Run").disabled is False
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("pages/intervene/gradients.py", "integrated_gradients is not measured on a model that is elsewhere"),
+        ("pages/intervene/surgery.py", "surgery is not measured on a model that is elsewhere"),
+        ("pages/look/lenses.py", "a lens is fitted to streams, which do not leave the service"),
+        ("pages/look/writing.py", "generation is not measured on a model that is elsewhere"),
+        ("pages/compare/audit.py", "is measured as the service runs it"),
+        ("pages/compare/two.py", "A control is made of the model's own parts"),
+    ],
+)
+def test_what_cannot_be_measured_there_is_one_sentence_on_its_page(elsewhere, page, words):
+    test = app(page, model=NAME)
+    assert not test.exception
+    assert [words in one for one in said(test)].count(True) == 1
+
+
+def test_an_installation_that_sends_nothing_says_so(elsewhere, monkeypatch):
+    monkeypatch.setenv("ED_NDIF", "false")
+    test = app(model=NAME)
+    assert not test.exception and not any("is measured elsewhere." in one for one in said(test))
+    assert any("this installation sends none (ndif = false)" in one for one in said(test))
