@@ -152,12 +152,12 @@ class Rule:
             yield f"without the sinks it gives {'no layer' if self.unsunk is None else self.unsunk}"
         if self.drawn is not None:
             if not self.drawn:
-                yield "too few prompts for an interval"
+                yield "no interval below eight prompts"
             else:
                 if self.ends is None or any(self.far(end) for end in self.ends):
                     yield "its interval reaches more than a tenth of the depth away"
                 if self.undefined > 0.05:
-                    yield "no layer in more than 5% of resamples"
+                    yield "no layer in more than 5 % of resamples"
         if self.enough and 2 * self.near >= len(self.twins):
             give = "gives" if self.near == 1 else "give"
             yield f"{self.near} of {len(self.twins)} untrained twins {give} it too, within a tenth of the depth"
@@ -167,7 +167,7 @@ def statement(sentence: str, found: Rule) -> int:
     """The claims of one rule's own sentence."""
     name, interval = (
         next(n for n, own in NAMES.items() if own == found.name),
-        r"(?: \(((?:5–95|no interval|none in|[^()]* in at least).*?)\))?",
+        r"(?: \(((?:5–95|none in|[^()]* in at least).*?)\))?",
     )
     if found.depth is None:
         match = re.fullmatch(rf"The papers' {name} rule gives no layer{interval}: (.*?)\.", sentence)
@@ -225,17 +225,14 @@ def _undefined(found: Rule, reason: str) -> int:
 
 def _drawn(said: str | None, found: Rule) -> int:
     """The interval of a rule over prompts."""
-    assert (said is None) == (found.drawn is None), said
+    assert (said is None) == (not found.drawn), said
     if said is None:
         return 0
-    if not found.drawn:
-        assert said == "no interval below eight prompts"
-        return 1
     if found.ends is None:
         assert said.startswith("none in any resample of ")
         return 1
     ends = rf"(?:5–95 %: {MEAN} to {MEAN}|{MEAN} in at least 90 % of resamples(?: that give a layer)?)"
-    match = re.fullmatch(rf"{ends}(?:, none in {MEAN}%,)? over (.+)", said)
+    match = re.fullmatch(rf"{ends}(?:, none in {MEAN} %,)? (over|of) (.+)", said)
     assert match, said
     low, high = (match[1], match[2]) if match[3] is None else (match[3], match[3])
     assert (low == high) == (match[3] is not None)
@@ -571,11 +568,11 @@ def seen_over(sentence: str, answers: Sequence[Sequence[int | None]], own: Seque
     """Claims on what is seen at the answers. `answers`: of each prompt with one the depths of its tokens (None: not the
     best guess in the output); `own`: the depths of the model's own next token, of each prompt without an answer."""
     right, counted = [max(depths) for depths in answers if None not in depths], 0
-    depth = r"([\d.]+) of (\d+)( each time| in the median \(least (\d+), most (\d+)\))?"
+    depth = r"([\d.]+) of (\d+)( each time| \(median; (\d+) to (\d+)\))?"
     known = (
         r"For (all|none of|\d+ of) (\d+) prompts?( with an answer)? (every token of )?the answer is the model's best "
         r"guess"
-        rf"(?:, for good from depth {depth})?\."
+        rf"(?:; in the lens for good from depth {depth})?\."
     )
     alone = (
         r"(?:The|For (\d+) prompts? without an answer the) model's own next token is the lens's best guess "

@@ -140,8 +140,11 @@ def test_the_sentence_says_what_the_curves_hold(model_of, measure):
     said = among_others.sentence(LayerSkip(), mine, others)
     e = layer_effect(mine["effect"])
     scores = [depth_score(layer_effect(s["effect"])) for s in others]
-    assert f"{e[:3].sum() / e.sum():.0%} of the mean effect per later layer lies at skipped layers 0–2" in said
-    assert f"depth score {depth_score(e):.1f}; the median of 4 other prompts is {np.median(scores):.1f}" in said
+    assert f"{100 * e[:3].sum() / e.sum():.0f} % of the mean effect per later layer lies at skipped layers 0–2" in said
+    assert (
+        f"depth score {depth_score(e):.1f} (layers 0 to 4); the median of 4 other prompts is {np.median(scores):.1f}"
+        in said
+    )
     assert "median" not in among_others.sentence(LayerSkip(), mine, others[:2])
 
 

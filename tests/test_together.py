@@ -182,14 +182,14 @@ def test_among_others_stands_what_all_of_them_give_together(results):
             depth = criteria.by_cosine(np.mean(rows, axis=0)).depth
             depths.append(np.nan if depth is None else depth)
         defined = [d for d in depths if d == d]
+        share = 1 - len(defined) / len(depths)
         if defined:
             low, high = np.quantile(defined, (0.05, 0.95))
             ends = f"5–95 %: {low:.3g} to {high:.3g}" if low < high else f"{low:.3g} in at least 90 % of resamples"
-            assert ends in said and said.endswith("over 9 prompts).")
-        share = 1 - len(defined) / len(depths)
-        assert (f", none in {share:.1%}, over" in said) == (0 < share < 1)
+            assert ends in said and said.endswith(f"{'over' if low < high or share else 'of'} 9 prompts).")
+        assert (f", none in {100 * share:.1f} %, over" in said) == (0 < share < 1)
         *_, fewer, _ = among_others.reasons(PROBES[0], mine, others[:5], first_token)
-        assert fewer.endswith("(6 prompts, no interval below eight prompts).")
+        assert fewer.endswith("(6 prompts, no interval below eight).")
 
 
 def test_among_others_the_lens_has_its_mean_depth_over_all_prompts(results):
@@ -216,6 +216,6 @@ def test_the_audit_says_how_sure_its_depths_are(eight):
     assert cells["Effective depth, KL rule"] == f"{kl.depth}, {interval.low:.3g} to {interval.high:.3g}"
     overlap, interval = found.criteria["overlap"], found.intervals["overlap"]
     assert interval.undefined > 0 and cells["Effective depth, overlap rule"] == (
-        f"{overlap.depth}, {interval.low:.3g} to {interval.high:.3g}, none in {interval.undefined:.0%}"
+        f"{overlap.depth}, {interval.low:.3g} to {interval.high:.3g}, none in {100 * interval.undefined:.0f} %"
     )
     assert audit.compare({"fp32": both[::8], "bf16": both[::8]}, "fp32").together() == []

@@ -194,8 +194,8 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
         return f"On this prompt the {what} is not defined or zero everywhere: no centre"
     rows = next(c.x for c in probe.curves if c.name == curve)
     return (
-        f"On this prompt {values[:half].sum() / values.sum():.0%} of the {what} lies at {rows}s 0–{half - 1}, "
-        f"{score.name} {_say(mine, score)}"
+        f"On this prompt {100 * values[:half].sum() / values.sum():.0f} % of the {what} lies at {rows}s 0–{half - 1}, "
+        f"{score.name} {_say(mine, score)} (layers 0 to {len(values) - 1})"
     )
 
 
@@ -219,7 +219,7 @@ def _together(score: Score, summaries: Sequence[Summary], first_token: bool) -> 
         return criteria.depths(name, rows[:, :-1] if criteria.RULES[name].of_lens else rows)
 
     drawn = statistics.interval(statistics.percentile(read, sums, counts, over)) if over.enough else None
-    sure = f"{over.words}, {wording.drawn(None)}" if drawn is None else wording.drawn(drawn, over)
+    sure = wording.sure(None, over) if drawn is None else wording.drawn(drawn, over)
     return f"The mean curve over all prompts gives {gives} ({sure})."
 
 
@@ -256,7 +256,8 @@ class Likeness:
     @property
     def text(self) -> str:
         size = "" if self.size is None or 0.9 < self.size < 1.1 else f", {self.size:.2g} times the model's size"
-        return f"{_lower(self.curve.title)} (ρ = {self.spearman:.2f}, {self.distance}{size})"
+        rho = f"{self.spearman:.2f}".replace("-", "−")
+        return f"{_lower(self.curve.title)} (ρ = {rho}, {self.distance}{size})"
 
     @property
     def distance(self) -> str:

@@ -97,14 +97,14 @@ def _answered(known: Sequence[Sequence[Seen]], more: bool) -> str:
     depths = [max(found) for look, found in zip(known, bests) if len(found) == len(look)]
     count = f"all {n}" if len(depths) == n > 1 else f"{len(depths) or 'none'} of {n}"
     which = f"{count} prompt{'s' * (n > 1)}{' with an answer' * more}"
-    since = f", for good from depth {_middle(depths, known[0][0].n_layers)}" if depths else ""
+    since = f"; in the lens for good from depth {_middle(depths, known[0][0].n_layers)}" if depths else ""
     return f"For {which} {what} is the model's best guess{since}."
 
 
 def _middle(depths: Sequence[int], n_layers: int) -> str:
     """Where several depths lie: their median, and from where to where."""
     low, middle, high = min(depths), float(np.median(depths)), max(depths)
-    spread = "" if len(depths) == 1 else " each time" if low == high else f" in the median (least {low}, most {high})"
+    spread = "" if len(depths) == 1 else " each time" if low == high else f" (median; {low} to {high})"
     return f"{middle:g} of {n_layers}{spread}"
 
 

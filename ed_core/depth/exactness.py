@@ -102,7 +102,8 @@ def sums(result: ProbeResult) -> Said:
         return Said(True, f"{held}, {more}.")
     return Said(
         True,
-        f"{held}, nowhere more than {share:.0%} of what rounding can cause: anything left unread is within rounding.",
+        f"{held}, nowhere more than {100 * share:.0f} % of what rounding can cause: anything left unread is within "
+        "rounding.",
     )
 
 
@@ -134,7 +135,7 @@ def logits(result: ProbeResult) -> Said:
     errors = ", ".join(f"{NAMES[name]} {_small(values[name])}" for name, why in LIMITED.items() if why)
     return Said(
         True,
-        f"The recomputed logits are the model's: largest errors {errors} (limit {limit:.0e}). The second "
+        f"The recomputed logits are the model's (largest errors: {errors}; limit {limit:.0e}). The second "
         f"half of the prompt {told}.",
     )
 
@@ -170,7 +171,7 @@ def change(rows: Sequence[Row]) -> str:
     """What leaving out the first token changes of the papers' rules."""
 
     def say(depth: int | None) -> str:
-        return "not defined" if depth is None else str(depth)
+        return "no layer" if depth is None else str(depth)
 
     moved = [
         f"{row.label}: {say(row.depth_with)} with it, {say(row.depth_without)} without"

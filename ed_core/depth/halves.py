@@ -88,11 +88,12 @@ def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
     n, total = found.counts, sum(found.counts.values())
     said = [
         f"“{word}” is the best guess for good from {by}.",
-        f"Of {total} tokens {n[ATTENTION]} reach their final best guess right after attention, {n[MLP]} after an MLP"
+        f"Of {total} tokens, {n[ATTENTION]} reach their final best guess right after attention, {n[MLP]} after an MLP"
         + (f", {n[EMBEDDING]} have it from the embedding." if n[EMBEDDING] else "."),
     ]
     if (share := found.share) is not None:
-        said.append(f"From depth 1 on attention takes off {share:.0%} of the divergence, the MLPs {1 - share:.0%}.")
+        parts = (f"{100 * part:.0f} %".replace("-", "−") for part in (share, 1 - share))
+        said.append("From depth 1 on attention takes off {} of the KL, the MLPs {}.".format(*parts))
     means = {name: _of(result, name) for name in ("kl", "overlap")}
     told = [
         f"{here:.2f} ({label})" for (name, label) in (("kl", "KL"), ("overlap", "overlap")) if (here := means[name])

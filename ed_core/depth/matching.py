@@ -1,4 +1,4 @@
-"""Does the deeper model do the same over more layers? Read off the maps between two models (arXiv 2605.14075, §6), and
+"""Does the deeper model do the same over more layers? Read off the maps between two models (arXiv 2505.13898, §6), and
 what replacing a layer by a linear map costs (arXiv 2603.15389). Numpy only."""
 
 from __future__ import annotations
@@ -86,19 +86,17 @@ def sentence(maps: Maps) -> str:
     which = reading(found)
     if which == "unclear":
         return (
-            f"No match is shown for {a}'s layers in {b}: {int(found.matches.sum())} of {n_a} maps beat the controls, "
-            f"and a match takes {max(FEW, -(-n_a // 2))}."
+            f"No match is shown for {a}'s layers in {b}: {int(found.matches.sum())} of {n_a} maps beat the controls; "
+            f"{max(FEW, -(-n_a // 2))} are needed."
         )
     matches, end = f"The best matches of {a}'s layers in {b}", f"{_share(found.reach)} of its depth"
     said = {
         "unordered": f"{matches} are not in the order of depth",
         "same": f"{matches} lie at about the same depth"
-        + (
-            ""
-            if n_a == n_b
-            else f", as a share of the whole: the same steps over {'more' if n_b > n_a else 'fewer'} layers"
-        ),
-        "late": f"{matches} end at {end}: what its last layers add has no match",
+        if n_a == n_b
+        else f"{matches} lie at about the same share of the depth, as the same steps over "
+        f"{'more' if n_b > n_a else 'fewer'} layers would",
+        "late": f"{matches} end at {end}, none in its last layers",
         "neither": f"{matches} are in the order of depth, but not at the same share of it, and end at {end}",
     }[which]
     same = reading(match(maps, "r2")) == which
@@ -126,7 +124,7 @@ def _share(value: float) -> str:
 
 
 def _figure(value: float) -> str:
-    return f"{value:.2f}" if np.isfinite(value) else "not defined"
+    return f"{value:.2f}".replace("-", "−") if np.isfinite(value) else "not defined"
 
 
 # ---------------------------------------------------------------- one model

@@ -328,10 +328,10 @@ def summary(sinks: Sequence[Sequence[Sink] | None]) -> str:
     and of how many prompts they cannot be told."""
     told = [found for found in sinks if found is not None]
     every, untold = [s for found in told for s in found], len(sinks) - len(told)
-    unknown = f"; of {untold} {'others' if untold > 1 else 'other'} they cannot be told" if untold else ""
+    unknown = f"; unknown in {untold} other{'s' * (untold > 1)}" if untold else ""
     prompts = f"{len(told)} prompt{'s' * (len(told) != 1)}"
     if not every:
-        return f"no sinks in {prompts}{unknown}" if told else "whether there are sinks cannot be told"
+        return f"no sinks in {prompts}{unknown}" if told else "sinks unknown"
     writers = Counter(span.writer for s in every for span in s.spans).most_common()
     return (
         f"{len(every)} sink{'s' * (len(every) != 1)} in {sum(map(bool, told))} of {prompts}, up to "

@@ -153,8 +153,10 @@ def _proxies(found: Sequence[Row], whole: float) -> list[str]:
         hits = sum(row.chosen[name].i == row.best.i for row in found)
         misses = [row.chosen[name].loss - row.best.loss for row in found if row.chosen[name].i != row.best.i]
         misses = [miss for miss in misses if np.isfinite(miss)]
-        told = f"Choosing by {called} finds the cheapest stretch at {hits} of {_lengths(found)}"
-        more = f"; at the others its choice costs {np.median(misses):.2g} nats more (median)" if misses else ""
+        by = f"the {called}" if name == "update_cosine" else called
+        told = f"Choosing by {by} finds the cheapest stretch at {hits} of {_lengths(found)}"
+        cost = f"{np.median(misses):.2g} nats per token more (median)" if misses else ""
+        more = f"; at the others its choice costs {cost}" if cost else ""
         said.append(f"{told}{more}.")
     return said
 
@@ -191,7 +193,7 @@ def ordered(curves: Curves, order: Sequence[int], n_layers: int) -> str:
         return f"{', '.join(parts)}; the loss is not finite."
     return (
         f"{', '.join(parts)}: loss {_moves(whole, loss)} nats per token, KL {float(curves['order_kl']):.3g} nats, "
-        f"{float(curves['order_top1_kept']):.0%} of the best guesses stay."
+        f"{100 * float(curves['order_top1_kept']):.0f} % of the best guesses stay."
     )
 
 
@@ -224,4 +226,4 @@ def _moves(whole: float, loss: float) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.2g}"
+    return f"{value:+.2g}".replace("-", "−")

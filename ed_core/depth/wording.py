@@ -101,7 +101,7 @@ def statement(
     (`over`: their units) with the interval over them, None where there are too few."""
     layers = list(_layers(criterion, curve, interval))
     low, high = (math.floor(min(layers)), math.ceil(max(layers))) if layers else (None, None)
-    name, told = RULES[criterion.name].label, "" if over is None else f" ({drawn(interval, over)})"
+    name, told = RULES[criterion.name].label, "" if over is None or interval is None else f" ({drawn(interval, over)})"
     if curve is None or criterion.depth is None:
         said = f"The papers' {name} rule gives no layer{told}: {criterion.reason}{_elsewhere(criterion)}."
         return Statement(said, False, low, high)
@@ -229,7 +229,7 @@ def sure(interval: Interval | None, over: Units) -> str:
     """How sure a depth over prompts is: its interval, and over what."""
     if interval is None or interval.ends is None:
         return f"{over.words}, no interval below {number(FEWEST)}"
-    return f"{_level(*interval.ends, 1)} over {over.words}"
+    return _over(_level(*interval.ends, 1), over.words)
 
 
 def apart(low: float, high: float, digits: int | None = None) -> str:
@@ -241,6 +241,11 @@ def apart(low: float, high: float, digits: int | None = None) -> str:
         if ends[0] != ends[1]:
             return " to ".join(ends)
     return f"{low:.3g} in at least 90 % of resamples"
+
+
+def _over(ends: str, words: str) -> str:
+    """The ends of an interval, and what it is over: "18.0 to 18.6 over 9 prompts"."""
+    return f"{ends} {'over' if ' to ' in ends else 'of'} {words}"
 
 
 def _level(low: float, high: float, digits: int | None = None) -> str:
@@ -259,9 +264,9 @@ def drawn(interval: Interval | None, over: Units | None = None) -> str:
         return f"none in any resample of {words}"
     ends = _level(*interval.ends)
     if not interval.undefined:
-        return f"{ends} over {words}"
+        return _over(ends, words)
     some = "" if " to " in ends else " that give a layer"
-    return f"{ends}{some}, none in {interval.undefined:.1%}, over {words}"
+    return f"{ends}{some}, none in {100 * interval.undefined:.1f} %, over {words}"
 
 
 def doubts(criterion: Criterion, curve: np.ndarray) -> Iterator[str]:
@@ -296,10 +301,10 @@ def _lasting(criterion: Criterion) -> str | None:
 def _moved(criterion: Criterion, interval: Interval | None) -> list[str]:
     """What prompts drawn anew have against a clear place."""
     if interval is None:
-        return ["too few prompts for an interval"]
+        return [f"no interval below {number(FEWEST)} prompts"]
     far = interval.ends is None or any(_far(criterion, end) for end in interval.ends)
     found = ["its interval reaches more than a tenth of the depth away"] if far else []
-    return found + [f"no layer in more than {OFTEN:.0%} of resamples"] * (interval.undefined > OFTEN)
+    return found + [f"no layer in more than {100 * OFTEN:.0f} % of resamples"] * (interval.undefined > OFTEN)
 
 
 def _layers(criterion: Criterion, curve: np.ndarray | None, interval: Interval | None) -> Iterator[float]:

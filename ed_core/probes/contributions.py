@@ -30,9 +30,9 @@ class Contributions(Probe):
     update `D = a + m`.
 
     The **ratio** `|a| / |h|` tells how large an addition is against what is there already. The **cosine** between
-    addition and stream tells its direction: below 0 it erases, near 0 it writes a new feature, above 0 it strengthens
-    what is there. Deep models turn from the first kind to the last somewhere in the middle; the last such turn is the
-    cosine criterion of effective depth.
+    addition and stream tells its direction: below 0 it points against the stream (the papers: it erases), near 0 across
+    it (writes a new feature), above 0 along it (strengthens). Deep models turn from the first kind to the last
+    somewhere in the middle; the last such turn is the cosine criterion of effective depth.
 
     Where attention and MLP run in parallel the MLP reads `h` itself, so its ratio and cosine are taken against `h`
     instead of `h + a`. Source: Csordás et al. 2025 §3.1; Hu et al. 2025; block influence: ShortGPT, Men et al. 2024. A
@@ -78,12 +78,13 @@ class Contributions(Probe):
         CosineMap(
             "Cosine with the stream",
             ("{branch}_cos",),
-            "below 0 erases, above 0 strengthens",
+            "below 0 against the stream, above 0 along it",
             "In large models the first half is zero or negative (features are written and erased), then the sign "
             "turns: "
             "later layers\nstrengthen what is there. A small cosine does not prove a layer useless (Hinostroza et al. "
             "2026).",
-            "Below 0 a layer erases, near 0 it writes something new, above 0 it strengthens what is there.",
+            "Below 0 a layer adds against the stream (the papers: erases), near 0 across it (writes something new), "
+            "above 0 along it (strengthens).",
             "direction",
         ),
     )

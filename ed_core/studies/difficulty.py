@@ -74,7 +74,7 @@ class Trend:
             return f"It {'rises' if self.low > 0 else 'falls'} with the level{little}."
         if small:
             return f"It changes by less than {100 * MARGIN:g} % of the depth a level."
-        return "Whether it changes with the level cannot be told."
+        return "It is open whether it changes with the level."
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Difficulty:
         digits = next((n for n in (2, 3, 4) if round(least, n)), 5) if least else 2  # no end apart from 0 prints as 0
         of = f" of {self.n_layers}" if of_lens else f" (layers 0 to {self.n_layers - 1})"
         told = (
-            f"{self.label}: from level {first.name} to {last.name} of {self.name} the {what}"
+            f"{self.label}: from level {first.name} to {last.name} of {self.name}, the {what}"
             f"{' over all tokens' if of_lens else ''} goes from {t.first:.2f} to {t.last:.2f}"
             f"{of}, {signed(t.slope, digits)} a level"
         )

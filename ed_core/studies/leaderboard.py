@@ -67,7 +67,7 @@ class Fit:
 
     @cached_property
     def sentence(self) -> str:
-        """The slope with its interval; where depth cannot be told apart from what stands beside it, that it cannot."""
+        """The slope with its interval, and how layers correlate with what is held equal."""
         family, lineage = self.by_family, self.by_lineage
         held = " and ".join({SIZE: "size", WIDTH: "width"}[name] for name in self.beside)
         of = SCORES[self.score] if self.score != "average" else "the average score"
@@ -78,7 +78,7 @@ class Fit:
             f"{family.clusters} families)."
         )
         if not self.beside:
-            return f"{said} Deeper models are larger, too, so this says nothing of depth by itself: hold size equal."
+            return f"{said} Deeper models are larger too, so this alone says nothing about depth: hold size equal."
         near = [f"{abs(of):.2f} with {BESIDE[name]}" for name, of in self.together.items()]
         told = f"layers correlate {' and '.join(near)}"
         if self.apart:
@@ -88,7 +88,7 @@ class Fit:
             )
         return (
             f"{said} A slope of 0 is not excluded (p {_p(family.p)} over families, p {_p(lineage.p)} over "
-            f"{lineage.clusters} lineages), so depth is not told apart from {held}; {told}."
+            f"{lineage.clusters} lineages); {told}."
         )
 
 

@@ -289,7 +289,7 @@ def table(entries: Sequence[Entry]) -> list[str]:
 
 def markdown(paper: Paper, entries: Sequence[Entry], notes: Sequence[str]) -> str:
     """The report: what was run, measured beside published, and what to know of both."""
-    lines = [f"# {paper.name}, measured anew", "", f"{paper.citation}.", "", *(f"- {note}" for note in notes), ""]
+    lines = [f"# {paper.name}, reproduced", "", f"{paper.citation}.", "", *(f"- {note}" for note in notes), ""]
     lines += [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
     lines += [report.table_row(*(getattr(e, name) for name in HEAD)) for e in entries]
     lines += ["", f"Ranges are 5 to 95 % over prompts, from {FEWEST} prompts up.", ""]

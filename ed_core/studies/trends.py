@@ -72,14 +72,14 @@ class Slope:
             few = f"fewer than {FEWEST} prompts" if self.over == "prompts" else f"fewer than {FEWEST} models"
             return f"{told}. With {few} there is no interval, and no conclusion.{self._aside}"
         told += f" ({_range(self.low, self.high, self.words)}"
-        told += f"; no line in {self.undefined:.0%} of the resamples)" if self.undefined else ")"
+        told += f"; no line in {100 * self.undefined:.0f} % of the resamples)" if self.undefined else ")"
         if self.sizes == 2:
-            return f"{told}. From two sizes no trend can be told: the line is their difference.{self._aside}"
+            return f"{told}. Two sizes show no trend: the line is their difference.{self._aside}"
         alone = f" for these {len(self.models)} models" if self.over == "prompts" else ""
         if self.trend:
             verdict = f"It {'rises' if self.trend > 0 else 'falls'} with size{alone}"
         else:
-            verdict = f"Whether it rises or falls with size{alone} cannot be told from these"
+            verdict = f"It is open whether it rises or falls with size{alone}"
         if max(abs(self.low), abs(self.high)) < self.finest:
             verdict += f", and all of the interval is less than one layer of the shallowest model ({self.finest:.3f})"
         return f"{told}. {verdict}.{self._aside}"
@@ -237,7 +237,7 @@ class Difference:
             few = f"fewer than {FEWEST} prompts" if self.over == "prompts" else f"one of {self.over}"
             return f"{told}. With {few} there is no interval, and no conclusion."
         told += f" ({_range(self.low, self.high, self.words or f'{self.n} {self.over}')}"
-        told += f"; not defined in {self.undefined:.0%} of the resamples)" if self.undefined else ")"
+        told += f"; not defined in {100 * self.undefined:.0f} % of the resamples)" if self.undefined else ")"
         if self.low <= 0 <= self.high:
             more = ""
             if (needed := self.needed) is not None and needed > self.n:
