@@ -420,11 +420,12 @@ def test_what_the_client_makes_of_other_answers(keyed, service, monkeypatch):
         with pytest.raises((ServiceFailed, IdentityFailed)) as refused:
             compute.run(model, Contributions().request(model.spec, PROMPT))
         assert words in str(refused.value)
-    monkeypatch.setenv("ED_NDIF_WAIT", "12")
     monkeypatch.setenv("ED_NDIF_ADDRESS", service("queue"))
     model = RemoteModel(resolve(NAME))
+    model.say = lambda told: monkeypatch.setenv("ED_NDIF_WAIT", "1")  # it has come that far
     with pytest.raises(ServiceFailed, match="QUEUED Moved to position 3 in the queue"):
         compute.run(model, Contributions().request(model.spec, PROMPT))
+    monkeypatch.delenv("ED_NDIF_WAIT")
     monkeypatch.setenv(remote.KEY, "another")
     model = RemoteModel(resolve(NAME))
     service("well")

@@ -94,11 +94,11 @@ class Client:
         except OSError:
             pass  # it has ended, which the first look tells
         versions: dict[str, tuple[str, str]] = {}
-        begun, waits = time.monotonic(), settings.current().ndif_wait
+        begun = time.monotonic()
         state = "not yet received"
         while True:
             check()
-            if time.monotonic() - begun > waits:
+            if time.monotonic() - begun > (waits := settings.current().ndif_wait):
                 raise ServiceFailed(
                     f"{self.name} has been waited for over {waits} s, and the service says it is {state}; try again "
                     "later, or raise ndif_wait."
