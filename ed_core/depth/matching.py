@@ -96,9 +96,9 @@ def sentence(maps: Maps) -> str:
         + (
             ""
             if n_a == n_b
-            else f", as a share of the whole: the same steps over {'more' if n_b > n_a else 'fewer'} layers"
+            else f", as a share of the whole, as the same steps over {'more' if n_b > n_a else 'fewer'} layers would"
         ),
-        "late": f"{matches} end at {end}: what its last layers add has no match",
+        "late": f"{matches} end at {end}: its last layers are no best match",
         "neither": f"{matches} are in the order of depth, but not at the same share of it, and end at {end}",
     }[which]
     same = reading(match(maps, "r2")) == which
