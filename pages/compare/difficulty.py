@@ -100,7 +100,8 @@ PAIRED = (
 TEXTS = {
     "Look for": "A slope whose interval lies above 0: depth rises with the level.",
     "The literature": "Two answers stand side by side. Static: depth scores do not rise with the number of hops or the "
-    "level of a problem (Csordás et al. 2025 §5), nor effective depth from set to harder set (Hu et al. 2025). Adaptive: some increase is seen where one looks at "
+    "level of a problem (Csordás et al. 2025 §5), nor effective depth from set to harder set (Hu et al. "
+    "2025). Adaptive: some increase is seen where one looks at "
     "the first depth at which the answer is among the best tokens (Curth et al. 2026, arXiv 2604.12426).",
     "Beware": "A level is as hard as whoever wrote the set says. Prompts of harder levels are often longer, which "
     "alone may move a depth: compare sets of matched length, and an untrained twin.",
