@@ -276,8 +276,12 @@ def synthetic(best: np.ndarray, n_b: int, error: float = 0.3, control: float = 0
 @pytest.mark.parametrize(
     ("best", "which", "said"),
     [
-        (2 * np.arange(1, 9), "same", "lie at about the same depth, as a share of the whole: the same steps over more"),
-        (np.arange(1, 9), "late", "end at 50 % of its depth: what its last layers add has no match"),
+        (
+            2 * np.arange(1, 9),
+            "same",
+            "lie at about the same depth, as a share of the whole, as the same steps over more",
+        ),
+        (np.arange(1, 9), "late", "end at 50 % of its depth: its last layers are no best match"),
         (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "are not in the order of depth"),
         (np.full(8, 7), "unordered", "are not in the order of depth"),
         (

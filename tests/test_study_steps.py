@@ -228,7 +228,8 @@ def test_words_say_the_ends_and_what_lies_apart_from_both():
     assert "most" not in steps.course(rows)[0], "its range meets the last one's"
     turns = [row(step, "cosine", "turn", depth) for step, depth in ((0, None), (5, 3), (9, 4))]
     assert steps.course(turns) == [
-        "A cosine turn is found at 2 of 3 steps: step 5, after layer 3; step 9, after layer 4."
+        "A cosine turn is found at 2 of 3 steps: step 5, after layer 3; step 9, after layer 4 "
+        "(each tested by itself, without untrained twins)."
     ]
     assert steps.course(turns[:1]) == ["No cosine turn found at any step."]
     assert steps.course([]) == []
