@@ -504,7 +504,7 @@ def since(said: str, rows: Sequence[bool], n_layers: int) -> int:
     if depth == 0:
         assert said == "at every depth", said
     elif earliest < depth:
-        assert said == f"for good from depth {depth} of {n_layers} (first at {earliest})", said
+        assert said == f"for good from depth {depth} of {n_layers} (first: {earliest})", said
     else:
         assert said == f"for good from depth {depth} of {n_layers}", said
     return 2
