@@ -440,7 +440,7 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
     here = "" if level_ends else ", without an interval over prompts"
     whole, n = (
         rf"Layers turn from erasing to strengthening after layer (\d+){here}"
-        r"(; an untrained twin's turn within a tenth of the depth| \(not yet compared with five twins\))?\.",
+        r"(; an untrained twin turns within a tenth of the depth from there| \(not yet compared with five twins\))?\.",
         len(twins),
     )
     if match := re.fullmatch(whole, sentence):

@@ -200,7 +200,7 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
         else:
             alike = twins.kind == "untrained" and twins.turning(turn) > 0
             more = (
-                "; an untrained twin's turn within a tenth of the depth"
+                "; an untrained twin turns within a tenth of the depth from there"
                 if alike
                 else " (not yet compared with five twins)"
             )
