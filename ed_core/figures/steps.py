@@ -14,7 +14,7 @@ from .canvas import PLAIN, Canvas, axis_title, tick_step
 from .lens import lens_shade
 from .maps import RATIO_DECADES
 from .panel import HEATMAP, LETTER, Strip, View, add_heatmap, add_hover, add_strip, frame, label_columns, mark_tokens
-from .studies import MEAN, faint, name_lines
+from .studies import MEAN, add_range, name_lines
 from .text import number
 
 HEIGHT, MARGIN = 380, (54, 16, 40, 46)
@@ -180,18 +180,8 @@ def _range(canvas: Canvas, name: str, x: Sequence[float], rows: Sequence[Mapping
     there = [(at, row["low"], row["high"]) for at, row in zip(x, rows) if row["low"] is not None]
     if len(there) < 2:
         return
-    places, low, high = (list(one) for one in zip(*there))
-    canvas.add(
-        "scatter",
-        x=[*places, *places[::-1]],
-        y=[*high, *low[::-1]],
-        fill="toself",
-        mode="none",
-        fillcolor=faint(colour),
-        hoverinfo="skip",
-        showlegend=False,
-        name=f"range {name}",
-    )
+    places, low, high = (np.asarray(one, float) for one in zip(*there))
+    add_range(canvas, places, low, high, colour, name)
 
 
 def _told(name: str, row: Mapping[str, Any], depth: float) -> str:
