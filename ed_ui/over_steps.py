@@ -23,7 +23,7 @@ MAPS = {
     ),
     "kl": (
         "**Lens**: divergence from the output",
-        "KL divergence of the lens, in nats: where it is small at depth 0 already, a mean depth has little to measure.",
+        "KL divergence of the lens, in nats: where it is small at every depth, a mean depth has little to measure.",
     ),
 }
 LINKED = (

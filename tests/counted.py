@@ -437,7 +437,7 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
     here = "" if level_ends else ", without an interval over prompts"
     whole, n = (
         rf"Layers turn from erasing to strengthening after layer (\d+){here}"
-        r"(; so do an untrained twin's| \(not yet compared with five twins\))?\.",
+        r"(; an untrained twin turns within a tenth of the depth from there| \(not yet compared with five twins\))?\.",
         len(twins),
     )
     if match := re.fullmatch(whole, sentence):
@@ -445,7 +445,7 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         assert not level_ends or level_ends[0][1] < 0 < level_ends[1][0]
         alike = near(twins, k, len(curve))
         assert n < 5 or 2 * alike < n
-        assert bool(match[2]) == (n < 5) and ("so do" in (match[2] or "")) == (n < 5 and alike > 0)
+        assert bool(match[2]) == (n < 5) and ("an untrained" in (match[2] or "")) == (n < 5 and alike > 0)
         return 2 + bool(match[2])
     if match := re.fullmatch(r"No turn of its own: (\d+) of (\d+) untrained twins turn there too\.", sentence):
         alike = near(twins, k, len(curve))
@@ -454,7 +454,7 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         return 2
     match = re.fullmatch(r"No cosine turn found: (.*)\.", sentence)
     assert match, sentence
-    if match[1] == "more than 5 % of shuffled layer orders split equally well":
+    if match[1] == "more than 5 % of random orders of the layers' cosines split at least as well":
         assert before < 0 < after and chance(curve) >= 0.04
     elif match[1] == "both levels above 0":
         assert before > 0 and after > 0
@@ -501,7 +501,7 @@ def since(said: str, rows: Sequence[bool], n_layers: int) -> int:
     if depth == 0:
         assert said == "at every depth", said
     elif earliest < depth:
-        assert said == f"for good from depth {depth} of {n_layers} (first at {earliest})", said
+        assert said == f"for good from depth {depth} of {n_layers} (first: {earliest})", said
     else:
         assert said == f"for good from depth {depth} of {n_layers}", said
     return 2

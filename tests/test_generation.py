@@ -164,7 +164,7 @@ def test_a_prompt_is_told_among_others_by_its_mean_depth(model_of, measure):
     assert said.startswith(
         f"The mean settle depth is {depths[0]:.1f} for this prompt; the median of 3 other prompts is "
     )
-    assert f" is {np.median(depths[1:]):.1f} (all" in said and "layer" not in said
+    assert f" is {np.median(depths[1:]):.1f} (range" in said and "layer" not in said
 
 
 def test_rows_beside_the_output_are_measured_as_the_formulas_say():

@@ -281,7 +281,7 @@ def synthetic(best: np.ndarray, n_b: int, error: float = 0.3, control: float = 0
             "same",
             "lie at about the same share of the depth, as the same steps over more layers would",
         ),
-        (np.arange(1, 9), "late", "end at 50 % of its depth, none in its last layers"),
+        (np.arange(1, 9), "late", "end at 50 % of its depth: its last layers are no best match"),
         (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "are not in the order of depth"),
         (np.full(8, 7), "unordered", "are not in the order of depth"),
         (

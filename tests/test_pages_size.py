@@ -343,5 +343,6 @@ def test_a_download_that_ends_while_the_page_is_drawn_is_seen(stored, monkeypatc
     monkeypatch.setattr(downloads, "_running", lambda: running)
     monkeypatch.setattr(specs, "cached_commit", lambda *_: "a" * 40 if come else "")
     monkeypatch.setattr(hub, "is_here", lambda spec: bool(spec.revision))
+    monkeypatch.setattr("ed_ui.running.free", lambda device: 64 << 30)
     test = opened(model=ABSENT)
     assert "is not here yet" not in said(test) and not run_button(test).disabled and not running

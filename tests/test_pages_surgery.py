@@ -255,12 +255,14 @@ def test_sentences_of_surgery():
     rows = surgery.rows(curves, "drop")
     assert [(r.length, r.n, r.best.i, r.median) for r in rows] == [(1, 3, 1, 3.0), (2, 2, 1, 6.5), (3, 1, 0, 11.0)]
     said = surgery.sentence(curves, "drop", rows)
-    assert said == "The cheapest layer to leave out is 1: loss 2 → 2.5 (+0.5) nats per token."
+    assert said == (
+        "The cheapest layer to leave out is 1, on the text it was chosen by: loss 2 → 2.5 (+0.5) nats per token."
+    )
     told = surgery.reasons(curves, "drop", rows)
     assert any(
-        "Choosing by angular distance finds the cheapest stretch at 1 of 3 lengths; at the others" in t for t in told
+        "Choosing by angular distance finds the cheapest stretch at 0 of 2 lengths; at the others" in t for t in told
     )
-    assert "Choosing by block influence finds the cheapest stretch at 3 of 3 lengths." in told
+    assert "Choosing by block influence finds the cheapest stretch at 2 of 2 lengths." in told
     assert surgery.added(curves, "drop", rows)["least"].tolist() == [0, 0.5, 2, 9]
     again = {f"repeat_{n}": drop for n in ("loss", "kl", "top1_kept")} | {
         "loss_whole": np.float32(2.6),

@@ -123,7 +123,7 @@ def test_the_summary_names_the_least_and_the_most_alike():
         "q": [pair([1, 2, 3], [2, 4, 7], curve=named("Alike"))],
     }
     assert side_by_side.summary(found) == (
-        "In shape, the sides differ most in upside down (ρ = −1.00) and least in alike (ρ = 1.00)."
+        "By rank over layers the sides agree least in upside down (ρ = −1.00) and most in alike (ρ = 1.00)."
     )
     one = {"q": found["q"]}
     assert side_by_side.summary(one) == "The only curve compared is alike (ρ = 1.00)."

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -69,6 +70,11 @@ def keyed(monkeypatch):
     """A laboratory that may ask the service, with a key."""
     monkeypatch.setenv("ED_NDIF", "true")
     monkeypatch.setenv(remote.KEY, "a key")
+
+
+@pytest.fixture(autouse=True)
+def no_process_stays(monkeypatch):
+    monkeypatch.setattr(process, "IDLE_SECONDS", 5.0)
 
 
 class StandIn(process.Client):
@@ -259,6 +265,16 @@ def test_who_cancels_does_not_wait(keyed):
     assert client._process is None and waited
 
 
+def test_a_process_that_nobody_asks_ends_and_begins_again(keyed, monkeypatch):
+    monkeypatch.setattr(process, "IDLE_SECONDS", 0.1)
+    model, _ = answered("well")
+    until = time.monotonic() + 20
+    while model._client._process is not None and time.monotonic() < until:
+        time.sleep(0.05)
+    assert model._client._process is None
+    assert compute.run(model, LogitLens().request(model.spec, PROMPT)).complete
+
+
 def test_all_of_a_prompt_is_asked_for_at_once(keyed):
     model, results = answered("well", *PROBES_THERE)
     assert len(model._client.asked) == 1 and [p["probe"] for p in model._client.asked[0]["parts"]] == [
@@ -420,11 +436,12 @@ def test_what_the_client_makes_of_other_answers(keyed, service, monkeypatch):
         with pytest.raises((ServiceFailed, IdentityFailed)) as refused:
             compute.run(model, Contributions().request(model.spec, PROMPT))
         assert words in str(refused.value)
-    monkeypatch.setenv("ED_NDIF_WAIT", "12")
     monkeypatch.setenv("ED_NDIF_ADDRESS", service("queue"))
     model = RemoteModel(resolve(NAME))
+    model.say = lambda told: monkeypatch.setenv("ED_NDIF_WAIT", "1")  # it has come that far
     with pytest.raises(ServiceFailed, match="QUEUED Moved to position 3 in the queue"):
         compute.run(model, Contributions().request(model.spec, PROMPT))
+    monkeypatch.delenv("ED_NDIF_WAIT")
     monkeypatch.setenv(remote.KEY, "another")
     model = RemoteModel(resolve(NAME))
     service("well")

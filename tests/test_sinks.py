@@ -360,8 +360,8 @@ def test_every_criterion_stands_with_and_without_the_sinks(pair, first_token):
     assert [c.depth for c in expected.values()] == [1, 2, 4] and expected["kl"].from_depth_1.depth == 4
     said = {name: one.sentence for name, one in found.statements.items()}
     assert said["cosine"].endswith("gives layer 5 of 8; not clear: without the sinks it gives 1.")
-    assert "KL rule gives no layer: " in said["kl"] and said["kl"].endswith("; without the sinks it gives 2.")
-    assert "overlap rule gives layer 3 of 8; not clear: " in said["overlap"]
+    assert " gives no layer: " in said["kl"] and said["kl"].endswith("; without the sinks it gives 2.")
+    assert " gives layer 3 of 8; not clear: " in said["overlap"]
     assert said["overlap"].endswith("; without the sinks it gives 4.")
     assert not any(one.clear for one in found.statements.values())
 

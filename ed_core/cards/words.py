@@ -12,7 +12,7 @@ from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
 from ..depth.wording import mean_depth
 from ..depth.writing import usable
-from ..statistics import FEWEST
+from ..statistics import FEWEST, FEWEST_FORMS
 from ..studies import report
 from .card import Card, Cut, Depth, Mean, Moved, MovedMean, Value, depth_of, mean_depth_of
 
@@ -58,9 +58,12 @@ def ranges(told: Card) -> str:
     """What the ranges are over."""
     rows = told.mean_depths or ()
     over = next((row.over for row in rows), "the prompts")
-    if rows and all(row.prompts < FEWEST for row in rows):
-        return f"No ranges: they need {FEWEST} prompts."
-    return f"Ranges are 5 to 95 % over {over}. A layer without a range is the same in at least 90 % of resamples."
+    if rows and all(row.low is None for row in rows):
+        return f"No ranges: they need {FEWEST} prompts, or prompts of {FEWEST_FORMS} forms."
+    return (
+        f"Ranges are 5 to 95 % over {over}. A layer without a range is the same in at least 90 % of the resamples that "
+        "give one."
+    )
 
 
 def mean(row: Mean | None) -> str:

@@ -129,7 +129,7 @@ class Finding:
             said = f"{said}. It turns the verdict: {changed}."
         else:
             others = " or ".join(_between(holds, q.digits) for holds, _ in moved)
-            said = f"{said}. With {others} the verdict is the same."
+            said = f"{said}. With {others} the verdict by itself is the same."
         return Limits(
             distance=apart[0],
             moved=tuple(Moved(holds=holds, verdict=found.verdict) for holds, found in moved),

@@ -147,7 +147,7 @@ def _since(depth: int, first: int | None, one: Seen) -> str:
         return "at every depth"
     earlier = first is not None and first < depth
     return (
-        f"for good from depth {depth} of {one.n_layers} (first at {first})"
+        f"for good from depth {depth} of {one.n_layers} (first: {first})"
         if earlier
         else f"for good from depth {depth} of {one.n_layers}"
     )

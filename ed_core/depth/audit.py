@@ -191,7 +191,11 @@ class Audit:
             else "the papers' rules give the same layers"
         )
         told = [order, *self._mean_shift(), *([moved] if shifts else [])]
-        what = "Nothing differs" if self._judges_means() else "No order and no layer of the papers' rules differs"
+        what = (
+            "No order, mean depth or rule's layer differs"
+            if self._judges_means()
+            else "No order and no layer of the papers' rules differs"
+        )
         return f"{what} by more than expected: against {self.reference}, in {others} {'; '.join(told)}."
 
     def _judges_means(self) -> bool:

@@ -75,10 +75,17 @@ def verdict(result: ProbeResult) -> Said:
     by_hand = max(float(result[name]) for name, why in LIMITED.items() if why)
     return Said(
         True,
-        f"All checks passed: the sums are off by at most {_small(_largest(result)[0])}, the slopes by "
-        f"{_small(_off(result))}, recomputed logits by {_small(by_hand)} "
+        f"All checks passed: the sums are off by at most {_small(_largest(result)[0])}, {_slopes(result)}, "
+        f"recomputed logits by {_small(by_hand)} "
         f"(limits {result.provenance['limits']['miss']:.0e}, {result.provenance['limits']['slope']:g} for slopes).",
     )
+
+
+def _slopes(result: ProbeResult) -> str:
+    """How far they are off; every branch may be below rounding."""
+    if np.isnan([result["slope_attn"], result["slope_mlp"]]).all():
+        return "no slope can be told"
+    return f"the slopes by {_small(_off(result))}"
 
 
 def sums(result: ProbeResult) -> Said:

@@ -96,7 +96,7 @@ def sentence(maps: Maps) -> str:
         if n_a == n_b
         else f"{matches} lie at about the same share of the depth, as the same steps over "
         f"{'more' if n_b > n_a else 'fewer'} layers would",
-        "late": f"{matches} end at {end}, none in its last layers",
+        "late": f"{matches} end at {end}: its last layers are no best match",
         "neither": f"{matches} are in the order of depth, but not at the same share of it, and end at {end}",
     }[which]
     same = reading(match(maps, "r2")) == which

@@ -168,7 +168,7 @@ def summary(found: Mapping[str, Sequence[Pair]]) -> str:
 
     if len(ranked) == 1:
         return f"The only curve compared is {named(ranked[0])}."
-    return f"In shape, the sides differ most in {named(ranked[0])} and least in {named(ranked[-1])}."
+    return f"By rank over layers the sides agree least in {named(ranked[0])} and most in {named(ranked[-1])}."
 
 
 def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:

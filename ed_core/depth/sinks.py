@@ -262,6 +262,8 @@ def sentence(sinks: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int]
     """The sinks of one prompt in one sentence, the largest first, with their depths and writers; says so where there
     are none. `at_end`: tokens that are long at the end, told behind it."""
     largest = sorted(sinks, key=lambda s: -s.ratio)[:NAMED]
+    if not largest and 0 < len(tokens) < FEWEST:
+        return f"Whether there are sinks cannot be told of fewer than {FEWEST} tokens."
     if not largest:
         said = f"No sinks: before the output no token's norm reaches {FACTOR:g} times the median."
     else:
@@ -323,6 +325,12 @@ def _times(n: int) -> str:
     return "once" if n == 1 else f"{n} times"
 
 
+def _spans(sinks: Sequence[Sink]) -> str:
+    """Where tokens are long more than once, so that what is written is more than there are sinks: how many spans."""
+    n = sum(len(s.spans) for s in sinks)
+    return f", {n} spans of depths in all" if n != len(sinks) else ""
+
+
 def summary(sinks: Sequence[Sequence[Sink] | None]) -> str:
     """The sinks of several prompts in one line: how many, how large, who writes their spans, the most frequent first;
     and of how many prompts they cannot be told."""
@@ -336,5 +344,5 @@ def summary(sinks: Sequence[Sequence[Sink] | None]) -> str:
     return (
         f"{len(every)} sink{'s' * (len(every) != 1)} in {sum(map(bool, told))} of {prompts}, up to "
         f"{max(s.ratio for s in every):.3g} times the median token's norm; written by "
-        f"{', '.join(f'{writer} ({_times(n)})' for writer, n in writers)}{unknown}"
+        f"{', '.join(f'{writer} ({_times(n)})' for writer, n in writers)}{_spans(every)}{unknown}"
     )

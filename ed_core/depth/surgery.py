@@ -124,11 +124,17 @@ def sentence(curves: Curves, kind: str, found: Sequence[Row]) -> str:
     whole = float(curves["loss_whole"])
     if kind == "drop":
         best = found[0].best
-        return f"The cheapest layer to leave out is {best.layers}: loss {_moves(whole, best.loss)} nats per token."
+        return (
+            f"The cheapest layer to leave out is {best.layers}, on the text it was chosen by: loss "
+            f"{_moves(whole, best.loss)} nats per token."
+        )
     row, n = min(found, key=lambda one: one.best.loss), sum(one.n for one in found)
     if kind == "swap":
         moves = _moves(whole, row.best.loss)
-        return f"The cheapest of {n} exchanges is that of layers {row.best.layers}: loss {moves} nats per token."
+        return (
+            f"The cheapest of {n} exchanges is that of layers {row.best.layers}, on the text it was chosen by: loss "
+            f"{moves} nats per token."
+        )
     if row.best.loss >= whole:
         return (
             f"None of {n} stretches run twice lowers the loss; layer{'s' * (row.length > 1)} {row.best.layers} cost"
@@ -148,7 +154,9 @@ def reasons(curves: Curves, kind: str, found: Sequence[Row]) -> list[str]:
 
 
 def _proxies(found: Sequence[Row], whole: float) -> list[str]:
-    said = []
+    said, found = [], [row for row in found if row.n > 1]  # of all layers there is one stretch, and nothing to choose
+    if not found:
+        return []
     for name, (called, _) in PROXIES.items():
         hits = sum(row.chosen[name].i == row.best.i for row in found)
         misses = [row.chosen[name].loss - row.best.loss for row in found if row.chosen[name].i != row.best.i]

@@ -101,9 +101,9 @@ def statement(
     (`over`: their units) with the interval over them, None where there are too few."""
     layers = list(_layers(criterion, curve, interval))
     low, high = (math.floor(min(layers)), math.ceil(max(layers))) if layers else (None, None)
-    name, told = RULES[criterion.name].label, "" if over is None or interval is None else f" ({drawn(interval, over)})"
+    told = "" if over is None or interval is None else f" ({drawn(interval, over)})"
     if curve is None or criterion.depth is None:
-        said = f"The papers' {name} rule gives no layer{told}: {criterion.reason}{_elsewhere(criterion)}."
+        said = f"{_rule(criterion)} gives no layer{told}: {criterion.reason}{_elsewhere(criterion)}."
         return Statement(said, False, low, high)
     found = list(doubts(criterion, curve))
     if over is not None:
@@ -122,7 +122,7 @@ def statement(
         if clear
         else "clear so far, not yet compared with five twins"
     )
-    said = f"The papers' {name} rule gives layer {criterion.depth} of {criterion.n_layers}{told}; {how}{more}."
+    said = f"{_rule(criterion)} gives layer {criterion.depth} of {criterion.n_layers}{told}; {how}{more}."
     return Statement(said, clear, low, high, so_far)
 
 
@@ -152,7 +152,7 @@ def rules(
     for name, c in criteria.items():
         layer = "no layer" if c.depth is None else f"layer {c.depth}" if name == defined[0] else str(c.depth)
         ends = _ends((intervals or {}).get(name))
-        told.append(f"{layer} ({RULES[name].label}{f', {ends}' if ends else ''})")
+        told.append(f"{layer} ({RULES[name].label}{_elsewise(c)}{f', {ends}' if ends else ''})")
     clear = [RULES[name].label for name in defined if statements[name].clear]
     so_far = [RULES[name].label for name in defined if statements[name].so_far]
     if clear:
@@ -162,6 +162,20 @@ def rules(
     else:
         how = "none clear" if len(defined) > 1 else "not clear"
     return f"{who} {', '.join(told)}; {how}."
+
+
+def _elsewise(criterion: Criterion) -> str:
+    """ " at 90 %" of a rule whose threshold somebody has moved; "" at the papers'."""
+    at, own = criterion.threshold, RULES[criterion.name].threshold
+    return "" if at is None or at == own else f" at {at:.0%}"
+
+
+def _rule(criterion: Criterion) -> str:
+    """A rule as a sentence begins with it."""
+    name = RULES[criterion.name].label
+    if not (moved := _elsewise(criterion)):
+        return f"The papers' {name} rule"
+    return f"The {name} rule{moved} (the papers take {RULES[criterion.name].threshold:.0%})"
 
 
 def settles(
@@ -185,11 +199,15 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
             more = ""
         else:
             alike = twins.kind == "untrained" and twins.turning(turn) > 0
-            more = "; so do an untrained twin's" if alike else " (not yet compared with five twins)"
+            more = (
+                "; an untrained twin turns within a tenth of the depth from there"
+                if alike
+                else " (not yet compared with five twins)"
+            )
         here = "" if turn.before_ends else ", without an interval over prompts"
         return f"Layers turn from erasing to strengthening after layer {turn.split}{here}{more}."
     if turn.failed == "order":
-        return "No cosine turn found: more than 5 % of shuffled layer orders split equally well."
+        return "No cosine turn found: more than 5 % of random orders of the layers' cosines split at least as well."
     if turn.failed == "twins":
         near = twins.turning(turn)
         return f"No turn of its own: {near} of {len(twins.readings)} untrained twins turn there too."

@@ -14,7 +14,7 @@ from .canvas import PLAIN, Canvas, axis_title, tick_step
 from .lens import lens_shade
 from .maps import RATIO_DECADES
 from .panel import HEATMAP, LETTER, Strip, View, add_heatmap, add_hover, add_strip, frame, label_columns, mark_tokens
-from .studies import MEAN, faint, name_lines
+from .studies import MEAN, add_range, name_lines
 from .text import number
 
 HEIGHT, MARGIN = 380, (54, 16, 40, 46)
@@ -156,6 +156,9 @@ def layers_over_steps(
     words = [_short(step) for step in steps]
     label_columns(canvas, view, words, [len(word) for word in words], ("xaxis", "xaxis3"))
     canvas.layout["xaxis"]["title"] = axis_title("step", 16)
+    if chosen is not None and not canvas.layout["xaxis"]["ticktext"][-1].startswith("<br>"):
+        beside = canvas.layout["xaxis2"]  # its labels in a line of their own, clear of the last step's
+        beside["ticktext"] = [f"<br>{word}" for word in beside["ticktext"]]
     mark_tokens(canvas, view, len(steps))
     return canvas.figure()
 
@@ -168,7 +171,7 @@ def _shades(z: np.ndarray, unit: str) -> tuple[colours.Shade, tuple[float, float
     if unit == "cosine":
         bound = colours.ceiling(z, (0.5, 1.0))
         return colours.signed(), (-bound, bound)
-    low, high = colours.decades(z, *RATIO_DECADES)
+    low, high = colours.decades(z, RATIO_DECADES[0], (-6, 6))
     return colours.logarithmic(*colours.spread(z, RATIO_DECADES[0])), (10.0**low, 10.0**high)
 
 
@@ -177,18 +180,8 @@ def _range(canvas: Canvas, name: str, x: Sequence[float], rows: Sequence[Mapping
     there = [(at, row["low"], row["high"]) for at, row in zip(x, rows) if row["low"] is not None]
     if len(there) < 2:
         return
-    places, low, high = (list(one) for one in zip(*there))
-    canvas.add(
-        "scatter",
-        x=[*places, *places[::-1]],
-        y=[*high, *low[::-1]],
-        fill="toself",
-        mode="none",
-        fillcolor=faint(colour),
-        hoverinfo="skip",
-        showlegend=False,
-        name=f"range {name}",
-    )
+    places, low, high = (np.asarray(one, float) for one in zip(*there))
+    add_range(canvas, places, low, high, colour, name)
 
 
 def _told(name: str, row: Mapping[str, Any], depth: float) -> str:
@@ -203,15 +196,15 @@ def _told(name: str, row: Mapping[str, Any], depth: float) -> str:
 
 
 def _labelled(steps: Sequence[int], x: np.ndarray, width_px: int) -> dict[str, Any]:
-    """Labels at steps that were measured, from the last one back, as many as stand apart."""
-    span, kept, left = max(float(np.ptp(x)), 1e-9), [], np.inf
-    for i in range(len(steps) - 1, -1, -1):
-        at = float(x[i] - x.min()) / span * width_px
-        half = (len(_short(steps[i])) + 1) * LETTER / 2
-        if at + half <= left:
+    """Labels at steps that were measured: the first, and from the last one back as many as stand apart."""
+    at = (x - x.min()) / max(float(np.ptp(x)), 1e-9) * width_px
+    half = np.array([(len(_short(step)) + 1) * LETTER / 2 for step in steps])
+    kept, left = [0], np.inf
+    for i in range(len(steps) - 1, 0, -1):
+        if at[i] + half[i] <= left and at[i] - half[i] >= at[0] + half[0]:
             kept.append(i)
-            left = at - half
-    kept.reverse()
+            left = at[i] - half[i]
+    kept.sort()
     return dict(tickvals=[float(x[i]) for i in kept], ticktext=[_short(steps[i]) for i in kept], tickangle=0)
 
 

@@ -105,6 +105,21 @@ def study_depths(
     return canvas.figure()
 
 
+def add_range(canvas: Canvas, x: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, name: str) -> None:
+    """The range over prompts behind a line."""
+    canvas.add(
+        "scatter",
+        x=np.concatenate([x, x[::-1]]),
+        y=np.concatenate([high, low[::-1]]),
+        fill="toself",
+        mode="none",
+        fillcolor=faint(colour),
+        hoverinfo="skip",
+        showlegend=False,
+        name=f"range {name}",
+    )
+
+
 def study_curves(
     curves: Mapping[str, Sequence[ArrayLike]],
     n_layers: Mapping[str, int],
@@ -120,17 +135,7 @@ def study_curves(
         values, low, high = (np.asarray(one, float) for one in of_one)
         x, colour = relative_depth(len(values), n_layers[name]), LINES[i % len(LINES)]
         if np.isfinite(low).any():
-            canvas.add(
-                "scatter",
-                x=np.concatenate([x, x[::-1]]),
-                y=np.concatenate([high, low[::-1]]),
-                fill="toself",
-                mode="none",
-                fillcolor=faint(colour),
-                hoverinfo="skip",
-                showlegend=False,
-                name=f"range {escaped(name)}",
-            )
+            add_range(canvas, x, low, high, colour, escaped(name))
         hover = [f"{escaped(name)}<br>{at:.2f} of the depth: {value:.4g}" for at, value in zip(x, values)]
         look = dict(line=dict(color=colour, width=2, dash=DASHES[i % len(DASHES)]), marker=dict(size=4))
         canvas.add(

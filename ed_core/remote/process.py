@@ -31,6 +31,7 @@ from ..sources import remote
 LINE = 1 << 16  # bytes of one line of the client's
 MOST = 64 << 20  # bytes of all arrays of one answer
 ITEM = {"float32": 4, "int64": 8, "uint8": 1}  # of the types that may come
+IDLE_SECONDS = 60.0  # after which a process that is not asked ends: it holds some 400 MB
 LOOKS_SECONDS = 0.2  # between two looks at whether somebody cancelled
 THREADS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 START = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from ed_core.remote import client; client.main()"
@@ -64,6 +65,7 @@ class Client:
         self.name, self._command = name, command
         self._head = {"name": name, "folder": folder, "host": remote.host()}
         self._process: subprocess.Popen[bytes] | None = None
+        self._asking, self._idle = threading.Lock(), threading.Timer(0, self._rest)
         self._end: weakref.finalize[..., Client] | None = None  # also where Python ends, and where nobody holds this
 
     def ask(
@@ -76,11 +78,23 @@ class Client:
         """Send a plan and wait for its answer, for as long as the settings say (`ndif_wait`). `check` raises where
         somebody cancelled: the process is ended then, and no answer is waited for. `ServiceFailed` says what the
         service did instead of answering."""
-        try:
-            return self._asked(plan, expected, say, check)
-        except BaseException:
-            self.close()  # an answer of this plan must not be taken for another's
-            raise
+        with self._asking:
+            self._idle.cancel()
+            try:
+                found = self._asked(plan, expected, say, check)
+            except BaseException:
+                self.close()  # an answer of this plan must not be taken for another's
+                raise
+            self._idle = threading.Timer(IDLE_SECONDS, self._rest)
+            self._idle.daemon = True
+            self._idle.start()
+            return found
+
+    def _rest(self) -> None:
+        """Nobody has asked for a while."""
+        if self._asking.acquire(blocking=False):
+            self.close()
+            self._asking.release()
 
     def _asked(
         self, plan: dict[str, Any], expected: Shapes, say: Callable[[str], None], check: Callable[[], None]
@@ -94,11 +108,11 @@ class Client:
         except OSError:
             pass  # it has ended, which the first look tells
         versions: dict[str, tuple[str, str]] = {}
-        begun, waits = time.monotonic(), settings.current().ndif_wait
+        begun = time.monotonic()
         state = "not yet received"
         while True:
             check()
-            if time.monotonic() - begun > waits:
+            if time.monotonic() - begun > (waits := settings.current().ndif_wait):
                 raise ServiceFailed(
                     f"{self.name} has been waited for over {waits} s, and the service says it is {state}; try again "
                     "later, or raise ndif_wait."

@@ -73,7 +73,7 @@ class Trend:
             little = f", by less than {100 * MARGIN:g} % of the depth a level" if small else ""
             return f"It {'rises' if self.low > 0 else 'falls'} with the level{little}."
         if small:
-            return f"It changes by less than {100 * MARGIN:g} % of the depth a level."
+            return f"It does not change by more than {100 * MARGIN:g} % of the depth a level."
         return "It is open whether it changes with the level."
 
 

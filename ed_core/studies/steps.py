@@ -108,4 +108,5 @@ def _turns(rows: Rows) -> list[str]:
     if not found:
         return ["No cosine turn found at any step."]
     told = [f"step {row['step']}, after layer {row['depth']:.0f}" for row in found]
-    return [f"A cosine turn is found at {len(found)} of {len(turns)} steps: {'; '.join(told)}."]
+    where = f"A cosine turn is found at {len(found)} of {len(turns)} steps: {'; '.join(told)}"
+    return [f"{where} (each tested by itself, without untrained twins)."]

@@ -245,7 +245,7 @@ class Difference:
             return f"{told}. These {self.over} do not show which ratio is larger.{more}"
         deeper = self.other if self.low > 0 else self.base
         which = f"{deeper[0].upper() if deeper.startswith('the ') else deeper[0]}{deeper[1:]}"
-        return f"{told}. {which} has the larger ratio on these {self.n} {self.over}."
+        return f"{told}. {which} has the larger ratio on average over these {self.n} {self.over}."
 
 
 def difference(points: Iterable[Point], base: str, other: str) -> Difference:

@@ -153,8 +153,8 @@ ALSO = "Further models of this one's family, with commas between: what is said o
 OF_CARD = "**Run** checks them on the prompts above."
 CAPTION = "**{}** · whiskers: 5 to 95 % over prompts"
 TEACH = (
-    "Not checked yet on this model and these prompts. **Run** measures what the claim needs, on the model and on its "
-    "untrained twin; what is measured once serves all claims."
+    "Not checked yet on this model and these prompts. **Run** measures what the claim needs, on the model and, where "
+    "the claim has a control, on untrained twins; what is measured once serves all claims."
 )
 TEXTS = {
     "Why ask": "What papers say of depth was found on some models and prompts. Each statement here is a number, an "

@@ -87,19 +87,21 @@ CAPTIONS = {
     ),
     False: (
         "**Depth score by level** · where the effect of leaving a layer out is centred; dots: single prompts",
-        "The papers' depth score is the mean layer, weighted by how much leaving it out changes: later layers, or the "
-        "prediction. ",
+        "The depth score is the mean layer, weighted by how much leaving it out changes: later layers, or the "
+        "prediction. Here the mean over a level's prompts; the papers take the maximum. ",
     ),
 }
 PAIRED = (
-    "Bars are 5 to 95 % over the prompts of a level, or over their forms where enough are known. The line goes through "
-    "the levels' means. The sentence gives the slope of a straight line through them, paired where prompts of "
-    "different levels belong together, and says where the whole interval lies within 2 % of the depth a level."
+    "Bars are 5 to 95 % over the prompts of a level, or over their forms where enough are known. The line joins "
+    "what the levels' mean curves give. The sentence gives a straight line's slope; where prompts of different levels "
+    "belong together, it is of the prompts' own depths (dots), and can differ from the line. It says where the whole "
+    "interval lies within 2 % of the depth a level."
 )
 TEXTS = {
     "Look for": "A slope whose interval lies above 0: depth rises with the level.",
     "The literature": "Two answers stand side by side. Static: depth scores do not rise with the number of hops or the "
-    "level of a problem (Csordás et al. 2025 §5; Hu et al. 2025). Adaptive: some increase is seen where one looks at "
+    "level of a problem (Csordás et al. 2025 §5), nor effective depth from set to harder set (Hu et al. "
+    "2025). Adaptive: some increase is seen where one looks at "
     "the first depth at which the answer is among the best tokens (Curth et al. 2026, arXiv 2604.12426).",
     "Beware": "A level is as hard as whoever wrote the set says. Prompts of harder levels are often longer, which "
     "alone may move a depth: compare sets of matched length, and an untrained twin.",

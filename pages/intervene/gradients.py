@@ -43,7 +43,8 @@ TEXTS = {
 }
 CHECK = """|sum of attributions - (F(x) - F(baseline))| over the larger of |F(x) - F(baseline)| and the largest
 attribution. Above the line the picture is not to be relied on; the number itself is in the CSV."""
-NODES = """Nodes are doubled per layer until the completeness error and the change of the map are below 0.5 %."""
+NODES = """Nodes are doubled per layer until the completeness error is at most 0.5 % of its scale and
+doubling moves no attribution by more than 0.5 % of the largest, or until there are as many as are allowed."""
 
 probe_page.Page(
     IntegratedGradients,

@@ -134,7 +134,7 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
         data = write(n_layers, drop, name, evidence)
         row.download_button(label, data, f"{file}-{key}.{kind}", mime, key=f"{kind}-{key}", **look)
     if not look["disabled"] and drop and (packed := specs.of_gguf(results[0].request.models[0])):
-        st.code(pruning.llama_quantize(drop, packed.file.name), language="bash", wrap_lines=True)
+        st.code(pruning.llama_quantize(drop, packed.file.name), language=None, wrap_lines=True)
 
 
 def answers(batch: running.Batch, asked: Prune, written: ExactAnswers, n_prompts: int) -> None:

@@ -241,7 +241,7 @@ CAPTION = {
 READING = {
     "loss": "Colours are centred on the whole model's loss: orange is worse, blue is better.",
     "kl": "KL(whole || changed): dark cells change the predictions least.",
-    "top1_kept": "Dark cells keep the whole model's best guess at most tokens.",
+    "top1_kept": "The darker a cell, the more tokens keep the whole model's best guess.",
 }
 LEAST = "loss above the whole model's, of the variant that costs least; length 0 is the whole model"
 ADDED = {

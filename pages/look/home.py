@@ -435,7 +435,8 @@ mean over all thresholds.
 **The papers' rules** (◆, hollow: not clear). *Cosine*: the last layer whose mean cosine is below 0 before one where it
 is not. *KL*: the first layer before which the divergence is below {kl:.0f} % of its largest. *Overlap*: the first
 before which more than {overlap:.0f} % of the best tokens are the output's. *Clear*: other thresholds (thin bar) and
-variants give a layer within a tenth of the depth, it lasts, and fewer than half of five untrained twins have it too.
+variants give a layer within a tenth of the depth, it lasts, and fewer than half of five untrained
+twins have it too; of several prompts also their interval lies there.
 
 **Untrained twins** (grey band): same config, random weights. What they share needs no training to appear."""
 READ_RANK = """The rank, in the lens at the token before the answer, of the model's final prediction. A click on a
@@ -446,8 +447,8 @@ STEPS = """1. Choose a model at the top, and a prompt or an example below it.
 2. **Run**, or Ctrl+Enter in the prompt.
 3. Point at a map to mark a depth in all of them; click a token to follow it.
 
-*Effective depth* is the papers' name for the part of the depth that still changes the answer; *Why?* gives their
-rules, and how sure they are."""
+*Effective depth* is the papers' name for the layer up to which a model does new work
+before it only refines; *Why?* gives their rules, and how sure they are."""
 STILL = "Still shown: {}. The chosen model is unavailable, as said above."
 TEACH = """Not computed yet. **Run** traces this prompt through the model: what each layer adds and in which direction,
 what it would predict at each depth, and what changes without it."""

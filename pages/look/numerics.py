@@ -98,8 +98,8 @@ TEXTS = {
     "Why it matters": "Reading a module's output where the model adds something else gives a smooth, plausible and "
     "wrong curve. So a model is opened only where its sums hold; this page shows the same figures on your prompt.",
     "Look for": (
-        "an error above “rounding can cause”: then a term is not read. Slopes off 1: then something is scaled on the "
-        "way."
+        "an error above “rounding can cause”: then a term may not be read. Slopes off 1: then something is scaled on "
+        "the way."
     ),
     "Beware": "Sums cannot see everything: they hold for quantized weights too, which compute something other than the "
     "original model does. Compare precisions for that (`python -m ed_core audit MODEL`).",
