@@ -383,15 +383,15 @@ def settles(
         assert max(own["kl"][1:]) <= 0
         return 1 + turn(sentence.split("to read.")[1].strip(), own["cosine"], twins, level_ends)
     prompts = rf"(?:; 5–95 %: {MEAN} to {MEAN} over (.+?)|; ([^:]+?), no interval below eight)?"
-    beside = rf"(?:; overlap: {MEAN}(?:, {MEAN} to {MEAN})?)?"
     context = rf"(?:; (\w+) (untrained twins?|cop(?:y|ies) with shuffled layers): {MEAN}(?:–{MEAN})?)?"
+    beside = rf"(?:, {MEAN} \(overlap(?:; {MEAN} to {MEAN})?\))?"
     match = re.match(
-        rf"{begin} {MEAN} of (\d+) \(KL over all {'' if where else 'tokens and '}thresholds"
-        rf"{prompts}{beside}\){context}\.(?: |$)",
+        rf"{begin} {MEAN} of (\d+) \(KL{prompts}{context}\){beside}, over all {'' if where else 'tokens and '}"
+        r"thresholds\.(?: |$)",
         sentence,
     )
     assert match, sentence
-    kl, n, low, high, units, few, overlap, o_low, o_high, many, called, t_low, t_high = match.groups()
+    kl, n, low, high, units, few, many, called, t_low, t_high, overlap, o_low, o_high = match.groups()
     assert abs(float(kl) - depth) <= 0.052 and int(n) == n_layers
     assert (ends is not None) == (units is not None or few is not None), sentence
     if units is not None or few is not None:

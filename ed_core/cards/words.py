@@ -10,7 +10,7 @@ from ..claims.finding import between, counted, number, standing
 from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
-from ..depth.wording import mean_depth
+from ..depth.wording import mean_depth, which_clear
 from ..depth.writing import usable
 from ..statistics import FEWEST, FEWEST_FORMS
 from ..studies import report
@@ -39,8 +39,9 @@ def rules(told: Card) -> str:
         for rule, row in rows.items()
     ]
     clear = [RULES[rule].label for rule, row in rows.items() if row.clear]
-    which = f"{' and '.join(clear)} {'is' if len(clear) == 1 else 'are'} clear" if clear else "none clear"
-    how = f"; {which}" if told.mean_depths is not None else ""
+    so_far = [RULES[rule].label for rule, row in rows.items() if row.so_far]
+    defined = sum(row.depth is not None for row in rows.values())
+    how = f"; {which_clear(clear, so_far, defined)}" if told.mean_depths is not None else ""
     return f"Papers' rules: {', '.join(each)}{how}."
 
 

@@ -28,7 +28,7 @@ SLOPES = {"mean_kl": "slope of mean depth by KL / L", "mean_overlap": "slope of 
 PAPERS_SLOPES = {name: f"slope of (layer + 1) / L by the papers' {rule.label} rule" for name, rule in RULES.items()}
 FAILED = {
     "sign": "The layers have no first level below 0 followed by a second above 0.",
-    "order": "No two levels are shown: {p:.0f} % of random orders of the layers split equally well.",
+    "order": "No two levels are shown: {p:.0f} % of random orders of the layers split at least as well.",
     "twins": "{near} of {n} untrained twins turn within a tenth of the depth, so the turn needs no training to appear.",
 }
 
@@ -88,7 +88,9 @@ def turns(evidence: Evidence) -> Measured:
     near = sum(t is not None and t.layer is not None and abs(t.split - k) <= 0.1 * n for t in twins)
     said = FAILED.get(held.failed, "").format(p=100 * found.p, near=near, n=len(twins))
     if there:
-        said = f"The turn is after layer {k}; {100 * found.p:.1f} % of random orders of the layers split equally well."
+        said = (
+            f"The turn is after layer {k}; {100 * found.p:.1f} % of random orders of the layers split at least as well."
+        )
     if twins and there:
         said += f" {near} of {len(twins)} untrained twins turn within a tenth of the depth."
     return Measured(estimates, len(part), Curve.of("layer", "cosine with the stream", curve), said, part.units.words)
@@ -155,9 +157,9 @@ TURN = Claim(
     "c = mean of attention's, the MLP's and the layer's cosine with the stream, over all tokens of all prompts; (k + "
     "1) / L, k the split into two levels that explains most of c's variance",
     "Up to 50 prompts, spread over the levels. A turn needs a first level below 0 and a second above it, at most 5 % "
-    "of random orders of the layers split equally well (blocks of four layers from 24 layers on), and fewer than half "
-    "of five untrained twins turning within a tenth of the depth. The papers take 10 to 20 prompts of GSM8K, HellaSwag "
-    "or AIME24 and the last layer below 0.",
+    "of random orders of the layers split at least as well (blocks of four layers from 24 layers on), and fewer than "
+    "half of five untrained twins turning within a tenth of the depth. The papers take 10 to 20 prompts of GSM8K, "
+    "HellaSwag or AIME24 and the last layer below 0.",
     "a turn in the first third or the last quarter, or first layers that strengthen, or last ones that erase",
     (
         Quantity(

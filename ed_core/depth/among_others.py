@@ -33,6 +33,7 @@ SAYS = {  # what it means that a control shows the same shape, of one curve and 
     "untrained": ("it needs no training to appear", "they need no training to appear"),
     "shuffled": ("it appears without the trained order of layers", "they appear without the trained order of layers"),
 }
+OTHER_TEXT = "other text may differ"  # which prompts are of one form is not known here
 SHAPES = ("the same shape", "partly the same shape", "another shape")
 
 
@@ -194,8 +195,8 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
         return f"On this prompt the {what} is not defined or zero everywhere: no centre"
     rows = next(c.x for c in probe.curves if c.name == curve)
     return (
-        f"On this prompt {100 * values[:half].sum() / values.sum():.0f} % of the {what} lies at {rows}s 0–{half - 1}, "
-        f"{score.name} {_say(mine, score)} (layers 0 to {len(values) - 1})"
+        f"On this prompt {100 * values[:half].sum() / values.sum():.0f} % of the {what} lies at {rows}s 0–{half - 1}; "
+        f"{score.name}: {_say(mine, score)} (layers 0 to {len(values) - 1})"
     )
 
 
@@ -210,7 +211,7 @@ def _together(score: Score, summaries: Sequence[Summary], first_token: bool) -> 
     if score.mean_depth:
         found = continuous.over_prompts(name, sums[name], counts, over)
         depth = "no mean depth" if found.depth is None else f"mean depth {found.depth:.1f}"
-        return f"The mean curve over all prompts has {depth} ({wording.sure(found.interval, over)})."
+        return f"The mean curve over all prompts has {depth} ({wording.sure(found.interval, over)}; {OTHER_TEXT})."
     layer = criteria.RULES[name].of({n: values.sum(0) / sum(counts) for n, values in sums.items()}).depth
     gives = "no layer" if layer is None else f"layer {layer}"
 
@@ -220,7 +221,7 @@ def _together(score: Score, summaries: Sequence[Summary], first_token: bool) -> 
 
     drawn = statistics.interval(statistics.percentile(read, sums, counts, over)) if over.enough else None
     sure = wording.sure(None, over) if drawn is None else wording.drawn(drawn, over)
-    return f"The mean curve over all prompts gives {gives} ({sure})."
+    return f"The mean curve over all prompts gives {gives} ({sure}; {OTHER_TEXT})."
 
 
 def _value(score: Score, curves: Mapping[str, np.ndarray]) -> float:
@@ -255,7 +256,7 @@ class Likeness:
 
     @property
     def text(self) -> str:
-        size = "" if self.size is None or 0.9 < self.size < 1.1 else f", {self.size:.2g} times the model's size"
+        size = "" if self.size is None or 0.9 < self.size < 1.1 else f", on average {self.size:.2g} times as high"
         rho = f"{self.spearman:.2f}".replace("-", "−")
         return f"{_lower(self.curve.title)} (ρ = {rho}, {self.distance}{size})"
 

@@ -170,13 +170,13 @@ def _of_several(seen: Sequence[Seen]) -> str:
     if len(right) == n:
         latest, which = max(right), "Both" if n == 2 else f"All {n}"
         if min(right) < latest:
-            since = f"for good from depth {latest}; the earliest from {min(right)}"
+            since = f"for good from depth {latest} of {seen[0].n_layers}, one of them from {min(right)} on"
         else:
             since = _since(latest, None, seen[0])
         return f"{which} answer tokens are the best guess {since}."
     wrong, be = next(one for one in seen if one.best is None), "is" if len(right) == 1 else "are"
     return (
-        f"{len(right)} of the answer's {n} tokens {be} the model's best guess, each after the right ones; the first "
+        f"Given the right tokens before each, {len(right)} of the answer's {n} {be} the model's best guess; the first "
         f"that is not is {_quoted(wrong.token)}, where the model says {_quoted(wrong.instead)}."
     )
 

@@ -21,7 +21,7 @@ LIMITED = {  # figures on logits, and what a large one would mean
 NAMES = {  # of these logits
     "closure": "from the last residual",
     "replay": "layer by layer",
-    "detour": "from another stream",
+    "detour": "with another stream put in at layer 0",
 }
 
 
@@ -84,7 +84,7 @@ def verdict(result: ProbeResult) -> Said:
 def _slopes(result: ProbeResult) -> str:
     """How far they are off; every branch may be below rounding."""
     if np.isnan([result["slope_attn"], result["slope_mlp"]]).all():
-        return "no slope can be told"
+        return "no slope is above rounding"
     return f"the slopes by {_small(_off(result))}"
 
 

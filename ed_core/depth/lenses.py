@@ -46,7 +46,7 @@ class ByLens:
         if len(self.settle) < 2:
             return "One lens alone does not show whether depth depends on the lens."
         means = "; ".join(filter(None, map(self._mean, OF_LENS)))
-        told = [f"Mean depth of {self.n_layers} {means}." if means else ""]
+        told = [f"Mean depth, of {self.n_layers} layers, {means}." if means else ""]
         return " ".join(filter(None, [*told, f"Papers' rules: {'; '.join(map(self._rule, OF_LENS))}."]))
 
     def _mean(self, rule: str) -> str:
@@ -143,7 +143,7 @@ def certified(kind: str, certificate: Mapping[str, Any]) -> str:
             f"{100 * max(certificate['drift']):.0f} % of their size."
         )
     if kind == UNCALIBRATED:
-        said.append("Read it by ranks: its KL is not calibrated, and no depth is read off it.")
+        said.append("Read it by ranks: its KL is not calibrated, so no depth is read off that KL.")
     said.append(_judged(kind, judged))
     return " ".join([*said, *certificate.get("notes", [])] if kind != UNCALIBRATED else said)
 

@@ -263,7 +263,7 @@ def sentence(sinks: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int]
     are none. `at_end`: tokens that are long at the end, told behind it."""
     largest = sorted(sinks, key=lambda s: -s.ratio)[:NAMED]
     if not largest and 0 < len(tokens) < FEWEST:
-        return f"Whether there are sinks cannot be told of fewer than {FEWEST} tokens."
+        return f"Fewer than {FEWEST} tokens do not show whether there are sinks."
     if not largest:
         said = f"No sinks: before the output no token's norm reaches {FACTOR:g} times the median."
     else:

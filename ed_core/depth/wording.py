@@ -155,19 +155,22 @@ def rules(
         told.append(f"{layer} ({RULES[name].label}{_elsewise(c)}{f', {ends}' if ends else ''})")
     clear = [RULES[name].label for name in defined if statements[name].clear]
     so_far = [RULES[name].label for name in defined if statements[name].so_far]
-    if clear:
-        how = f"{_and(clear)} {'is' if len(clear) == 1 else 'are'} clear"
-    elif so_far:
-        how = f"{_and(so_far)} {'is' if len(so_far) == 1 else 'are'} clear so far (not yet compared with five twins)"
-    else:
-        how = "none clear" if len(defined) > 1 else "not clear"
-    return f"{who} {', '.join(told)}; {how}."
+    return f"{who} {', '.join(told)}; {which_clear(clear, so_far, len(defined))}."
+
+
+def which_clear(clear: Sequence[str], so_far: Sequence[str], n: int) -> str:
+    """Which of `n` rules that give a layer are clear, and which are but for a comparison with five twins."""
+    found = [f"{_and(clear)} {'is' if len(clear) == 1 else 'are'} clear"] if clear else []
+    if so_far:
+        be = "is" if len(so_far) == 1 else "are"
+        found.append(f"{_and(so_far)} {be} clear so far (not yet compared with five twins)")
+    return ", ".join(found) or ("none clear" if n > 1 else "not clear")
 
 
 def _elsewise(criterion: Criterion) -> str:
     """ " at 90 %" of a rule whose threshold somebody has moved; "" at the papers'."""
     at, own = criterion.threshold, RULES[criterion.name].threshold
-    return "" if at is None or at == own else f" at {at:.0%}"
+    return "" if at is None or at == own else f" at {100 * at:.0f} %"
 
 
 def _rule(criterion: Criterion) -> str:
@@ -175,7 +178,7 @@ def _rule(criterion: Criterion) -> str:
     name = RULES[criterion.name].label
     if not (moved := _elsewise(criterion)):
         return f"The papers' {name} rule"
-    return f"The {name} rule{moved} (the papers take {RULES[criterion.name].threshold:.0%})"
+    return f"The {name} rule{moved} (the papers take {100 * RULES[criterion.name].threshold:.0f} %)"
 
 
 def settles(
@@ -229,25 +232,25 @@ def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Uni
         return f"{begin} is the output from depth 1 on: no depth to read." if kl is not None else ""
 
     def around(mean: MeanDepth) -> str:
-        return f", {apart(*ends, 1)}" if mean.interval is not None and (ends := mean.interval.ends) else ""
+        return f"; {apart(*ends, 1)}" if mean.interval is not None and (ends := mean.interval.ends) else ""
 
-    beside = "" if overlap is None or overlap.depth is None else f"; overlap: {overlap.depth:.1f}{around(overlap)}"
-    drawn_anew = "" if over is None else f"; {sure(kl.interval, over)}"
     begin, what = (f"{where} mean depth", "thresholds") if where else ("Mean depth", "tokens and thresholds")
-    said = f"{begin} {kl.depth:.1f} of {kl.n_layers} (KL over all {what}{drawn_anew}"
-    found = twins.means("kl")
-    context = ""
-    if found:
+    drawn_anew = "" if over is None else f"; {sure(kl.interval, over)}"
+    beside = ""
+    if found := twins.means("kl"):
         low, high = (f"{end(found):.1f}" for end in (min, max))
-        context = f"; {twins.called}: {low if low == high else f'{low}–{high}'}"
-    return f"{said}{beside}){context}."
+        beside = f"; {twins.called}: {low if low == high else f'{low}–{high}'}"
+    said = f"{begin} {kl.depth:.1f} of {kl.n_layers} (KL{drawn_anew}{beside})"
+    if overlap is not None and overlap.depth is not None:
+        said += f", {overlap.depth:.1f} (overlap{around(overlap)})"
+    return f"{said}, over all {what}."
 
 
 def sure(interval: Interval | None, over: Units) -> str:
     """How sure a depth over prompts is: its interval, and over what."""
     if interval is None or interval.ends is None:
         return f"{over.words}, no interval below {number(FEWEST)}"
-    return _over(_level(*interval.ends, 1), over.words)
+    return _over(level(*interval.ends, 1), over.words)
 
 
 def apart(low: float, high: float, digits: int | None = None) -> str:
@@ -266,7 +269,7 @@ def _over(ends: str, words: str) -> str:
     return f"{ends} {'over' if ' to ' in ends else 'of'} {words}"
 
 
-def _level(low: float, high: float, digits: int | None = None) -> str:
+def level(low: float, high: float, digits: int | None = None) -> str:
     """The same with its level, where it has a width."""
     ends = apart(low, high, digits)
     return f"5–95 %: {ends}" if " to " in ends else ends
@@ -280,7 +283,7 @@ def drawn(interval: Interval | None, over: Units | None = None) -> str:
         return f"no interval below {number(FEWEST)} prompts"
     if interval.ends is None:
         return f"none in any resample of {words}"
-    ends = _level(*interval.ends)
+    ends = level(*interval.ends)
     if not interval.undefined:
         return _over(ends, words)
     some = "" if " to " in ends else " that give a layer"
@@ -357,7 +360,7 @@ def _ends(interval: Interval | None) -> str:
     """The ends of an interval that has a width."""
     if interval is None or interval.ends is None:
         return ""
-    return ends if " to " in (ends := _level(*interval.ends)) else ""
+    return ends if " to " in (ends := level(*interval.ends)) else ""
 
 
 def _and(words: Sequence[str]) -> str:

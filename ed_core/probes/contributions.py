@@ -53,7 +53,7 @@ class Contributions(Probe):
     title: ClassVar[str] = "Contributions"
     first_page: ClassVar[bool] = True
     curves: ClassVar[tuple[Curve, ...]] = (
-        Curve("layer_ratio", "Mean contribution, against the stream", "ratio", log=True),
+        Curve("layer_ratio", "Mean contribution relative to the stream", "ratio", log=True),
         Curve("layer_cos", "Mean cosine with the stream", "cosine"),
     )
     score: ClassVar[Score] = Score("The papers' cosine rule", criterion="cosine")
@@ -67,7 +67,7 @@ class Contributions(Probe):
         NormMap(
             "Contribution norms",
             ("{branch}_ratio",),
-            "size of what is added, against the stream",
+            "size of what is added relative to the stream",
             "Large early and small late is the usual picture: in Llama 3.1 70B the ratio stays above 0.15 in the first "
             "half and falls below\n0.05 in the second (Csordás et al. 2025). The first token is often an attention "
             "sink "
@@ -90,13 +90,19 @@ class Contributions(Probe):
     )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         _per_layer(
-            "attn_ratio", "Attention: size", "ratio", "what attention adds, against the stream it adds to: |a| / |h|"
+            "attn_ratio",
+            "Attention: size",
+            "ratio",
+            "what attention adds, relative to the stream it adds to: |a| / |h|",
         ),
         _per_layer(
-            "mlp_ratio", "MLP: size", "ratio", "what the MLP adds, against the stream it adds to: |m| / |h + a|"
+            "mlp_ratio", "MLP: size", "ratio", "what the MLP adds, relative to the stream it adds to: |m| / |h + a|"
         ),
         _per_layer(
-            "layer_ratio", "Whole layer: size", "ratio", "what the whole layer adds, against the stream: |a + m| / |h|"
+            "layer_ratio",
+            "Whole layer: size",
+            "ratio",
+            "what the whole layer adds, relative to the stream: |a + m| / |h|",
         ),
         _per_layer(
             "attn_cos", "Attention: direction", "cosine", "direction of attention's addition: cos(a, h)", -1.0, 1.0

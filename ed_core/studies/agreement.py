@@ -17,7 +17,7 @@ import numpy as np
 from .. import statistics
 from ..depth.continuous import TENTH
 from ..depth.criteria import OF_LENS, RULES, depths
-from ..depth.wording import apart
+from ..depth.wording import level
 from ..statistics import FEWEST, Units
 from . import difficulty, tables
 from .folder import Folder, Sums
@@ -115,7 +115,7 @@ def sentences(found: Sequence[Estimate]) -> list[str]:
             what, more = (
                 (", where the lens's best guess changes last: depth", 1) if one.name == "settle" else (": layer", 0)
             )
-            ends = "" if one.low is None or one.high is None else f" ({apart(one.low + more, one.high + more, 1)})"
+            ends = "" if one.low is None or one.high is None else f" ({level(one.low + more, one.high + more, 1)})"
             of = f" of {one.n_layers}" if more else f", of layers 0 to {one.n_layers - 1}"
             told.append(f"{one.label}{what} {one.depth + more:.1f}{of if more else ends}{ends if more else of}.")
     return told

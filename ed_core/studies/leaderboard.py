@@ -74,8 +74,8 @@ class Fit:
         first = f"With {held} held equal, one" if held else "One"
         said = (
             f"{first} more layer goes with {signed(self.slope, 2)} points of {of} "
-            f"(± {family.error:.2f}; 95 %: {signed(family.low, 2)} to {signed(family.high, 2)}, {self.n} models in "
-            f"{family.clusters} families)."
+            f"(standard error {family.error:.2f}; 95 %: {signed(family.low, 2)} to {signed(family.high, 2)}; "
+            f"{self.n} models in {family.clusters} families)."
         )
         if not self.beside:
             return f"{said} Deeper models are larger too, so this alone says nothing about depth: hold size equal."
@@ -83,12 +83,12 @@ class Fit:
         told = f"layers correlate {' and '.join(near)}"
         if self.apart:
             return (
-                f"{said} The slope differs from 0 over families (p {_p(family.p)}) and over {lineage.clusters} "
-                f"lineages (p {_p(lineage.p)}), although {told}."
+                f"{said} The slope differs from 0, with errors clustered by family (p {_p(family.p)}) and by "
+                f"lineage ({lineage.clusters}; p {_p(lineage.p)}), although {told}."
             )
         return (
-            f"{said} A slope of 0 is not excluded (p {_p(family.p)} over families, p {_p(lineage.p)} over "
-            f"{lineage.clusters} lineages); {told}."
+            f"{said} A slope of 0 is not excluded, with errors clustered by family (p {_p(family.p)}) or by lineage "
+            f"({lineage.clusters}; p {_p(lineage.p)}); {told}."
         )
 
 

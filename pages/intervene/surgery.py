@@ -245,7 +245,7 @@ READING = {
 }
 LEAST = "loss above the whole model's, of the variant that costs least; length 0 is the whole model"
 ADDED = {
-    "drop": "A proxy is a good guide where its line lies on the lowest line.",
+    "drop": "A proxy is a good guide where its line meets the lowest line.",
     "swap": "Neighbours cost little where the order of the layers matters little.",
     "repeat": "Below 0 a repeat lowers the loss. The control runs one random layer as many times more.",
 }
