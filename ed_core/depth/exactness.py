@@ -139,7 +139,7 @@ def logits(result: ProbeResult) -> Said:
     told = "cannot be replayed without what stands before, so erasure computes whole sequences"
     if values["suffix"] <= result.provenance["limits"].get("suffix", limit):
         told = f"can be replayed alone (error {_small(values['suffix'])})"
-    errors = ", ".join(f"{NAMES[name]} {_small(values[name])}" for name, why in LIMITED.items() if why)
+    errors = ", ".join(f"{_small(values[name])} {NAMES[name]}" for name, why in LIMITED.items() if why)
     return Said(
         True,
         f"The recomputed logits are the model's (largest errors: {errors}; limit {limit:.0e}). The second "
