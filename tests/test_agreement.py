@@ -120,7 +120,7 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
             ["nowhere for good", "without depth 0 at 16"],
             ["sinks"],
         ),
-        ([rule("settle", 23.8, 23.1, 24.2)], ["changes last: depth 24.8 of 30 (24.1 to 25.2)."], ["rule"]),
+        ([rule("settle", 23.8, 23.1, 24.2)], ["changes last: depth 24.8 of 30 (5–95 %: 24.1 to 25.2)."], ["rule"]),
     ],
 )
 def test_sentences(given, says, never):

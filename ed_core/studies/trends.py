@@ -65,8 +65,8 @@ class Slope:
         ends = f"{size(self.start[0])} to {size(self.end[0])} parameters"
         told = (
             f"By {CALLED[self.criterion]}, over {self.source} figures of {len(self.models)} models of {ends} on "
-            f"{_listed(self.sets)}, effective depth as a share of the layers changes by {signed(self.slope)} per tenfold "
-            "increase in parameters"
+            f"{_listed(self.sets)}, effective depth as a share of the layers changes by {signed(self.slope)} per "
+            "tenfold increase in parameters"
         )
         if not np.isfinite(self.low):
             few = f"fewer than {FEWEST} prompts" if self.over == "prompts" else f"fewer than {FEWEST} models"
