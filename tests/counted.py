@@ -231,6 +231,10 @@ def _drawn(said: str | None, found: Rule) -> int:
     if found.ends is None:
         assert said.startswith("none in any resample of ")
         return 1
+    if found.undefined > 0.5:
+        match = re.fullmatch(rf"none in {MEAN} % of resamples of .+", said)
+        assert match and abs(float(match[1]) - 100 * found.undefined) <= 0.051, said
+        return 1
     ends = rf"(?:5–95 %: {MEAN} to {MEAN}|{MEAN} in at least 90 % of resamples(?: that give a layer)?)"
     match = re.fullmatch(rf"{ends}(?:, none in {MEAN} %,)? (over|of) (.+)", said)
     assert match, said
@@ -536,14 +540,14 @@ def seen_at(sentence: str, lens: ProbeResult) -> int:
         wrong = best.index(None)
         be = "is" if len(right) == 1 else "are"
         assert sentence == (
-            f"{len(right)} of the answer's {n} tokens {be} the model's best guess, each after the right ones; the "
+            f"Given the right tokens before each, {len(right)} of the answer's {n} {be} the model's best guess; the "
             f"first that is not is {named[wrong]}, where the model says {instead[wrong]}."
         ), sentence
         return 3
     match = re.fullmatch(r"(Both|All (\d+)) answer tokens are the best guess (.*)\.", sentence)
     assert match and (n == 2 if match[1] == "Both" else int(match[2]) == n > 2), sentence
     if min(right) < max(right):
-        assert match[3] == f"for good from depth {max(right)}; the earliest from {min(right)}"
+        assert match[3] == f"for good from depth {max(right)} of {n_layers}, one of them from {min(right)} on"
     elif max(right) == 0:
         assert match[3] == "at every depth"
     else:

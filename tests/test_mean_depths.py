@@ -127,7 +127,7 @@ def test_a_study_has_the_same_and_draws_its_forms(tmp_path):
     )
     report = (tmp_path / "s" / "report.md").read_text(encoding="utf-8")
     for over in ("8 prompts of 5 forms", "8 prompts"):
-        assert re.search(rf"5–95 %: [\d.]+ to [\d.]+ over {over};", report), over
+        assert re.search(rf"5–95 %: [\d.]+ to [\d.]+ over {over}[;)]", report), over
 
 
 def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
@@ -159,7 +159,7 @@ def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
         assert tables.settles(folder, model, name).endswith(said)
     told = tables.settles(folder, model, name)
     assert told.startswith("Mean depth 18.3 of 30 (KL; 5–95 %: 18.0 ")
-    assert "five untrained twins: 12.2." in told
+    assert "; five untrained twins: 12.2), " in told
 
 
 def test_tables_of_an_earlier_version_are_made_anew(tmp_path):

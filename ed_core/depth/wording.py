@@ -277,12 +277,14 @@ def level(low: float, high: float, digits: int | None = None) -> str:
 
 def drawn(interval: Interval | None, over: Units | None = None) -> str:
     """The interval over prompts of a rule in words: 5 to 95 % of the resamples that give a layer, and the share that
-    gives none."""
+    gives none; of few that give one the share alone."""
     words = "prompts" if over is None else over.words
     if interval is None:
         return f"no interval below {number(FEWEST)} prompts"
     if interval.ends is None:
         return f"none in any resample of {words}"
+    if interval.undefined > 0.5:
+        return f"none in {100 * interval.undefined:.1f} % of resamples of {words}"
     ends = level(*interval.ends)
     if not interval.undefined:
         return _over(ends, words)

@@ -35,8 +35,8 @@ RATIO = (
     "Chen et al. 2026 find more tokens whose divergence falls late where a model reasons correctly, in long answers."
 )
 TEXTS = {
-    "The papers saw": "The share of generated tokens whose divergence falls late correlates with accuracy over prompts, "
-    "more than length does (Chen et al. 2026, arXiv 2602.13517).",
+    "The papers saw": "The share of generated tokens whose divergence falls late correlates with accuracy over "
+    "prompts, more than length does (Chen et al. 2026, arXiv 2602.13517).",
     "Look for": "columns that stay dark up to the top: tokens whose divergence falls late.",
     "By construction": "The top row is the output: divergence 0. Every token is predicted at the position before "
     "its own.",
