@@ -152,7 +152,7 @@ class Rule:
             yield f"without the sinks it gives {'no layer' if self.unsunk is None else self.unsunk}"
         if self.drawn is not None:
             if not self.drawn:
-                yield "no interval below eight prompts"
+                yield "too few prompts for an interval"
             else:
                 if self.ends is None or any(self.far(end) for end in self.ends):
                     yield "its interval reaches more than a tenth of the depth away"
@@ -386,12 +386,11 @@ def settles(
         assert sentence.startswith(f"{lens} is the output from depth 1 on: no depth to read."), sentence
         assert max(own["kl"][1:]) <= 0
         return 1 + turn(sentence.split("to read.")[1].strip(), own["cosine"], twins, level_ends)
-    prompts = rf"(?:; 5–95 %: {MEAN} to {MEAN} over (.+?)|; ([^:]+?), no interval below eight)?"
+    prompts = rf"(?:; 5–95 %: {MEAN} to {MEAN} over (.+?)|; ([^:]+?): too few for an interval)?"
     context = rf"(?:; (\w+) (untrained twins?|cop(?:y|ies) with shuffled layers): {MEAN}(?:–{MEAN})?)?"
     beside = rf"(?:, {MEAN} \(overlap(?:; {MEAN} to {MEAN})?\))?"
     match = re.match(
-        rf"{begin} {MEAN} of (\d+) \(KL{prompts}{context}\){beside}, over all {'' if where else 'tokens and '}"
-        r"thresholds\.(?: |$)",
+        rf"{begin} {MEAN} of (\d+) \(KL{prompts}{context}\){beside}, read off the mean curves?\.(?: |$)",
         sentence,
     )
     assert match, sentence
@@ -441,7 +440,8 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
     here = "" if level_ends else ", without an interval over prompts"
     whole, n = (
         rf"Layers turn from erasing to strengthening after layer (\d+){here}"
-        r"(; an untrained twin turns within a tenth of the depth from there| \(not yet compared with five twins\))?\.",
+        r"(; \d of \d untrained twins turns? within a tenth of the depth from there)?( \(not yet compared with five "
+        r"twins\))?\.",
         len(twins),
     )
     if match := re.fullmatch(whole, sentence):
@@ -449,11 +449,13 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         assert not level_ends or level_ends[0][1] < 0 < level_ends[1][0]
         alike = near(twins, k, len(curve))
         assert n < 5 or 2 * alike < n
-        assert bool(match[2]) == (n < 5) and ("an untrained" in (match[2] or "")) == (n < 5 and alike > 0)
-        return 2 + bool(match[2])
-    if match := re.fullmatch(r"No turn of its own: (\d+) of (\d+) untrained twins turn there too\.", sentence):
+        assert bool(match[3]) == (n < 5) and bool(match[2]) == (n < 5 and alike > 0)
+        assert not match[2] or match[2].startswith(f"; {alike} of {n} untrained twins turn{'s' * (alike == 1)} within")
+        return 2 + bool(match[2]) + bool(match[3])
+    told = r"No turn of its own: (\d+) of (\d+) untrained twins turn near layer (\d+) too\."
+    if match := re.fullmatch(told, sentence):
         alike = near(twins, k, len(curve))
-        assert (int(match[1]), int(match[2])) == (alike, n) and n >= 5 and 2 * alike >= n
+        assert (int(match[1]), int(match[2]), int(match[3])) == (alike, n, k) and n >= 5 and 2 * alike >= n
         assert before < 0 < after and chance(curve) <= 0.06
         return 2
     match = re.fullmatch(r"No cosine turn found: (.*)\.", sentence)
@@ -547,7 +549,7 @@ def seen_at(sentence: str, lens: ProbeResult) -> int:
     match = re.fullmatch(r"(Both|All (\d+)) answer tokens are the best guess (.*)\.", sentence)
     assert match and (n == 2 if match[1] == "Both" else int(match[2]) == n > 2), sentence
     if min(right) < max(right):
-        assert match[3] == f"for good from depth {max(right)} of {n_layers}, one of them from {min(right)} on"
+        assert match[3] == f"for good from depth {max(right)} of {n_layers}, at least one from {min(right)} on"
     elif max(right) == 0:
         assert match[3] == "at every depth"
     else:

@@ -277,7 +277,7 @@ def test_the_headline_is_the_mean_depth_and_of_an_older_card_the_rules(told):
     )
     told = told.but(model=told.model.but(name="m", layers=30), mean_depths=means)
     assert words.headline(told) == (
-        "Mean depth of m, of 30 layers: 18.3 (18.0 to 18.6) by KL and 23.1 by overlap, over all tokens and thresholds."
+        "Mean depth of m, of 30 layers: 18.3 (18.0 to 18.6) by KL and 23.1 by overlap, read off the mean curves."
     )
     rules = (
         row(20, 19, 21, clear=True, rule="cosine", lens=""),

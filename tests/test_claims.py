@@ -474,7 +474,7 @@ def test_findings_are_judged_together_and_the_report_says_how_many_stand():
     assert any("By itself it holds here" in one and "among 3 claims" in one for one in after[1].reasons)
     assert (
         finding.standing(after)
-        == "3 verdicts by themselves; 1 stands after Holm's adjustment for 3 claims tested together"
+        == "3 verdicts when each claim is judged alone; 1 stands after Holm's adjustment for 3 claims tested together"
     )
     assert finding.adjusted(after) == after and finding.standing([Found(id="old", verdict=HOLDS)]) == ""
 

@@ -282,12 +282,12 @@ def synthetic(best: np.ndarray, n_b: int, error: float = 0.3, control: float = 0
             "lie at about the same share of the depth, as the same steps over more layers would",
         ),
         (np.arange(1, 9), "late", "end at 50 % of its depth: its last layers are no best match"),
-        (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "are not in the order of depth"),
-        (np.full(8, 7), "unordered", "are not in the order of depth"),
+        (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "do not follow the order of depth"),
+        (np.full(8, 7), "unordered", "do not follow the order of depth"),
         (
             np.arange(9, 17),
             "neither",
-            "in the order of depth, but not at the same share of it, and end at 100 % of its",
+            "roughly follow the order of depth, but not at the same share of it, and end at 100 % of its",
         ),
     ],
 )
@@ -302,6 +302,17 @@ def test_the_reading_names_where_the_matches_lie(best, which, said):
     ) in matching.reasons(found)
     assert ("rank correlation not defined" in matching.reasons(found)) == (len(set(best)) == 1)
     assert "by R²" not in matching.sentence(found)
+
+
+@pytest.mark.parametrize("n_b", [8, 16])
+def test_layers_that_match_nothing_end_the_matches_and_are_said_to(n_b):
+    """The first five of eight layers lie on the diagonal, the rest match none: nothing is said of a deeper B's end."""
+    best = n_b // 8 * np.arange(1, 9)
+    found = synthetic(best, n_b)
+    found.error[6:] = 0.95
+    read = matching.match(found)
+    assert matching.reading(read) == "part" and read.slope == pytest.approx(1.0)
+    assert "about the same share of the depth, up to 62 %; small's last layers match none" in matching.sentence(found)
 
 
 @pytest.mark.parametrize("control", ["error_shuffled", "error_mean"])

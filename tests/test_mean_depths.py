@@ -148,9 +148,15 @@ def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
     seeds = [f"twin {seed}" for seed in range(5)]
     for there, labels, layer, said in (
         ([twin], (model,), 9, "after layer 9 (not yet compared with five twins)."),
-        ([twin], (model, twin), 9, "after layer 9; an untrained twin turns within a tenth of the depth from there."),
+        (
+            [twin],
+            (model, twin),
+            9,
+            "after layer 9; 1 of 1 untrained twins turns within a tenth of the depth from there (not yet compared with "
+            "five twins).",
+        ),
         (seeds, (model, *seeds[:2]), 9, "after layer 9."),
-        (seeds, (model, *seeds[:3]), None, "No turn of its own: 3 of 5 untrained twins turn there too."),
+        (seeds, (model, *seeds[:3]), None, "No turn of its own: 3 of 5 untrained twins turn near layer 9 too."),
     ):
         monkeypatch.setattr(tables, "twins_of", lambda folder, label, there=there: there if label == model else [])
         turning, folder = labels, open_folder(STUDIES / "gsm8k")

@@ -285,11 +285,11 @@ SEEN = {
     "The next token “ Paris” is the best guess for good from depth 12 of 30.": (seen(12, 0, given=False),),
     "“ Paris” is the best guess at every depth.": (seen(0, 0),),
     "The answer “ Paris” is not the model's best guess, which is “ the”.": (seen(None, 27, instead=" the"),),
-    "Both answer tokens are the best guess for good from depth 9 of 30, one of them from 7 on.": (
+    "Both answer tokens are the best guess for good from depth 9 of 30, at least one from 7 on.": (
         seen(7, 3, token="1"),
         seen(9, 9, token="2"),
     ),
-    "All 5 answer tokens are the best guess for good from depth 11 of 30, one of them from 7 on.": tuple(
+    "All 5 answer tokens are the best guess for good from depth 11 of 30, at least one from 7 on.": tuple(
         seen(best, 3) for best in range(7, 12)
     ),
     "All 3 answer tokens are the best guess for good from depth 7 of 30.": (seen(7, 3),) * 3,

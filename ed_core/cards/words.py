@@ -28,7 +28,7 @@ def headline(told: Card) -> str:
     if not means:
         return f"{model}, {layers} layers. {rules(told)}"
     each = " and ".join(f"{mean(row)} by {by}" for by, row in means)
-    return f"Mean depth of {model}, of {layers} layers: {each}, over all tokens and thresholds."
+    return f"Mean depth of {model}, of {layers} layers: {each}, read off the mean curves."
 
 
 def rules(told: Card) -> str:
@@ -61,9 +61,11 @@ def ranges(told: Card) -> str:
     over = next((row.over for row in rows), "the prompts")
     if rows and all(row.low is None for row in rows):
         return f"No ranges: they need {FEWEST} prompts, or prompts of {FEWEST_FORMS} forms."
+    cuts = sorted({one.prompts for one in told.cuts} - {row.prompts for row in rows})
+    fewer = f", of cuts over {' or '.join(map(str, cuts))}" if cuts else ""
     return (
-        f"Ranges are 5 to 95 % over {over}. A layer without a range is the same in at least 90 % of the resamples that "
-        "give one."
+        f"Ranges of depths are 5 to 95 % over {over}{fewer}; what those of a claim are over stands in its reasons. A "
+        "layer without a range is the same in at least 90 % of the resamples that give one."
     )
 
 
@@ -149,11 +151,11 @@ def value(found: Value | None, digits: int = 2, percent: bool = False) -> str:
     """A value with its range, as percentages or plain."""
     if found is None or found.value is None:
         return "–"
-
     scale, digits, unit = (100, 0, " %") if percent else (1, digits, "")
-    said = f"{number(scale * found.value, digits)}{unit}"
     if found.low is None or found.high is None:
-        return said
+        return f"{number(scale * found.value, digits)}{unit}"
+    lost = scale * abs(found.value) < 10.0**-digits <= scale * max(abs(found.low), abs(found.high))
+    said = f"{number(0.0 if lost else scale * found.value, digits)}{unit}"  # no finer than its range
     return f"{said} ({between(scale * found.low, scale * found.high, digits)})"
 
 
@@ -184,7 +186,9 @@ def leaving(told: Card) -> str:
     around = f" ({around}" if around else ""
     leaving = f"Leaving at {found.threshold:g} confidence"
     early = (
-        f"{leaving} would change {share} of the tokens{around}"
+        f"{leaving} would change no token, or none leaves before the output"
+        if lost == 0 and not high
+        else f"{leaving} would change {share} of the tokens{around}"
         if lost is not None and usable(1, lost)
         else f"{leaving} is not usable here: {share} of the tokens would change{around}"
     )
@@ -215,8 +219,14 @@ def precision(told: Card) -> Iterator[str]:
         of = [row for row in rows if row.precision == name]
         depths = ", ".join(f"{RULES[row.rule].label} {_moved(row)}" for row in of)
         orders = [row.order for row in of if row.order is not None]
-        at_least = f"rank correlations of the curves at least {_down(min(orders))}" if orders else ""
-        least = f"; {'every curve keeps its order' if orders and min(orders) == 1 else at_least}" if orders else ""
+        at_least = (
+            f"rank correlations of the curves that the rules read at least {_down(min(orders))}" if orders else ""
+        )
+        least = (
+            f"; {'the curves that the rules read keep their order' if orders and min(orders) == 1 else at_least}"
+            if orders
+            else ""
+        )
         held = "keeps" if all(row.same for row in of) else "does not keep"
         means = [row for row in told.precision.means if row.precision == name]
         yield from ([f"Mean depth in {name}: {'; '.join(_mean_moved(row, own) for row in means)}."] if means else [])

@@ -215,7 +215,7 @@ def _reasons(found: Found) -> Iterable[str]:
 def _of_several(found: Found) -> str:
     """What the adjustment for several claims made of the verdict."""
     if found.p is None or found.adjusted is None:
-        return "A quantity is not defined, so nothing was tested."
+        return "A quantity was not judged, so nothing was tested."
     if found.alone == CANNOT_BE_TOLD:
         return f"p of the likelier verdict: {_p(found.p)} (limit {ALONE})."
     if found.together < 2:
@@ -281,8 +281,10 @@ def standing(findings: Sequence[Found]) -> str:
         return ""
     verdicts = "1 verdict" if before == 1 else f"{before} verdicts"
     stand = "1 stands" if after == 1 else f"{after} stand"
-    itself = "itself" if before == 1 else "themselves"
-    return f"{verdicts} by {itself}; {stand} after Holm's adjustment for {tested} claims tested together"
+    return (
+        f"{verdicts} when each claim is judged alone; {stand} after Holm's adjustment for {tested} claims tested "
+        "together"
+    )
 
 
 def markdown(told: Report) -> str:

@@ -212,8 +212,8 @@ COSINE_WEAK_PROXY = Claim(
 DEEP_SKIPS_LATE = Claim(
     "deep-skips-late",
     "The stretch that can go lies deep",
-    "the stretch of layers that the angle at the last token chooses to leave out lies in the second half and costs "
-    "less than the median stretch",
+    "the stretch of layers that the angle at the last token chooses to leave out has its middle in the second half and "
+    "costs less than the median stretch",
     "Gromov et al. 2024 (2403.17887)",
     "of all stretches of n = L/4 layers the one of smallest arccos(cos(h[s], h[s+n])) / π at the last token; its "
     "middle (s + n/2) / L, and its loss less the median stretch's; beside it the same by the angle over all tokens but "

@@ -183,7 +183,7 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
             return "The lens is the output from depth 1 on: no depth to read"
         n_layers = len(curves_of(probe, this, first_token)[score.mean_depth]) - 1
         by = criteria.RULES[score.mean_depth].label
-        return f"On this prompt mean depth is {mine:.1f} of {n_layers} ({by} over all tokens and thresholds)"
+        return f"On this prompt mean depth is {mine:.1f} of {n_layers} ({by}, read off the mean curve)"
     if not score.share:
         if score.criterion:
             return f"{score.name} gives {_say(mine, score) if np.isfinite(mine) else 'no layer'} for this prompt"
@@ -256,15 +256,15 @@ class Likeness:
 
     @property
     def text(self) -> str:
-        size = "" if self.size is None or 0.9 < self.size < 1.1 else f", on average {self.size:.2g} times as high"
+        size = "" if self.size is None or 0.9 < self.size < 1.1 else f"; mean size {self.size:.2g} times the model's"
         rho = f"{self.spearman:.2f}".replace("-", "−")
-        return f"{_lower(self.curve.title)} (ρ = {rho}, {self.distance}{size})"
+        return f"{_lower(self.curve.title)} (ρ = {rho}; {self.distance}{size})"
 
     @property
     def distance(self) -> str:
         """How far the shapes are apart, where they can be compared."""
         assert self.apart is not None
-        return f"up to {100 * self.apart:.0f} % of the range apart"
+        return f"each scaled to its own range, at most {100 * self.apart:.0f} % apart"
 
 
 def likeness(probe: Probe | type[Probe], this: Summary, control: Summary, first_token: bool = True) -> list[Likeness]:
@@ -299,7 +299,7 @@ def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
     told = [(name, shapes) for name, shapes in zip(named, by_curve, strict=True) if set(shapes) != {None}]
     if not told:
         which = f"the {one}" if n == 1 else f"{n} {CALLED[kind][1]}"
-        return f"The curves of the model or of {which} are constant: their shapes cannot be compared."
+        return f"The curves of the model or of {which} are constant or too short: their shapes cannot be compared."
     if n == 1:
         groups = {place: [name for name, shapes in told if shapes == [place]] for place in range(len(SHAPES))}
         parts = [f"{SHAPES[place]} for {_and(names)}" for place, names in groups.items() if names]

@@ -97,7 +97,7 @@ def _answered(known: Sequence[Sequence[Seen]], more: bool) -> str:
     depths = [max(found) for look, found in zip(known, bests) if len(found) == len(look)]
     count = f"all {n}" if len(depths) == n > 1 else f"{len(depths) or 'none'} of {n}"
     which = f"{count} prompt{'s' * (n > 1)}{' with an answer' * more}"
-    since = f"; in the lens for good from depth {_middle(depths, known[0][0].n_layers)}" if depths else ""
+    since = f"; the lens has it for good from depth {_middle(depths, known[0][0].n_layers)}" if depths else ""
     return f"For {which} {what} is the model's best guess{since}."
 
 
@@ -170,7 +170,7 @@ def _of_several(seen: Sequence[Seen]) -> str:
     if len(right) == n:
         latest, which = max(right), "Both" if n == 2 else f"All {n}"
         if min(right) < latest:
-            since = f"for good from depth {latest} of {seen[0].n_layers}, one of them from {min(right)} on"
+            since = f"for good from depth {latest} of {seen[0].n_layers}, at least one from {min(right)} on"
         else:
             since = _since(latest, None, seen[0])
         return f"{which} answer tokens are the best guess {since}."

@@ -11,6 +11,7 @@ import numpy as np
 from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
 from . import criteria, sinks
+from .answer import number
 
 LIMITED = {  # figures on logits, and what a large one would mean
     "closure": "the last residual, norm and head as read do not give the model's logits",
@@ -186,7 +187,9 @@ def change(rows: Sequence[Row]) -> str:
         if row.depth_with != row.depth_without
     ]
     if moved:
-        return f"Without the first token the papers' rules give other layers ({'; '.join(moved)})."
+        give = "gives another layer" if len(moved) == 1 else "give other layers"
+        which = f"{number(len(moved))} of the papers' rules {give}"
+        return f"Without the first token {which} ({'; '.join(moved)})."
     return (
         "The papers' rules give the same layers with and without the first token "
         f"({', '.join(f'{row.label} {say(row.depth_with)}' for row in rows)})."

@@ -82,7 +82,7 @@ class Pair:
         shape = "shapes cannot be compared"
         alike = self.likeness
         if alike.shape is not None:
-            shape = f"{SHAPES[alike.shape]} (ρ = {_rho(alike)}), {alike.distance}"
+            shape = f"{SHAPES[alike.shape]} (ρ = {_rho(alike)}; {alike.distance})"
         left = ", sinks left out" if self.counted is not None else ""
         said = f"{title}: largest difference B − A = {self._at(self.difference, at)}{left}; {shape}."
         if self.counted is None or not np.isfinite(self.counted).any():

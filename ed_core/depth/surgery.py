@@ -160,20 +160,23 @@ def _proxies(found: Sequence[Row], whole: float) -> list[str]:
     for name, (called, _) in PROXIES.items():
         hits = sum(row.chosen[name].i == row.best.i for row in found)
         misses = [row.chosen[name].loss - row.best.loss for row in found if row.chosen[name].i != row.best.i]
+        broken = sum(not np.isfinite(miss) for miss in misses)
         misses = [miss for miss in misses if np.isfinite(miss)]
         by = f"the {called}" if name == "update_cosine" else called
         told = f"Choosing by {by} finds the cheapest stretch at {hits} of {_lengths(found)}"
         cost = f"{np.median(misses):.2g} nats per token more (median)" if misses else ""
-        more = f"; at the others its choice costs {cost}" if cost else ""
+        more = f"; at {'the others' if not broken else len(misses)} its choice costs {cost}" if cost else ""
+        more += f"; at {broken} its choice gives no finite loss" if broken else ""
         said.append(f"{told}{more}.")
     return said
 
 
 def _distances(found: Sequence[Row], whole: float) -> list[str]:
     near, far = found[0], found[-1]
-    said = f"At distance {near.length} the median exchange adds {_signed(near.median - whole)} nats"
+    by = _signed(near.median - whole)
+    said = f"At distance {near.length} the median exchange changes the loss by {by} nats per token"
     if far is not near:
-        said += f", at distance {far.length} {_signed(far.median - whole)}"
+        said += f", at distance {far.length} by {_signed(far.median - whole)}"
     return [f"{said}."]
 
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..statistics import FEWEST, Interval, Units
+from ..statistics import Interval, Units
 from .answer import number
 from .continuous import TENTH, MeanDepth, Turn
 from .criteria import RULES, Criterion, depths
 
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them has no clear one
+TOO_FEW = "too few prompts for an interval"
 FIVE = 5  # untrained twins that a sentence rests on
 
 
@@ -201,19 +202,18 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
         if twins.enough:
             more = ""
         else:
-            alike = twins.kind == "untrained" and twins.turning(turn) > 0
-            more = (
-                "; an untrained twin turns within a tenth of the depth from there"
-                if alike
-                else " (not yet compared with five twins)"
-            )
+            near = twins.turning(turn) if twins.kind == "untrained" else 0
+            more = " (not yet compared with five twins)"
+            if near:
+                which = f"{near} of {len(twins.readings)} untrained twins turn{'s' * (near == 1)}"
+                more = f"; {which} within a tenth of the depth from there{more}"
         here = "" if turn.before_ends else ", without an interval over prompts"
         return f"Layers turn from erasing to strengthening after layer {turn.split}{here}{more}."
     if turn.failed == "order":
         return "No cosine turn found: more than 5 % of random orders of the layers' cosines split at least as well."
     if turn.failed == "twins":
         near = twins.turning(turn)
-        return f"No turn of its own: {near} of {len(twins.readings)} untrained twins turn there too."
+        return f"No turn of its own: {near} of {len(twins.readings)} untrained twins turn near layer {turn.split} too."
     if turn.before > 0 and turn.after > 0:
         return "No cosine turn found: both levels above 0."
     if turn.before < 0 and turn.after < 0:
@@ -234,7 +234,7 @@ def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Uni
     def around(mean: MeanDepth) -> str:
         return f"; {apart(*ends, 1)}" if mean.interval is not None and (ends := mean.interval.ends) else ""
 
-    begin, what = (f"{where} mean depth", "thresholds") if where else ("Mean depth", "tokens and thresholds")
+    begin, curves = f"{where} mean depth" if where else "Mean depth", "curve"
     drawn_anew = "" if over is None else f"; {sure(kl.interval, over)}"
     beside = ""
     if found := twins.means("kl"):
@@ -243,13 +243,14 @@ def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Uni
     said = f"{begin} {kl.depth:.1f} of {kl.n_layers} (KL{drawn_anew}{beside})"
     if overlap is not None and overlap.depth is not None:
         said += f", {overlap.depth:.1f} (overlap{around(overlap)})"
-    return f"{said}, over all {what}."
+        curves = "curves"
+    return f"{said}, read off the mean {curves}."
 
 
 def sure(interval: Interval | None, over: Units) -> str:
     """How sure a depth over prompts is: its interval, and over what."""
     if interval is None or interval.ends is None:
-        return f"{over.words}, no interval below {number(FEWEST)}"
+        return f"{over.words}: too few for an interval"
     return _over(level(*interval.ends, 1), over.words)
 
 
@@ -280,7 +281,7 @@ def drawn(interval: Interval | None, over: Units | None = None) -> str:
     gives none; of few that give one the share alone."""
     words = "prompts" if over is None else over.words
     if interval is None:
-        return f"no interval below {number(FEWEST)} prompts"
+        return TOO_FEW
     if interval.ends is None:
         return f"none in any resample of {words}"
     if interval.undefined > 0.5:
@@ -324,7 +325,7 @@ def _lasting(criterion: Criterion) -> str | None:
 def _moved(criterion: Criterion, interval: Interval | None) -> list[str]:
     """What prompts drawn anew have against a clear place."""
     if interval is None:
-        return [f"no interval below {number(FEWEST)} prompts"]
+        return [TOO_FEW]
     far = interval.ends is None or any(_far(criterion, end) for end in interval.ends)
     found = ["its interval reaches more than a tenth of the depth away"] if far else []
     return found + [f"no layer in more than {100 * OFTEN:.0f} % of resamples"] * (interval.undefined > OFTEN)

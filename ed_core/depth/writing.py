@@ -22,7 +22,7 @@ def sentence(values: Mapping[str, np.ndarray], n_layers: int, threshold: float, 
     early = leaving(n, changed, n_layers - float(values["exit_depth"][:n].mean()), threshold, sampled)
     subject = f"Of {n} tokens written, at least half have their final best guess by"
     if n == 1:
-        subject = "The best guess at the token written is final from"
+        subject = "The one token written has its final best guess by"
     return f"{subject} {by}; {early}."
 
 

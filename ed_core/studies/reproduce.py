@@ -401,7 +401,7 @@ def differences(paper: Paper, sets: Mapping[str, SetEntry], limit: int | None) -
     if left := [name for name in paper.sets if name not in sets]:
         told.append(f"Sets of the paper that are not run: {', '.join(left)}.")
     if limit:
-        told.append(f"{limit} prompts of each set or level, in place of the paper's number.")
+        told.append(f"At most {limit} prompts of each set or level.")
     for name, entry in sets.items():
         if entry.file:
             told.append(f"{name} from the file {Path(entry.file).name}.")

@@ -228,8 +228,8 @@ class Difference:
         n = self.n_layers
         layers = f", {signed(self.difference * n, 1)} of {n} layers" if n else ""
         told = (
-            f"By {CALLED[self.criterion]}, {self.source} on {_listed(self.where)}: {self.other} minus {self.base} is "
-            f"{signed(self.difference)} of the depth{layers}"
+            f"Effective depth by {CALLED[self.criterion]}, {self.source} on {_listed(self.where)}: {self.other} minus "
+            f"{self.base} is {signed(self.difference)} of the depth{layers}"
         )
         if self.same:
             return f"{told}: the same on all {self.n} {self.over}, in whole layers, so no interval can be given."
@@ -242,10 +242,10 @@ class Difference:
             more = ""
             if (needed := self.needed) is not None and needed > self.n:
                 more = f" If the difference is what it is here, about {_rounded(needed)} prompts would tell."
-            return f"{told}. These {self.over} do not show which ratio is larger.{more}"
+            return f"{told}. These {self.over} do not show which is larger.{more}"
         deeper = self.other if self.low > 0 else self.base
         which = f"{deeper[0].upper() if deeper.startswith('the ') else deeper[0]}{deeper[1:]}"
-        return f"{told}. {which} has the larger ratio on average over these {self.n} {self.over}."
+        return f"{told}. {which} has the larger share on average over these {self.n} {self.over}."
 
 
 def difference(points: Iterable[Point], base: str, other: str) -> Difference:

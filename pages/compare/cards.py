@@ -194,7 +194,7 @@ PARAMETERS = (
     text("card", "cards.card"),
 )
 COLUMNS = ("claims", "cheapest layer to leave out", "cheapest quarter")
-DEPTHS = "**Depth** under the logit lens: circles mean depth, diamonds the papers' rules; bars: 5 to 95 % over prompts"
+DEPTHS = "**Depth**: circles mean depth under the logit lens, diamonds the papers' rules; bars: 5 to 95 % over prompts"
 BAND = "beside each model its untrained twin; shaded: 5 to 95 % over prompts"
 READING = (
     "Mean depth as `depth / layers`, a rule's layer as `(layer + 1) / layers`. The rules read different things: what "
