@@ -578,7 +578,7 @@ def seen_over(sentence: str, answers: Sequence[Sequence[int | None]], own: Seque
     known = (
         r"For (all|none of|\d+ of) (\d+) prompts?( with an answer)? (every token of )?the answer is the model's best "
         r"guess"
-        rf"(?:; in the lens for good from depth {depth})?\."
+        rf"(?:; the lens has it for good from depth {depth})?\."
     )
     alone = (
         r"(?:The|For (\d+) prompts? without an answer the) model's own next token is the lens's best guess "

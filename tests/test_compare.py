@@ -145,7 +145,7 @@ def test_the_sentence_says_what_the_curves_hold(model_of, measure):
         in said
     )
     assert (
-        f"depth score {depth_score(e):.1f} (layers 0 to 4); the median of 4 other prompts is {np.median(scores):.1f}"
+        f"depth score: {depth_score(e):.1f} (layers 0 to 4); the median of 4 other prompts is {np.median(scores):.1f}"
         in said
     )
     assert "median" not in among_others.sentence(LayerSkip(), mine, others[:2])

@@ -162,7 +162,7 @@ def test_pairs_see_what_prompts_of_unlike_depth_hide():
     paired, apart = (difficulty.look(Made(layers, pairs), "m", "made", "output") for pairs in (True, False))
     assert (paired.trend.slope, paired.trend.low, paired.trend.high) == (1, 1, 1)
     assert apart.trend.slope == pytest.approx(1) and apart.trend.low < 0 < apart.trend.high
-    assert np.isnan(apart.trend.size) and "8 pairs" in paired.sentence and "pairs" not in apart.sentence
+    assert np.isnan(apart.trend.size) and "8 matched sets" in paired.sentence and "pairs" not in apart.sentence
 
 
 def test_only_pairs_with_a_prompt_on_every_level_count():

@@ -733,9 +733,9 @@ def test_the_sentence_says_whether_the_verdict_depends_on_the_lens():
     both = curves(logit=FALLING, affine=EARLY)
     assert both.spread("kl") == 3 and both.spread("overlap") == 4
     assert both.sentence == (
-        "Mean depth, of 7 layers, by KL: 4.5 (logit), 5.1 (affine); by overlap: 4.8 (logit), 2.8 (affine). Papers' "
-        "rules: by KL more than a tenth of the depth apart (logit layer 4, affine layer 1); by overlap more than a tenth "
-        "of the depth apart (logit layer 4, affine layer 0)."
+        "Mean depth, of 7 layers, by KL: 4.5 (logit), 5.1 (affine); by overlap: 4.8 (logit), 2.8 (affine). "
+        "Papers' rules: by KL more than a tenth of the depth apart (logit layer 4, affine layer 1); by overlap more "
+        "than a tenth of the depth apart (logit layer 4, affine layer 0)."
     )
     same = curves(logit=FALLING, affine=FALLING)
     assert "by KL within a tenth of the depth (logit layer 4, affine layer 4);" in same.sentence
@@ -780,7 +780,7 @@ def test_the_certificate_in_words_says_where_the_lens_is_mute():
         "the logit lens at every depth before the output."
     )
     said = lenses.certified("jacobian", told | {"drift": [0.3, 0.1, 0.2]})
-    assert "differ by up to 30 %" in said and "no depth is read off it" in said and "says more" not in said
+    assert "differ by up to 30 %" in said and "no depth is read off that KL" in said and "says more" not in said
     assert "its KL is below that of a constant prediction at depth 0, not at depth 2 (undecided at" in said
     told = certificate({"constant": [-1.0] * 3} | logit[0], {"constant": [1.0] * 3} | logit[1])
     said = lenses.certified("affine", told)

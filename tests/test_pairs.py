@@ -107,7 +107,7 @@ def test_the_text_says_the_largest_difference_its_place_and_the_shape():
     said = pair([1, 2, 3, 4], [1, 2, 3.5, 2]).text
     assert (
         "−2 unit, at layer 3" in said
-        and "partly the same shape (ρ = 0.63), up to" in said
+        and "partly the same shape (ρ = 0.63; each scaled to its own range, at most 60" in said
         and said.endswith(" % apart).")
     )
     assert "at 50 % of the depth" in pair([1, 2, 3, 4], [9, 4.5]).text

@@ -227,9 +227,11 @@ class Difference:
         """What the data support, with its figures."""
         n = self.n_layers
         layers = f", {signed(self.difference * n, 1)} of {n} layers" if n else ""
+        by = CALLED[self.criterion]
+        depth = f"{by[0].upper()}{by[1:]}" if self.criterion in MEANS else f"Effective depth by {by}"
         told = (
-            f"Effective depth by {CALLED[self.criterion]}, {self.source} on {_listed(self.where)}: {self.other} minus "
-            f"{self.base} is {signed(self.difference)} of the depth{layers}"
+            f"{depth}, {self.source} on {_listed(self.where)}: {self.other} minus {self.base} is "
+            f"{signed(self.difference)} of the depth{layers}"
         )
         if self.same:
             return f"{told}: the same on all {self.n} {self.over}, in whole layers, so no interval can be given."
