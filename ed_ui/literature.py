@@ -166,7 +166,7 @@ def against_score(folder: Folder, measured: Sequence[Point]) -> None:
 
 def _fits_table(found: dict[str, fits.Fit]) -> list[str]:
     """Each fit's slope of layers, ours and theirs."""
-    lines = ["| held equal | points a layer (95 %, families) | p, families · lineages | R² | Csordás et al. 2025 |"]
+    lines = ["| held fixed | points a layer (95 %, families) | p, families · lineages | R² | Csordás et al. 2025 |"]
     lines.append("|---|---|---|---|---|")
     for name, one in found.items():
         family, lineage = one.by_family, one.by_lineage
@@ -282,7 +282,7 @@ READING_SIZE = (
 AGAINST_LAYERS = "**Score against layers** · a mark a model, as wide as it is large; hollow: left out of the fits"
 READING_LAYERS = (
     "Point at a mark for the model, its family and where its layer count was read. Solid: the line of layers alone. "
-    "Dashed: its slope with size or width held equal. Intervals are clustered by family, since models of one family "
+    "Dashed: its slope with size or width held fixed. Intervals are clustered by family, since models of one family "
     "share data and recipe: Student's t with one degree of freedom fewer than families, and a bootstrap that turns the "
     "signs of whole families. A ring marks models whose mean depth was measured here. "
     "`python -m ed_core leaderboard --also FILE.csv` adds models of your own."

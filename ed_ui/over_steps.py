@@ -16,7 +16,10 @@ from ed_ui.inputs import choice, text
 OVER, BESIDE = "over training", "side by side"
 BRANCHES = {"layer": "layer", "attn": "attention", "mlp": "MLP"}
 MAPS = {
-    "ratio": ("**Contributions** over the stream", "What each layer adds, against the stream: the mean over tokens."),
+    "ratio": (
+        "**Contributions** over the stream",
+        "What each layer adds, relative to the stream: the mean over tokens.",
+    ),
     "cos": (
         "**Cosine** with the stream",
         "Blue: a layer writes against the stream; orange: along it. Mean over tokens.",

@@ -267,7 +267,7 @@ def _origins(of: Sequence[Shown]) -> None:
         show.origin(f"Where {show.plain(shown.name)} came from", shown.result)
 
 
-SOON = "Here once both sides are measured."
+SOON = "Appears once both sides are measured."
 ABOUT_NUMBER = (
     "Layer 3 of one above layer 3 of the other, in place of relative depth; the layers of a looped model are counted "
     "through all its passes."

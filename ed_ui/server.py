@@ -221,6 +221,7 @@ async def lifespan(_: App):
     """The worker imports torch before the first visitor comes, and ends with the server. Meanwhile its pulse beats, and
     who has gone is looked after."""
     jobs = running.jobs()
+    streamlit_edges.spare_imports()
     beating = asyncio.create_task(_beat())
     yield {}
     beating.cancel()

@@ -217,6 +217,13 @@ def collect() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+def spare_imports() -> None:
+    """What is imported by now is never garbage: a full collection, which stops every page, looks at the rest alone. Of
+    150,000 objects it takes 0.2 s."""
+    gc.collect()
+    gc.freeze()
+
+
 class Departed:
     """Sessions whose browser has gone: shut down, and their memory collected.
 

@@ -157,7 +157,7 @@ class Rule:
                 if self.ends is None or any(self.far(end) for end in self.ends):
                     yield "its interval reaches more than a tenth of the depth away"
                 if self.undefined > 0.05:
-                    yield "no layer in more than 5% of resamples"
+                    yield "no layer in more than 5 % of resamples"
         if self.enough and 2 * self.near >= len(self.twins):
             give = "gives" if self.near == 1 else "give"
             yield f"{self.near} of {len(self.twins)} untrained twins {give} it too, within a tenth of the depth"
@@ -167,7 +167,7 @@ def statement(sentence: str, found: Rule) -> int:
     """The claims of one rule's own sentence."""
     name, interval = (
         next(n for n, own in NAMES.items() if own == found.name),
-        r"(?: \(((?:5–95|no interval|none in|[^()]* in at least).*?)\))?",
+        r"(?: \(((?:5–95|none in|[^()]* in at least).*?)\))?",
     )
     if found.depth is None:
         match = re.fullmatch(rf"The papers' {name} rule gives no layer{interval}: (.*?)\.", sentence)
@@ -225,17 +225,18 @@ def _undefined(found: Rule, reason: str) -> int:
 
 def _drawn(said: str | None, found: Rule) -> int:
     """The interval of a rule over prompts."""
-    assert (said is None) == (found.drawn is None), said
+    assert (said is None) == (not found.drawn), said
     if said is None:
         return 0
-    if not found.drawn:
-        assert said == "no interval below eight prompts"
-        return 1
     if found.ends is None:
         assert said.startswith("none in any resample of ")
         return 1
+    if found.undefined > 0.5:
+        match = re.fullmatch(rf"none in {MEAN} % of resamples of .+", said)
+        assert match and abs(float(match[1]) - 100 * found.undefined) <= 0.051, said
+        return 1
     ends = rf"(?:5–95 %: {MEAN} to {MEAN}|{MEAN} in at least 90 % of resamples(?: that give a layer)?)"
-    match = re.fullmatch(rf"{ends}(?:, none in {MEAN}%,)? over (.+)", said)
+    match = re.fullmatch(rf"{ends}(?:, none in {MEAN} %,)? (over|of) (.+)", said)
     assert match, said
     low, high = (match[1], match[2]) if match[3] is None else (match[3], match[3])
     assert (low == high) == (match[3] is not None)
@@ -385,16 +386,15 @@ def settles(
         assert sentence.startswith(f"{lens} is the output from depth 1 on: no depth to read."), sentence
         assert max(own["kl"][1:]) <= 0
         return 1 + turn(sentence.split("to read.")[1].strip(), own["cosine"], twins, level_ends)
-    prompts = rf"(?:; 5–95 %: {MEAN} to {MEAN} over (.+?)|; ([^:]+?), no interval below eight)?"
-    beside = rf"(?:; overlap: {MEAN}(?:, {MEAN} to {MEAN})?)?"
+    prompts = rf"(?:; 5–95 %: {MEAN} to {MEAN} over (.+?)|; ([^:]+?): too few for an interval)?"
     context = rf"(?:; (\w+) (untrained twins?|cop(?:y|ies) with shuffled layers): {MEAN}(?:–{MEAN})?)?"
+    beside = rf"(?:, {MEAN} \(overlap(?:; {MEAN} to {MEAN})?\))?"
     match = re.match(
-        rf"{begin} {MEAN} of (\d+) \(KL over all {'' if where else 'tokens and '}thresholds"
-        rf"{prompts}{beside}\){context}\.(?: |$)",
+        rf"{begin} {MEAN} of (\d+) \(KL{prompts}{context}\){beside}, read off the mean curves?\.(?: |$)",
         sentence,
     )
     assert match, sentence
-    kl, n, low, high, units, few, overlap, o_low, o_high, many, called, t_low, t_high = match.groups()
+    kl, n, low, high, units, few, many, called, t_low, t_high, overlap, o_low, o_high = match.groups()
     assert abs(float(kl) - depth) <= 0.052 and int(n) == n_layers
     assert (ends is not None) == (units is not None or few is not None), sentence
     if units is not None or few is not None:
@@ -440,7 +440,8 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
     here = "" if level_ends else ", without an interval over prompts"
     whole, n = (
         rf"Layers turn from erasing to strengthening after layer (\d+){here}"
-        r"(; an untrained twin turns within a tenth of the depth from there| \(not yet compared with five twins\))?\.",
+        r"(; \d of \d untrained twins turns? within a tenth of the depth from there)?( \(not yet compared with five "
+        r"twins\))?\.",
         len(twins),
     )
     if match := re.fullmatch(whole, sentence):
@@ -448,11 +449,13 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         assert not level_ends or level_ends[0][1] < 0 < level_ends[1][0]
         alike = near(twins, k, len(curve))
         assert n < 5 or 2 * alike < n
-        assert bool(match[2]) == (n < 5) and ("an untrained" in (match[2] or "")) == (n < 5 and alike > 0)
-        return 2 + bool(match[2])
-    if match := re.fullmatch(r"No turn of its own: (\d+) of (\d+) untrained twins turn there too\.", sentence):
+        assert bool(match[3]) == (n < 5) and bool(match[2]) == (n < 5 and alike > 0)
+        assert not match[2] or match[2].startswith(f"; {alike} of {n} untrained twins turn{'s' * (alike == 1)} within")
+        return 2 + bool(match[2]) + bool(match[3])
+    told = r"No turn of its own: (\d+) of (\d+) untrained twins turn near layer (\d+) too\."
+    if match := re.fullmatch(told, sentence):
         alike = near(twins, k, len(curve))
-        assert (int(match[1]), int(match[2])) == (alike, n) and n >= 5 and 2 * alike >= n
+        assert (int(match[1]), int(match[2]), int(match[3])) == (alike, n, k) and n >= 5 and 2 * alike >= n
         assert before < 0 < after and chance(curve) <= 0.06
         return 2
     match = re.fullmatch(r"No cosine turn found: (.*)\.", sentence)
@@ -539,14 +542,14 @@ def seen_at(sentence: str, lens: ProbeResult) -> int:
         wrong = best.index(None)
         be = "is" if len(right) == 1 else "are"
         assert sentence == (
-            f"{len(right)} of the answer's {n} tokens {be} the model's best guess, each after the right ones; the "
+            f"Given the right tokens before each, {len(right)} of the answer's {n} {be} the model's best guess; the "
             f"first that is not is {named[wrong]}, where the model says {instead[wrong]}."
         ), sentence
         return 3
     match = re.fullmatch(r"(Both|All (\d+)) answer tokens are the best guess (.*)\.", sentence)
     assert match and (n == 2 if match[1] == "Both" else int(match[2]) == n > 2), sentence
     if min(right) < max(right):
-        assert match[3] == f"for good from depth {max(right)}; the earliest from {min(right)}"
+        assert match[3] == f"for good from depth {max(right)} of {n_layers}, at least one from {min(right)} on"
     elif max(right) == 0:
         assert match[3] == "at every depth"
     else:
@@ -571,11 +574,11 @@ def seen_over(sentence: str, answers: Sequence[Sequence[int | None]], own: Seque
     """Claims on what is seen at the answers. `answers`: of each prompt with one the depths of its tokens (None: not the
     best guess in the output); `own`: the depths of the model's own next token, of each prompt without an answer."""
     right, counted = [max(depths) for depths in answers if None not in depths], 0
-    depth = r"([\d.]+) of (\d+)( each time| in the median \(least (\d+), most (\d+)\))?"
+    depth = r"([\d.]+) of (\d+)( each time| \(median; (\d+) to (\d+)\))?"
     known = (
         r"For (all|none of|\d+ of) (\d+) prompts?( with an answer)? (every token of )?the answer is the model's best "
         r"guess"
-        rf"(?:, for good from depth {depth})?\."
+        rf"(?:; the lens has it for good from depth {depth})?\."
     )
     alone = (
         r"(?:The|For (\d+) prompts? without an answer the) model's own next token is the lens's best guess "

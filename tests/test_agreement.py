@@ -86,19 +86,23 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
 @pytest.mark.parametrize(
     "given, says, never",
     [
-        ([rule("cosine", 20), rule("kl", 18), rule("overlap", 21)], ["differ by at most a tenth of the 30"], ["apart"]),
-        ([rule("kl", 5, 5, 5, 8), rule("overlap", 4, 4, 4, 8)], ["differ by at most one of 8 layers"], ["apart"]),
+        (
+            [rule("cosine", 20), rule("kl", 18), rule("overlap", 21)],
+            ["differ by at most a tenth of the 30 layers"],
+            ["up to"],
+        ),
+        ([rule("kl", 5, 5, 5, 8), rule("overlap", 4, 4, 4, 8)], ["differ by at most one layer of 8:"], ["up to"]),
         (
             [rule("cosine", 20, 19, 21), rule("kl", 7, 6, 8), rule("overlap", 19, 18, 21)],
-            ["up to 13 of 30 layers apart: KL rule 7, overlap rule 19 and cosine rule 20", "do not meet"],
-            ["by at most", "rule meet"],
+            ["by up to 13 of 30 layers: KL rule 7, overlap rule 19 and cosine rule 20", "do not overlap"],
+            ["by at most", "rule overlap"],
         ),
         (
             [rule("cosine", 20, 12, 22), rule("kl", 12, 7, 15)],
-            ["8 of 30", "the KL rule and the cosine rule meet."],
-            ["do not meet"],
+            ["8 of 30", "the KL rule and the cosine rule overlap."],
+            ["do not overlap"],
         ),
-        ([rule("cosine", 20), rule("kl", 7)], ["they have no ranges"], ["meet"]),
+        ([rule("cosine", 20), rule("kl", 7)], ["there are no ranges"], ["rule overlap", "not overlap"]),
         (
             [rule("cosine", None), rule("kl", 7, 7, 7), rule("overlap", 8, 8, 8)],
             ["The papers' rules that give a layer differ by at most", "The cosine rule gives no layer."],
@@ -107,7 +111,7 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
         (
             [rule("kl", 7, thresholds=(3.0, 13.0))],
             ["gives layer 7; other thresholds put it between 3 and 13."],
-            ["apart"],
+            ["differ"],
         ),
         ([rule("kl", 7, thresholds=(5.0, 9.0))], [], ["thresholds"]),
         ([rule("kl", None, thresholds=(4.0, 4.0))], ["gives no layer; other thresholds put it at 4."], ["between"]),
@@ -116,7 +120,7 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
             ["nowhere for good", "without depth 0 at 16"],
             ["sinks"],
         ),
-        ([rule("settle", 23.8, 23.1, 24.2)], ["changes last: depth 24.8 of 30 (24.1 to 25.2)."], ["rule"]),
+        ([rule("settle", 23.8, 23.1, 24.2)], ["changes last: depth 24.8 of 30 (5–95 %: 24.1 to 25.2)."], ["rule"]),
     ],
 )
 def test_sentences(given, says, never):

@@ -76,7 +76,7 @@ def test_a_curve_that_is_ordered_otherwise_and_a_depth_that_moved_are_findings(w
     outcome = audit.compare({**whole, "int8": forged}, "fp32")
     found = outcome.findings()
     assert any(f"int8: {find('logit_lens').spec('kl').title} is ordered differently" in line for line in found)
-    assert any("int8: kl depth" in line for line in found)
+    assert any("int8: the papers' KL rule gives" in line for line in found)
     assert not any(line.startswith(("bf16", "4bit")) for line in found)
     assert any(line in found for line in audit.table(outcome))
     beyond = {(row.title, *row.beyond) for row in outcome.rows() if row.beyond}
@@ -89,7 +89,7 @@ def test_a_depth_that_is_no_longer_defined_is_a_finding(whole):
     outcome = audit.compare({"fp32": whole["fp32"], "4bit": flat}, "fp32")
     constant = next(c for c in outcome.comparisons if c.curve == "logit_lens.overlap")
     assert constant.spearman is None and constant.difference > 0.5
-    assert any("4bit: overlap depth is not defined, in fp32" in line for line in outcome.findings())
+    assert any("4bit: the papers' overlap rule gives no layer, in fp32 layer" in line for line in outcome.findings())
 
 
 @pytest.mark.parametrize(

@@ -277,7 +277,7 @@ def test_the_headline_is_the_mean_depth_and_of_an_older_card_the_rules(told):
     )
     told = told.but(model=told.model.but(name="m", layers=30), mean_depths=means)
     assert words.headline(told) == (
-        "Mean depth of m: 18.3 (18.0 to 18.6) by KL and 23.1 by overlap, of 30 (over all tokens and thresholds)."
+        "Mean depth of m, of 30 layers: 18.3 (18.0 to 18.6) by KL and 23.1 by overlap, read off the mean curves."
     )
     rules = (
         row(20, 19, 21, clear=True, rule="cosine", lens=""),
@@ -291,7 +291,7 @@ def test_the_headline_is_the_mean_depth_and_of_an_older_card_the_rules(told):
     )
     assert "the definitions of its time" in words.of_its_time(told) and "clear" not in words.rules(told)
     told = told.but(mean_depths=())
-    assert words.of_its_time(told) == "" and words.rules(told).endswith("no layer (overlap); clear: cosine.")
+    assert words.of_its_time(told) == "" and words.rules(told).endswith("no layer (overlap); cosine is clear.")
 
 
 def test_a_depth_in_words():
@@ -308,8 +308,8 @@ def test_a_precision_that_moves_a_depth_says_so(told):
         return next(words.precision(told.but(precision=card.Precision(own="fp32", rows=(of,)))))
 
     assert moved(5, 0, True) == (
-        "int8 keeps the papers' layers within one of fp32's: KL 5 (same); rank correlations of the curves at least "
-        "0.999."
+        "int8 keeps the papers' layers within one of fp32's: KL 5 (same); rank correlations of the curves that "
+        "the rules read at least 0.999."
     )
     assert "int8 does not keep the papers' layers within one of fp32's: KL 9 (+4)" in moved(9, 4, False)
     assert "KL no layer any more" in moved(None, None, False, None) and "KL 3, none before" in moved(3, None, False)
@@ -322,8 +322,8 @@ def test_the_cut_says_what_the_proxy_would_have_chosen():
     other = card.ByAngle(start=2, loss=price(4.0))
     cut = card.Cut(layers=4, start=20, prompts=9, kl=price(0.3), loss=price(0.5), kept=price(0.8), by_angle=other)
     said = words.cut(cut)
-    assert "layers 20–23" in said and "the loss by 0.50 (0.40 to 0.60) nats" in said and "80 % (70 to 90)" in said
-    assert "would have chosen 2–5, which changes it by 4.00 (3.90 to 4.10)" in said
+    assert "layers 20–23" in said and "it adds 0.50 (0.40 to 0.60) nats" in said and "80 % (70 to 90)" in said
+    assert "would have chosen 2–5, which adds 4.00 (3.90 to 4.10)" in said
     assert "chooses the same" in words.cut(cut.but(by_angle=card.ByAngle(start=20, loss=price(0.5))))
 
 

@@ -381,7 +381,7 @@ def test_pairs_of_reasoning_are_of_one_level_and_number_and_known_to_the_model()
     lost = (of.parts["answers"]["exact"] - worked["exact"])[12:]
     assert found.estimates[find("reasoning-breaks").quantities[0].name].value == pytest.approx(lost.mean())
     columns = worked.columns | {"exact_whole": np.zeros(40)}
-    with pytest.raises(ClaimRefused, match="pairs that the whole model answers rightly"):
+    with pytest.raises(ClaimRefused, match="pairs that the whole model answers correctly"):
         find("reasoning-breaks").of(replace(of, parts=of.parts | {"worked": replace(worked, columns=columns)}))
     with pytest.raises(ClaimRefused, match="no worked-out counterpart"):
         find("reasoning-breaks").of(replace(of, worked=False))
@@ -389,13 +389,13 @@ def test_pairs_of_reasoning_are_of_one_level_and_number_and_known_to_the_model()
 
 def test_what_cannot_be_said_is_refused_with_both_numbers():
     few = evidence(one=keeping(0.9).parts["one"].keep(np.arange(4)))
-    with pytest.raises(ClaimRefused, match=r"needs 8 prompts at least \(or 5 of different forms\), and there are 4"):
+    with pytest.raises(ClaimRefused, match=r"needs at least 8 prompts \(or 5 of different forms\), and there are 4"):
         find("one-layer-robust").of(few)
     thinking = MADE_UP["deep-thinking"](Draw("holds", 1, np.random.default_rng(0)))
-    with pytest.raises(ClaimRefused, match="needs 8 prompts that are answered wrongly at least, and there are 0"):
+    with pytest.raises(ClaimRefused, match="needs at least 8 prompts that are answered wrongly, and there are 0"):
         answers = replace(thinking.parts["answers"], columns={"exact_whole": np.ones(50)})
         find("deep-thinking").of(replace(thinking, parts={**thinking.parts, "answers": answers}))
-    with pytest.raises(ClaimRefused, match="3 at least, and has 2"):
+    with pytest.raises(ClaimRefused, match="at least 3 models of one family, and has 2"):
         find("static-ratio").of(replace(evidence(), models=("a", "b")))
     family = MADE_UP["static-ratio"](Draw("holds", 1, np.random.default_rng(0)))
     with pytest.raises(ClaimRefused, match="different known sizes, and there are 2"):
@@ -403,12 +403,12 @@ def test_what_cannot_be_said_is_refused_with_both_numbers():
     adaptive = MADE_UP["adaptive"](Draw("holds", 1, np.random.default_rng(0)))
     with pytest.raises(ClaimRefused, match="known answers"):
         find("adaptive").of(replace(adaptive, answers=False))
-    with pytest.raises(ClaimRefused, match="2 at least, and the set has 0"):
+    with pytest.raises(ClaimRefused, match="at least 2 levels of difficulty, and the set has 0"):
         find("adaptive").of(replace(adaptive, level_names=()))
     looped = replace(MADE_UP["deep-skips-late"](Draw("holds", 1, np.random.default_rng(0))), n_layers=16, passes=4)
     with pytest.raises(ClaimRefused, match="the same 4 layers 4 times"):
         find("deep-skips-late").of(looped)
-    with pytest.raises(ClaimRefused, match="has 3 layers; this claim needs 4"):
+    with pytest.raises(ClaimRefused, match="has 3 layers; this claim needs at least 4"):
         find("turn").of(replace(turning_at(4), n_layers=3))
     with pytest.raises(ClaimRefused, match="too short"):
         find("turn").of(replace(turning_at(4), troubles={"contributions": "The prompts are too short."}))
@@ -460,7 +460,7 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
 def test_no_turn_is_said_with_the_condition_that_failed():
     one = finding.Finding(find("turn"), "m", "s", find("turn").of(cosine(np.full(30, 0.3)))).told()
     assert one.verdict == DOES_NOT and one.quantities[0].value.value is None
-    assert one.sentence.endswith("the turn: no turn.") and "no two levels" in one.beside
+    assert one.sentence.endswith("the turn: no turn.") and "no first level below 0" in one.beside
 
 
 def test_findings_are_judged_together_and_the_report_says_how_many_stand():
@@ -470,11 +470,11 @@ def test_findings_are_judged_together_and_the_report_says_how_many_stand():
     after = finding.adjusted([*found, Found(id="old", verdict=HOLDS)])
     assert [one.verdict for one in found] == [HOLDS] * 3
     assert [one.verdict for one in after] == [HOLDS, CANNOT_BE_TOLD, CANNOT_BE_TOLD, HOLDS]
-    assert after[1].alone == HOLDS and after[1].sentence.startswith("Cannot be told here whether it is so")
+    assert after[1].alone == HOLDS and after[1].sentence.startswith("It cannot be told here whether it is so")
     assert any("By itself it holds here" in one and "among 3 claims" in one for one in after[1].reasons)
     assert (
         finding.standing(after)
-        == "3 verdicts by themselves; 1 stands after Holm's adjustment for 3 claims tested together"
+        == "3 verdicts when each claim is judged alone; 1 stands after Holm's adjustment for 3 claims tested together"
     )
     assert finding.adjusted(after) == after and finding.standing([Found(id="old", verdict=HOLDS)]) == ""
 
@@ -561,7 +561,7 @@ def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_pa
     found = json.loads((out / running.FOUND).read_text())
     assert [one["id"] for one in found["findings"]] == [claim.id for claim in CLAIMS]
     by_id = {one["id"]: one for one in found["findings"]}
-    assert "3 at least, and has 1" in by_id["static-ratio"]["reason"]
+    assert "at least 3 models of one family, and has 1" in by_id["static-ratio"]["reason"]
     same = ("alone", "p", "prompts", "curves", "quantities")
     assert all(by_id["turn"][name] == first["findings"][0][name] for name in same)
     assert by_id["turn"]["together"] == sum(one["p"] is not None for one in found["findings"])

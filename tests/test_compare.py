@@ -140,8 +140,14 @@ def test_the_sentence_says_what_the_curves_hold(model_of, measure):
     said = among_others.sentence(LayerSkip(), mine, others)
     e = layer_effect(mine["effect"])
     scores = [depth_score(layer_effect(s["effect"])) for s in others]
-    assert f"{e[:3].sum() / e.sum():.0%} of the mean effect per later layer lies at skipped layers 0–2" in said
-    assert f"depth score {depth_score(e):.1f}; the median of 4 other prompts is {np.median(scores):.1f}" in said
+    assert (
+        f"{100 * e[:3].sum() / e.sum():.0f} % of the skips' mean effect on later layers lies at skipped layers 0–2"
+        in said
+    )
+    assert (
+        f"depth score: {depth_score(e):.1f} (layers 0 to 4); the median of 4 other prompts is {np.median(scores):.1f}"
+        in said
+    )
     assert "median" not in among_others.sentence(LayerSkip(), mine, others[:2])
 
 
@@ -163,14 +169,14 @@ def test_criteria_are_compared_by_their_layer(model_of, measure):
     said = among_others.sentence(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
     found = [naive_mean_depth(r["kl"].mean(1)) for r in results]
     middle = np.median(found[1:])
-    assert said.startswith(f"On this prompt mean depth is {found[0]:.1f} of 5 (KL over all tokens and thresholds); ")
+    assert said.startswith(f"On this prompt mean depth is {found[0]:.1f} of 5 (KL, read off the mean curve); ")
     assert f"the median of 4 other prompts is {middle:.1f} (range" in said
     together, counted = among_others.reasons(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
     assert "count all tokens" in counted
     pooled = np.concatenate([r["kl"] for r in results], axis=1).mean(1)
     assert together.startswith(
-        f"The mean curve over all prompts has mean depth {naive_mean_depth(pooled):.1f} (5 prompts, no interval "
-        "below eight)"
+        f"The mean curve over all prompts has mean depth {naive_mean_depth(pooled):.1f} (5 prompts: too few for "
+        "an interval; other text may differ)"
     )
     made = [measure(model_of("qwen3"), Contributions(), Prompt(text)) for text in TEXTS]
     said = among_others.sentence(Contributions(), made[0].summary, [r.summary for r in made[1:]])
@@ -308,7 +314,7 @@ def test_a_controls_curve_is_told_by_order_and_course(case):
     if shape == 0:
         assert (
             found[0].size == pytest.approx((FALLING / 10 + 3).mean() / FALLING.mean())
-            and "ρ = 1.00, up to 0 % of the range apart" in found[0].text
+            and "ρ = 1.00; each scaled to its own range, at most 0 % apart" in found[0].text
         )
 
 

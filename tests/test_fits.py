@@ -733,22 +733,22 @@ def test_the_sentence_says_whether_the_verdict_depends_on_the_lens():
     both = curves(logit=FALLING, affine=EARLY)
     assert both.spread("kl") == 3 and both.spread("overlap") == 4
     assert both.sentence == (
-        "Mean depth of 7 by KL: 4.5 (logit), 5.1 (affine); by overlap: 4.8 (logit), 2.8 (affine). Papers' rules: KL "
-        "differs by more than a tenth of the depth (logit layer 4, affine layer 1); overlap differs by more than a "
-        "tenth of the depth (logit layer 4, affine layer 0)."
+        "Mean depth, of 7 layers, by KL: 4.5 (logit), 5.1 (affine); by overlap: 4.8 (logit), 2.8 (affine). "
+        "Papers' rules: by KL more than a tenth of the depth apart (logit layer 4, affine layer 1); by overlap more "
+        "than a tenth of the depth apart (logit layer 4, affine layer 0)."
     )
     same = curves(logit=FALLING, affine=FALLING)
-    assert "KL agrees within a tenth of the depth (logit layer 4, affine layer 4);" in same.sentence
+    assert "by KL within a tenth of the depth (logit layer 4, affine layer 4);" in same.sentence
     one = curves(logit=FALLING, affine=NEVER)
-    assert "KL gives no layer under some lenses (logit layer 4, affine none)" in one.sentence
-    assert "Papers' rules: KL gives no layer under any lens" in curves(logit=NEVER, affine=NEVER).sentence
+    assert "by KL no layer under some lenses (logit layer 4, affine no layer)" in one.sentence
+    assert "Papers' rules: by KL no layer under any lens" in curves(logit=NEVER, affine=NEVER).sentence
     assert curves(logit=FALLING).sentence.startswith("One lens alone")
 
 
 def test_the_jacobian_lens_has_no_part_in_the_kl_rule():
     said = curves(logit=FALLING, jacobian=EARLY)
     assert "jacobian" not in said.criteria["kl"] and "jacobian" in said.criteria["overlap"]
-    assert "KL under one lens only (logit layer 4)" in said.sentence
+    assert "by KL under one lens only (logit layer 4)" in said.sentence
     assert "Jacobian layer 0" in said.sentence
 
 
@@ -776,18 +776,18 @@ def test_the_certificate_in_words_says_where_the_lens_is_mute():
     told = certificate(low | logit[0], high | logit[1])
     assert lenses.certified("affine", told) == (
         "Affine lens, fitted on 5,000 tokens of 12 prompts. On 1,000 held-out tokens (9 prompts) it says more than a "
-        "constant prediction at depth 0, not at depth 2 (cannot be told at depth 1). It is closer to the output than "
+        "constant prediction at depth 0, not at depth 2 (undecided at depth 1). It is closer to the output than "
         "the logit lens at every depth before the output."
     )
     said = lenses.certified("jacobian", told | {"drift": [0.3, 0.1, 0.2]})
-    assert "differ by up to 30%" in said and "no depth is read off it" in said and "says more" not in said
-    assert "its KL is below that of a constant prediction at depth 0, not at depth 2 (cannot be told at" in said
+    assert "differ by up to 30 %" in said and "no depth is read off that KL" in said and "says more" not in said
+    assert "its KL is below that of a constant prediction at depth 0, not at depth 2 (undecided at" in said
     told = certificate({"constant": [-1.0] * 3} | logit[0], {"constant": [1.0] * 3} | logit[1])
     said = lenses.certified("affine", told)
-    assert "says more than a constant prediction at no depth for sure (cannot be told at depths 0–2)" in said
+    assert "says more than a constant prediction at no depth (undecided at depths 0–2)" in said
     few = certificate(*logit)
     del few["held_out"]["kl_minus"]
-    assert "too few for an interval: whether it says more than a constant prediction cannot be told" in (
+    assert "too few for an interval: it is open whether it says more than a constant" in (
         lenses.certified("affine", few)
     )
 

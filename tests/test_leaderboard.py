@@ -83,14 +83,28 @@ def test_the_published_figures_of_this_table():
     assert both.slope == pytest.approx(0.097, abs=5e-4) and both.by_family.error == pytest.approx(0.066, abs=5e-4)
     assert sized.by_family.p < 0.01 and 0.02 < sized.by_lineage.p < 0.05 and sized.by_lineage.clusters == 26
     assert not both.apart and sized.apart
-    assert (
-        "depth is not told apart from size and width" in both.sentence
-        and "A slope of 0 is not excluded" in both.sentence
-    )
+    assert "A slope of 0 is not excluded" in both.sentence and "A slope of 0 is not excluded" in both.sentence
     assert "although layers correlate 0.79 with log parameters" in sized.sentence
-    assert "says nothing of depth by itself" in alone.sentence
+    assert "this alone says nothing about depth" in alone.sentence
     # the intervals are Student's t with 38 degrees of freedom
     assert (sized.by_family.high - sized.slope) / sized.by_family.error == pytest.approx(2.0244, abs=1e-3)
+
+
+@pytest.mark.parametrize("beside", [(SIZE,), (WIDTH,), (SIZE, WIDTH)], ids=str)
+def test_the_sentence_says_of_both_clusterings_whether_they_exclude_0(beside):
+    seen = set()
+    for score in board.SCORES:
+        found = fits.fit(board.entries(), score, beside)
+        family, lineage = found.by_family.excludes_zero, found.by_lineage.excludes_zero
+        seen.add((family, lineage))
+        how = {
+            (True, True): "The slope differs from 0 with errors clustered by family",
+            (False, False): "A slope of 0 is not excluded with errors clustered by family",
+            (True, False): "A slope of 0 is excluded with errors clustered by family",
+            (False, True): "A slope of 0 is excluded with errors clustered by lineage",
+        }[family, lineage]
+        assert how in found.sentence and (", not by " in found.sentence) == (family != lineage)
+    assert (True, False) in seen or beside == (SIZE, WIDTH)
 
 
 def made(draw, slope: float, families: int = 24) -> tuple[board.Entry, ...]:
@@ -200,7 +214,7 @@ def test_the_figure_holds_every_model_and_both_lines():
     assert len(traces["in the fits"].x) == 101 and len(traces["left out"].x) == 34 and len(traces["your own"].x) == 1
     assert len(traces["measured here"].x) == 1 and "&lt;b&gt;mine" in traces["your own"].text[0]
     assert "layers read in " in traces["in the fits"].text[0]
-    for name, one in (("layers alone", alone), ("size held equal", sized)):
+    for name, one in (("layers alone", alone), ("size held fixed", sized)):
         line = traces[name]
         assert np.diff(line.y)[0] / np.diff(line.x)[0] == pytest.approx(one.slope)
     used = fits.usable(board.entries(), "average")

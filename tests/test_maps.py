@@ -279,15 +279,15 @@ def synthetic(best: np.ndarray, n_b: int, error: float = 0.3, control: float = 0
         (
             2 * np.arange(1, 9),
             "same",
-            "lie at about the same depth, as a share of the whole, as the same steps over more",
+            "lie at about the same share of the depth, as the same steps over more layers would",
         ),
         (np.arange(1, 9), "late", "end at 50 % of its depth: its last layers are no best match"),
-        (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "are not in the order of depth"),
-        (np.full(8, 7), "unordered", "are not in the order of depth"),
+        (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "do not follow the order of depth"),
+        (np.full(8, 7), "unordered", "do not follow the order of depth"),
         (
             np.arange(9, 17),
             "neither",
-            "in the order of depth, but not at the same share of it, and end at 100 % of its",
+            "roughly follow the order of depth, but not at the same share of it, and end at 100 % of its",
         ),
     ],
 )
@@ -297,16 +297,29 @@ def test_the_reading_names_where_the_matches_lie(best, which, said):
     assert said in matching.sentence(found) and "8 of 8 maps beat the controls" in matching.reasons(found)
     assert not any(more in matching.sentence(found) for more in ("does", "of its own"))  # than maps can show
     slope = np.polyfit(np.arange(1, 9) / 8, best / 16, 1)[0]
-    assert matching.match(found).slope == pytest.approx(slope) and f"slope {slope:.2f}" in matching.reasons(found)
+    assert matching.match(found).slope == pytest.approx(slope) and f"slope {slope:.2f}".replace(
+        "-", "−"
+    ) in matching.reasons(found)
     assert ("rank correlation not defined" in matching.reasons(found)) == (len(set(best)) == 1)
     assert "by R²" not in matching.sentence(found)
+
+
+@pytest.mark.parametrize("n_b", [8, 16])
+def test_layers_that_match_nothing_end_the_matches_and_are_said_to(n_b):
+    """The first five of eight layers lie on the diagonal, the rest match none: nothing is said of a deeper B's end."""
+    best = n_b // 8 * np.arange(1, 9)
+    found = synthetic(best, n_b)
+    found.error[6:] = 0.95
+    read = matching.match(found)
+    assert matching.reading(read) == "part" and read.slope == pytest.approx(1.0)
+    assert "about the same share of the depth, up to 62 %; small's last layers match none" in matching.sentence(found)
 
 
 @pytest.mark.parametrize("control", ["error_shuffled", "error_mean"])
 def test_nothing_is_read_off_maps_that_a_control_equals(control):
     found = synthetic(2 * np.arange(1, 9), 16)
     equal = replace(found, **{control: np.full(getattr(found, control).shape, 0.32)})
-    assert "0 of 8 maps beat the controls, and a match takes 4" in matching.sentence(equal)
+    assert "0 of 8 maps beat the controls; 4 are needed" in matching.sentence(equal)
     assert np.isnan(matching.match(equal).slope)
 
 
@@ -315,7 +328,7 @@ def test_a_reading_that_depends_on_the_measure_is_said_to():
     other = synthetic(np.full(8, 7), 16)
     both = replace(found, r2=other.r2, error=np.minimum(found.error, other.error))
     both.error[np.arange(1, 9), 2 * np.arange(1, 9)] = 0.2
-    assert "lie at about the same depth" in matching.sentence(both)
+    assert "lie at about the same share of the depth" in matching.sentence(both)
     assert "by R² instead of the error they lie otherwise" in matching.sentence(both)
 
 

@@ -127,7 +127,7 @@ def test_a_study_has_the_same_and_draws_its_forms(tmp_path):
     )
     report = (tmp_path / "s" / "report.md").read_text(encoding="utf-8")
     for over in ("8 prompts of 5 forms", "8 prompts"):
-        assert re.search(rf"5–95 %: [\d.]+ to [\d.]+ over {over};", report), over
+        assert re.search(rf"5–95 %: [\d.]+ to [\d.]+ over {over}[;)]", report), over
 
 
 def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
@@ -148,9 +148,15 @@ def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
     seeds = [f"twin {seed}" for seed in range(5)]
     for there, labels, layer, said in (
         ([twin], (model,), 9, "after layer 9 (not yet compared with five twins)."),
-        ([twin], (model, twin), 9, "after layer 9; an untrained twin turns within a tenth of the depth from there."),
+        (
+            [twin],
+            (model, twin),
+            9,
+            "after layer 9; 1 of 1 untrained twins turns within a tenth of the depth from there (not yet compared with "
+            "five twins).",
+        ),
         (seeds, (model, *seeds[:2]), 9, "after layer 9."),
-        (seeds, (model, *seeds[:3]), None, "No turn of its own: 3 of 5 untrained twins turn there too."),
+        (seeds, (model, *seeds[:3]), None, "No turn of its own: 3 of 5 untrained twins turn near layer 9 too."),
     ):
         monkeypatch.setattr(tables, "twins_of", lambda folder, label, there=there: there if label == model else [])
         turning, folder = labels, open_folder(STUDIES / "gsm8k")
@@ -158,8 +164,8 @@ def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
         assert (found.layer, found.failed) == (layer, "" if layer else "twins")
         assert tables.settles(folder, model, name).endswith(said)
     told = tables.settles(folder, model, name)
-    assert told.startswith("Mean depth 18.3 of 30 (KL over all tokens and thresholds; 5–95 %: 18.0 ")
-    assert "five untrained twins: 12.2." in told
+    assert told.startswith("Mean depth 18.3 of 30 (KL; 5–95 %: 18.0 ")
+    assert "; five untrained twins: 12.2), " in told
 
 
 def test_tables_of_an_earlier_version_are_made_anew(tmp_path):

@@ -109,10 +109,10 @@ def test_scores_stand_against_layers_with_size_and_width_held_equal_or_not(opene
     assert sized.sentence.replace("−", "-") in words(opened).replace("−", "-")
     assert "2505.13898" in words(opened) and "not published" in words(opened)
     shown = {t["name"]: t for t in of_figure(opened)}
-    assert len(values(shown["in the fits"]["x"])) == 102 and "size held equal" in shown
+    assert len(values(shown["in the fits"]["x"])) == 102 and "size held fixed" in shown
     opened.segmented_control(key="studies.held").set_value("both").run()
-    assert not opened.exception and "depth is not told apart from" in words(opened)
+    assert not opened.exception and "A slope of 0 is not excluded" in words(opened)
     opened.segmented_control(key="studies.held").set_value("none").run()
-    assert not any("held equal" in t["name"] for t in of_figure(opened))
+    assert not any("held fixed" in t["name"] for t in of_figure(opened))
     opened.selectbox(key="studies.score").set_value("math_lvl5").run()
     assert fits.fit(every, "math_lvl5").sentence in words(opened)

@@ -263,6 +263,11 @@ def test_sentences_of_surgery():
         "Choosing by angular distance finds the cheapest stretch at 0 of 2 lengths; at the others" in t for t in told
     )
     assert "Choosing by block influence finds the cheapest stretch at 2 of 2 lengths." in told
+    drop[2, 3] = np.inf
+    told = surgery.reasons(curves, "drop", surgery.rows(curves, "drop"))
+    broken = next(t for t in told if "at 0 of 2 lengths; at 1 its choice costs" in t)
+    assert broken.endswith("; at 1 its choice gives no finite loss.")
+    drop[2, 3] = 3
     assert surgery.added(curves, "drop", rows)["least"].tolist() == [0, 0.5, 2, 9]
     again = {f"repeat_{n}": drop for n in ("loss", "kl", "top1_kept")} | {
         "loss_whole": np.float32(2.6),
@@ -270,11 +275,11 @@ def test_sentences_of_surgery():
     }
     found = surgery.rows(again, "repeat", [2, 1, 0])
     assert surgery.sentence(again, "repeat", found) == (
-        "Running layer 1 twice lowers the loss, 2.6 → 2.5 (-0.1) nats per token: the best of 6 stretches, on the text "
+        "Running layer 1 twice lowers the loss, 2.6 → 2.5 (−0.1) nats per token: the best of 6 stretches, on the text "
         "it was chosen by."
     )
     assert surgery.reasons(again, "repeat", found) == [
-        "Control: 1 further pass through layer 2, drawn at random, gives 2.6 → 2.55 (-0.05) nats per token."
+        "Control: 1 further pass through layer 2, drawn at random, gives 2.6 → 2.55 (−0.05) nats per token."
     ]
     worse = surgery.sentence(again | {"loss_whole": np.float32(1)}, "repeat", found)
     assert worse == (
@@ -299,7 +304,7 @@ def test_sentences_of_writing():
     }
     said = writing.sentence(values, 10, 0.9)
     assert said == (
-        "At half or more of 3 tokens written the best guess is final by depth 4 of 10; leaving at 0.9 confidence is "
+        "Of 3 tokens written, at least half have their final best guess by depth 4 of 10; leaving at 0.9 confidence is "
         "not usable here: 1 of 3 tokens would change."
     )
     assert writing.sentence(values, 10, 0.9, sampled=True).endswith("1 of 3 best guesses would change.")
@@ -311,7 +316,7 @@ def test_sentences_of_writing():
     )
     one = {name: v[:1] for name, v in values.items()}
     assert writing.sentence(one, 10, 0.9) == (
-        "At the token written the best guess is final from depth 2 of 10; before the output the lens is never 0.9 sure."
+        "The one token written has its final best guess by depth 2 of 10; before the output the lens is never 0.9 sure."
     )
     assert writing.sentence({"ids": np.array([-1])}, 10, 0.9) == "No token is written yet."
 

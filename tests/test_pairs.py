@@ -107,10 +107,10 @@ def test_the_text_says_the_largest_difference_its_place_and_the_shape():
     said = pair([1, 2, 3, 4], [1, 2, 3.5, 2]).text
     assert (
         "−2 unit, at layer 3" in said
-        and "partly the same shape (ρ = 0.63), up to" in said
-        and said.endswith("% of the range apart.")
+        and "partly the same shape (ρ = 0.63; each scaled to its own range, at most 60" in said
+        and said.endswith(" % apart).")
     )
-    assert "at 50% of the depth" in pair([1, 2, 3, 4], [9, 4.5]).text
+    assert "at 50 % of the depth" in pair([1, 2, 3, 4], [9, 4.5]).text
     assert "same, to the last bit" in pair([1, 2], [1, 2]).text
     assert "cannot be compared" in pair([1, 1, 1], [1, 2, 3]).text
     assert "no layer has a value on both sides" in pair([np.nan] * 3, [1, 2, 3]).text
@@ -123,10 +123,10 @@ def test_the_summary_names_the_least_and_the_most_alike():
         "q": [pair([1, 2, 3], [2, 4, 7], curve=named("Alike"))],
     }
     assert side_by_side.summary(found) == (
-        "By rank over layers the sides agree least in upside down (ρ = -1.00) and most in alike (ρ = 1.00)."
+        "By rank over layers the sides agree least in upside down (ρ = −1.00) and most in alike (ρ = 1.00)."
     )
     one = {"q": found["q"]}
-    assert side_by_side.summary(one) == "The only curve compared is alike (ρ = 1.00)."
+    assert side_by_side.summary(one) == "One curve can be compared: alike (ρ = 1.00)."
     assert (
         side_by_side.summary({"p": [pair([1, 2, 3], [1, 2, 3])]}) == "No curve differs."
         and side_by_side.summary({}) == ""

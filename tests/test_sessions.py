@@ -4,11 +4,13 @@ configuration."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import subprocess
 import sys
 import time
+import weakref
 from types import SimpleNamespace
 
 import psutil
@@ -360,3 +362,20 @@ def test_a_connection_writes_in_one_go_what_comes_in_one_turn():
         assert real.written == [b"abc", b"d"] and corked.is_closing(), "what was written comes before the end"
 
     asyncio.run(run())
+
+
+def test_what_is_imported_is_spared_by_collections_and_what_visitors_leave_is_not():
+    class Left:
+        pass
+
+    gc.collect()
+    try:
+        streamlit_edges.spare_imports()
+        assert gc.get_freeze_count() > 10_000 and len(gc.get_objects()) < gc.get_freeze_count() / 10
+        left = Left()
+        left.itself, gone = left, weakref.ref(left)
+        del left
+        streamlit_edges.collect()
+        assert gone() is None
+    finally:
+        gc.unfreeze()

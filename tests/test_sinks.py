@@ -327,9 +327,9 @@ def test_the_sinks_of_a_result_are_stored_with_its_measures_and_told_in_words(pa
         f"4 sinks in 2 of 3 prompts, up to {found[0].ratio:.3g} times the median token's norm; written by "
         "layer 3's MLP (2 times), layer 5's attention (2 times)"
     )
-    assert sinks.summary([(), None]) == "no sinks in 1 prompt; of 1 other they cannot be told"
-    assert sinks.summary([found, None, None]).endswith("; of 2 others they cannot be told")
-    assert sinks.summary([None]) == "whether there are sinks cannot be told"
+    assert sinks.summary([(), None]) == "no sinks in 1 prompt; unknown in 1 other"
+    assert sinks.summary([found, None, None]).endswith("; unknown in 2 others")
+    assert sinks.summary([None]) == "sinks unknown"
 
 
 def test_only_contributions_with_all_their_norms_tell_sinks(pair):

@@ -97,7 +97,7 @@ def test_the_shell_says_it_after_a_run(tmp_path, monkeypatch, capsys):
     assert main([*command, "--out", str(tmp_path / "r.npz")]) == 0
     first, *said = capsys.readouterr().out.splitlines()[2:]
     assert first.startswith("Over 2 prompts (") and len(said) == 3
-    assert said[0].startswith("For all 2 prompts the answer") and "2 prompts, no interval below eight" in said[1]
+    assert said[0].startswith("For all 2 prompts the answer") and "2 prompts: too few for an interval" in said[1]
     file.write_text(lines[0])
     assert main([*command, "--out", str(tmp_path / "r.npz")]) == 0
     (only,) = capsys.readouterr().out.splitlines()[2:]
@@ -182,14 +182,16 @@ def test_among_others_stands_what_all_of_them_give_together(results):
             depth = criteria.by_cosine(np.mean(rows, axis=0)).depth
             depths.append(np.nan if depth is None else depth)
         defined = [d for d in depths if d == d]
+        share = 1 - len(defined) / len(depths)
         if defined:
             low, high = np.quantile(defined, (0.05, 0.95))
             ends = f"5–95 %: {low:.3g} to {high:.3g}" if low < high else f"{low:.3g} in at least 90 % of resamples"
-            assert ends in said and said.endswith("over 9 prompts).")
-        share = 1 - len(defined) / len(depths)
-        assert (f", none in {share:.1%}, over" in said) == (0 < share < 1)
+            over = "of" if (low == high and not share) or share > 0.5 else "over"
+            assert (ends in said) == (share <= 0.5) and said.endswith(f"{over} 9 prompts; other text may differ).")
+        assert (f", none in {100 * share:.1f} %, over" in said) == (0 < share <= 0.5)
+        assert (f"(none in {100 * share:.1f} % of resamples" in said) == (0.5 < share < 1)
         *_, fewer, _ = among_others.reasons(PROBES[0], mine, others[:5], first_token)
-        assert fewer.endswith("(6 prompts, no interval below eight prompts).")
+        assert fewer.endswith("(6 prompts: too few for an interval; other text may differ).")
 
 
 def test_among_others_the_lens_has_its_mean_depth_over_all_prompts(results):
@@ -200,7 +202,7 @@ def test_among_others_the_lens_has_its_mean_depth_over_all_prompts(results):
     low, high = found.interval.ends
     assert said == (
         f"The mean curve over all prompts has mean depth {found.depth:.1f} (5–95 %: {low:.1f} to {high:.1f} "
-        "over 9 prompts)."
+        "over 9 prompts; other text may differ)."
     )
 
 
@@ -216,6 +218,6 @@ def test_the_audit_says_how_sure_its_depths_are(eight):
     assert cells["Effective depth, KL rule"] == f"{kl.depth}, {interval.low:.3g} to {interval.high:.3g}"
     overlap, interval = found.criteria["overlap"], found.intervals["overlap"]
     assert interval.undefined > 0 and cells["Effective depth, overlap rule"] == (
-        f"{overlap.depth}, {interval.low:.3g} to {interval.high:.3g}, none in {interval.undefined:.0%}"
+        f"{overlap.depth}, {interval.low:.3g} to {interval.high:.3g}, none in {100 * interval.undefined:.0f} %"
     )
     assert audit.compare({"fp32": both[::8], "bf16": both[::8]}, "fp32").together() == []

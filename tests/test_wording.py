@@ -92,9 +92,9 @@ def test_a_rule_over_templates_says_over_how_many():
     of = units(10, [f"form {i % 5}" for i in range(10)])
     criterion, curve, interval, _ = over("kl", [a_step("kl", 5)] * 10, [3] * 10)
     said = wording.over_prompts(criterion, curve, interval, of).sentence
-    assert "(5 in at least 90 % of resamples over 10 prompts of 5 forms)" in said
+    assert "(5 in at least 90 % of resamples of 10 prompts of 5 forms)" in said
     few = units(10, ["one"] * 10)
-    assert "resamples over 10 prompts of one form; other text may differ)" in (
+    assert "resamples of 10 prompts of one form; other text may differ)" in (
         wording.over_prompts(criterion, curve, interval, few).sentence
     )
 
@@ -285,16 +285,16 @@ SEEN = {
     "The next token “ Paris” is the best guess for good from depth 12 of 30.": (seen(12, 0, given=False),),
     "“ Paris” is the best guess at every depth.": (seen(0, 0),),
     "The answer “ Paris” is not the model's best guess, which is “ the”.": (seen(None, 27, instead=" the"),),
-    "Both answer tokens are the best guess for good from depth 9; the earliest from 7.": (
+    "Both answer tokens are the best guess for good from depth 9 of 30, at least one from 7 on.": (
         seen(7, 3, token="1"),
         seen(9, 9, token="2"),
     ),
-    "All 5 answer tokens are the best guess for good from depth 11; the earliest from 7.": tuple(
+    "All 5 answer tokens are the best guess for good from depth 11 of 30, at least one from 7 on.": tuple(
         seen(best, 3) for best in range(7, 12)
     ),
     "All 3 answer tokens are the best guess for good from depth 7 of 30.": (seen(7, 3),) * 3,
     "All 3 answer tokens are the best guess at every depth.": (seen(0, 0),) * 3,
-    "1 of the answer's 2 tokens is the model's best guess, each after the right ones; the first that is not is “2”, "
+    "Given the right tokens before each, 1 of the answer's 2 is the model's best guess; the first that is not is “2”, "
     "where the model says “3”.": (
         seen(7, 3, token="1"),
         seen(None, None, token="2", instead="3"),

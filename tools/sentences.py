@@ -447,8 +447,8 @@ def audits(say: Callable[[audit.Audit], Any]) -> Iterator[str]:
 
 
 def cards() -> Iterator[Card]:
-    """The shipped depth cards, and made-up ones as cards are made now: where leaving early is of use, where sinks
-    cannot be told, where identities fail, and where another precision moves a layer."""
+    """The shipped depth cards, and made-up ones as cards are made now: where leaving early is of use, where sinks are
+    not known, where identities fail, and where another precision moves a layer; last, an older one."""
     from ed_core.cards import card
 
     shipped = [card.read(file) for file in sorted(card.shipped())]
@@ -472,6 +472,7 @@ def cards() -> Iterator[Card]:
     yield new
     turn = card.Turn(sentence="Layers turn from erasing to strengthening after layer 7.")
     yield new.but(turn=turn, sinks=told.sinks.but(tokens=0.0))
+    yield new.but(mean_depths=None, sinks=told.sinks.but(tokens=0.01, first=0.9))
 
 
 def of_cards(say: Callable[[Card], Any]) -> Iterator[str]:
@@ -755,7 +756,7 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         )
     }
     | {"difficulty.Trend.verdict": levels, "steps.course": courses},
-    "Papers measured anew": {
+    "Papers reproduced": {
         "reproduce.precision_of": lambda: (
             reproduce.precision_of(given, paper, device)[1]
             for given, paper, device in (("fp32", "fp32", "cpu"), ("fp32", "int8", "cpu"), (None, "int8", "mps"))
@@ -788,7 +789,7 @@ PARTS = {  # by module: what gives no sentence of its own
     "surgery": "kinds_of Choice.layers",
     "together": "Together.lead Together.lines Together.sentence told",
     "verdict": "Verdict.lead Verdict.sentence where",
-    "wording": "Twins.called apart doubts drawn mean_depth over_prompts sure",
+    "wording": "Twins.called apart doubts drawn level mean_depth over_prompts sure which_clear",
     "writing": "leaving",
     "finding": "between valued number counted markdown",
     "criteria": "Rule.heading",

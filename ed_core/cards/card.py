@@ -106,7 +106,7 @@ class Turn(Record):
 
 class Depth(Record):
     """What a rule of the papers gives under a lens, "" for the cosine, which reads none; by its variants; whether it is
-    clear, None where it is not judged."""
+    clear, None where it is not judged; whether only five twins are missing for that."""
 
     rule: str = ""
     lens: str = ""
@@ -119,6 +119,7 @@ class Depth(Record):
     variants: dict[str, Number] = Field(default_factory=dict)
     twin: Depth | None = None
     clear: bool | None = None
+    so_far: bool = False
     sentence: str = ""
 
 

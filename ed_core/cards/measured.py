@@ -167,6 +167,7 @@ class Measured:
                 variants={name: row["depth"] for name, row in own.items() if name in report.SHOWN},
                 twin=Depth(**_depth(twin["paper"])) if twin else None,
                 clear=said.clear,
+                so_far=said.so_far,
                 sentence=said.sentence,
             )
 

@@ -10,7 +10,7 @@ from ..claims.finding import between, counted, number, standing
 from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
-from ..depth.wording import mean_depth
+from ..depth.wording import mean_depth, which_clear
 from ..depth.writing import usable
 from ..statistics import FEWEST, FEWEST_FORMS
 from ..studies import report
@@ -28,7 +28,7 @@ def headline(told: Card) -> str:
     if not means:
         return f"{model}, {layers} layers. {rules(told)}"
     each = " and ".join(f"{mean(row)} by {by}" for by, row in means)
-    return f"Mean depth of {model}: {each}, of {layers} (over all tokens and thresholds)."
+    return f"Mean depth of {model}, of {layers} layers: {each}, read off the mean curves."
 
 
 def rules(told: Card) -> str:
@@ -39,7 +39,9 @@ def rules(told: Card) -> str:
         for rule, row in rows.items()
     ]
     clear = [RULES[rule].label for rule, row in rows.items() if row.clear]
-    how = f"; {'clear: ' + ', '.join(clear) if clear else 'none clear'}" if told.mean_depths is not None else ""
+    so_far = [RULES[rule].label for rule, row in rows.items() if row.so_far]
+    defined = sum(row.depth is not None for row in rows.values())
+    how = f"; {which_clear(clear, so_far, defined)}" if told.mean_depths is not None else ""
     return f"Papers' rules: {', '.join(each)}{how}."
 
 
@@ -59,9 +61,11 @@ def ranges(told: Card) -> str:
     over = next((row.over for row in rows), "the prompts")
     if rows and all(row.low is None for row in rows):
         return f"No ranges: they need {FEWEST} prompts, or prompts of {FEWEST_FORMS} forms."
+    cuts = sorted({one.prompts for one in told.cuts} - {row.prompts for row in rows})
+    fewer = f", of cuts over {' or '.join(map(str, cuts))}" if cuts else ""
     return (
-        f"Ranges are 5 to 95 % over {over}. A layer without a range is the same in at least 90 % of the resamples that "
-        "give one."
+        f"Ranges of depths are 5 to 95 % over {over}{fewer}; what those of a claim are over stands in its reasons. A "
+        "layer without a range is the same in at least 90 % of the resamples that give one."
     )
 
 
@@ -106,10 +110,10 @@ def identities(told: Card) -> str:
     """Whether the sums of this model hold, with the figures."""
     found = told.identities
     if found.failures:
-        return f"The identities do not hold: {found.failures[0]}."
+        return f"The checks fail ({found.failures[0]})."
     slopes = "" if found.slope_error is None else f"; slopes {found.slope_error:.1g} from 1"
     return (
-        f"The identities hold on {found.tokens} tokens in {found.dtype}. Largest errors: sums of the layers' "
+        f"The checks pass on {found.tokens} tokens in {found.dtype}. Largest errors: sums of the layers' "
         f"parts {found.miss:.1g}, logits from the last residual {found.closure:.1g}, logits layer by layer "
         f"{found.replay:.1g} (limit {found.miss_limit:.0e}){slopes}."
     )
@@ -147,11 +151,11 @@ def value(found: Value | None, digits: int = 2, percent: bool = False) -> str:
     """A value with its range, as percentages or plain."""
     if found is None or found.value is None:
         return "–"
-
     scale, digits, unit = (100, 0, " %") if percent else (1, digits, "")
-    said = f"{number(scale * found.value, digits)}{unit}"
     if found.low is None or found.high is None:
-        return said
+        return f"{number(scale * found.value, digits)}{unit}"
+    lost = scale * abs(found.value) < 10.0**-digits <= scale * max(abs(found.low), abs(found.high))
+    said = f"{number(0.0 if lost else scale * found.value, digits)}{unit}"  # no finer than its range
     return f"{said} ({between(scale * found.low, scale * found.high, digits)})"
 
 
@@ -159,16 +163,16 @@ def cut(one: Cut) -> str:
     """What leaving out the cheapest stretch costs, as a sentence."""
     n, start = one.layers, one.start
     what = f"layer {start}" if n == 1 else f"layers {start}–{start + n - 1}"
-    of = "all single layers" if n == 1 else f"all {n} layers in a row"
+    among = "single layers" if n == 1 else f"stretches of {n} layers"
     said = (
-        f"Leaving out {what} changes the predictions least of {of} (KL): the loss by {value(one.loss)} nats per token; "
-        f"{value(one.kept, percent=True)} of the best guesses are kept."
+        f"Among {among}, leaving out {what} changes the predictions least (KL): it adds {value(one.loss)} nats per "
+        f"token to the loss and keeps {value(one.kept, percent=True)} of the best guesses."
     )
     angle, which = one.by_angle, "The angle over all tokens, sinks included,"
     if angle.start == start:
         return f"{said} {which} chooses the same."
     there = f"layer {angle.start}" if n == 1 else f"{angle.start}–{angle.start + n - 1}"
-    return f"{said} {which} would have chosen {there}, which changes it by {value(angle.loss)}."
+    return f"{said} {which} would have chosen {there}, which adds {value(angle.loss)}."
 
 
 def leaving(told: Card) -> str:
@@ -178,12 +182,15 @@ def leaving(told: Card) -> str:
         return ""
     same = found.mean_agreement
     lost, low, high = (None if end is None else 1 - end for end in (same.value, same.high, same.low))
-    changed = value(Value(value=lost, low=low, high=high), percent=True)
+    share, _, around = value(Value(value=lost, low=low, high=high), percent=True).partition(" (")
+    around = f" ({around}" if around else ""
     leaving = f"Leaving at {found.threshold:g} confidence"
     early = (
-        f"{leaving} would change {changed} of the tokens"
+        f"{leaving} would change no token, or none leaves before the output"
+        if lost == 0 and not high
+        else f"{leaving} would change {share} of the tokens{around}"
         if lost is not None and usable(1, lost)
-        else f"{leaving} is not usable here: of the tokens {changed} would change"
+        else f"{leaving} is not usable here: {share} of the tokens would change{around}"
     )
     return (
         f"The tokens it writes, up to {found.tokens} a prompt, are the lens's best guess for good from depth "
@@ -195,12 +202,12 @@ def sinks(told: Card) -> str:
     """How many tokens are sinks, and which."""
     found = told.sinks
     if found.tokens is None or found.first is None:
-        return "Whether there are sinks cannot be told."
+        return "Sinks: unknown."
     named = f"In the first {found.named_of} prompts: {found.named}."
     if not found.tokens:
         return "No sinks."
     tokens, first = 100 * found.tokens, 100 * found.first
-    older = "As older cards counted, with tokens of large norm at the output alone: " if of_its_time(told) else ""
+    older = "Counted as in older cards, with tokens of large norm at the output alone: " if of_its_time(told) else ""
     most = f"{tokens:.3g} % of the tokens are sinks; the first token is one in {first:.0f} % of the prompts."
     return f"{older}{most} {named}"
 
@@ -212,7 +219,14 @@ def precision(told: Card) -> Iterator[str]:
         of = [row for row in rows if row.precision == name]
         depths = ", ".join(f"{RULES[row.rule].label} {_moved(row)}" for row in of)
         orders = [row.order for row in of if row.order is not None]
-        least = f"; rank correlations of the curves at least {_down(min(orders))}" if orders else ""
+        at_least = (
+            f"rank correlations of the curves that the rules read at least {_down(min(orders))}" if orders else ""
+        )
+        least = (
+            f"; {'the curves that the rules read keep their order' if orders and min(orders) == 1 else at_least}"
+            if orders
+            else ""
+        )
         held = "keeps" if all(row.same for row in of) else "does not keep"
         means = [row for row in told.precision.means if row.precision == name]
         yield from ([f"Mean depth in {name}: {'; '.join(_mean_moved(row, own) for row in means)}."] if means else [])

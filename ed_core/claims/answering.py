@@ -12,7 +12,7 @@ from .evidence import Evidence, Part
 from .means import as_curve, fisher, over_layers
 from .record import Curve
 
-CORRELATION = "rank correlation of the deep-thinking ratio with a right answer"
+CORRELATION = "rank correlation of the deep-thinking ratio with a correct answer"
 DEEPER = "centre of loss by layer, generation minus likelihood"
 FURTHER = {1: "answers lost without one layer, worked out minus one step", 2: "the same without two layers in a row"}
 
@@ -51,7 +51,7 @@ def thinking(evidence: Evidence) -> Measured:
 def two_stories(evidence: Evidence) -> Measured:
     part, seed = evidence.parts["answers"], evidence.seed
     right = int(part["exact_whole"].sum())
-    enough(right, "prompts that the model answers rightly")
+    enough(right, "prompts that the model answers correctly")
     lost = {
         "generated": part["exact_whole"][:, None] - part["exact"],
         "likely": part["loss"] - part["loss_whole"][:, None],
@@ -82,7 +82,7 @@ def reasoning(evidence: Evidence) -> Measured:
     for n, (short, long) in {1: ("answers", "worked"), 2: ("two", "worked_two")}.items():
         one, steps, several = _answered(parts[short], parts[long])
         if n == 1:
-            enough(len(one), "pairs that the whole model answers rightly both in one step and worked out")
+            enough(len(one), "pairs that the whole model answers correctly both in one step and worked out")
             pairs, over = len(one), one.units.words.replace("prompts", "pairs", 1)
         lost = (1 - steps["exact"]) - (1 - one["exact"])
         if not len(one) or not one.units.enough:
@@ -96,8 +96,8 @@ def reasoning(evidence: Evidence) -> Measured:
             kept = [1 - p["exact"].mean() for p in (steps, one)]
             drawn = Curve.of("layer left out", "exact answers lost, worked out less in one step", curve)
             beside = (
-                f"Without one layer, on average over layers, {kept[0]:.0%} of the worked-out answers are lost and "
-                f"{kept[1]:.0%} of those in one step; {several} pairs have an answer of several steps."
+                f"Without one layer, on average over layers, {100 * kept[0]:.0f} % of the worked-out answers are lost "
+                f"and {100 * kept[1]:.0f} % of those in one step; {several} pairs have an answer of several steps."
             )
     assert drawn is not None  # enough pairs in one step were required
     return Measured(estimates, pairs, drawn, beside, over)
@@ -118,7 +118,7 @@ def _answered(one: Part, worked: Part) -> tuple[Part, Part, int]:
 DEEP_THINKING = Claim(
     "deep-thinking",
     "Answers with more late-settling tokens are right more often",
-    "prompts on which more of the written tokens settle late are answered correctly more often",
+    "prompts on which the divergence of more written tokens falls late are answered correctly more often",
     "Chen et al. 2026 (2602.13517)",
     "Spearman's rank correlation over the prompts of one model of the share of written tokens whose divergence first "
     "falls to 0.5 only in the last 15 % of the depth, with whether the answer is exact",

@@ -160,7 +160,7 @@ class Claim:
     def check(self, evidence: Evidence) -> None:
         """`ClaimRefused` where this evidence cannot say: why."""
         if evidence.n_layers < SHALLOWEST:
-            raise ClaimRefused(f"The model has {evidence.n_layers} layers; this claim needs {SHALLOWEST} at least.")
+            raise ClaimRefused(f"The model has {evidence.n_layers} layers; this claim needs at least {SHALLOWEST}.")
         if self.stretches and evidence.passes > 1:
             raise ClaimRefused(
                 f"The model runs the same {evidence.n_layers // evidence.passes} layers {evidence.passes} times, so a "
@@ -169,14 +169,14 @@ class Claim:
             )
         if self.models > len(evidence.models):
             raise ClaimRefused(
-                f"It compares models of one family, {self.models} at least, and has {len(evidence.models)}; name more "
+                f"It compares at least {self.models} models of one family, and has {len(evidence.models)}; name more "
                 "with --also."
             )
         if self.answers and not (evidence.answers or evidence.answered):
             raise ClaimRefused("It needs prompts with known answers, and these have none; choose a set with answers.")
         if self.levels and len(evidence.level_names) < 2:
             raise ClaimRefused(
-                f"It compares levels of difficulty, 2 at least, and the set has {len(evidence.level_names)}; choose a "
+                f"It compares at least 2 levels of difficulty, and the set has {len(evidence.level_names)}; choose a "
                 "set with levels."
             )
         if self.worked and not evidence.worked:
@@ -205,7 +205,7 @@ def enough(part: Part | int, what: str = "prompts", fewest: int = FEWEST) -> Non
     if n < fewest and not (isinstance(part, Part) and part.units.enough):
         of_forms = "" if isinstance(part, int) else f" (or {FEWEST_FORMS} of different forms)"
         raise ClaimRefused(
-            f"An interval needs {fewest} {what} at least{of_forms}, and there are {n}; use a larger set."
+            f"An interval needs at least {fewest} {what}{of_forms}, and there are {n}; use a larger set."
         )
 
 

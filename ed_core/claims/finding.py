@@ -33,13 +33,13 @@ ROUNDING = 1e-12
 OPENS = {
     HOLDS: "Holds here:",
     DOES_NOT: "Does not hold here:",
-    CANNOT_BE_TOLD: "Cannot be told here whether",
+    CANNOT_BE_TOLD: "It cannot be told here whether",
     NOT_APPLICABLE: "Not applicable here:",
 }
 OF_CONTROL = {  # what the control's verdict means
     HOLDS: "there the statement holds",
     DOES_NOT: "there it does not hold",
-    CANNOT_BE_TOLD: "whether it holds there cannot be told",
+    CANNOT_BE_TOLD: "there it cannot be told",
 }
 SEVERAL = {
     HOLDS: "hold here",
@@ -50,7 +50,7 @@ SEVERAL = {
 PRINTED = {  # units behind a number; shares, ratios and correlations have none
     "of the depth, a level": "of the layers a level",
     "layers a level": "layers a level",
-    "per tenfold parameters": "per tenfold parameters",
+    "per tenfold parameters": "per tenfold increase in parameters",
     "share of the depth": "of the depth",
     "degrees": "degrees",
     "nats": "nats",
@@ -195,7 +195,7 @@ def _reasons(found: Found) -> Iterable[str]:
         yield f"Over layers, {q.name}: {low} to {high}."
     for q in found.judging:
         if not q.value or q.value.why:
-            yield f"Not to be judged, {q.name}: {q.value.why if q.value else 'it was not measured'}."
+            yield f"Not judged, {q.name}: {q.value.why if q.value else 'it was not measured'}."
     yield found.beside
     yield _of_several(found)
     for q in found.judging:
@@ -215,7 +215,7 @@ def _reasons(found: Found) -> Iterable[str]:
 def _of_several(found: Found) -> str:
     """What the adjustment for several claims made of the verdict."""
     if found.p is None or found.adjusted is None:
-        return "A quantity is not defined, so nothing was tested."
+        return "A quantity was not judged, so nothing was tested."
     if found.alone == CANNOT_BE_TOLD:
         return f"p of the likelier verdict: {_p(found.p)} (limit {ALONE})."
     if found.together < 2:
@@ -235,7 +235,7 @@ def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over promp
         value = " ".join(filter(None, [number(found.value, quantity.digits), PRINTED.get(quantity.unit, "")]))
     if not math.isfinite(found.low):
         return value
-    share = "less than 1%" if found.undefined < 0.01 else f"{found.undefined:.0%}"
+    share = "less than 1 %" if found.undefined < 0.01 else f"{100 * found.undefined:.0f} %"
     undefined = f", not defined in {share} of the resamples" if found.undefined else ""
     return f"{value} ({over}{between(found.low, found.high, quantity.digits)}{undefined})"
 
@@ -281,8 +281,10 @@ def standing(findings: Sequence[Found]) -> str:
         return ""
     verdicts = "1 verdict" if before == 1 else f"{before} verdicts"
     stand = "1 stands" if after == 1 else f"{after} stand"
-    itself = "itself" if before == 1 else "themselves"
-    return f"{verdicts} by {itself}; {stand} after Holm's adjustment for {tested} claims tested together"
+    return (
+        f"{verdicts} when each claim is judged alone; {stand} after Holm's adjustment for {tested} claims tested "
+        "together"
+    )
 
 
 def markdown(told: Report) -> str:

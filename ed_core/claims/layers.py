@@ -97,7 +97,8 @@ def replaced(evidence: Evidence) -> Measured:
 EVEN_TURNS = Claim(
     "even-turns",
     "Middle layers turn the stream by small, even angles",
-    "the middle layers turn the stream by small angles of much the same size, in directions that have little in common",
+    "the middle layers turn the stream by small angles of much the same size, each in a direction that has little in "
+    "common with the next one's",
     "arXiv 2602.05970",
     "arccos cos(h[l], h[l+1]) and arccos cos(D[l], D[l+1]), means over all tokens; middle: without the first and last "
     "quarter",

@@ -70,7 +70,8 @@ def robust(evidence: Evidence) -> Measured:
         KEPT: Estimate.of(mean.value, mean.draws),
         BELOW: Estimate.of(below.mean(), (inner.again < LEAST_KEPT).mean(1)),
     }
-    beside = f"The worst is layer {worst + 1}; {int(below.sum())} of {len(below)} inner layers keep less than 72 %."
+    keep = "keeps" if below.sum() == 1 else "keep"
+    beside = f"The worst is layer {worst + 1}; {int(below.sum())} of {len(below)} inner layers {keep} less than 72 %."
     curve = Curve.of("layer left out", "share of best guesses kept", every)
     return Measured(estimates, len(part), curve, beside, part.units.words)
 
@@ -91,13 +92,13 @@ def proxy(evidence: Evidence) -> Measured:
     def why(name: str) -> str:
         for of, called in (("nll", "loss"), (name, "cosine")):
             if not sure[of] >= RELIABLE:
-                known = "nothing" if not np.isfinite(sure[of]) else f"{sure[of]:.0%}"
+                known = "nothing" if not np.isfinite(sure[of]) else f"{100 * sure[of]:.0f} %"
                 return f"{known} of the layers' differences in {called} is more than noise; their order needs 80 %"
         return ""
 
     estimates = {INFLUENCE: correlation("block_influence", score), UPDATE: correlation("update_cosine", cosine)}
     drawn = Curve.of("layer left out", "loss added, nats", _added(part, seed))
-    beside = f"The whole model loses {whole.value[0]:.2f} nats a token."
+    beside = f"The whole model's loss is {whole.value[0]:.2f} nats per token."
     return Measured(estimates, len(part), drawn, beside, part.units.words)
 
 
@@ -152,7 +153,7 @@ def _added(part: Part, seed: int) -> statistics.Resampled:
 
 SECOND_HALF_WEAK = Claim(
     "second-half-weak",
-    "Later tokens hardly use the second half",
+    "Later tokens hardly depend on the second half",
     "skipping a layer of the second half changes later layers at later tokens less than half as much as skipping one "
     "of the first",
     "Csordás et al. 2025 §3.2 (2505.13898)",
@@ -211,8 +212,8 @@ COSINE_WEAK_PROXY = Claim(
 DEEP_SKIPS_LATE = Claim(
     "deep-skips-late",
     "The stretch that can go lies deep",
-    "the stretch of layers that the angle at the last token chooses to leave out lies in the second half and costs "
-    "less than the median stretch",
+    "the stretch of layers that the angle at the last token chooses to leave out has its middle in the second half and "
+    "costs less than the median stretch",
     "Gromov et al. 2024 (2403.17887)",
     "of all stretches of n = L/4 layers the one of smallest arccos(cos(h[s], h[s+n])) / π at the last token; its "
     "middle (s + n/2) / L, and its loss less the median stretch's; beside it the same by the angle over all tokens but "

@@ -27,8 +27,8 @@ STATIC = 0.1
 SLOPES = {"mean_kl": "slope of mean depth by KL / L", "mean_overlap": "slope of mean depth by overlap / L"}
 PAPERS_SLOPES = {name: f"slope of (layer + 1) / L by the papers' {rule.label} rule" for name, rule in RULES.items()}
 FAILED = {
-    "sign": "The layers have no two levels of which the first lies below 0 and the second above.",
-    "order": "The layers have no two levels: {p:.0%} of random orders are split as well.",
+    "sign": "The layers have no first level below 0 followed by a second above 0.",
+    "order": "No two levels are shown: {p:.0f} % of random orders of the layers split at least as well.",
     "twins": "{near} of {n} untrained twins turn within a tenth of the depth, so the turn needs no training to appear.",
 }
 
@@ -86,9 +86,11 @@ def turns(evidence: Evidence) -> Measured:
         PAPERS: Estimate.of(rule_whole, rule),
     }
     near = sum(t is not None and t.layer is not None and abs(t.split - k) <= 0.1 * n for t in twins)
-    said = FAILED.get(held.failed, "").format(p=found.p, near=near, n=len(twins))
+    said = FAILED.get(held.failed, "").format(p=100 * found.p, near=near, n=len(twins))
     if there:
-        said = f"The turn is after layer {k}; {found.p:.1%} of random orders of the layers are split as well."
+        said = (
+            f"The turn is after layer {k}; {100 * found.p:.1f} % of random orders of the layers split at least as well."
+        )
     if twins and there:
         said += f" {near} of {len(twins)} untrained twins turn within a tenth of the depth."
     return Measured(estimates, len(part), Curve.of("layer", "cosine with the stream", curve), said, part.units.words)
@@ -155,9 +157,9 @@ TURN = Claim(
     "c = mean of attention's, the MLP's and the layer's cosine with the stream, over all tokens of all prompts; (k + "
     "1) / L, k the split into two levels that explains most of c's variance",
     "Up to 50 prompts, spread over the levels. A turn needs a first level below 0 and a second above it, at most 5 % "
-    "of random orders of the layers split as well (blocks of four layers from 24 layers on), and fewer than half of "
-    "five untrained twins turning within a tenth of the depth. The papers take 10 to 20 prompts of GSM8K, HellaSwag or "
-    "AIME24 and the last layer below 0.",
+    "of random orders of the layers split at least as well (blocks of four layers from 24 layers on), and fewer than "
+    "half of five untrained twins turning within a tenth of the depth. The papers take 10 to 20 prompts of GSM8K, "
+    "HellaSwag or AIME24 and the last layer below 0.",
     "a turn in the first third or the last quarter, or first layers that strengthen, or last ones that erase",
     (
         Quantity(
@@ -178,12 +180,12 @@ TURN = Claim(
 STATIC_RATIO = Claim(
     "static-ratio",
     "The share of the depth in use does not move with size",
-    "within this family, mean depth / L changes by less than 0.1 per tenfold size",
+    "within this family mean depth / L changes by less than 0.1 per tenfold increase in size",
     "Hu et al. 2025 (2512.14064)",
     "slope of mean depth / L on log10(parameters) by least squares, by KL and by overlap; interval over prompts, which "
     "all models share; beside it that of (ED + 1) / L by the papers' rules",
     "At least three models of one family (--also), up to 50 prompts. The paper takes Qwen 2.5 of 1.5B to 32B.",
-    "a slope of more than 0.1 of the depth per tenfold size",
+    "a slope of more than 0.1 of the depth per tenfold increase in size",
     tuple(
         Quantity(
             name, "per tenfold parameters", (-STATIC, STATIC), "within ±0.1", "about the same ratio", 3, True, beside

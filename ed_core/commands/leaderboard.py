@@ -1,4 +1,4 @@
-"""`python -m ed_core leaderboard [--also FILE.csv]`: do deeper models score better, with size and width held equal?"""
+"""`python -m ed_core leaderboard [--also FILE.csv]`: do deeper models score better, with size and width held fixed?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .runs import Commands
 def add(commands: Commands) -> None:
     """Register the command with the parser's `commands`."""
     p = commands.add_parser(
-        "leaderboard", help="the scores of many models against their layers, with size and width held equal or not"
+        "leaderboard", help="the scores of many models against their layers, with size and width held fixed or not"
     )
     p.add_argument(
         "--also",

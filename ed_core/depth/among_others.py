@@ -33,6 +33,7 @@ SAYS = {  # what it means that a control shows the same shape, of one curve and 
     "untrained": ("it needs no training to appear", "they need no training to appear"),
     "shuffled": ("it appears without the trained order of layers", "they appear without the trained order of layers"),
 }
+OTHER_TEXT = "other text may differ"  # which prompts are of one form is not known here
 SHAPES = ("the same shape", "partly the same shape", "another shape")
 
 
@@ -182,7 +183,7 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
             return "The lens is the output from depth 1 on: no depth to read"
         n_layers = len(curves_of(probe, this, first_token)[score.mean_depth]) - 1
         by = criteria.RULES[score.mean_depth].label
-        return f"On this prompt mean depth is {mine:.1f} of {n_layers} ({by} over all tokens and thresholds)"
+        return f"On this prompt mean depth is {mine:.1f} of {n_layers} ({by}, read off the mean curve)"
     if not score.share:
         if score.criterion:
             return f"{score.name} gives {_say(mine, score) if np.isfinite(mine) else 'no layer'} for this prompt"
@@ -194,8 +195,8 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
         return f"On this prompt the {what} is not defined or zero everywhere: no centre"
     rows = next(c.x for c in probe.curves if c.name == curve)
     return (
-        f"On this prompt {values[:half].sum() / values.sum():.0%} of the {what} lies at {rows}s 0–{half - 1}, "
-        f"{score.name} {_say(mine, score)}"
+        f"On this prompt {100 * values[:half].sum() / values.sum():.0f} % of the {what} lies at {rows}s 0–{half - 1}; "
+        f"{score.name}: {_say(mine, score)} (layers 0 to {len(values) - 1})"
     )
 
 
@@ -210,7 +211,7 @@ def _together(score: Score, summaries: Sequence[Summary], first_token: bool) -> 
     if score.mean_depth:
         found = continuous.over_prompts(name, sums[name], counts, over)
         depth = "no mean depth" if found.depth is None else f"mean depth {found.depth:.1f}"
-        return f"The mean curve over all prompts has {depth} ({wording.sure(found.interval, over)})."
+        return f"The mean curve over all prompts has {depth} ({wording.sure(found.interval, over)}; {OTHER_TEXT})."
     layer = criteria.RULES[name].of({n: values.sum(0) / sum(counts) for n, values in sums.items()}).depth
     gives = "no layer" if layer is None else f"layer {layer}"
 
@@ -219,8 +220,8 @@ def _together(score: Score, summaries: Sequence[Summary], first_token: bool) -> 
         return criteria.depths(name, rows[:, :-1] if criteria.RULES[name].of_lens else rows)
 
     drawn = statistics.interval(statistics.percentile(read, sums, counts, over)) if over.enough else None
-    sure = f"{over.words}, {wording.drawn(None)}" if drawn is None else wording.drawn(drawn, over)
-    return f"The mean curve over all prompts gives {gives} ({sure})."
+    sure = wording.sure(None, over) if drawn is None else wording.drawn(drawn, over)
+    return f"The mean curve over all prompts gives {gives} ({sure}; {OTHER_TEXT})."
 
 
 def _value(score: Score, curves: Mapping[str, np.ndarray]) -> float:
@@ -255,14 +256,15 @@ class Likeness:
 
     @property
     def text(self) -> str:
-        size = "" if self.size is None or 0.9 < self.size < 1.1 else f", {self.size:.2g} times the model's size"
-        return f"{_lower(self.curve.title)} (ρ = {self.spearman:.2f}, {self.distance}{size})"
+        size = "" if self.size is None or 0.9 < self.size < 1.1 else f"; mean size {self.size:.2g} times the model's"
+        rho = f"{self.spearman:.2f}".replace("-", "−")
+        return f"{_lower(self.curve.title)} (ρ = {rho}; {self.distance}{size})"
 
     @property
     def distance(self) -> str:
         """How far the shapes are apart, where they can be compared."""
         assert self.apart is not None
-        return f"up to {100 * self.apart:.0f} % of the range apart"
+        return f"each scaled to its own range, at most {100 * self.apart:.0f} % apart"
 
 
 def likeness(probe: Probe | type[Probe], this: Summary, control: Summary, first_token: bool = True) -> list[Likeness]:
@@ -297,7 +299,7 @@ def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
     told = [(name, shapes) for name, shapes in zip(named, by_curve, strict=True) if set(shapes) != {None}]
     if not told:
         which = f"the {one}" if n == 1 else f"{n} {CALLED[kind][1]}"
-        return f"The curves of the model or of {which} are constant: their shapes cannot be compared."
+        return f"The curves of the model or of {which} are constant or too short: their shapes cannot be compared."
     if n == 1:
         groups = {place: [name for name, shapes in told if shapes == [place]] for place in range(len(SHAPES))}
         parts = [f"{SHAPES[place]} for {_and(names)}" for place, names in groups.items() if names]

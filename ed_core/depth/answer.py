@@ -97,14 +97,14 @@ def _answered(known: Sequence[Sequence[Seen]], more: bool) -> str:
     depths = [max(found) for look, found in zip(known, bests) if len(found) == len(look)]
     count = f"all {n}" if len(depths) == n > 1 else f"{len(depths) or 'none'} of {n}"
     which = f"{count} prompt{'s' * (n > 1)}{' with an answer' * more}"
-    since = f", for good from depth {_middle(depths, known[0][0].n_layers)}" if depths else ""
+    since = f"; the lens has it for good from depth {_middle(depths, known[0][0].n_layers)}" if depths else ""
     return f"For {which} {what} is the model's best guess{since}."
 
 
 def _middle(depths: Sequence[int], n_layers: int) -> str:
     """Where several depths lie: their median, and from where to where."""
     low, middle, high = min(depths), float(np.median(depths)), max(depths)
-    spread = "" if len(depths) == 1 else " each time" if low == high else f" in the median (least {low}, most {high})"
+    spread = "" if len(depths) == 1 else " each time" if low == high else f" (median; {low} to {high})"
     return f"{middle:g} of {n_layers}{spread}"
 
 
@@ -170,13 +170,13 @@ def _of_several(seen: Sequence[Seen]) -> str:
     if len(right) == n:
         latest, which = max(right), "Both" if n == 2 else f"All {n}"
         if min(right) < latest:
-            since = f"for good from depth {latest}; the earliest from {min(right)}"
+            since = f"for good from depth {latest} of {seen[0].n_layers}, at least one from {min(right)} on"
         else:
             since = _since(latest, None, seen[0])
         return f"{which} answer tokens are the best guess {since}."
     wrong, be = next(one for one in seen if one.best is None), "is" if len(right) == 1 else "are"
     return (
-        f"{len(right)} of the answer's {n} tokens {be} the model's best guess, each after the right ones; the first "
+        f"Given the right tokens before each, {len(right)} of the answer's {n} {be} the model's best guess; the first "
         f"that is not is {_quoted(wrong.token)}, where the model says {_quoted(wrong.instead)}."
     )
 

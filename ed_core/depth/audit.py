@@ -139,10 +139,10 @@ class Audit:
         """What differs more than is expected: sentences, empty where the precision makes no difference that matters."""
         found = []
         for c in self.comparisons:
-            if c.beyond:
+            if c.spearman is not None and c.beyond:
                 limit = AT_LEAST.get(c.precision, AT_LEAST_ELSE)
                 found.append(
-                    f"{c.precision}: {c.title} is ordered differently from {self.reference} (ρ = {c.spearman:.3f}, "
+                    f"{c.precision}: {c.title} is ordered differently from {self.reference} (ρ = {_rho(c.spearman)}, "
                     f"expected at least {limit:g})"
                 )
         for precision in self.verdicts:
@@ -155,10 +155,9 @@ class Audit:
         for precision in self.curves:
             for name in self.depths.get(precision, {}) if precision != self.reference else ():
                 this, that = self.depths[precision][name], self.depths[self.reference][name]
-                if (this.depth is None) != (that.depth is None):
-                    found.append(f"{precision}: {name} depth is {_depth(this)}, in {self.reference} {_depth(that)}")
-                elif self.moved(precision, name):
-                    found.append(f"{precision}: {name} depth moved from {that.depth} to {this.depth}")
+                rule = f"the papers' {RULES[name].label} rule"
+                if self.moved(precision, name):
+                    found.append(f"{precision}: {rule} gives {_layer(this)}, in {self.reference} {_layer(that)}")
         return found
 
     def sentence(self) -> str:
@@ -172,10 +171,12 @@ class Audit:
             )
         ordered = [(c.spearman, c) for c in self.comparisons if c.spearman is not None]
         if not ordered:
-            return f"Nothing to compare: every curve is constant, in {self.reference} or in {others}."
+            return f"No order to compare: every curve is constant in {self.reference} or in {others}."
         lowest, worst = min(ordered, key=itemgetter(0))
         least = f"least: “{worst.title}” in {worst.precision}"
-        order = f"every curve's rank correlation is at least {math.floor(lowest * 1000) / 1000:.3f} ({least})"
+        order = f"every curve's rank correlation is at least {_rho(math.floor(lowest * 1000) / 1000)} ({least})"
+        if lowest == 1:
+            order = "every curve keeps its order"
         shifts = [
             s
             for p in self.depths
@@ -340,7 +341,7 @@ def _in_layers(criterion: Criterion, shift: int | None, interval: Interval | Non
     moved = "" if criterion.depth is None or not shift else f" ({shift:+d})"
     if interval is None or interval.ends is None:
         return f"{_depth(criterion)}{moved}"
-    none = f", none in {interval.undefined:.0%}" if interval.undefined else ""
+    none = f", none in {100 * interval.undefined:.0f} %" if interval.undefined else ""
     return f"{_depth(criterion)}{moved}, {apart(*interval.ends)}{none}"
 
 
@@ -353,8 +354,16 @@ def _around(mean: MeanDepth) -> str:
 
 
 def _in_figures(c: Comparison) -> str:
-    order = "constant" if c.spearman is None else f"ρ = {c.spearman:.3f}"
+    order = "constant" if c.spearman is None else f"ρ = {_rho(c.spearman)}"
     return f"{order}, {100 * c.difference:.1f} %"
+
+
+def _layer(criterion: Criterion) -> str:
+    return "no layer" if criterion.depth is None else f"layer {criterion.depth}"
+
+
+def _rho(value: float) -> str:
+    return f"{value:.3f}".replace("-", "−")
 
 
 def _depth(criterion: Criterion) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
 from . import criteria, sinks
+from .answer import number
 
 LIMITED = {  # figures on logits, and what a large one would mean
     "closure": "the last residual, norm and head as read do not give the model's logits",
@@ -21,7 +22,7 @@ LIMITED = {  # figures on logits, and what a large one would mean
 NAMES = {  # of these logits
     "closure": "from the last residual",
     "replay": "layer by layer",
-    "detour": "from another stream",
+    "detour": "with another stream put in at layer 0",
 }
 
 
@@ -84,7 +85,7 @@ def verdict(result: ProbeResult) -> Said:
 def _slopes(result: ProbeResult) -> str:
     """How far they are off; every branch may be below rounding."""
     if np.isnan([result["slope_attn"], result["slope_mlp"]]).all():
-        return "no slope can be told"
+        return "no slope is above rounding"
     return f"the slopes by {_small(_off(result))}"
 
 
@@ -109,7 +110,8 @@ def sums(result: ProbeResult) -> Said:
         return Said(True, f"{held}, {more}.")
     return Said(
         True,
-        f"{held}, nowhere more than {share:.0%} of what rounding can cause: anything left unread is within rounding.",
+        f"{held}, nowhere more than {100 * share:.0f} % of what rounding can cause: anything left unread is within "
+        "rounding.",
     )
 
 
@@ -138,10 +140,10 @@ def logits(result: ProbeResult) -> Said:
     told = "cannot be replayed without what stands before, so erasure computes whole sequences"
     if values["suffix"] <= result.provenance["limits"].get("suffix", limit):
         told = f"can be replayed alone (error {_small(values['suffix'])})"
-    errors = ", ".join(f"{NAMES[name]} {_small(values[name])}" for name, why in LIMITED.items() if why)
+    errors = ", ".join(f"{_small(values[name])} {NAMES[name]}" for name, why in LIMITED.items() if why)
     return Said(
         True,
-        f"The recomputed logits are the model's: largest errors {errors} (limit {limit:.0e}). The second "
+        f"The recomputed logits are the model's (largest errors: {errors}; limit {limit:.0e}). The second "
         f"half of the prompt {told}.",
     )
 
@@ -177,7 +179,7 @@ def change(rows: Sequence[Row]) -> str:
     """What leaving out the first token changes of the papers' rules."""
 
     def say(depth: int | None) -> str:
-        return "not defined" if depth is None else str(depth)
+        return "no layer" if depth is None else str(depth)
 
     moved = [
         f"{row.label}: {say(row.depth_with)} with it, {say(row.depth_without)} without"
@@ -185,7 +187,9 @@ def change(rows: Sequence[Row]) -> str:
         if row.depth_with != row.depth_without
     ]
     if moved:
-        return f"Without the first token the papers' rules give other layers ({'; '.join(moved)})."
+        give = "gives another layer" if len(moved) == 1 else "give other layers"
+        which = f"{number(len(moved))} of the papers' rules {give}"
+        return f"Without the first token {which} ({'; '.join(moved)})."
     return (
         "The papers' rules give the same layers with and without the first token "
         f"({', '.join(f'{row.label} {say(row.depth_with)}' for row in rows)})."

@@ -86,19 +86,21 @@ def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
     by = "the embedding on, before any layer" if branch == EMBEDDING else f"layer {layer}'s {branch} on"
     found = brought(result, left_out)
     n, total = found.counts, sum(found.counts.values())
+    some, same = (" that are no sinks", ", over the same tokens,") if total < result.n_tokens else ("", "")
     said = [
         f"“{word}” is the best guess for good from {by}.",
-        f"Of {total} tokens {n[ATTENTION]} reach their final best guess right after attention, {n[MLP]} after an MLP"
-        + (f", {n[EMBEDDING]} have it from the embedding." if n[EMBEDDING] else "."),
+        f"Of {total} tokens{some}, {n[ATTENTION]} have their final best guess for good right after attention, {n[MLP]} "
+        "after an MLP" + (f", {n[EMBEDDING]} from the embedding on." if n[EMBEDDING] else "."),
     ]
     if (share := found.share) is not None:
-        said.append(f"From depth 1 on attention takes off {share:.0%} of the divergence, the MLPs {1 - share:.0%}.")
+        parts = (f"{100 * part:.0f} %".replace("-", "−") for part in (share, 1 - share))
+        said.append("From depth 1 on{} attention takes off {} of the KL, the MLPs {}.".format(same, *parts))
     means = {name: _of(result, name) for name in ("kl", "overlap")}
     told = [
         f"{here:.2f} ({label})" for (name, label) in (("kl", "KL"), ("overlap", "overlap")) if (here := means[name])
     ]
     if told:
-        said.append(f"Mean depth over all tokens, read at half layers: {' and '.join(told)} of {result.n_layers}.")
+        said.append(f"Mean depth of the mean curves, read at half layers: {' and '.join(told)} of {result.n_layers}.")
     return said
 
 

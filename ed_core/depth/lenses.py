@@ -44,9 +44,9 @@ class ByLens:
     def sentence(self) -> str:
         """Whether each rule's depth changes with the lens."""
         if len(self.settle) < 2:
-            return "One lens alone: whether depth depends on the lens cannot be told."
+            return "One lens alone does not show whether depth depends on the lens."
         means = "; ".join(filter(None, map(self._mean, OF_LENS)))
-        told = [f"Mean depth of {self.n_layers} {means}." if means else ""]
+        told = [f"Mean depth, of {self.n_layers} layers, {means}." if means else ""]
         return " ".join(filter(None, [*told, f"Papers' rules: {'; '.join(map(self._rule, OF_LENS))}."]))
 
     def _mean(self, rule: str) -> str:
@@ -59,15 +59,17 @@ class ByLens:
 
     def _rule(self, rule: str) -> str:
         found, name = self.criteria[rule], OF_LENS[rule].label
-        told = ", ".join(f"{short(l)} {'none' if c.depth is None else f'layer {c.depth}'}" for l, c in found.items())
+        layers = {short(lens): "no layer" if c.depth is None else f"layer {c.depth}" for lens, c in found.items()}
+        told = ", ".join(f"{lens} {layer}" for lens, layer in layers.items())
         if len(found) < 2:
-            return f"{name} under one lens only ({told})"
+            return f"by {name} under one lens only ({told})"
         if all(c.depth is None for c in found.values()):
-            return f"{name} gives no layer under any lens"
+            return f"by {name} no layer under any lens"
         if any(c.depth is None for c in found.values()):
-            return f"{name} gives no layer under some lenses ({told})"
+            return f"by {name} no layer under some lenses ({told})"
         more = (self.spread(rule) or 0) > TENTH * self.n_layers
-        return f"{name} {'differs by more than' if more else 'agrees within'} a tenth of the depth ({told})"
+        how = "more than a tenth of the depth apart" if more else "within a tenth of the depth"
+        return f"by {name} {how} ({told})"
 
 
 def short(lens: str) -> str:
@@ -138,10 +140,10 @@ def certified(kind: str, certificate: Mapping[str, Any]) -> str:
     if "drift" in certificate:
         said.append(
             "Fitted on each half of the prompts, the two sets of matrices differ by up to "
-            f"{max(certificate['drift']):.0%} of their size."
+            f"{100 * max(certificate['drift']):.0f} % of their size."
         )
     if kind == UNCALIBRATED:
-        said.append("Read it by ranks: its KL is not calibrated, and no depth is read off it.")
+        said.append("Read it by ranks: its KL is not calibrated, so no depth is read off that KL.")
     said.append(_judged(kind, judged))
     return " ".join([*said, *certificate.get("notes", [])] if kind != UNCALIBRATED else said)
 
@@ -162,7 +164,7 @@ def _judged(kind: str, judged: Mapping[str, Any]) -> str:
         return f"{old}; fit it anew to learn at which depths it says more than a constant prediction."
     over = f"{judged['kl_tokens']:,} held-out tokens ({judged['kl_over']})"
     if "kl_minus" not in judged:
-        return f"On {over}, too few for an interval: whether it says more than a constant prediction cannot be told."
+        return f"{over} are too few for an interval: it is open whether it says more than a constant."
     below = {name: _below(ends) for name, ends in judged["kl_minus"].items()}
     if kind == UNCALIBRATED:
         return f"On {over} its KL is below that of a constant prediction {below['constant']}."
@@ -178,11 +180,9 @@ def _below(ends: Mapping[str, Sequence[float]]) -> str:
     yes, no = high < 0, low > 0
     if yes.all():
         return "at every depth before the output"
-    said = [f"at {_named(np.flatnonzero(yes))}" if yes.any() else "at no depth for sure"]
+    said = [f"at {_named(np.flatnonzero(yes))}" if yes.any() else "at no depth"]
     said += [f"not at {_named(np.flatnonzero(no))}"] * bool(no.any())
-    return ", ".join(said) + (
-        f" (cannot be told at {_named(np.flatnonzero(~yes & ~no))})" if not (yes | no).all() else ""
-    )
+    return ", ".join(said) + (f" (undecided at {_named(np.flatnonzero(~yes & ~no))})" if not (yes | no).all() else "")
 
 
 def _named(depths: np.ndarray) -> str:

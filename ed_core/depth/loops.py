@@ -66,7 +66,9 @@ def sentence(aggregates: Mapping[str, np.ndarray]) -> str:
     which of them is left out makes no difference. `aggregates`: as `by_passes`."""
     n = len(aggregates["times_kl"]) // 2
     means = [(by_passes(aggregates, name)[n - 1].mean, label) for name, label in (("kl", "KL"), ("overlap", "overlap"))]
-    told = " and ".join(f"{mean:.1f} ({label})" for mean, label in means if mean is not None)
-    depth = f"Mean depth {told} of {n} passes, over all thresholds" if told else f"No mean depth over the {n} passes"
+    found = [f"{mean:.1f} ({label})" for mean, label in means if mean is not None]
+    depth = f"No mean depth over the {n} passes"
+    if found:
+        depth = f"Mean depth {' and '.join(found)} of {n} passes, read off the mean curve{'s' * (len(found) > 1)}"
     fewer, more = (f"{float(aggregates['times_kl'][times]):.2g}" for times in (n - 1, n + 1))
     return f"{depth}. One pass fewer changes the output by {fewer} nats (KL), one more by {more}."

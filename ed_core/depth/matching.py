@@ -1,4 +1,4 @@
-"""Does the deeper model do the same over more layers? Read off the maps between two models (arXiv 2605.14075, §6), and
+"""Does the deeper model do the same over more layers? Read off the maps between two models (arXiv 2505.13898, §6), and
 what replacing a layer by a linear map costs (arXiv 2603.15389). Numpy only."""
 
 from __future__ import annotations
@@ -67,16 +67,19 @@ def match(maps: Maps, by: str = "error") -> Matching:
 
 def reading(found: Matching) -> str:
     """Which of the readings holds: "unclear" (fewer than half of the sources, or than `FEW`, beat the controls),
-    "unordered" (matches do not follow the source's depth), "same" (they lie on the diagonal of relative depth), "late"
-    (they end early in a deeper B: what it does after is its own), "neither"."""
+    "unordered" (matches do not follow the source's depth), "same" (they lie on the diagonal of relative depth), "part"
+    (so do they, but A's last layers match none), "late" (A's last layers match, but B's last are no match),
+    "neither"."""
     n_a, n_b = found.n_layers
     if found.matches.sum() < max(FEW, n_a / 2):
         return "unclear"
     if not found.rank >= TRACKS:  # NaN too
         return "unordered"
-    if SLOPE[0] <= found.slope <= SLOPE[1] and found.reach > 1 - LATE:
-        return "same"
-    return "late" if found.reach <= 1 - LATE and n_b > n_a else "neither"
+    diagonal, early = SLOPE[0] <= found.slope <= SLOPE[1], found.reach <= 1 - LATE
+    to_the_end = found.relative[0][found.matches].max() > 1 - LATE
+    if diagonal and not (early and to_the_end):
+        return "part" if early else "same"
+    return "late" if early and to_the_end and n_b > n_a else "neither"
 
 
 def sentence(maps: Maps) -> str:
@@ -86,20 +89,20 @@ def sentence(maps: Maps) -> str:
     which = reading(found)
     if which == "unclear":
         return (
-            f"No match is shown for {a}'s layers in {b}: {int(found.matches.sum())} of {n_a} maps beat the controls, "
-            f"and a match takes {max(FEW, -(-n_a // 2))}."
+            f"No match is shown for {a}'s layers in {b}: {int(found.matches.sum())} of {n_a} maps beat the controls; "
+            f"{max(FEW, -(-n_a // 2))} are needed."
         )
     matches, end = f"The best matches of {a}'s layers in {b}", f"{_share(found.reach)} of its depth"
     said = {
-        "unordered": f"{matches} are not in the order of depth",
+        "unordered": f"{matches} do not follow the order of depth",
         "same": f"{matches} lie at about the same depth"
-        + (
-            ""
-            if n_a == n_b
-            else f", as a share of the whole, as the same steps over {'more' if n_b > n_a else 'fewer'} layers would"
-        ),
+        if n_a == n_b
+        else f"{matches} lie at about the same share of the depth, as the same steps over "
+        f"{'more' if n_b > n_a else 'fewer'} layers would",
         "late": f"{matches} end at {end}: its last layers are no best match",
-        "neither": f"{matches} are in the order of depth, but not at the same share of it, and end at {end}",
+        "part": f"{matches} lie at about the same share of the depth, up to {_share(found.reach)}; {a}'s last layers "
+        "match none",
+        "neither": f"{matches} roughly follow the order of depth, but not at the same share of it, and end at {end}",
     }[which]
     same = reading(match(maps, "r2")) == which
     return f"{said}." if same else f"{said}; by R² instead of the error they lie otherwise."
@@ -110,9 +113,9 @@ def reasons(maps: Maps) -> str:
     found, other = match(maps), match(maps, "r2")
     return (
         f"{int(found.matches.sum())} of {maps.n_layers[0]} maps beat the controls: median error at the best match "
-        f"{_median(found.error)}, shuffled {_median(found.shuffled)}, mean only {_median(found.mean)}. Best matches "
-        f"against the same share of the depth: slope {_figure(found.slope)}, rank correlation {_figure(found.rank)} "
-        f"(by R²: {_figure(other.slope)}, {_figure(other.rank)})."
+        f"{_median(found.error)}, shuffled {_median(found.shuffled)}, mean only {_median(found.mean)}. Share of the "
+        f"depth of the best match against the layer's own: slope {_figure(found.slope)}, rank correlation "
+        f"{_figure(found.rank)} (by R²: {_figure(other.slope)}, {_figure(other.rank)})."
     )
 
 
@@ -126,7 +129,7 @@ def _share(value: float) -> str:
 
 
 def _figure(value: float) -> str:
-    return f"{value:.2f}" if np.isfinite(value) else "not defined"
+    return f"{value:.2f}".replace("-", "−") if np.isfinite(value) else "not defined"
 
 
 # ---------------------------------------------------------------- one model

@@ -54,19 +54,20 @@ def by_loss(
     exact, added = np.asarray(written["exact"], np.float64), curves["nll"] - curves["nll_whole"]
     most, fewest = int(np.argmax(added)), np.flatnonzero(exact == exact.min())
     said = [
-        f"By loss, {_named([most], n)} {'counts' if n == 1 else 'count'} most: {added[most]:+.2g} nats per token "
+        f"By loss, {_named([most], n)} {'counts' if n == 1 else 'count'} most: {_signed(added[most])} nats per token "
         f"without {'it' if n == 1 else 'them'}, and the model {_answers(n_prompts)(exact[most])}."
     ]
     if exact.min() == exact.max():
         return said
-    near, far = (f"{added[fewest].min():+.2g}", f"{added[fewest].max():+.2g}")
+    near, far = _signed(added[fewest].min()), _signed(added[fewest].max())
     said.append(
         f"Without {_fewest(exact, n)} the loss changes by {near if near == far else f'{near} to {far}'} nats per token."
     )
     if (rank := rank_correlation(added, -exact)) is not None:
         units = f"{len(added)} {'layers' if n == 1 else f'stretches of {n} layers'}"
         said.append(
-            f"Over {units} the rank correlation of added loss with answers lost is ρ = {rank:+.2f} (no interval)."
+            f"Over {units} the rank correlation of added loss with answers lost is ρ = {_signed(rank, '.2f')} (no "
+            "interval)."
         )
     return said
 
@@ -78,6 +79,10 @@ def _answers(n_prompts: int) -> Callable[[float | np.floating[Any] | np.ndarray]
         return f"writes {round(float(share) * n_prompts)} of {n_prompts} answers"
 
     return told
+
+
+def _signed(value: float | np.floating[Any], digits: str = ".2g") -> str:
+    return f"{value:+{digits}}".replace("-", "−")
 
 
 def _unit(n: int) -> str:

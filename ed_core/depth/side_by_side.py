@@ -82,7 +82,7 @@ class Pair:
         shape = "shapes cannot be compared"
         alike = self.likeness
         if alike.shape is not None:
-            shape = f"{SHAPES[alike.shape]} (ρ = {alike.spearman:.2f}), {alike.distance}"
+            shape = f"{SHAPES[alike.shape]} (ρ = {_rho(alike)}; {alike.distance})"
         left = ", sinks left out" if self.counted is not None else ""
         said = f"{title}: largest difference B − A = {self._at(self.difference, at)}{left}; {shape}."
         if self.counted is None or not np.isfinite(self.counted).any():
@@ -96,7 +96,7 @@ class Pair:
         """A difference with its unit and its place."""
         where = f"{self.curve.x} {at}"
         if self.relative:
-            where = f"{relative_depth(len(difference), min(self.n_layers))[at]:.0%} of the depth"
+            where = f"{100 * relative_depth(len(difference), min(self.n_layers))[at]:.0f} % of the depth"
         unit = f" {self.curve.unit}" if self.curve.unit not in NO_UNITS else ""
         return f"{_signed(difference[at])}{unit}, at {where}"
 
@@ -164,17 +164,17 @@ def summary(found: Mapping[str, Sequence[Pair]]) -> str:
         return "No curve differs."
 
     def named(p: Pair) -> str:
-        return f"{p.curve.title[0].lower()}{p.curve.title[1:]} (ρ = {p.likeness.spearman:.2f})"
+        return f"{p.curve.title[0].lower()}{p.curve.title[1:]} (ρ = {_rho(p.likeness)})"
 
     if len(ranked) == 1:
-        return f"The only curve compared is {named(ranked[0])}."
+        return f"One curve can be compared: {named(ranked[0])}."
     return f"By rank over layers the sides agree least in {named(ranked[0])} and most in {named(ranked[-1])}."
 
 
 def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
     """Why the two have no map of differences: cells must mean the same on both sides. "" where there is one."""
     if "step" in dims:
-        return "Each side writes its own tokens: no column of one is a column of the other."
+        return "Each side writes its own tokens: columns do not correspond, so no map of differences is drawn."
     if "pos" in dims and a.tokens != b.tokens:
         same = a.request.prompts == b.request.prompts
         found = "The two tokenizers cut this prompt differently" if same else "The prompts have different tokens"
@@ -271,6 +271,10 @@ def _parameters(mine: Side, theirs: Side) -> Iterator[str]:
             if (value := getattr(probe, f.name)) != getattr(other, f.name):
                 label, words = told(f, value)
                 yield f"{label.lower()}: {words}"
+
+
+def _rho(alike: Likeness) -> str:
+    return f"{alike.spearman:.2f}".replace("-", "−")
 
 
 def _signed(value: float | np.floating) -> str:

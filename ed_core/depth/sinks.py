@@ -263,7 +263,7 @@ def sentence(sinks: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int]
     are none. `at_end`: tokens that are long at the end, told behind it."""
     largest = sorted(sinks, key=lambda s: -s.ratio)[:NAMED]
     if not largest and 0 < len(tokens) < FEWEST:
-        return f"Whether there are sinks cannot be told of fewer than {FEWEST} tokens."
+        return f"Fewer than {FEWEST} tokens do not show whether there are sinks."
     if not largest:
         said = f"No sinks: before the output no token's norm reaches {FACTOR:g} times the median."
     else:
@@ -336,10 +336,10 @@ def summary(sinks: Sequence[Sequence[Sink] | None]) -> str:
     and of how many prompts they cannot be told."""
     told = [found for found in sinks if found is not None]
     every, untold = [s for found in told for s in found], len(sinks) - len(told)
-    unknown = f"; of {untold} {'others' if untold > 1 else 'other'} they cannot be told" if untold else ""
+    unknown = f"; unknown in {untold} other{'s' * (untold > 1)}" if untold else ""
     prompts = f"{len(told)} prompt{'s' * (len(told) != 1)}"
     if not every:
-        return f"no sinks in {prompts}{unknown}" if told else "whether there are sinks cannot be told"
+        return f"no sinks in {prompts}{unknown}" if told else "sinks unknown"
     writers = Counter(span.writer for s in every for span in s.spans).most_common()
     return (
         f"{len(every)} sink{'s' * (len(every) != 1)} in {sum(map(bool, told))} of {prompts}, up to "

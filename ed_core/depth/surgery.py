@@ -160,18 +160,23 @@ def _proxies(found: Sequence[Row], whole: float) -> list[str]:
     for name, (called, _) in PROXIES.items():
         hits = sum(row.chosen[name].i == row.best.i for row in found)
         misses = [row.chosen[name].loss - row.best.loss for row in found if row.chosen[name].i != row.best.i]
+        broken = sum(not np.isfinite(miss) for miss in misses)
         misses = [miss for miss in misses if np.isfinite(miss)]
-        told = f"Choosing by {called} finds the cheapest stretch at {hits} of {_lengths(found)}"
-        more = f"; at the others its choice costs {np.median(misses):.2g} nats more (median)" if misses else ""
+        by = f"the {called}" if name == "update_cosine" else called
+        told = f"Choosing by {by} finds the cheapest stretch at {hits} of {_lengths(found)}"
+        cost = f"{np.median(misses):.2g} nats per token more (median)" if misses else ""
+        more = f"; at {'the others' if not broken else len(misses)} its choice costs {cost}" if cost else ""
+        more += f"; at {broken} its choice gives no finite loss" if broken else ""
         said.append(f"{told}{more}.")
     return said
 
 
 def _distances(found: Sequence[Row], whole: float) -> list[str]:
     near, far = found[0], found[-1]
-    said = f"At distance {near.length} the median exchange adds {_signed(near.median - whole)} nats"
+    by = _signed(near.median - whole)
+    said = f"At distance {near.length} the median exchange changes the loss by {by} nats per token"
     if far is not near:
-        said += f", at distance {far.length} {_signed(far.median - whole)}"
+        said += f", at distance {far.length} by {_signed(far.median - whole)}"
     return [f"{said}."]
 
 
@@ -199,7 +204,7 @@ def ordered(curves: Curves, order: Sequence[int], n_layers: int) -> str:
         return f"{', '.join(parts)}; the loss is not finite."
     return (
         f"{', '.join(parts)}: loss {_moves(whole, loss)} nats per token, KL {float(curves['order_kl']):.3g} nats, "
-        f"{float(curves['order_top1_kept']):.0%} of the best guesses stay."
+        f"{100 * float(curves['order_top1_kept']):.0f} % of the best guesses stay."
     )
 
 
@@ -232,4 +237,4 @@ def _moves(whole: float, loss: float) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.2g}"
+    return f"{value:+.2g}".replace("-", "−")

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..statistics import FEWEST, Interval, Units
+from ..statistics import Interval, Units
 from .answer import number
 from .continuous import TENTH, MeanDepth, Turn
 from .criteria import RULES, Criterion, depths
 
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them has no clear one
+TOO_FEW = "too few prompts for an interval"
 FIVE = 5  # untrained twins that a sentence rests on
 
 
@@ -101,7 +102,7 @@ def statement(
     (`over`: their units) with the interval over them, None where there are too few."""
     layers = list(_layers(criterion, curve, interval))
     low, high = (math.floor(min(layers)), math.ceil(max(layers))) if layers else (None, None)
-    told = "" if over is None else f" ({drawn(interval, over)})"
+    told = "" if over is None or interval is None else f" ({drawn(interval, over)})"
     if curve is None or criterion.depth is None:
         said = f"{_rule(criterion)} gives no layer{told}: {criterion.reason}{_elsewhere(criterion)}."
         return Statement(said, False, low, high)
@@ -155,19 +156,22 @@ def rules(
         told.append(f"{layer} ({RULES[name].label}{_elsewise(c)}{f', {ends}' if ends else ''})")
     clear = [RULES[name].label for name in defined if statements[name].clear]
     so_far = [RULES[name].label for name in defined if statements[name].so_far]
-    if clear:
-        how = f"{_and(clear)} {'is' if len(clear) == 1 else 'are'} clear"
-    elif so_far:
-        how = f"{_and(so_far)} {'is' if len(so_far) == 1 else 'are'} clear so far (not yet compared with five twins)"
-    else:
-        how = "none clear" if len(defined) > 1 else "not clear"
-    return f"{who} {', '.join(told)}; {how}."
+    return f"{who} {', '.join(told)}; {which_clear(clear, so_far, len(defined))}."
+
+
+def which_clear(clear: Sequence[str], so_far: Sequence[str], n: int) -> str:
+    """Which of `n` rules that give a layer are clear, and which are but for a comparison with five twins."""
+    found = [f"{_and(clear)} {'is' if len(clear) == 1 else 'are'} clear"] if clear else []
+    if so_far:
+        be = "is" if len(so_far) == 1 else "are"
+        found.append(f"{_and(so_far)} {be} clear so far (not yet compared with five twins)")
+    return ", ".join(found) or ("none clear" if n > 1 else "not clear")
 
 
 def _elsewise(criterion: Criterion) -> str:
     """ " at 90 %" of a rule whose threshold somebody has moved; "" at the papers'."""
     at, own = criterion.threshold, RULES[criterion.name].threshold
-    return "" if at is None or at == own else f" at {at:.0%}"
+    return "" if at is None or at == own else f" at {100 * at:.0f} %"
 
 
 def _rule(criterion: Criterion) -> str:
@@ -175,7 +179,7 @@ def _rule(criterion: Criterion) -> str:
     name = RULES[criterion.name].label
     if not (moved := _elsewise(criterion)):
         return f"The papers' {name} rule"
-    return f"The {name} rule{moved} (the papers take {RULES[criterion.name].threshold:.0%})"
+    return f"The {name} rule{moved} (the papers take {100 * RULES[criterion.name].threshold:.0f} %)"
 
 
 def settles(
@@ -198,19 +202,18 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
         if twins.enough:
             more = ""
         else:
-            alike = twins.kind == "untrained" and twins.turning(turn) > 0
-            more = (
-                "; an untrained twin turns within a tenth of the depth from there"
-                if alike
-                else " (not yet compared with five twins)"
-            )
+            near = twins.turning(turn) if twins.kind == "untrained" else 0
+            more = " (not yet compared with five twins)"
+            if near:
+                which = f"{near} of {len(twins.readings)} untrained twins turn{'s' * (near == 1)}"
+                more = f"; {which} within a tenth of the depth from there{more}"
         here = "" if turn.before_ends else ", without an interval over prompts"
         return f"Layers turn from erasing to strengthening after layer {turn.split}{here}{more}."
     if turn.failed == "order":
         return "No cosine turn found: more than 5 % of random orders of the layers' cosines split at least as well."
     if turn.failed == "twins":
         near = twins.turning(turn)
-        return f"No turn of its own: {near} of {len(twins.readings)} untrained twins turn there too."
+        return f"No turn of its own: {near} of {len(twins.readings)} untrained twins turn near layer {turn.split} too."
     if turn.before > 0 and turn.after > 0:
         return "No cosine turn found: both levels above 0."
     if turn.before < 0 and turn.after < 0:
@@ -229,25 +232,26 @@ def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Uni
         return f"{begin} is the output from depth 1 on: no depth to read." if kl is not None else ""
 
     def around(mean: MeanDepth) -> str:
-        return f", {apart(*ends, 1)}" if mean.interval is not None and (ends := mean.interval.ends) else ""
+        return f"; {apart(*ends, 1)}" if mean.interval is not None and (ends := mean.interval.ends) else ""
 
-    beside = "" if overlap is None or overlap.depth is None else f"; overlap: {overlap.depth:.1f}{around(overlap)}"
+    begin, curves = f"{where} mean depth" if where else "Mean depth", "curve"
     drawn_anew = "" if over is None else f"; {sure(kl.interval, over)}"
-    begin, what = (f"{where} mean depth", "thresholds") if where else ("Mean depth", "tokens and thresholds")
-    said = f"{begin} {kl.depth:.1f} of {kl.n_layers} (KL over all {what}{drawn_anew}"
-    found = twins.means("kl")
-    context = ""
-    if found:
+    beside = ""
+    if found := twins.means("kl"):
         low, high = (f"{end(found):.1f}" for end in (min, max))
-        context = f"; {twins.called}: {low if low == high else f'{low}–{high}'}"
-    return f"{said}{beside}){context}."
+        beside = f"; {twins.called}: {low if low == high else f'{low}–{high}'}"
+    said = f"{begin} {kl.depth:.1f} of {kl.n_layers} (KL{drawn_anew}{beside})"
+    if overlap is not None and overlap.depth is not None:
+        said += f", {overlap.depth:.1f} (overlap{around(overlap)})"
+        curves = "curves"
+    return f"{said}, read off the mean {curves}."
 
 
 def sure(interval: Interval | None, over: Units) -> str:
     """How sure a depth over prompts is: its interval, and over what."""
     if interval is None or interval.ends is None:
-        return f"{over.words}, no interval below {number(FEWEST)}"
-    return f"{_level(*interval.ends, 1)} over {over.words}"
+        return f"{over.words}: too few for an interval"
+    return _over(level(*interval.ends, 1), over.words)
 
 
 def apart(low: float, high: float, digits: int | None = None) -> str:
@@ -261,7 +265,12 @@ def apart(low: float, high: float, digits: int | None = None) -> str:
     return f"{low:.3g} in at least 90 % of resamples"
 
 
-def _level(low: float, high: float, digits: int | None = None) -> str:
+def _over(ends: str, words: str) -> str:
+    """The ends of an interval, and what it is over: "18.0 to 18.6 over 9 prompts"."""
+    return f"{ends} {'over' if ' to ' in ends else 'of'} {words}"
+
+
+def level(low: float, high: float, digits: int | None = None) -> str:
     """The same with its level, where it has a width."""
     ends = apart(low, high, digits)
     return f"5–95 %: {ends}" if " to " in ends else ends
@@ -269,17 +278,19 @@ def _level(low: float, high: float, digits: int | None = None) -> str:
 
 def drawn(interval: Interval | None, over: Units | None = None) -> str:
     """The interval over prompts of a rule in words: 5 to 95 % of the resamples that give a layer, and the share that
-    gives none."""
+    gives none; of few that give one the share alone."""
     words = "prompts" if over is None else over.words
     if interval is None:
-        return f"no interval below {number(FEWEST)} prompts"
+        return TOO_FEW
     if interval.ends is None:
         return f"none in any resample of {words}"
-    ends = _level(*interval.ends)
+    if interval.undefined > 0.5:
+        return f"none in {100 * interval.undefined:.1f} % of resamples of {words}"
+    ends = level(*interval.ends)
     if not interval.undefined:
-        return f"{ends} over {words}"
+        return _over(ends, words)
     some = "" if " to " in ends else " that give a layer"
-    return f"{ends}{some}, none in {interval.undefined:.1%}, over {words}"
+    return f"{ends}{some}, none in {100 * interval.undefined:.1f} %, over {words}"
 
 
 def doubts(criterion: Criterion, curve: np.ndarray) -> Iterator[str]:
@@ -314,10 +325,10 @@ def _lasting(criterion: Criterion) -> str | None:
 def _moved(criterion: Criterion, interval: Interval | None) -> list[str]:
     """What prompts drawn anew have against a clear place."""
     if interval is None:
-        return ["too few prompts for an interval"]
+        return [TOO_FEW]
     far = interval.ends is None or any(_far(criterion, end) for end in interval.ends)
     found = ["its interval reaches more than a tenth of the depth away"] if far else []
-    return found + [f"no layer in more than {OFTEN:.0%} of resamples"] * (interval.undefined > OFTEN)
+    return found + [f"no layer in more than {100 * OFTEN:.0f} % of resamples"] * (interval.undefined > OFTEN)
 
 
 def _layers(criterion: Criterion, curve: np.ndarray | None, interval: Interval | None) -> Iterator[float]:
@@ -352,7 +363,7 @@ def _ends(interval: Interval | None) -> str:
     """The ends of an interval that has a width."""
     if interval is None or interval.ends is None:
         return ""
-    return ends if " to " in (ends := _level(*interval.ends)) else ""
+    return ends if " to " in (ends := level(*interval.ends)) else ""
 
 
 def _and(words: Sequence[str]) -> str:

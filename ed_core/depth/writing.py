@@ -20,8 +20,10 @@ def sentence(values: Mapping[str, np.ndarray], n_layers: int, threshold: float, 
     by = f"depth {float(np.median(values['settle_depth'][:n])):g} of {n_layers}"
     changed = int(n - values["exit_agrees"][:n].sum())
     early = leaving(n, changed, n_layers - float(values["exit_depth"][:n].mean()), threshold, sampled)
-    which, since = ("the token", "from") if n == 1 else (f"half or more of {n} tokens", "by")
-    return f"At {which} written the best guess is final {since} {by}; {early}."
+    subject = f"Of {n} tokens written, at least half have their final best guess by"
+    if n == 1:
+        subject = "The one token written has its final best guess by"
+    return f"{subject} {by}; {early}."
 
 
 def of_prompts(summaries: Sequence[Summary], n_layers: int, threshold: float) -> str:

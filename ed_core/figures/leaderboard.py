@@ -67,7 +67,7 @@ def score_against_layers(
             hoverinfo="skip",
         )
     ends = np.array([min((p["layers"] for p in points), default=1), max((p["layers"] for p in points), default=80)])
-    for name, fitted, dash in (("layers alone", line, "solid"), (f"{held} held equal", adjusted, "dash")):
+    for name, fitted, dash in (("layers alone", line, "solid"), (f"{held} held fixed", adjusted, "dash")):
         if fitted is not None:
             canvas.add(
                 "scatter",

@@ -91,7 +91,7 @@ def contribution_norms(
 
 
 def cosine_map(result: ProbeResult, view: View, measure: str = "layer_cos", first_token: bool = True) -> go.Figure:
-    """Direction of what is added, layers × tokens: below 0 (blue) it erases, above 0 (orange) it strengthens. Always
+    """Direction of what is added, layers × tokens: below 0 (blue) against the stream, above 0 (orange) along it. Always
     from -1 to 1. The strip holds the mean that the cosine criterion reads, whichever of its three cosines is shown:
     without the sinks, and dotted as it is read, with them."""
     z, judged = values_of(result, measure, (result.n_layers, result.n_tokens)), measure in COSINES

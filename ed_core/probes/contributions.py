@@ -30,9 +30,9 @@ class Contributions(Probe):
     update `D = a + m`.
 
     The **ratio** `|a| / |h|` tells how large an addition is against what is there already. The **cosine** between
-    addition and stream tells its direction: below 0 it erases, near 0 it writes a new feature, above 0 it strengthens
-    what is there. Deep models turn from the first kind to the last somewhere in the middle; the last such turn is the
-    cosine criterion of effective depth.
+    addition and stream tells its direction: below 0 it points against the stream (the papers: it erases), near 0 across
+    it (writes a new feature), above 0 along it (strengthens). Deep models turn from the first kind to the last
+    somewhere in the middle; the last such turn is the cosine criterion of effective depth.
 
     Where attention and MLP run in parallel the MLP reads `h` itself, so its ratio and cosine are taken against `h`
     instead of `h + a`. Source: Csordás et al. 2025 §3.1; Hu et al. 2025; block influence: ShortGPT, Men et al. 2024. A
@@ -53,7 +53,7 @@ class Contributions(Probe):
     title: ClassVar[str] = "Contributions"
     first_page: ClassVar[bool] = True
     curves: ClassVar[tuple[Curve, ...]] = (
-        Curve("layer_ratio", "Mean contribution, against the stream", "ratio", log=True),
+        Curve("layer_ratio", "Mean contribution relative to the stream", "ratio", log=True),
         Curve("layer_cos", "Mean cosine with the stream", "cosine"),
     )
     score: ClassVar[Score] = Score("The papers' cosine rule", criterion="cosine")
@@ -67,7 +67,7 @@ class Contributions(Probe):
         NormMap(
             "Contribution norms",
             ("{branch}_ratio",),
-            "size of what is added, against the stream",
+            "size of what is added relative to the stream",
             "Large early and small late is the usual picture: in Llama 3.1 70B the ratio stays above 0.15 in the first "
             "half and falls below\n0.05 in the second (Csordás et al. 2025). The first token is often an attention "
             "sink "
@@ -78,24 +78,31 @@ class Contributions(Probe):
         CosineMap(
             "Cosine with the stream",
             ("{branch}_cos",),
-            "below 0 erases, above 0 strengthens",
+            "below 0 against the stream, above 0 along it",
             "In large models the first half is zero or negative (features are written and erased), then the sign "
             "turns: "
             "later layers\nstrengthen what is there. A small cosine does not prove a layer useless (Hinostroza et al. "
             "2026).",
-            "Below 0 a layer erases, near 0 it writes something new, above 0 it strengthens what is there.",
+            "Below 0 a layer adds against the stream (the papers: erases), near 0 across it (writes something new), "
+            "above 0 along it (strengthens).",
             "direction",
         ),
     )
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         _per_layer(
-            "attn_ratio", "Attention: size", "ratio", "what attention adds, against the stream it adds to: |a| / |h|"
+            "attn_ratio",
+            "Attention: size",
+            "ratio",
+            "what attention adds, relative to the stream it adds to: |a| / |h|",
         ),
         _per_layer(
-            "mlp_ratio", "MLP: size", "ratio", "what the MLP adds, against the stream it adds to: |m| / |h + a|"
+            "mlp_ratio", "MLP: size", "ratio", "what the MLP adds, relative to the stream it adds to: |m| / |h + a|"
         ),
         _per_layer(
-            "layer_ratio", "Whole layer: size", "ratio", "what the whole layer adds, against the stream: |a + m| / |h|"
+            "layer_ratio",
+            "Whole layer: size",
+            "ratio",
+            "what the whole layer adds, relative to the stream: |a + m| / |h|",
         ),
         _per_layer(
             "attn_cos", "Attention: direction", "cosine", "direction of attention's addition: cos(a, h)", -1.0, 1.0

@@ -44,9 +44,9 @@ class IntegratedGradients(Probe):
     all positions together. By construction the contributions of a layer add up to `F(x) - F(baseline)`; by how much
     they fail to is the completeness error, shown for every layer.
 
-    Nodes are doubled per layer until completeness error and map both hold still within 0.5 %; a layer that does not get
-    there within the cap is reported, not hidden. `F` is the sum of the answer tokens' probabilities. part: the residual
-    after the layer, or what attention or the MLP adds to the stream.
+    Nodes are doubled per layer until the completeness error and the change of the map are below 0.5 %; a layer that
+    does not get there within the cap is reported, not hidden. `F` is the sum of the answer tokens' probabilities. part:
+    the residual after the layer, or what attention or the MLP adds to the stream.
 
     Source: Csordás et al. 2025 §4 (256 left Riemann steps there); Sundararajan et al. 2017.
     """

@@ -80,7 +80,9 @@ class LayerSkip(Probe):
         Curve("layer_effect", "Effect on a later layer, on average", "relative change", "skipped layer"),
         Curve("output", "Change of the prediction", "L2 of probabilities", "skipped layer"),
     )
-    score: ClassVar[Score] = Score("depth score", "depth_score", share=("layer_effect", "mean effect per later layer"))
+    score: ClassVar[Score] = Score(
+        "depth score", "depth_score", share=("layer_effect", "skips' mean effect on later layers")
+    )
     derives_stacked: ClassVar[bool] = True
     audited: ClassVar[tuple[str, ...]] = ("output_mean",)
     audit_curves: ClassVar[tuple[Curve, ...]] = (Curve("output_mean", "Change of the prediction", "change"),)

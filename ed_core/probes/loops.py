@@ -70,7 +70,7 @@ class Loops(Probe):
             "between",
             "later_pass",
             "ratio",
-            "change of the stream by what stands before a pass, against the stream that left the pass before",
+            "change of the stream by what stands before a pass, relative to the stream that left the pass before",
         ),
         *_changed("block_skip", "block", "without one layer in every pass"),
         *_changed("times", "times", "with 0, 1, …, 2R passes"),

@@ -17,7 +17,7 @@ import numpy as np
 from .. import statistics
 from ..depth.continuous import TENTH
 from ..depth.criteria import OF_LENS, RULES, depths
-from ..depth.wording import apart
+from ..depth.wording import level
 from ..statistics import FEWEST, Units
 from . import difficulty, tables
 from .folder import Folder, Sums
@@ -115,9 +115,9 @@ def sentences(found: Sequence[Estimate]) -> list[str]:
             what, more = (
                 (", where the lens's best guess changes last: depth", 1) if one.name == "settle" else (": layer", 0)
             )
-            ends = "" if one.low is None or one.high is None else f" ({apart(one.low + more, one.high + more, 1)})"
-            of = f" of {one.n_layers}" if more else f" (0 to {one.n_layers - 1})"
-            told.append(f"{one.label}{what} {one.depth + more:.1f}{of}{ends}.")
+            ends = "" if one.low is None or one.high is None else f" ({level(one.low + more, one.high + more, 1)})"
+            of = f" of {one.n_layers}" if more else f", of layers 0 to {one.n_layers - 1}"
+            told.append(f"{one.label}{what} {one.depth + more:.1f}{of if more else ends}{ends if more else of}.")
     return told
 
 
@@ -127,12 +127,12 @@ def _apart(there: Sequence[tuple[float | int, Estimate]], all_of_them: bool) -> 
     (begin, first), (end, last) = there[0], there[-1]
     places = _and([f"{one.label} {_layer(depth)}" for depth, one in there])
     if end - begin <= _far(first):
-        within = "a tenth of the" if _far(first) > 1 else "one of"
-        return f"{which} differ by at most {within} {first.n_layers} layers: {places}."
-    said = f"{which} stand up to {_layer(end - begin)} of {first.n_layers} layers apart: {places}."
+        within = "a tenth of the {} layers" if _far(first) > 1 else "one layer of {}"
+        return f"{which} differ by at most {within.format(first.n_layers)}: {places}."
+    said = f"{which} differ by up to {_layer(end - begin)} of {first.n_layers} layers: {places}."
     if first.high is None or last.low is None:
-        return f"{said} With fewer than {FEWEST} prompts they have no ranges."
-    meet = "do not meet" if first.high < last.low else "meet"
+        return f"{said} Below {FEWEST} prompts there are no ranges."
+    meet = "do not overlap" if first.high < last.low else "overlap"
     return f"{said} The ranges over prompts of the {first.label} and the {last.label} {meet}."
 
 

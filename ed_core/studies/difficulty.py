@@ -74,7 +74,7 @@ class Trend:
             return f"It {'rises' if self.low > 0 else 'falls'} with the level{little}."
         if small:
             return f"It does not change by more than {100 * MARGIN:g} % of the depth a level."
-        return "Whether it changes with the level cannot be told."
+        return "It is open whether it changes with the level."
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class Difficulty:
         digits = next((n for n in (2, 3, 4) if round(least, n)), 5) if least else 2  # no end apart from 0 prints as 0
         of = f" of {self.n_layers}" if of_lens else f" (layers 0 to {self.n_layers - 1})"
         told = (
-            f"{self.label}: from level {first.name} to {last.name} of {self.name} the {what}"
-            f"{' over all tokens' if of_lens else ''} goes from {t.first:.2f} to {t.last:.2f}"
+            f"{self.label}: from level {first.name} to {last.name} of {self.name}, the {what} "
+            f"goes from {t.first:.2f} to {t.last:.2f}"
             f"{of}, {signed(t.slope, digits)} a level"
         )
         if not np.isfinite(t.low):
@@ -202,7 +202,7 @@ def trend(levels: Sequence[Level], forms: Sequence[Sequence[str]] = (), seed: in
         spread = slopes.std(ddof=1)
         size = float(slopes.mean() / spread) if spread > 0 else np.nan
         ends = float(scores[:, 0].mean()), float(scores[:, -1].mean())
-        words = over.words.replace("prompts", "pairs", 1)
+        words = over.words.replace("prompts", "matched sets", 1)
         return Trend(*ends, float(found.value), float(low), float(high), len(slopes), size, words)
     slope, ends = float(slope_of([level.mean for level in levels])), (levels[0].mean, levels[-1].mean)
     parts = [level.drawn for level in levels]

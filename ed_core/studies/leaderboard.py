@@ -67,29 +67,30 @@ class Fit:
 
     @cached_property
     def sentence(self) -> str:
-        """The slope with its interval; where depth cannot be told apart from what stands beside it, that it cannot."""
+        """The slope with its interval, and how layers correlate with what is held fixed."""
         family, lineage = self.by_family, self.by_lineage
         held = " and ".join({SIZE: "size", WIDTH: "width"}[name] for name in self.beside)
         of = SCORES[self.score] if self.score != "average" else "the average score"
-        first = f"With {held} held equal, one" if held else "One"
+        first = f"With {held} held fixed, one" if held else "One"
         said = (
             f"{first} more layer goes with {signed(self.slope, 2)} points of {of} "
-            f"(± {family.error:.2f}; 95 %: {signed(family.low, 2)} to {signed(family.high, 2)}, {self.n} models in "
-            f"{family.clusters} families)."
+            f"(standard error {family.error:.2f}; 95 %: {signed(family.low, 2)} to {signed(family.high, 2)}; "
+            f"{self.n} models in {family.clusters} families)."
         )
         if not self.beside:
-            return f"{said} Deeper models are larger, too, so this says nothing of depth by itself: hold size equal."
+            return f"{said} Deeper models are larger too, so this alone says nothing about depth: hold size fixed."
         near = [f"{abs(of):.2f} with {BESIDE[name]}" for name, of in self.together.items()]
         told = f"layers correlate {' and '.join(near)}"
-        if self.apart:
-            return (
-                f"{said} The slope differs from 0 over families (p {_p(family.p)}) and over {lineage.clusters} "
-                f"lineages (p {_p(lineage.p)}), although {told}."
-            )
-        return (
-            f"{said} A slope of 0 is not excluded (p {_p(family.p)} over families, p {_p(lineage.p)} over "
-            f"{lineage.clusters} lineages), so depth is not told apart from {held}; {told}."
-        )
+        by: dict[bool, list[str]] = {True: [], False: []}
+        by[family.excludes_zero].append(f"family (p {_p(family.p)})")
+        by[lineage.excludes_zero].append(f"lineage ({lineage.clusters} lineages; p {_p(lineage.p)})")
+        if not by[False]:
+            both = " and by ".join(by[True])
+            return f"{said} The slope differs from 0 with errors clustered by {both}, although {told}."
+        if not by[True]:
+            neither = " or by ".join(by[False])
+            return f"{said} A slope of 0 is not excluded with errors clustered by {neither}; {told}."
+        return f"{said} A slope of 0 is excluded with errors clustered by {by[True][0]}, not by {by[False][0]}; {told}."
 
 
 def usable(entries: Iterable[Entry], score: str, beside: Sequence[str] = ()) -> list[Entry]:

@@ -156,7 +156,7 @@ def _ratio(value: float | None) -> str:
 
 
 def _share(row: Mapping[str, Any]) -> str:
-    return "" if row["undefined"] is None else f"{row['undefined']:.0%}"
+    return "" if row["undefined"] is None else f"{100 * row['undefined']:.0f} %"
 
 
 def _count(n: int, what: str) -> str:

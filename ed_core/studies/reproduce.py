@@ -289,7 +289,7 @@ def table(entries: Sequence[Entry]) -> list[str]:
 
 def markdown(paper: Paper, entries: Sequence[Entry], notes: Sequence[str]) -> str:
     """The report: what was run, measured beside published, and what to know of both."""
-    lines = [f"# {paper.name}, measured anew", "", f"{paper.citation}.", "", *(f"- {note}" for note in notes), ""]
+    lines = [f"# {paper.name}, reproduced", "", f"{paper.citation}.", "", *(f"- {note}" for note in notes), ""]
     lines += [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
     lines += [report.table_row(*(getattr(e, name) for name in HEAD)) for e in entries]
     lines += ["", f"Ranges are 5 to 95 % over prompts, from {FEWEST} prompts up.", ""]
@@ -401,7 +401,7 @@ def differences(paper: Paper, sets: Mapping[str, SetEntry], limit: int | None) -
     if left := [name for name in paper.sets if name not in sets]:
         told.append(f"Sets of the paper that are not run: {', '.join(left)}.")
     if limit:
-        told.append(f"{limit} prompts of each set or level, in place of the paper's number.")
+        told.append(f"At most {limit} prompts of each set or level.")
     for name, entry in sets.items():
         if entry.file:
             told.append(f"{name} from the file {Path(entry.file).name}.")

@@ -65,21 +65,21 @@ class Slope:
         ends = f"{size(self.start[0])} to {size(self.end[0])} parameters"
         told = (
             f"By {CALLED[self.criterion]}, over {self.source} figures of {len(self.models)} models of {ends} on "
-            f"{_listed(self.sets)}, the share of the depth changes by {signed(self.slope)} per tenfold increase in "
-            "parameters"
+            f"{_listed(self.sets)}, effective depth as a share of the layers changes by {signed(self.slope)} per "
+            "tenfold increase in parameters"
         )
         if not np.isfinite(self.low):
             few = f"fewer than {FEWEST} prompts" if self.over == "prompts" else f"fewer than {FEWEST} models"
             return f"{told}. With {few} there is no interval, and no conclusion.{self._aside}"
         told += f" ({_range(self.low, self.high, self.words)}"
-        told += f"; no line in {self.undefined:.0%} of the resamples)" if self.undefined else ")"
+        told += f"; no line in {100 * self.undefined:.0f} % of the resamples)" if self.undefined else ")"
         if self.sizes == 2:
-            return f"{told}. From two sizes no trend can be told: the line is their difference.{self._aside}"
+            return f"{told}. Two sizes show no trend: the line is their difference.{self._aside}"
         alone = f" for these {len(self.models)} models" if self.over == "prompts" else ""
         if self.trend:
             verdict = f"It {'rises' if self.trend > 0 else 'falls'} with size{alone}"
         else:
-            verdict = f"Whether it rises or falls with size{alone} cannot be told from these"
+            verdict = f"It is open whether it rises or falls with size{alone}"
         if max(abs(self.low), abs(self.high)) < self.finest:
             verdict += f", and all of the interval is less than one layer of the shallowest model ({self.finest:.3f})"
         return f"{told}. {verdict}.{self._aside}"
@@ -227,8 +227,10 @@ class Difference:
         """What the data support, with its figures."""
         n = self.n_layers
         layers = f", {signed(self.difference * n, 1)} of {n} layers" if n else ""
+        by = CALLED[self.criterion]
+        depth = f"{by[0].upper()}{by[1:]}" if self.criterion in MEANS else f"Effective depth by {by}"
         told = (
-            f"By {CALLED[self.criterion]}, {self.source} on {_listed(self.where)}: {self.other} minus {self.base} is "
+            f"{depth}, {self.source} on {_listed(self.where)}: {self.other} minus {self.base} is "
             f"{signed(self.difference)} of the depth{layers}"
         )
         if self.same:
@@ -237,15 +239,15 @@ class Difference:
             few = f"fewer than {FEWEST} prompts" if self.over == "prompts" else f"one of {self.over}"
             return f"{told}. With {few} there is no interval, and no conclusion."
         told += f" ({_range(self.low, self.high, self.words or f'{self.n} {self.over}')}"
-        told += f"; not defined in {self.undefined:.0%} of the resamples)" if self.undefined else ")"
+        told += f"; not defined in {100 * self.undefined:.0f} % of the resamples)" if self.undefined else ")"
         if self.low <= 0 <= self.high:
             more = ""
             if (needed := self.needed) is not None and needed > self.n:
                 more = f" If the difference is what it is here, about {_rounded(needed)} prompts would tell."
-            return f"{told}. These {self.over} do not show which ratio is larger.{more}"
+            return f"{told}. These {self.over} do not show which is larger.{more}"
         deeper = self.other if self.low > 0 else self.base
         which = f"{deeper[0].upper() if deeper.startswith('the ') else deeper[0]}{deeper[1:]}"
-        return f"{told}. {which} has the larger ratio on average over these {self.n} {self.over}."
+        return f"{told}. {which} has the larger share on average over these {self.n} {self.over}."
 
 
 def difference(points: Iterable[Point], base: str, other: str) -> Difference:

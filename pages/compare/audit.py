@@ -166,17 +166,14 @@ def command(spec, asked: list[str], prompts: list) -> None:
 
 
 HEIGHT, TABLE_HEIGHT = 260, 820
-SOON = "Here once the prompts have been through the widest precision and one other."
+SOON = "Shown once the prompts have run in the widest precision and one other."
 TABLE = "What differs from {}"
 KEY = """ρ: rank correlation of a curve with {reference}'s (expected at least {limits}); behind it the largest
 difference, in % of the curve's range. A mean depth may move within {reference}'s interval over prompts, a layer of the
 papers' rules by one. **beyond**: more than that.
 Behind a depth, from eight prompts on: 5–95 % over prompts, and in what share of the resamples there is none."""
 CHOICES = ("fp32", "bf16", "fp16", "int8", "4bit")
-CHOOSE = (
-    "The widest of them is what the others are held against. Each is a model of its own: it is opened when its turn "
-    "comes."
-)
+CHOOSE = "The others are compared with the widest of them. Each is a model of its own, opened when its turn comes."
 TEACH = (
     "Not computed yet for these prompts, this model and these precisions. **Run** sends the same prompts through each "
     "precision and draws their curves over each other; what is stored is kept."
@@ -188,7 +185,7 @@ TEXTS = {
     "the precision is partly rounding.",
     "Look for": "**beyond** in the table: a curve that is ordered differently from the reference's, a mean depth "
     "outside its interval, or a rule's layer that moves by more than one.",
-    "Beware": "One prompt is noisy: effects of skipped layers need several for their order to settle. Where a curve is "
+    "Beware": "One prompt is noisy: effects of skipped layers need several for a stable order. Where a curve is "
     "nearly flat its order means little; the figure behind it says how large the difference is.",
 }
 

@@ -194,21 +194,21 @@ PARAMETERS = (
     text("card", "cards.card"),
 )
 COLUMNS = ("claims", "cheapest layer to leave out", "cheapest quarter")
-DEPTHS = "**Depth** under the logit lens: circles mean depth, diamonds the papers' rules; bars: 5 to 95 % over prompts"
+DEPTHS = "**Depth**: circles mean depth under the logit lens, diamonds the papers' rules; bars: 5 to 95 % over prompts"
 BAND = "beside each model its untrained twin; shaded: 5 to 95 % over prompts"
 READING = (
     "Mean depth as `depth / layers`, a rule's layer as `(layer + 1) / layers`. The rules read different things: what "
     "the layers add (cosine), how far the lens is from the output (KL), and which tokens it would say (overlap)."
 )
 TEACH = (
-    "**Make** measures rules, lenses, claims, cuts and precisions of the chosen model; it takes minutes, and goes on "
+    "**Make** measures rules, lenses, claims, cuts and precisions of the chosen model; it takes minutes, and resumes "
     "where it was stopped."
 )
 TEXTS = {
     "Why a card": "Which of the published statements hold for this model, how sure that is, and what its cheapest cut "
     "costs: in one document that others can check, print and put beside the model.",
     "Look for": "a mean depth apart from its untrained twin's, and claims that hold for one model and not for another.",
-    "Beware": "A card is of one prompt set. Two cards on different sets tell of models and of prompts at once. "
+    "Beware": "A card is of one prompt set. Two cards on different sets differ in models and prompts at once. "
     "A card that was pulled from a shelf was measured by somebody else; its commands say how.",
 }
 

@@ -168,14 +168,12 @@ PARAMETERS = (
 RINGS = "a mark on each row's best match, hollow where it does not beat the controls; tap 0, the embedding, apart"
 BEST = "**Best matches** · dotted: the same share of the depth in both models"
 ERRORS = "**Against the controls** · error at each layer's best match"
-REPLACED = (
-    "**Loss with one layer replaced by a linear map** · dashed: 10 % more, from where on a layer counts as useful"
-)
+REPLACED = "**Loss with one layer replaced by a linear map** · dashed: 10 % more, above which a layer counts as useful"
 READING = """Matches along the dotted line are what the same steps spread over more layers would give; matches that end
 early, what new work in the deeper model's last layers would give. The smallest error
 and the largest R² may lie at different taps: the error is measured against the whole vector, R² against what varies."""
 CONTROLS = """*Shuffled tokens*: maps fitted to targets of other tokens, judged on the true ones. *Mean only*: the mean
-of the tokens fitted on, whatever the source. Where a few huge values rule the stream, both are nearly as good as a
+of the tokens fitted on, whatever the source. Where a few huge values dominate the stream, both are nearly as good as a
 map."""
 TEACH = (
     "Not computed yet. **Run** sends the prompts through the model, or both models, and solves for the best linear map "
@@ -185,7 +183,7 @@ TEXTS = {
     "Why ask": "A deeper model may do something new in its further layers, or the same in smaller steps: then the best "
     "matches lie on the diagonal (Csordás et al. 2025, §6, who train each map; here it is solved for).",
     "Look for": "Marks along the diagonal, and a gap to both controls.",
-    "Beware": "A linear map that is good says that what B holds can be read off A, not that both compute it alike. Few "
+    "Beware": "A good linear map says that what B holds can be read off A, not that both compute it alike. Few "
     "tokens for many dimensions make every map look worse.",
 }
 TEXTS_WITHIN = {

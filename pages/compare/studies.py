@@ -241,10 +241,10 @@ READING = (
     "layer writes, KL and overlap what stands before it: one layer apart by definition. Nothing is averaged."
 )
 BANDS = (
-    " The grey band is where a rule stands while its threshold moves: the cosine's 0 by 0.05 either way, KL's half "
+    " The grey band is what a rule gives as its threshold moves: the cosine's 0 by 0.05 either way, KL's half "
     "from a quarter to three quarters, the overlap's 0.3 from 0.1 to 0.5; a mean depth has no threshold. The settle "
     "depth is the mean over tokens, its mark the layer before it; the depth score weighs each layer's number by what "
-    "breaks without it."
+    "changes without it."
 )
 
 page()

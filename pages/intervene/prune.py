@@ -215,11 +215,11 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
 HEIGHT = 280
 WRITTEN = {  # titles, and how to read them
     "Measured: share of known answers that are written exactly": "The model writes greedily; the answer is there or "
-    "not. A layer can cost little loss and the answer all the same, or much loss and no answer.",
+    "not. Leaving out a layer can add little loss and lose the answer, or add much loss and keep it.",
     "Measured: log-loss added on the same prompts": "Mean log-loss on the next token without the stretch, less the "
     "whole model's.",
 }
-NO_ANSWERS = "No chosen prompt has a known answer, so what the model writes cannot be held against one: give answers."
+NO_ANSWERS = "No chosen prompt has a known answer, so what the model writes cannot be compared with one: give answers."
 PARAMETERS = {
     "prune": ("n", "drop"),
     "early_exit": ("threshold",),

@@ -66,8 +66,8 @@ def boundaries(result, view):
 
 TEXTS = {
     "The papers saw": "Layers of the second half influence each other far less than those of the first, yet each still "
-    "matters for the output: the authors take it that they refine side by side (Csordás et al. 2025, §3.2). To "
-    "later tokens they hardly matter at all. Without one layer 72–95 % of the best guesses stay (Lad et al. 2024).",
+    "matters for the output: the authors take it that they refine side by side (Csordás et al. 2025, §3.2). Later "
+    "tokens hardly depend on them at all. Without one layer 72–95 % of the best guesses stay (Lad et al. 2024).",
     "Look for": "how far to the right a row stays bright, and for rows that are dark while their bar in “change of the "
     "prediction” is high: leaving it out changes the prediction much and later layers little.",
     "By construction": "The hatched triangle above the diagonal is 0: a layer before the skipped one cannot change. "
@@ -77,10 +77,10 @@ TEXTS = {
     "2605.14075). One prompt is one prompt; some models adapt their depth a little (Curth et al. 2026, arXiv "
     "2604.12426). Effects that are not above the noise floor are left empty.",
 }
-FLOOR = """An intervention that changes nothing rides along in every batch; whatever it reads is the arithmetic's own
-noise: 0 where batching changes no rounding, more in bf16."""
+FLOOR = """Every batch holds an intervention that changes nothing; whatever it measures is numerical noise: 0 where
+batching changes no rounding, more in bf16."""
 BOUNDARIES = """The papers take up to four boundaries, drawn from every eighth token (Csordás et al. 2025, §3.2); the
-map holds the maximum over them. The effect on later tokens tells whether they *use* what a layer made at earlier
+map holds the maximum over them. The effect on later tokens shows how much they depend on what a layer wrote at earlier
 ones."""
 
 probe_page.Page(

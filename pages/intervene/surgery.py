@@ -231,7 +231,7 @@ VIEW = (
 WRITERS = (("whole", "The whole model"), ("order", "The typed order"))
 LENGTH = {"drop": "length of the stretch", "swap": "distance", "repeat": "length of the stretch"}
 TEACH = """Not computed yet. **Run** leaves out every stretch of layers, exchanges every two layers and runs every
-stretch twice, and measures what the model then says of the text."""
+stretch twice, and measures how the model then predicts the text."""
 CAPTION = {
     "drop": "**Left out**: layers from a row to a column · ring: costs least at its length, cross: angular distance's "
     "choice",
@@ -245,7 +245,7 @@ READING = {
 }
 LEAST = "loss above the whole model's, of the variant that costs least; length 0 is the whole model"
 ADDED = {
-    "drop": "A proxy is a good guide where its line lies on the least.",
+    "drop": "A proxy is a good guide where its line meets the lowest line.",
     "swap": "Neighbours cost little where the order of the layers matters little.",
     "repeat": "Below 0 a repeat lowers the loss. The control runs one random layer as many times more.",
 }
@@ -254,7 +254,7 @@ layers run twice the slices of the merge overlap."""
 TEXTS = {
     "The papers saw": "Exchanging or leaving out middle layers costs little, the first and last layers much (Lad et "
     "al. 2024); deep contiguous stretches go first (Gromov et al. 2024). Models with a stretch run twice have led "
-    "public tables without training (community, 2024 to 2026).",
+    "public leaderboards without training (community, 2024 to 2026).",
     "Look for": "a block of pale cells: layers that can go, or change places, together. In the repeats: blue cells.",
     "By construction": "Cells below the diagonal hold no stretch. Leaving out all layers reads the embedding. "
     "Exchanges are symmetric, and only layers of one kind are exchanged.",

@@ -174,7 +174,7 @@ def problems(kept) -> None:
 
 
 MOST_IN_TRASH = 50
-NOTHING = "No case study has all of “{}” in its words. Every word must stand somewhere in it; try fewer."
+NOTHING = "No case study contains every word of “{}”; try fewer."
 BOXES = {
     "undo": (st.success, ":material/delete:"),
     "done": (st.success, ":material/check:"),

@@ -66,7 +66,7 @@ TEXTS = {
 probe_page.Page(
     Contributions,
     "Not computed yet. **Run** shows, for every layer and token, how large attention's and the MLP's additions are "
-    "and whether they erase, write or strengthen. One forward pass.",
+    "and whether they point against the stream or along it. One forward pass.",
     TEXTS,
     more,
     figure=figure,

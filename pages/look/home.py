@@ -338,7 +338,7 @@ def why(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         lines.append(sinks.brief(reached.sinks, batch.results["contributions"].tokens, inputs.COUNT_SINKS.value))
     if lines:
         st.markdown("\n".join(f"- {show.plain(line)}" for line in lines))
-    st.markdown(RULES.format(kl=inputs.KL.value, overlap=inputs.OVERLAP.value))
+    st.markdown(RULES.format(kl=100 * inputs.KL.value, overlap=100 * inputs.OVERLAP.value))
 
 
 def says(batch: running.Batch) -> str:
@@ -433,9 +433,9 @@ mean over all thresholds.
 **Turn** (● cosine): two levels fitted to the mean cosine, the first below 0, the second above.
 
 **The papers' rules** (◆, hollow: not clear). *Cosine*: the last layer whose mean cosine is below 0 before one where it
-is not. *KL*: the first layer before which the divergence is below {kl:.0%} of its largest. *Overlap*: the first before
-which more than {overlap:.0%} of the best tokens are the output's. *Clear*: other thresholds (thin bar) and variants
-give a layer within a tenth of the depth, it lasts, and fewer than half of five untrained
+is not. *KL*: the first layer before which the divergence is below {kl:.0f} % of its largest. *Overlap*: the first
+before which more than {overlap:.0f} % of the best tokens are the output's. *Clear*: other thresholds (thin bar) and
+variants give a layer within a tenth of the depth, it lasts, and fewer than half of five untrained
 twins have it too; of several prompts also their interval lies there.
 
 **Untrained twins** (grey band): same config, random weights. What they share needs no training to appear."""
@@ -443,7 +443,7 @@ READ_RANK = """The rank, in the lens at the token before the answer, of the mode
 cell shows that token's cosines here instead."""
 WELCOME = """**How much of its depth does a language model use?** Every layer adds to a stream that carries each token
 upwards. Move through the depths, and see what the model would say if it ended there."""
-STEPS = """1. Choose a model on top, and a prompt or an example below it.
+STEPS = """1. Choose a model at the top, and a prompt or an example below it.
 2. **Run**, or Ctrl+Enter in the prompt.
 3. Point at a map to mark a depth in all of them; click a token to follow it.
 
@@ -451,5 +451,5 @@ STEPS = """1. Choose a model on top, and a prompt or an example below it.
 before it only refines; *Why?* gives their rules, and how sure they are."""
 STILL = "Still shown: {}. The chosen model is unavailable, as said above."
 TEACH = """Not computed yet. **Run** traces this prompt through the model: what each layer adds and in which direction,
-what it would predict at each depth, and what breaks without it."""
+what it would predict at each depth, and what changes without it."""
 page()

@@ -22,9 +22,9 @@ from ed_ui.runs import Fitted, distinct
 WINDOW = 20  # tokens of a map that stands beside two others
 NONE = "No lens is fitted to this model; **Fit a lens**, below, makes one. Until then the logit lens stands alone."
 COSTS = {
-    "affine": "The affine lens takes little more than reading the prompts.",
+    "affine": "The affine lens costs little more than reading the prompts.",
     "jacobian": "The Jacobian lens takes as many backward rows as the stream has dimensions for every prompt: on a CPU "
-    "minutes a prompt where the stream is hundreds wide.",
+    "minutes per prompt where the stream is several hundred wide.",
 }
 
 
@@ -213,11 +213,11 @@ CURVES = (
 )
 TEXTS = {
     "Look for": "whether a word that the fitted lens reads early stays unseen in the logit lens: then the stream may "
-    "hold it in other terms than the output's, and settle late for the logit lens alone.",
+    "hold it in other terms than the output's, so that it settles late for the logit lens alone.",
     "By construction": "The top row is the model's own output under every lens. The affine lens is fitted to the last "
     "residual, the Jacobian lens to how it responds to changes.",
     "Beware": "A lens that does no better than a constant prediction says nothing at that depth. The affine lens is "
-    "not the tuned lens: it minimises squared error. The Jacobian lens is read by ranks; its KL enters no verdict.",
+    "not the tuned lens: it minimises squared error. The Jacobian lens is read by ranks; no depth is read off its KL.",
 }
 
 probe_page.Page(

@@ -66,8 +66,8 @@ def curves(result, values, n: int) -> None:
 
 ONCE = """**{}** runs each of its layers once. This tab is for looped models, whose layers run several times, such as
 Ouro; choose one on top."""
-TEACH = """Not computed yet. **Run** reads the model out after every pass, tries other numbers of passes, and leaves out
-each layer in all of them."""
+TEACH = """Not computed yet. **Run** reads the model's prediction after every pass, tries other numbers of passes, and
+leaves out each layer in all of them."""
 TEXTS = {
     "The papers saw": "A model with shared layers, trained without loss on the question, solved longer problems "
     "more often than a plain one (Csordás et al. 2025). They read its depth by erasure alone, with one seed and "

@@ -88,11 +88,12 @@ def first_token(result, contributions, lens) -> None:
 TEACH = """Not computed yet. **Run** checks on this very prompt that what enters a layer, plus what attention adds, plus
 what the MLP adds, is what leaves it, and shows how much of what is missing is rounding."""
 READ_ERROR = """Colour is the power of ten. In float32 everything lies near 1e-8, in bfloat16 near 1e-3: that is the
-dtype. A single bright row or column far above the rest is a term that is not read, or a token whose stream cancels."""
+dtype. A single bright row or column far above the rest points to a term that is not read, or a token
+whose stream cancels."""
 READ_SLOPE = """In bfloat16 a small branch drowns in the stream's rounding and the error cannot see a forgotten factor;
 rounding does not correlate with the branch, a forgotten factor does. A branch below rounding has no mark."""
 READ_SINK = """In many models the first token's norm is a hundred times the others', and attention rests on it (Xiao et
-al. 2024, Sun et al. 2024): means that count it may be little else than that token."""
+al. 2024, Sun et al. 2024): means that count it may reflect little else."""
 TEXTS = {
     "Why it matters": "Reading a module's output where the model adds something else gives a smooth, plausible and "
     "wrong curve. So a model is opened only where its sums hold; this page shows the same figures on your prompt.",

@@ -31,11 +31,13 @@ def more(result: ProbeResult, view: View) -> None:
 
 TEACH = """Not computed yet. **Run** lets the model continue the question, and shows for every token from which depth it
 stays the best guess."""
-RATIO = "Chen et al. 2026 find more such tokens where a model reasons correctly; the claim is about long answers."
+RATIO = (
+    "Chen et al. 2026 find more tokens whose divergence falls late where a model reasons correctly, in long answers."
+)
 TEXTS = {
-    "The papers saw": "The share of generated tokens that settle late goes with accuracy over prompts, better than "
-    "length does (Chen et al. 2026, arXiv 2602.13517).",
-    "Look for": "columns that stay dark up to the top: tokens whose prediction forms late.",
+    "The papers saw": "The share of generated tokens whose divergence falls late correlates with accuracy over "
+    "prompts, more than length does (Chen et al. 2026, arXiv 2602.13517).",
+    "Look for": "columns that stay dark up to the top: tokens whose divergence falls late.",
     "By construction": "The top row is the output: divergence 0. Every token is predicted at the position before "
     "its own.",
     "Beware": "The head was trained for the last layer only, and where embedding and head share their weights, depth 0 "
