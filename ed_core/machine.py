@@ -7,6 +7,7 @@ import gc
 import math
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOM = 0.9  # share of the free memory that may be planned with
@@ -18,6 +19,13 @@ PASSIVE = {WAITING: "PASSIVE"}  # two threads that spin beside another busy proc
 # much: two threads that wait for each other both wait for the one that shares its core, and at 10 that core's other
 # process took nearly all of it. A run of the browser behind what pages compute.
 WORKER, RUN = 1, 10
+# What torch reads of its allocator on a GPU, by its name now and before. A sweep's batches grow with the layers, and
+# each would leave a segment of its own behind.
+ALLOCATOR, ALLOCATORS = (
+    "PYTORCH_ALLOC_CONF",
+    ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
+)
+GROWING = "expandable_segments:True"
 GROUPS = Path("/sys/fs/cgroup")
 QUOTAS = ("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")  # of a container, version 2 and 1
 GPUS = Path("/proc/driver/nvidia/gpus")
@@ -29,6 +37,19 @@ def probe_bytes(kind: str, total: int = 0) -> int:
     not known). By the device, not by what is free at the moment: sizes must not depend on what else runs."""
     most = PROBE.get(kind, ON_A_GPU)
     return min(most, total // 4) if total and kind not in PROBE else most
+
+
+_totals: dict[str, int] = {}  # bytes that devices have, as a process told that uses them
+
+
+def learn(totals: Mapping[str, int]) -> None:
+    """Remember how many bytes devices have of their own, for what is planned without torch."""
+    _totals.update(totals)
+
+
+def total_bytes(device: str) -> int:
+    """Bytes that a device has of its own; 0 where it shares the host's memory, or nobody has told yet."""
+    return _totals.get(device, 0)
 
 
 def free_memory() -> int:
@@ -88,12 +109,15 @@ def share(i: int, n: int) -> dict[str, str]:
 
 
 def prepare() -> None:
-    """Set what OpenMP reads before torch is imported, unless somebody has; and say so where that is too late."""
+    """Set what OpenMP and torch's allocator read when torch is imported, unless somebody has; and say so where that is
+    too late for the threads."""
     late = "torch" in sys.modules and WAITING not in os.environ
     for name, value in PASSIVE.items():
         os.environ.setdefault(name, value)
     if quota():
         os.environ.setdefault(THREADS, str(cores()))
+    if gpus() and not any(name in os.environ for name in ALLOCATORS):
+        os.environ[ALLOCATOR] = GROWING
     if late and cores() > 1:
         import warnings
 

@@ -4,6 +4,7 @@ from the command line on a small model. How often they err is counted in `test_c
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -583,6 +584,33 @@ def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_pa
     assert asked(model, prompts, out, "--claim", "turn") == 0
     now = json.loads((out / running.FOUND).read_text())
     assert [one["id"] for one in now["findings"]] == ["turn"], "what another version measured is not told beside it"
+
+
+def test_parts_share_the_traces_of_a_chunk(model, prompts, tmp_path, monkeypatch):
+    """Where a model keeps fewer traces than there are prompts, a part after the other would trace each anew."""
+    from ed_core.models.language_model import LanguageModel
+    from ed_core.service.compute import Models
+
+    passes, logits, opened = Counter(), LanguageModel.logits, Models._opened
+
+    def counted(self, ids, keep=0):
+        passes[self.spec.key, tuple(ids[0].tolist())] += keep
+        return logits(self, ids, keep)
+
+    def narrow(self, spec):
+        found = opened(self, spec)
+        lines = [json.loads(line) for line in prompts.read_text().splitlines()]
+        encoded = [found.tensor(found.encode(Prompt(line["text"], line["answer"]))) for line in lines]
+        found.trace_bytes = 10 * max(found.trace(ids).bytes for ids in encoded)
+        found._traces.clear()
+        for one in [one for one in passes if one[0] == spec.key]:
+            del passes[one]
+        return found
+
+    monkeypatch.setattr(LanguageModel, "logits", counted)
+    monkeypatch.setattr(Models, "_opened", narrow)
+    assert asked(model, prompts, tmp_path / "out", "--claim", "turn", "--claim", "one-layer-robust") == 0
+    assert len(passes) == 18 * 6 and set(passes.values()) == {1}, "the model and five twins"
 
 
 def test_values_are_those_of_the_parts(model, prompts, tmp_path):

@@ -7,11 +7,13 @@ import os
 import shutil
 import socket
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from ed_core.commands import main
+from ed_core.commands import FAMILIES, main, parser
 from ed_core.service.resolve import resolve
 
 PROMPTS = [
@@ -383,3 +385,25 @@ def test_a_reader_who_leaves_is_no_error(command, monkeypatch, capfd):
         assert main(command) == 141
         out.write("something")
     assert capfd.readouterr().err == ""
+
+
+def commands_of(command=""):
+    """The commands that are there for `command`, with their help."""
+    (action,) = parser(command)._subparsers._group_actions
+    return {name: one.format_help() for name, one in action.choices.items()}
+
+
+def test_each_command_is_the_same_alone():
+    every = commands_of()
+    assert [name for told in FAMILIES.values() for name in told] == list(every)[-sum(map(len, FAMILIES.values())) :]
+    for name, told in every.items():
+        assert commands_of(name)[name] == told
+    assert commands_of("no such command") == commands_of("-h") == every
+    assert not {"study", "card", "case"} & commands_of("run").keys() and "card" in commands_of("claims")
+
+
+def test_a_run_waits_for_nothing_that_it_does_not_use():
+    asked = [f"ed_core.{name}" for name in ("cards", "claims", "studies", "cases", "runs")]
+    code = f"import sys; from ed_core.commands import parser; parser('run'); print({{*sys.modules}} & {{*{asked}}})"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "set()\n"

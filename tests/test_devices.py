@@ -28,11 +28,13 @@ from ed_core.machine import probe_bytes
 from ed_core.models import arithmetic, identities, loading, opening, placement, verify
 from ed_core.models.identities import wide
 from ed_core.models.language_model import LanguageModel
-from ed_core.probes import IntegratedGradients, LogitLens, Numerics, ResidualErasure, Surgery
+from ed_core.notebook.model import on
+from ed_core.probes import IntegratedGradients, LayerSkip, LogitLens, Numerics, ResidualErasure, Surgery
 from ed_core.runs import execute, on_ray, processes
-from ed_core.service import calibrate, compute, jobs, worker
+from ed_core.service import calibrate, compute, estimate, jobs, worker
 from ed_core.service.job import Job
 from ed_core.service.resolve import resolve
+from ed_core.sources import sizes, specs
 from ed_core.studies.plan import Plan
 from ed_core.sweeps import erasure, gradients, loops, surgery
 from ed_core.sweeps.budget import Budget
@@ -218,6 +220,54 @@ def test_a_probes_memory_goes_by_the_device_and_never_by_what_is_free(gpus):
         3 * GIB // 2,
     ]
     assert Budget(None, "cuda", "x", 6 * GIB).bytes == 3 * GIB // 2 and Budget(None, "cuda", "x").bytes == 4 * GIB
+
+
+@pytest.fixture
+def nothing_known(monkeypatch):
+    monkeypatch.setattr(machine, "_totals", {})
+
+
+def test_an_estimate_goes_by_what_the_device_has(gpus, nothing_known, monkeypatch):
+    """A probe's share was that of a GPU of 16 GiB on every GPU."""
+    size, probe = sizes.read(specs.config_of(resolve("ed-demo-16"))), LayerSkip()
+
+    def held(device):
+        (need,) = estimate.estimate(size, "fp32", 400_000, device, 80 * GIB, [probe]).needs
+        return need.activations
+
+    unknown = held("cuda:1")
+    gpus(5 * GIB, 6 * GIB)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert placement.totals() == {"cuda": 6 * GIB, "cuda:0": 6 * GIB, "cuda:1": 6 * GIB, "cpu": 0}
+    queue = jobs.Jobs()
+    queue._heard({"type": "ready", "devices": placement.overview(), "totals": placement.totals()}, b"")
+    queue.close()
+    assert unknown - held("cuda:1") == unknown - held("cuda") == 2 * GIB - 3 * GIB // 4
+    machine.learn({"cuda:1": 80 * GIB})
+    assert held("cuda:1") == unknown
+
+
+def test_the_command_line_and_a_notebook_know_what_the_device_has(gpus, nothing_known, monkeypatch):
+    gpus(5 * GIB, 6 * GIB)
+    monkeypatch.setattr("ed_core.notebook.model.may_have_gpu", lambda: True)
+    assert on("auto") == ("cuda", 10 * GIB) and machine.total_bytes("cuda") == 6 * GIB
+    assert on("cpu") == ("cpu", None) and machine.total_bytes("cpu") == 0
+
+
+@pytest.mark.parametrize("name", ["", *machine.ALLOCATORS])
+def test_segments_grow_on_a_gpu_unless_somebody_has_set_the_allocator(monkeypatch, name):
+    for one in machine.ALLOCATORS:
+        monkeypatch.setenv(one, "")  # put back what is set here
+        monkeypatch.delenv(one)
+    monkeypatch.setattr(machine, "gpus", list)
+    machine.prepare()
+    assert not any(one in machine.os.environ for one in machine.ALLOCATORS), "nothing of a machine without a GPU"
+    if name:
+        monkeypatch.setenv(name, "max_split_size_mb:64")
+    monkeypatch.setattr(machine, "gpus", lambda: ["0"])
+    machine.prepare()
+    found = {one: machine.os.environ[one] for one in machine.ALLOCATORS if one in machine.os.environ}
+    assert found == ({name: "max_split_size_mb:64"} if name else {"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
 
 
 def test_a_probe_asks_its_device_what_it_has_and_certifies_how_it_multiplies(model_of, monkeypatch):

@@ -173,6 +173,62 @@ def test_memory_that_runs_out_over_it_withdraws_nothing(spec, monkeypatch):
     assert not out.getvalue() and Store().get(request.key) is not None and not len(models)
 
 
+@pytest.fixture
+def another(tmp_path):
+    """A second model whose identities are kept, for which the first one has to be closed."""
+    from small_models import save_random
+
+    found = resolve(str(save_random(tmp_path / "another", "llama")))
+    opening.open_model(found, trust_kept=True)
+    return found
+
+
+@pytest.mark.parametrize("error", [None, NotFinite("not finite")])
+def test_a_model_that_is_closed_before_is_measured_then(spec, another, monkeypatch, error):
+    opening.open_model(spec, trust_kept=True)
+    models, out = compute.Models(budget=1, trust_kept=True), io.BytesIO()
+    request = stored(spec, models)
+    breaks(monkeypatch, error)
+    models.get(another)
+    assert len(models) == 1 and models.to_recheck
+    worker.rechecked(models, out)
+    (said,) = frames(out)
+    assert said["keys"] == [request.key] and said["error"] == ("NotFinite" if error else "IdentityFailed")
+    assert Store().get(request.key) is None and not models.to_recheck
+    assert len(models) == 1, "the other one stays"
+
+
+def test_one_that_holds_when_it_is_closed_loses_nothing(spec, another, measured):
+    opening.open_model(spec, trust_kept=True)
+    models, before = compute.Models(budget=1, trust_kept=True), len(measured)
+    request = stored(spec, models)
+    models.get(another)
+    assert len(measured) == before + 1 and not models.to_recheck and Store().get(request.key) is not None
+    models.get(spec)
+    assert len(measured) == before + 1, "nothing was computed of the other one"
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_one_without_room_to_be_measured_is_measured_at_its_next_opening(spec, another, measured, monkeypatch, holds):
+    opening.open_model(spec, trust_kept=True)
+    models, out = compute.Models(budget=1, trust_kept=True), io.BytesIO()
+    request = stored(spec, models)
+    with monkeypatch.context() as patch:
+        breaks(patch, TooLarge("no room"))
+        models.get(another)
+    assert not models.to_recheck and Store().get(request.key) is not None
+    before = len(measured)
+    if holds:
+        assert not models.get(spec).to_recheck and len(measured) == before + 1 and not models.to_recheck
+        return
+    breaks(monkeypatch)
+    with pytest.raises(IdentityFailed):
+        models.get(spec)
+    worker.rechecked(models, out)
+    (said,) = frames(out)
+    assert said["keys"] == [request.key] and Store().get(request.key) is None
+
+
 def test_a_study_measures_at_every_opening(spec, measured):
     opening.open_model(spec, trust_kept=True)
     models = compute.Models()

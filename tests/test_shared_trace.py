@@ -8,7 +8,7 @@ import torch
 
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
-from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens
+from ed_core.probes import PROBES, Answers, Contributions, ExactAnswers, LayerSkip, LogitLens, Prune
 from ed_core.service import compute
 from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
@@ -38,9 +38,38 @@ def test_probes_of_one_prompt_read_it_once(kept, passes):
     for probe in (Contributions(), LogitLens(), LayerSkip()):
         compute.run(kept, probe.request(kept.spec, PROMPT))
     assert len(passes) == 1
-    compute.run(kept, Contributions().request(kept.spec, OTHER))
+    for prompt in (OTHER, PROMPT, OTHER):
+        compute.run(kept, Contributions().request(kept.spec, prompt))
+    assert len(passes) == 2
+    kept.trace_bytes = sum(trace.bytes for trace in kept._traces.values()) + 1
+    for prompt in (Prompt("1 + 1 + 6 = ", "8"), OTHER):
+        compute.run(kept, Contributions().request(kept.spec, prompt))
+    assert len(passes) == 3, "what was asked for longest ago makes room"
     compute.run(kept, Contributions().request(kept.spec, PROMPT))
-    assert len(passes) == 3, "the last prompt's alone is kept"
+    assert len(passes) == 4
+
+
+def test_what_is_left_without_each_layer_is_walked_once(kept, monkeypatch):
+    alone, calls, run_block = open_model(resolve("ed-demo-8")), [], LanguageModel.run_block
+    monkeypatch.setattr(
+        LanguageModel, "run_block", lambda self, *a, **k: calls.append(self) or run_block(self, *a, **k)
+    )
+    for probe in (Answers(), Prune(), Prune(n=2), ExactAnswers(n=2)):
+        found, expected = (compute.run(one, probe.request(one.spec, PROMPT)) for one in (kept, alone))
+        for name, measure in expected.measures.items():
+            np.testing.assert_allclose(found[name], measure.values, rtol=1e-5, atol=1e-5, err_msg=name)
+    ids = tuple(kept.encode(PROMPT).ids)
+    whole = [trace for (_, _, told), trace in kept._traces.items() if told == ids]
+    assert [sorted(trace.ends) for trace in whole] == [[1, 2]]
+    assert calls.count(alone) - calls.count(kept) == 7 + 6, "a walk over 8 layers, and one that leaves out two"
+    assert all(trace.bytes > sum(x.numel() * 4 for x in trace.ends.values()) for trace in whole)
+
+
+def test_without_room_it_is_walked_again(kept):
+    ids = kept.tensor(kept.encode(PROMPT))
+    kept.trace_bytes = kept.trace(ids, keep=1).bytes
+    compute.run(kept, Prune().request(kept.spec, PROMPT))
+    assert not kept.trace(ids, keep=1).ends
 
 
 def test_numbers_are_the_same_with_and_without_whatever_ran_before(kept):
@@ -60,7 +89,7 @@ def test_a_trace_that_is_too_large_is_not_kept(kept, passes):
     ids = kept.tensor(kept.encode(PROMPT))
     kept.trace_bytes = kept.trace(ids).bytes - 1
     kept.trace(kept.tensor(kept.encode(OTHER)))
-    assert kept._last is None
+    assert not kept._traces
     kept.trace_bytes += 1
     assert kept.trace(ids) is kept.trace(ids) and len(passes) == 3
     held = kept.trace(ids)

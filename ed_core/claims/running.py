@@ -3,10 +3,11 @@ go on where they were stopped."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,7 @@ MODEL, CONTROL, REPLACEMENT = "model", "untrained twin", "replacement"
 TWINS = {CONTROL: 0} | {f"{CONTROL} {i}": i for i in range(1, 5)}  # of the contributions, by the seed of their weights
 WORKED = "_worked"  # how the set is called whose answers are worked out step by step
 FOUND, REPORT = "claims.json", "claims.md"
+AHEAD = 0.9  # of the time, about: what all parts share their traced passes in
 Tell = Callable[[float, str], None]
 """Told the share that is done, and of what."""
 
@@ -192,11 +194,12 @@ def run(
     needed = {part for claim in claims if claim.id not in refused for part in claim.parts} | set(more)
     parts = [name for name in PARTS if name in needed]
     run_parts = _Parts(asked, out, bare, cancelled, engine)
+    run_parts.ahead([name for name in parts if name != REPLACEMENT], lambda share, what: tell(AHEAD * share, what))
     for i, name in enumerate(parts):
         called = PARTS[name].probe or name
 
         def share(within: float, i: int = i, called: str = called) -> None:
-            tell((i + within) / len(parts), called)
+            tell(AHEAD + (1 - AHEAD) * (i + within) / len(parts), called)
 
         share(0.0)
         run_parts.compute(name, share)
@@ -300,8 +303,7 @@ def measure(
 ) -> Mapping[str, str]:
     """Compute what is missing of a study in its folder; returns by a model's label why it failed. `share` is told how
     much is done."""
-    plan = planning.make(study, Path(), device)
-    planning.write_plan(plan, place)
+    plan = planned(study, place, device)
     return running.run(
         plan,
         place,
@@ -309,6 +311,13 @@ def measure(
         cancelled=cancelled,
         engine=engine,
     ).failed
+
+
+def planned(study: Study, place: Path, device: str) -> planning.Plan:
+    """A study's plan, written to its folder."""
+    plan = planning.make(study, Path(), device)
+    planning.write_plan(plan, place)
+    return plan
 
 
 class _Parts:
@@ -327,6 +336,24 @@ class _Parts:
         self.engine = engine or partial(running.Here, opened=self.opened)
         self.troubles: dict[str, dict[str, str]] = {MODEL: {}, CONTROL: {}}
         self.fitted: dict[str, Part] = {}
+
+    def ahead(self, names: Sequence[str], tell: Tell) -> None:
+        """What is missing of these parts, all of one prompt together: it is traced once. Each part alone meets what
+        failed again, and says so."""
+        places = [(planned(self._study(name), self.out / "parts" / name, self.asked.device), name) for name in names]
+        groups = running.groups([(plan, self.out / "parts" / name) for plan, name in places])
+        if not groups:
+            return
+        called = {item.key: plan.study.probes[0].name for group in groups for plan, _, item in group}
+        total, done = sum(len(item.chunk.examples) for group in groups for *_, item in group), 0
+
+        def more(item: planning.Item) -> None:
+            nonlocal done
+            done += len(item.chunk.examples)
+            tell(done / total, called[item.key])
+
+        with contextlib.closing(self.engine(places[0][0], self.out / "parts" / places[0][1], self.cancelled)) as engine:
+            engine.ahead(groups, more)
 
     def compute(self, name: str, share: Callable[[float], None]) -> None:
         """What is missing of a part, of the model and of its twin."""

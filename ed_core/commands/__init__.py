@@ -27,12 +27,21 @@ from ..notebook.model import Model
 from ..probes import PROBES
 from ..settings import current
 from ..sources import gguf_files, permits
-from . import cases, claims, deploy, fits, leaderboard, models, publish, studies
+from . import models
 from .models import DEVICE, how_to_open, opened_as
 from .runs import STORED, whole
 
 UNSAID = re.compile("[\ud800-\udfff]")  # what stands for bytes that are no UTF-8
 HOST = re.compile(r"(?=.*[a-z:]|(\d+\.){3}\d+$)[a-z0-9:.%-]{1,253}", re.IGNORECASE)  # a name, IPv6 or all of IPv4
+FAMILIES = {  # modules that add commands of their own, in the order of the help, imported for these alone
+    "fits": ("fit",),
+    "studies": ("study", "reproduce"),
+    "leaderboard": ("leaderboard",),
+    "claims": ("claims", "card"),
+    "cases": ("case", "backup", "restore", "check"),
+    "publish": ("publish",),
+    "deploy": ("deploy",),
+}
 LOG = "shell.log"  # in the cache's folder: what went wrong for a reason nobody foresaw
 
 
@@ -57,7 +66,7 @@ def _main(argv: list[str] | None) -> int:
         given = sys.argv[1:] if argv is None else argv
         if wrong := next((one for one in given if not one.isascii() and UNSAID.search(one)), None):
             return _refused(f"The argument {wrong!r} is not UTF-8 text; name it in other characters.")
-        args = parser().parse_args(given)
+        args = parser(given[0] if given else "").parse_args(given)
         stopped = "stopped; nothing was stored." if getattr(args, "no_cache", False) else args.stopped
         return args.run(args) or 0
     except EffectiveDepthError as error:
@@ -107,7 +116,9 @@ def shell() -> int:
     return main()
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(command: str = "") -> argparse.ArgumentParser:
+    """What reads a command line. `command`: the one that is asked for, beside which those of other modules may be left
+    out; of any that is not known, and of none, all are there."""
     top = argparse.ArgumentParser(
         prog="effective-depth", description="Effective depth of language models, from the shell."
     )
@@ -195,13 +206,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", default="auto", help="of the measurement gpu: " + DEVICE)
     p.add_argument("--out", metavar="FILE.json", help="of the measurement gpu: write its figures")
     p.set_defaults(run=bench)
-    fits.add(commands)
-    studies.add(commands)
-    leaderboard.add(commands)
-    claims.add(commands)
-    cases.add(commands)
-    publish.add(commands)
-    deploy.add(commands)
+    alone = next(([name] for name, told in FAMILIES.items() if command in told), [])
+    for name in [] if command in commands.choices else alone or FAMILIES:
+        import_module(f".{name}", __name__).add(commands)
     return top
 
 

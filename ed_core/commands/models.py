@@ -10,7 +10,6 @@ from .. import disk
 from ..errors import BrokenWeights, ParameterError
 from ..machine import gigabytes
 from ..notebook import model as opened
-from ..runs.spec import AuditRun
 from ..sources import gguf_files, remote
 from ..types import ModelSpec
 from .runs import run, whole
@@ -75,6 +74,8 @@ def audit(args: argparse.Namespace) -> int:
     if args.out is not None:
         disk.require_out(args.out, filter(None, (args.prompts, args.model)))
     precisions = tuple(dict.fromkeys(args.precisions.split(",")))
+    from ..runs.spec import AuditRun
+
     spec = AuditRun(
         model=args.model, precisions=precisions, prompts=args.prompts or "", device=args.device, out=args.out or ""
     )

@@ -8,16 +8,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
-
-import psutil
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .. import bounds, disk
 from ..errors import ParameterError
-from ..runs import launch, queue
-from ..runs.execute import execute
-from ..runs.spec import Spec
-from ..runs.status import RUNNING, Status, Statuses
+
+if TYPE_CHECKING:
+    from ..runs.spec import Spec
+    from ..runs.status import Status
 
 STORED = "stopped; finished prompts are in the store, the same command goes on from there."
 RESUMED = "stopped; the same command goes on from what was finished."
@@ -45,6 +43,11 @@ class Commands(Protocol):
 def run(spec: Spec, folder: Path | None = None, lines: bool = False, kept: bool = True) -> int:
     """Carry out a run at once, in this process; returns the exit code. `lines`: every per cent on a line of its own;
     `kept`: write its spec and its statuses into the folder."""
+    import psutil
+
+    from ..runs import launch, queue
+    from ..runs.execute import execute
+    from ..runs.status import Statuses
 
     if folder is not None:
         disk.require_out_folder(folder)
@@ -61,6 +64,8 @@ def run(spec: Spec, folder: Path | None = None, lines: bool = False, kept: bool 
 def shown(lines: bool) -> Iterator[Callable[[Status], None]]:
     """What shows statuses: a bar on a terminal, `lines` where they are asked for."""
     from tqdm import tqdm
+
+    from ..runs.status import RUNNING
 
     bar: tqdm | None = None
     said = -1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
@@ -100,8 +101,8 @@ class LanguageModel:
         self.to_recheck = False  # they were measured before, not at this opening
         self.elsewhere: dict[str, Any] = {}  # of a model that is measured elsewhere: by whom, for the birth certificate
         self.say: Callable[[str], None] = lambda told: None  # is told what such a model waits for
-        self.trace_bytes = 0  # the last trace is kept for the next probe of the same prompt where it takes no more
-        self._last: tuple[int, Trace] | None = None
+        self.trace_bytes = 0  # that the latest traces may take together, kept for the next probe of the same prompts
+        self._traces: OrderedDict[tuple[int, torch.Size, tuple[int, ...]], Trace] = OrderedDict()  # latest last
         self._lock = Calls()
         self._chats: dict[str, str] = {}  # messages through the chat template
 
@@ -219,14 +220,15 @@ class LanguageModel:
         pass.
 
         `trace.logits` are the model's own, float32: all positions, or the last `keep` where the family can give just
-        those. Nobody changes what is in a trace: it may be the last one, given again."""
-        if self._last is not None and self._last[0] == keep and torch.equal(self._last[1].ids, ids):
-            again = self._last[1]
+        those. Nobody changes what is in a trace: it may be an earlier one, given again."""
+        named = (keep, ids.shape, tuple(ids.flatten().tolist())) if self.trace_bytes else None
+        if named is not None and (again := self._traces.get(named)) is not None:
+            self._traces.move_to_end(named)
             if on_block is not None:
                 for layer in range(self.n_layers):
                     on_block(layer, again)
             return again
-        self._last = None  # before another takes its room
+        self._make_room((3 * self.n_layers + 1) * ids.numel() * self.d_model * self.dtype.itemsize)
         record = Trace(ids)
         third: dict[int, Tensor] = {}
         ends = range(len(self.stack), self.n_layers, len(self.stack)) if self.between_passes else ()
@@ -277,9 +279,20 @@ class LanguageModel:
                 f"{self.spec.name} gives NaN or infinite values from residual {bad} of {self.n_layers} on; "
                 "the weights may be damaged or the precision too narrow: try fp32 or bf16."
             )
-        if record.bytes <= self.trace_bytes:
-            self._last = keep, record
+        if named is not None and record.bytes <= self.trace_bytes:
+            self._traces[named] = record
+            self._make_room(0)
         return record
+
+    def _make_room(self, n_bytes: int) -> None:
+        """Forget the traces that were asked for longest ago, until so many bytes more have room."""
+        while self._traces and sum(trace.bytes for trace in self._traces.values()) + n_bytes > self.trace_bytes:
+            self._traces.popitem(last=False)
+
+    def keeps(self, trace: Trace, n_bytes: int) -> bool:
+        """Whether a trace is kept, and so many bytes beside it have room."""
+        held = [one.bytes for one in self._traces.values()]
+        return any(one is trace for one in self._traces.values()) and sum(held) + n_bytes <= self.trace_bytes
 
     def run_block(
         self,

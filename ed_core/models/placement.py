@@ -62,6 +62,11 @@ def overview() -> dict[str, int]:
     return {device: free_bytes(device) for device in devices()}
 
 
+def totals() -> dict[str, int]:
+    """Bytes that every device has of its own."""
+    return {device: total_bytes(device) for device in devices()}
+
+
 def plan(spec: ModelSpec, needed: int) -> dict[str, Any]:
     """Arguments for `from_pretrained` that bring `needed` bytes of weights to the spec's device, or a `TooLarge`.
 

@@ -44,10 +44,15 @@ class Trace:
         it and the next."""
         return self.left.get(depth, self.resid[depth])
 
+    ends: dict[int, Float[Tensor, "start pos d_model"]] = field(
+        default_factory=dict
+    )  # by n: the last residual without n blocks from each on, where somebody walked there and there was room
+
     @property
     def bytes(self) -> int:
-        """What the streams and what the branches add take."""
+        """What the streams, what the branches add and what was kept beside them take."""
         held = [*self.resid, *self.attn_out, *self.mlp_out, *self.other_out, *self.left.values(), self.logits]
+        held += [*self.ends.values(), *(part for pair in self.keys_values.values() for part in pair)]
         return sum(x.numel() * x.element_size() for x in held if x is not None)
 
     def update(self, layer: int) -> Float[Tensor, "batch pos d_model"]:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from ..errors import InputError, ParameterError, StoreError
-from ..machine import may_have_gpu
+from ..machine import learn, may_have_gpu
 from ..probes import Probe
 from ..results import lookup
 from ..results.store import Store
@@ -171,6 +171,7 @@ def on(device: str) -> tuple[str, int | None]:
     from ..models import placement
 
     found = placement.pick(device)
+    learn({found: placement.total_bytes(found)})
     return found, None if found == "cpu" else placement.free_bytes(found)
 
 

@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ..settings import ROOT
 from ..sources import permits
 from ..studies import running
 from ..studies.plan import Chunk, Item, Plan, StudyModel
-from ..studies.running import Status, Todo
+from ..studies.running import Group, Status, Todo
 from . import leftovers
 
 WHEEL = "ray==2.60.*"
@@ -68,6 +68,9 @@ class OnRay:
             else:
                 done(call.model, len(call.load.chunk.examples))
             yield Status(call.load, what, why)
+
+    def ahead(self, groups: Sequence[Group], done: Callable[[Item], None]) -> None:
+        """Nothing: an actor has one study's plan."""
 
     def close(self) -> None:
         self._actors.close()

@@ -22,7 +22,7 @@ from ..errors import Cancelled, JobError, ParameterError
 from ..sources import permits
 from ..studies import running
 from ..studies.plan import Chunk, Item, Plan, StudyModel
-from ..studies.running import Status, Todo
+from ..studies.running import Group, Status, Todo
 
 MOST = 64  # processes; more than any machine's memory has room for models
 POLL = 0.5  # seconds between two looks at whether the run was stopped
@@ -53,13 +53,13 @@ class InProcesses:
     """A pool as an engine of `running.run`; the pool outlives it."""
 
     def __init__(self, plan: Plan, out: Path, cancelled: Callable[[], bool] = lambda: False, *, pool: Pool):
-        self._plan = replace(plan, sets=(), chunks=())  # items bring their prompts
+        self._plan = _bare(plan)
         self._out, self._cancelled, self._pool = out.absolute(), cancelled, pool
         self._pending: dict[Future[Any], Any] = {}
 
     def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
         for model, of_model in todo.items():
-            self._ask(model, _try_out, model, [item.chunk for item in of_model])
+            self._ask(model, _try_out, self._plan, model, [item.chunk for item in of_model])
         for model, why in self._answers():
             if why:
                 yield model, why
@@ -67,7 +67,7 @@ class InProcesses:
     def compute(self, todo: Todo, done: Callable[[StudyModel, int], None]) -> Iterator[Status]:
         for of_model in todo.values():
             for item in of_model:
-                self._ask(item, _compute, self._out, item)
+                self._ask(item, _compute, self._plan, self._out, item)
         failed = set()
         for item, (what, why) in self._answers():
             if why and item.model not in failed:
@@ -79,13 +79,22 @@ class InProcesses:
                 done(item.model, len(item.chunk.examples))
             yield Status(item, what, why)
 
+    def ahead(self, groups: Sequence[Group], done: Callable[[Item], None]) -> None:
+        for group in groups:
+            alone = [(_bare(plan), out.absolute(), item) for plan, out, item in group]
+            self._ask(group, _together, alone)
+        for group, computed in self._answers():
+            for (_, _, item), there in zip(group, computed, strict=True):
+                if there:
+                    done(item)
+
     def close(self) -> None:
         for future in self._pending:
             future.cancel()
 
     def _ask(self, about: Any, work: Callable[..., Any], *arguments: Any) -> None:
         try:
-            self._pending[self._pool.executor.submit(work, self._plan, *arguments)] = about
+            self._pending[self._pool.executor.submit(work, *arguments)] = about
         except BrokenProcessPool:
             raise _lost() from None
 
@@ -102,6 +111,11 @@ class InProcesses:
                 except BrokenProcessPool:
                     raise _lost() from None
                 yield about, answer
+
+
+def _bare(plan: Plan) -> Plan:
+    """A plan without prompts: items bring theirs."""
+    return replace(plan, sets=(), chunks=())
 
 
 def _lost() -> JobError:
@@ -142,3 +156,8 @@ def _try_out(plan: Plan, model: StudyModel, chunks: list[Chunk]) -> str:
 def _compute(plan: Plan, out: Path, item: Item) -> tuple[str, str]:
     found = running.status(_opened, plan, out, item, cancelled=_stopped.is_set)
     return found.what, found.why
+
+
+def _together(group: Group) -> list[bool]:
+    """Of each item of a group whether it is there."""
+    return list(running.together(_opened, group, set(), _stopped.is_set))

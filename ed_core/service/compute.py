@@ -32,7 +32,7 @@ from ..errors import (
     ran_out,
 )
 from ..machine import free_cache, gigabytes, probe_bytes
-from ..models import arithmetic, placement
+from ..models import arithmetic, kept, placement
 from ..models.language_model import LanguageModel
 from ..models.opening import open_model, recheck
 from ..probes import find
@@ -46,7 +46,7 @@ from ..sweeps.recorder import Recorder
 from ..types import ENGINE_VERSION, ModelSpec, ProbeResult, Request
 from . import admission
 
-TRACE_SHARE = 8  # of what a probe may hold: a kept trace takes no more
+TRACE_SHARE = 8  # of what a probe may hold: kept traces take no more together
 LIBRARIES = ("torch", "transformers", "numpy", "tokenizers")
 
 
@@ -61,7 +61,9 @@ class Models:
         self._given, self._share, self._trust_kept = budget or settings.current().model_memory, share, trust_kept
         self._open: OrderedDict[str, LanguageModel] = OrderedDict()
         self._held: list[LanguageModel] = []
-        self._rests_on: dict[str, list[str]] = {}  # run ids of what was computed on such identities, by model
+        self._rests_on: dict[str, list[str]] = {}  # run ids of what was computed on such identities, by open model
+        self._unmeasured: dict[str, list[str]] = {}  # the same of models that were closed and could not be measured
+        self._withdrawn: list[tuple[list[str], ModelError]] = []  # what rested on ones that failed, and why
 
     @property
     def bytes(self) -> int:
@@ -133,29 +135,50 @@ class Models:
 
     @property
     def to_recheck(self) -> bool:
-        """Whether anything was computed on identities that were not measured at this opening."""
-        return bool(self._rests_on)
+        """Whether anything was computed on identities that were not measured at this opening, or has to be
+        withdrawn."""
+        return bool(self._rests_on or self._withdrawn)
 
     def recheck(self) -> tuple[list[str], ModelError | None]:
-        """Measure the identities of one model of which something was computed. Where they do not hold: the run ids of
-        that, and why; the model is closed."""
-        name, keys = self._rests_on.popitem()
+        """Measure the identities of one model of which something was computed; one that was closed meanwhile has been
+        measured then. Where they do not hold: the run ids of that, and why; the model is closed."""
+        if not self._withdrawn:
+            name = next(reversed(self._rests_on))
+            if not self._holds(name):
+                self._close(name)
+        return self._withdrawn.pop() if self._withdrawn else ([], None)
+
+    def _holds(self, name: str) -> bool:
+        """Measure the identities of an open model of which something was computed; whether they hold. What cannot be
+        measured for want of memory is not believed at the next opening."""
+        if not (keys := self._rests_on.pop(name, [])):
+            return True
         try:
-            if name in self._open:
-                recheck(self._open[name])
+            recheck(self._open[name])
         except (IdentityFailed, NotFinite) as error:
-            self._close(name)
-            return keys, error
+            self._withdrawn.append((keys, error))
         except TooLarge:
-            self._close(name)  # the next opening measures, or is trusted in its turn
-        return [], None
+            kept.forget(self._open[name])
+            self._unmeasured[name] = keys
+        else:
+            return True
+        return False
 
     def _opened(self, spec: ModelSpec) -> LanguageModel:
         """Open one whose weights stay as they are, so that one trace serves all probes of a prompt; or one that is
         elsewhere."""
         if is_remote(spec.source):
             return RemoteModel(spec)
-        model = open_model(spec, trust_kept=self._trust_kept)
+        keys = self._unmeasured.get(spec.key, [])
+        try:
+            model = open_model(spec, trust_kept=self._trust_kept)
+        except (IdentityFailed, NotFinite) as error:
+            if keys:
+                self._withdrawn.append((self._unmeasured.pop(spec.key), error))
+            raise
+        self._unmeasured.pop(spec.key, None)
+        if keys and model.to_recheck:
+            self._rests_on[spec.key] = keys
         kind = model.device.type
         model.trace_bytes = probe_bytes(kind, placement.total_bytes(kind)) // TRACE_SHARE
         return model
@@ -169,6 +192,7 @@ class Models:
         return name is not None
 
     def _close(self, name: str) -> None:
+        self._holds(name)
         del self._open[name]
         free_cache()  # a spread model's hooks refer to themselves
 

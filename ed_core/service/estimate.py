@@ -19,7 +19,7 @@ from typing import Any
 from .. import bounds, disk, outside, settings
 from ..errors import EffectiveDepthError, StoreError
 from ..files import parse
-from ..machine import ROOM, free_memory, gigabytes, probe_bytes
+from ..machine import ROOM, free_memory, gigabytes, probe_bytes, total_bytes
 from ..probes import PROBES, Probe, find
 from ..probes.description import Shape
 from ..sources import hub, sizes, tokens
@@ -101,7 +101,8 @@ def estimate(
     kind = device.partition(":")[0]
     rates, calibrated = load_rates(kind)
     asked_for = probes or [probe() for probe in PROBES]
-    needs = tuple(Need(p.name, *_need(p, size, precision, n_tokens, kind, rates)) for p in asked_for)
+    most = probe_bytes(kind, total_bytes(device))
+    needs = tuple(Need(p.name, *_need(p, size, precision, n_tokens, kind, most, rates)) for p in asked_for)
     return Estimate(precision, size.weight_bytes(precision), needs, free_memory() if free is None else free, calibrated)
 
 
@@ -151,12 +152,15 @@ def _block_tokens(probe: Probe, n_layers: int, n_tokens: int, precision: str) ->
     return probe.work(n_layers, n_tokens)[0] * n_tokens + n_layers * probe.further_tokens * read
 
 
-def _need(probe: Probe, size: Size, precision: str, n_tokens: int, kind: str, rates: Rates) -> tuple[int, float]:
+def _need(
+    probe: Probe, size: Size, precision: str, n_tokens: int, kind: str, most: int, rates: Rates
+) -> tuple[int, float]:
+    """Bytes and seconds. `most`: bytes that a probe may hold on the device."""
     L, T, d = size.n_layers, n_tokens, size.d_model
     passes, unembedded = probe.work(L, T)
     unit = BYTES[compute_name(precision)]
     stream, width = T * d * unit, size.n_heads * size.head_dim
-    most_tokens, half = budget.TOKENS_PER_CALL.get(kind, 16384), probe_bytes(kind) // 2  # see `Budget`
+    most_tokens, half = budget.TOKENS_PER_CALL.get(kind, 16384), most // 2  # see `Budget`
     per_call = max(T, min(most_tokens, int(passes) * T))
     inside = per_call * (2 * d + 2 * width + 3 * size.d_mlp) * unit
     unpacked = 0 if precision in BYTES else unit * max(outputs * inputs for outputs, inputs, _ in size.maps)

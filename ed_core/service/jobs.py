@@ -20,7 +20,7 @@ from typing import Any
 
 from .. import settings
 from ..errors import BY_NAME, Cancelled, EffectiveDepthError, QueueFull, WorkerDied
-from ..machine import PASSIVE, ROOM, free_memory
+from ..machine import PASSIVE, ROOM, free_memory, learn
 from ..types import ModelSpec, Request
 from . import admission
 from .estimate import Pace
@@ -319,6 +319,7 @@ class Jobs:
         """One frame of the worker."""
         kind = header["type"]
         if kind == "ready":
+            learn(header["totals"])
             self.devices, self._ready = header["devices"], True
         elif kind == "pong":
             self._pong.set()

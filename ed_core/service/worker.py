@@ -80,7 +80,8 @@ def main() -> None:
     from . import compute
 
     models = compute.Models(trust_kept=True)
-    send(out, {"type": "ready", "pid": os.getpid(), "devices": placement.overview()})
+    has = {"devices": placement.overview(), "totals": placement.totals()}
+    send(out, {"type": "ready", "pid": os.getpid(), **has})
     while True:
         try:
             header = todo.get(timeout=IDLE if models.to_recheck else None)

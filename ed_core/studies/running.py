@@ -16,12 +16,16 @@ from typing import Any, Protocol
 
 from .. import disk, outside
 from ..errors import Cancelled, EffectiveDepthError, StoreError, StudyError
+from ..types import canonical_json
 from . import items
 from .plan import FAILURES, Chunk, Item, Plan, StudyModel
 
 COMPUTED, THERE, FAILED = "computed", "there", "failed"  # what became of an item
 RAISED = (Cancelled, StudyError, StoreError)  # no model's failure: they end the run
 Todo = Mapping[StudyModel, Sequence[Item]]
+Group = Sequence[tuple[Plan, Path, Item]]
+"""Items of several studies, each with its study's plan and folder: of one model, and of the same prompts as far as each
+study takes them, so that one traced pass serves all."""
 
 
 @dataclass
@@ -51,6 +55,10 @@ class Engine(Protocol):
         """Compute the items, and write them. `done`: the model, how many more prompts. After a failure nothing more of
         that model is begun."""
 
+    def ahead(self, groups: Sequence[Group], done: Callable[[Item], None]) -> None:
+        """Compute items of several studies, group by group, before each study is run by itself: which finds them there,
+        and meets again what failed. `done`: an item that is computed."""
+
     def close(self) -> None:
         """Give back what it holds."""
 
@@ -78,6 +86,13 @@ class Here:
                 yield found
                 if found.why:
                     break
+
+    def ahead(self, groups: Sequence[Group], done: Callable[[Item], None]) -> None:
+        failed: set[tuple[Path, str]] = set()
+        for group in groups:
+            for (_, _, item), there in zip(group, together(self._opened, group, failed, self._cancelled), strict=True):
+                if there:
+                    done(item)
 
     def close(self) -> None:
         pass
@@ -128,6 +143,31 @@ def run(
                 forget_failure(out, model)
     outcome.counts[FAILED] += sum(left.values())
     return outcome
+
+
+def groups(parts: Sequence[tuple[Plan, Path]]) -> list[Group]:
+    """What several studies lack, model by model in the order of the first that has it: items of one model whose first
+    prompt is the same go together."""
+    found: dict[str, dict[str, list[tuple[Plan, Path, Item]]]] = {}
+    for plan, out in parts:
+        for model, of_model in missing(plan, out).items():
+            by_prompt = found.setdefault(model.digest, {})
+            for item in of_model:
+                first = canonical_json(item.chunk.examples[0].prompt.identity())
+                by_prompt.setdefault(first, []).append((plan, out, item))
+    return [group for by_prompt in found.values() for group in by_prompt.values()]
+
+
+def together(
+    opened: Any, group: Group, failed: set[tuple[Path, str]], cancelled: Callable[[], bool] = lambda: False
+) -> Iterator[bool]:
+    """Compute the items of a group; of each whether it is there. `failed`: of which study which model has failed, of
+    which no more is begun; what fails here is added."""
+    for plan, out, item in group:
+        of_one = out, item.model.label
+        if of_one not in failed and status(opened, plan, out, item, cancelled=cancelled).why:
+            failed.add(of_one)
+        yield of_one not in failed
 
 
 def try_out(opened: Any, plan: Plan, model: StudyModel, chunks: Sequence[Chunk]) -> str:

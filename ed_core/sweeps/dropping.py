@@ -56,7 +56,7 @@ def drop_sweep(
     stretches = even_chunks(n_starts, record.budget.fit(n_tokens * model.d_model * model.dtype.itemsize))
     for done, part in enumerate(stretches):
         starts = range(part.start, part.stop)
-        final = _walk(
+        final = _ends(
             model,
             trace,
             n,
@@ -67,9 +67,14 @@ def drop_sweep(
         for at in _positions(model, n_tokens, record):
             whole = _whole(model, trace, at)
             record.write("nll_whole", at, _loss(whole.logp, trace.ids[0, 1:][at]))
-            for start in starts:
-                logits = model.unembed(final[start - starts[0], at])
-                _compare(whole, logits, record, ("nll", "kl", "top1_kept"), (start, at))
+
+            def compare(rows: slice, at: slice = at, whole: metrics.Whole = whole, starts: range = starts) -> None:
+                changed = model.unembed(final[rows, at].flatten(0, 1)).split(at.stop - at.start)
+                _compare(whole, changed, record, ("nll", "kl", "top1_kept"), [(start, at) for start in starts[rows]])
+
+            size = at.stop - at.start
+            for _ in record.budget.each(len(starts), lambda: max(1, _rows(model, record) // size), compare):
+                pass
             record.step(0.1 + 0.85 * (done + 0.6 + 0.4 * at.stop / n_tokens) / len(stretches))
     if drop:
         _chosen_set(drop, model, trace, record)
@@ -93,10 +98,11 @@ def answer_sweep(model: LanguageModel, encoding: Encoding, record: Recorder, k: 
     record.allocate("first_depth", ())
     record.allocate("stays_depth", ())
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
-    at, targets = slice(first - 1, n_tokens - 1), trace.ids[0, first:]
-    for depth in range(n_layers + 1):
-        record.write("rank", depth, metrics.rank(model.unembed(trace.after(depth)[0, at]), targets))
-        record.step(0.3 * (depth + 1) / (n_layers + 1))
+    streams = torch.stack([trace.after(depth)[0, first - 1 : n_tokens - 1] for depth in range(n_layers + 1)])
+    targets = trace.ids[0, first:].repeat(n_layers + 1)
+    ranks = [metrics.rank(logits, targets[at]) for at, logits in _logits(model, streams.flatten(0, 1), record)]
+    record.write("rank", slice(None), torch.cat(ranks).view(n_layers + 1, -1))
+    record.step(0.3)
     among = np.asarray((record.arrays["rank"] <= k).all(1))
     if among.any():
         record.write("first_depth", (), among.argmax())
@@ -133,9 +139,10 @@ def write_without(model: LanguageModel, encoding: Encoding, record: Recorder, n:
     while groups:
         written, variants = groups.popitem()
         laid = draft[len(written) :]
-        for variant, resid in _ends_without(model, (*question, *written, *laid), n, variants, record):
-            best, lost = _next_tokens(model, resid[-len(laid) - 1 :], laid if losses and not written else (), record)
-            if lost is not None:
+        asked = losses and not written
+        ids = (*question, *written, *laid)
+        for variant, best, lost in _without(model, ids, len(laid), n, variants, record, asked):
+            if asked:
                 write("loss", variant, lost)
             text, found = list(written), None
             for token, expected in zip(best, (*laid, None)):
@@ -152,38 +159,72 @@ def write_without(model: LanguageModel, encoding: Encoding, record: Recorder, n:
         record.step(max(record.progress, 0.9 * told / (none + 1)))
 
 
-def _ends_without(
-    model: LanguageModel, ids: Sequence[int], n: int, variants: Sequence[int], record: Recorder
-) -> Iterator[tuple[int, Float[Tensor, "pos d_model"]]]:
-    """Every variant with its last residual."""
+def _without(
+    model: LanguageModel,
+    ids: Sequence[int],
+    laid: int,
+    n: int,
+    variants: Sequence[int],
+    record: Recorder,
+    losses: bool,
+) -> Iterator[tuple[int, list[int], float]]:
+    """Every variant with its best token behind each of the last `laid` + 1 positions, and its mean loss on the `laid`
+    tokens that stand there, NaN without `losses`. The rows of all variants share the products with the head."""
     none = model.n_layers - n + 1
     trace = model.trace(model.tensor(tuple(ids)), on_block=lambda *_: record.check(), keep=1)
     starts = [variant for variant in variants if variant != none]
     fits = record.budget.fit(len(ids) * model.d_model * model.dtype.itemsize)
     parts = [starts[part] for part in even_chunks(len(starts), fits)] if starts else []
     step = lambda share: record.step(max(record.progress, 0.9 * share / len(parts)))  # noqa: E731
-    walks = ((part, _walk(model, trace, n, part, record, step)) for part in parts)
+    walks = ((part, _ends(model, trace, n, part, record, step)) for part in parts)
     for part, final in chain(walks, [([none], trace.resid[-1])] * (none in variants)):
-        yield from zip(part, final)
+        ends = final[:, -laid - 1 :].flatten(0, 1)
+        targets = trace.ids[0, len(ids) - laid :].repeat(len(part), 1)
+        targets = torch.nn.functional.pad(targets, (0, 1)).flatten()  # nothing is laid behind the last
+        best, lost = [], []
+        for at, logits in _logits(model, ends, record):
+            best.append(logits.argmax(-1))
+            if losses:
+                lost.append(-metrics.log_probabilities(logits).gather(-1, targets[at, None])[:, 0])
+        means = torch.cat(lost).view(len(part), -1)[:, :-1].mean(-1).tolist() if losses else [math.nan] * len(part)
+        yield from zip(part, torch.cat(best).view(len(part), -1).tolist(), means)
 
 
-def _next_tokens(
-    model: LanguageModel, resid: Float[Tensor, "pos d_model"], laid: Sequence[int], record: Recorder
-) -> tuple[list[int], float | None]:
-    """The best token behind every position; and the mean loss on what is `laid` behind all but the last, None where
-    nothing is."""
-    best, losses, targets = [], [], torch.tensor(laid, device=resid.device)
-    for at in _positions(model, len(resid), record):
-        logits = model.unembed(resid[at])
-        best += logits.argmax(-1).tolist()
-        if laid:
-            losses.append(_loss(metrics.log_probabilities(logits), targets[at]))
-    return best, float(torch.cat(losses)[:-1].mean()) if laid else None
+def _logits(
+    model: LanguageModel, rows: Float[Tensor, "row d_model"], record: Recorder
+) -> Iterator[tuple[slice, Float[Tensor, "some v"]]]:
+    """The logits of these rows, as many in one product as are held at once."""
+    for at in even_chunks(len(rows), _rows(model, record)):
+        yield at, model.unembed(rows[at])
+        record.check()
+
+
+def _rows(model: LanguageModel, record: Recorder) -> int:
+    """Rows whose logits are held at once."""
+    return max(1, max(LOGIT_TOKENS, record.budget.logit_bytes // (8 * model.d_vocab)) >> record.budget.halvings)
 
 
 def _positions(model: LanguageModel, n_tokens: int, record: Recorder) -> list[slice]:
     """Positions whose logits are compared at once."""
-    return even_chunks(n_tokens, max(LOGIT_TOKENS, record.budget.logit_bytes // (8 * model.d_vocab)))
+    return even_chunks(n_tokens, _rows(model, record))
+
+
+def _ends(
+    model: LanguageModel,
+    trace: Trace,
+    n: int,
+    starts: Sequence[int],
+    record: Recorder,
+    step: Callable[[float], None],
+) -> Float[Tensor, "start pos d_model"]:
+    """`_walk`, once for all probes of a prompt: where its trace is kept, so is what a walk over all starts found."""
+    if (kept := trace.ends.get(n)) is not None:
+        step(1.0)
+        return kept if len(starts) == len(kept) else kept[list(starts)]
+    ends = _walk(model, trace, n, starts, record, step)
+    if len(starts) == model.n_layers - n + 1 and model.keeps(trace, ends.numel() * ends.element_size()):
+        trace.ends[n] = ends
+    return ends
 
 
 def _walk(
@@ -220,7 +261,7 @@ def _chosen_set(drop: tuple[int, ...], model: LanguageModel, trace: Trace, recor
     for name in names:
         record.allocate(name, (resid.shape[1],))
     for at in _positions(model, resid.shape[1], record):
-        _compare(_whole(model, trace, at), model.unembed(resid[0, at]), record, names, at)
+        _compare(_whole(model, trace, at), [model.unembed(resid[0, at])], record, names, [at])
 
 
 def _whole(model: LanguageModel, trace: Trace, at: slice) -> metrics.Whole:
@@ -228,12 +269,16 @@ def _whole(model: LanguageModel, trace: Trace, at: slice) -> metrics.Whole:
 
 
 def _compare(
-    whole: metrics.Whole, logits: Float[Tensor, "pos v"], record: Recorder, names: Sequence[str], at: Any
+    whole: metrics.Whole,
+    changed: Sequence[Float[Tensor, "pos v"]],
+    record: Recorder,
+    names: Sequence[str],
+    places: Sequence[Any],
 ) -> None:
-    """Write loss, divergence and kept best tokens under these names."""
-    loss, *others = whole.measure(logits)
-    for name, values in zip(names, (_to_the_end(loss, len(logits)), *others)):
-        record.write(name, at, values)
+    """Write loss, divergence and kept best tokens under these names, of each changed model in its place."""
+    for at, (loss, *others) in zip(places, whole.measures(changed), strict=True):
+        for name, values in zip(names, (_to_the_end(loss, len(others[0])), *others)):
+            record.write(name, at, values)
     record.check()
 
 
