@@ -248,6 +248,81 @@ def test_wrappers_of_accelerate_and_of_the_compiler_are_taken_off():
     AcceleratorState._reset_state(True)
 
 
+@pytest.fixture
+def alone():
+    """A group of processes that has this one alone."""
+    from torch import distributed
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield distributed.init_device_mesh("cpu", (1,))
+    distributed.destroy_process_group()
+
+
+def by_fsdp(mesh, **how) -> nn.Module:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    return FullyShardedDataParallel(random_hf("llama"), device_id=torch.device("cpu"), **how)
+
+
+def by_fsdp_in_parts(mesh) -> nn.Module:
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+    return by_fsdp(mesh, auto_wrap_policy=ModuleWrapPolicy({LlamaDecoderLayer}))
+
+
+def by_fully_shard(mesh) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(random_hf("llama"), mesh=mesh)
+
+
+def by_fully_shard_in_one_layer(mesh) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    model = random_hf("llama")
+    fully_shard(model.model.layers[0], mesh=mesh)
+    return model
+
+
+def by_deepspeed(mesh) -> nn.Module:
+    """As ZeRO 3 leaves a model: each parameter has an id and no numbers. DeepSpeed itself is not there."""
+    model = random_hf("llama")
+    for number, parameter in enumerate(model.parameters()):
+        parameter.ds_id, parameter.data = number, torch.empty(0)
+    wrapper = nn.Module()
+    wrapper.module = model
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    "make, by",
+    [
+        (by_fsdp, "FSDP"),
+        (lambda mesh: by_fsdp(mesh, use_orig_params=True), "FSDP"),
+        (by_fsdp_in_parts, "FSDP"),
+        (by_fully_shard, "DTensor"),
+        (by_fully_shard_in_one_layer, "DTensor"),
+        (by_deepspeed, "DeepSpeed ZeRO 3"),
+    ],
+    ids=["whole", "original parameters", "in parts", "fully_shard", "fully_shard, one layer", "ZeRO 3"],
+)
+def test_weights_that_are_divided_over_processes_are_refused(alone, make, by):
+    model = make(alone)
+    with pytest.raises(
+        RefusedFamily, match=rf"divided over several processes \({by}\).*measure a checkpoint"
+    ) as refused:
+        ed_core.open(model, TOKENIZER)
+    assert str(refused.value).count("\n") == 0 and str(refused.value).endswith(".")
+
+
+def test_weights_that_every_process_has_whole_are_measured(alone):
+    """Also under ZeRO 1 and 2, whose engine is a wrapper like this one."""
+    plain = ed_core.open(random_hf("llama"), TOKENIZER).run(LogitLens(), PROMPT)
+    model = nn.parallel.DistributedDataParallel(random_hf("llama"))
+    np.testing.assert_array_equal(ed_core.open(model, TOKENIZER).run(LogitLens(), PROMPT).kl, plain.kl)
+
+
 def test_a_model_spread_by_accelerate_is_measured():
     from accelerate import dispatch_model
 

@@ -189,6 +189,73 @@ def test_ouros_own_config_is_read_as_its_publisher_means_it(tmp_path):
     assert (size.n_layers, size.n_blocks, size.exact) == (96, 24, True) and size.parameters == built == 1_434_652_673
 
 
+def ouro_by_hand(weights, config, ids):
+    """Ouro as its paper (arXiv 2510.25741) and the names in its checkpoints tell it, from the weights alone, float64:
+    what enters the first pass and leaves each behind the final norm, `[R + 1][T][d]`; the gate's number there,
+    `[R][T]`; the logits, `[T][V]`."""
+    weights = {name: value.double() for name, value in weights.items()}
+    heads, groups = config.num_attention_heads, config.num_key_value_heads
+    dim, T = config.hidden_size // heads, len(ids)
+    speeds = config.rope_parameters["rope_theta"] ** (-torch.arange(0, dim, 2).double() / dim)
+    turn = torch.polar(torch.ones(T, 1, dim // 2).double(), torch.arange(T).double()[:, None, None] * speeds)
+
+    def times(name, x):
+        return x @ weights[f"{name}.weight"].T
+
+    def normed(name, x):
+        return x * (x.square().mean(-1, keepdim=True) + config.rms_norm_eps).rsqrt() * weights[f"{name}.weight"]
+
+    def turned(x):
+        pairs = torch.complex(*x.chunk(2, -1)) * turn
+        return torch.cat([pairs.real, pairs.imag], -1)
+
+    def attention(at, x):
+        q, k, v = (times(f"{at}.{one}_proj", x).reshape(T, -1, dim) for one in "qkv")
+        q, k = turned(q), turned(k)
+        out = torch.zeros(T, heads, dim).double()
+        for head in range(heads):
+            group = head * groups // heads
+            for t in range(T):
+                seen = (k[: t + 1, group] @ q[t, head] / math.sqrt(dim)).softmax(0)
+                out[t, head] = seen @ v[: t + 1, group]
+        return times(f"{at}.o_proj", out.reshape(T, -1))
+
+    def mlp(at, x):
+        gate = times(f"{at}.gate_proj", x)
+        return times(f"{at}.down_proj", gate * gate.sigmoid() * times(f"{at}.up_proj", x))
+
+    x = weights["model.embed_tokens.weight"][ids]
+    states, gates = [x], []
+    for _ in range(config.total_ut_steps):
+        for layer in range(config.num_hidden_layers):
+            at = f"model.layers.{layer}"
+            x = x + normed(f"{at}.input_layernorm_2", attention(f"{at}.self_attn", normed(f"{at}.input_layernorm", x)))
+            added = mlp(f"{at}.mlp", normed(f"{at}.post_attention_layernorm", x))
+            x = x + normed(f"{at}.post_attention_layernorm_2", added)
+        x = normed("model.norm", x)
+        states.append(x)
+        gates.append((times("model.early_exit_gate", x) + weights["model.early_exit_gate.bias"])[:, 0])
+    return torch.stack(states), torch.stack(gates), times("lm_head", x)
+
+
+def test_ouro_is_what_its_paper_says(measure):
+    """Against the same written out by hand; also with fewer keys and values than heads, as its larger ones have not."""
+    for groups in (4, 2):
+        model = looped("ouro", num_attention_heads=4, num_key_value_heads=groups, rope_theta=1e6)
+        for one in (model.hf.model.early_exit_gate.weight, model.hf.model.early_exit_gate.bias):
+            torch.nn.init.normal_(one.data, generator=torch.Generator().manual_seed(1))
+        tokens = model.tensor(model.encode(PROMPT))
+        states, gates, logits = ouro_by_hand(model.hf.state_dict(), model.config, tokens[0])
+        with torch.no_grad():
+            torch.testing.assert_close(model.hf(tokens).logits[0].double(), logits, rtol=1e-5, atol=1e-5)
+        trace, n = model.trace(tokens), len(model.stack)
+        for number, state in enumerate(states[:-1]):
+            torch.testing.assert_close(trace.resid[number * n][0].double(), state, rtol=1e-5, atol=1e-5)
+        stays = (1 - gates.sigmoid()).cumprod(0)
+        left = torch.cat([1 - stays[:-1], torch.ones(1, len(tokens[0]))])
+        np.testing.assert_allclose(measure(model, Loops(), PROMPT)["exit"], left, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "variant, wrong, said",
     [

@@ -94,6 +94,42 @@ def test_the_audit_tells_none_from_unknown(monkeypatch, capsys):
     assert dependencies.audit() == 1 and "h11 1: CVE-1, mended in 2" in capsys.readouterr().out
 
 
+def test_whatever_installs_installs_by_the_hashes_of_the_lock():
+    """torch alone and first, by its exact version."""
+    for name in ("Dockerfile", "Makefile"):
+        lines = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+        (line,) = (line for line in lines if "--require-hashes" in line)
+        assert "--no-deps" in line and ("requirements.lock" in line or "/tmp/app.txt" in line), name
+        first = next(i for i, other in enumerate(lines) if "'^torch==' requirements.txt" in other)
+        assert first <= lines.index(line), name
+    assert "make .venv/.installed" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_the_bill_of_materials_is_of_the_lock_and_of_this_release(monkeypatch, tmp_path, capsys):
+    given = []
+
+    def run(command, input, **_):
+        given.append(input)
+        names = [one.split("==")[0] for one in input.splitlines() if "==" in one and one[0] not in "# "]
+        bill = {"metadata": {}, "components": [{"name": name} for name in names]}
+        return SimpleNamespace(returncode=0, stdout=json.dumps(bill), stderr="")
+
+    (tmp_path / "ed_core").mkdir()
+    (tmp_path / "ed_core" / "__init__.py").write_text('__version__ = "9.9"\n')
+    monkeypatch.setattr(dependencies, "ROOT", tmp_path)
+    monkeypatch.setattr(dependencies, "locked", lambda: ["torch==9.9.9"])
+    monkeypatch.setattr(dependencies.subprocess, "run", run)
+    dependencies.sbom()
+    bill = json.loads((tmp_path / "dist" / "effective-depth-lab-9.9.cdx.json").read_text())
+    names = {canonicalize_name(one["name"]) for one in bill["components"]}
+    assert {"torch", "starlette", "uvicorn", "websockets", "cryptography"} <= names and "pytest" not in names
+    assert (bill["metadata"]["component"]["name"], bill["metadata"]["component"]["version"]) == (
+        "effective-depth-lab",
+        "9.9",
+    )
+    assert given[0].count("--hash=sha256:") > 100 and f"{len(bill['components'])} packages" in capsys.readouterr().out
+
+
 def test_the_image_has_what_the_app_needs():
     """The image and a Space install the lock down to its tests."""
     head = (ROOT / "requirements.txt").read_text(encoding="utf-8").partition("# --- tests")[0].splitlines()

@@ -159,7 +159,7 @@ def unwrapped(given: Pretrained) -> tuple[nn.Module, Pretrained]:
         raise RefusedFamily(
             f"Refused: {kind} has no head that gives logits over tokens; give a causal language model (…ForCausalLM)."
         )
-    if divided := _divided(outer):
+    if divided := _divided(given):
         raise RefusedFamily(
             f"Refused: {kind} is divided over several processes ({divided}), and none of them has its weights; measure "
             "a checkpoint of it, or train it whole."

@@ -11,7 +11,10 @@ import random
 import stat
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
+from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -318,13 +321,23 @@ def _zip(
             info = zipfile.ZipInfo(name.replace("\0", "_"))
             info.external_attr, info.filename, info.compress_type = mode << 16, name, packing
             if isinstance(data, int):  # so many zeros
-                info._compresslevel = 1
-                with archive.open(info, "w") as out:
-                    for _ in range(data >> 20):
-                        out.write(bytes(1 << 20))
+                packed, crc = _zeros(data)
+                info.compress_type = zipfile.ZIP_DEFLATED
+                with archive.open(info, "w") as out:  # as if they had been written and packed just now
+                    out._file_size, out._crc = data, crc
+                    out._compressor = SimpleNamespace(flush=lambda packed=packed: packed)
             else:
                 archive.writestr(info, data)
     return buffer.getvalue()
+
+
+@cache
+def _zeros(n: int) -> tuple[bytes, int]:
+    """So many zeros, deflated, and their sum."""
+    packing, packed, crc = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS), b"", 0
+    for _ in range(n >> 20):
+        packed, crc = packed + packing.compress(bytes(1 << 20)), zlib.crc32(bytes(1 << 20), crc)
+    return packed + packing.flush(), crc
 
 
 def _flagged(data: bytes, flag: int) -> bytes:

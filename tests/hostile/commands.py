@@ -122,6 +122,10 @@ WRITERS = {
     "study": Command(("study", "s.toml"), "--out", "f", True),
     "deploy": Command(("deploy", "space", "o/n"), "--dry-run", "new", True),
 }
+HEAVY = {  # which may compute, or open a model, when one of their words is another
+    "study", "fit, planned", "run, no prompts", "verify", "audit, no prompts", "fit jacobian, planned",
+    "fit maps, planned", "fit replacement, merged", "claims, no set", "card, no set", "reproduce",
+}  # fmt: skip
 WORDS = (
     "", "x", "-1", "0", "0.5", "1e999", "9" * 400, "9" * 5000, "nan", "x" * 300, "x" * 5000, "../../etc/passwd",
     "/dev/zero", "/dev/null", "/proc/self/mem", "/", ".", "~",

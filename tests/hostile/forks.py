@@ -1,6 +1,7 @@
 """Commands and readers tried one by one, each in a fork of a process that has imported what it needs: its own folder,
 environment and streams, 3 GB of address space, 20 s of processor time. `Trials` is this side of it; run as a program
-this file is the other: with everything, or `lean`, without torch, which most readers never ask for."""
+this file is the other: with everything, forked from the tests (`prepared`), or `lean`, without torch, which most
+readers and commands never ask for: its forks take half the time."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import contextlib
 import ctypes
 import fcntl
 import gc
+import importlib
 import json
 import os
 import signal
@@ -17,12 +19,21 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import prepared
+
 TESTS = Path(__file__).resolve().parent.parent
 MEMORY, SECONDS, WALL = 3 << 30, 20, 60.0
 MORE = 300 << 20  # bytes of memory that a hostile case may take above a good one
 SAID = 1 << 20  # bytes that a trial may say
 COLLAPSE = 25  # madvise's MADV_COLLAPSE
 CODES = (0, 1, 2, 130, 141)
+HEAVY = ("datasets", "ed_core.fits.replacement", "ed_core.models.opening", "ed_core.service.compute")
+USED = (  # what readers and commands import in functions
+    "concurrent.futures.process", "ed_core.runs.leftovers", "ed_core.runs.on_ray",
+    "ed_core.runs.processes", "ed_core.service.health", "ed_core.sharing.space", "ed_core.studies.export",
+    "encodings.idna", "gguf", "huggingface_hub._space_api", "huggingface_hub.utils._validators", "plotly.offline",
+    "tokenizers.implementations", "tqdm",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,21 +81,29 @@ class Trials:
         if kind not in self._servers:
             environment = {k: v for k, v in os.environ.items() if not k.startswith("ED_")}
             environment |= {"PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent))), "HF_HUB_OFFLINE": "1"}
-            command = [sys.executable, "-m", "hostile.forks", kind]
+            command = [prepared.python() if kind == "all" else sys.executable, "-m", "hostile.forks", kind]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
             self._servers[kind] = subprocess.Popen(command, cwd=TESTS.parent, env=environment, **pipes)
         return self._servers[kind]
 
     def command(
-        self, *argv: str, cwd: Path, out: str = "", encoding: str = "utf-8", room: int = 0, **environment: str
+        self,
+        *argv: str,
+        cwd: Path,
+        heavy: bool = False,
+        out: str = "",
+        encoding: str = "utf-8",
+        room: int = 0,
+        **environment: str,
     ) -> Outcome:
-        """`effective-depth …`. `out`: where its output goes, unless that is looked at. `room`: bytes that a file may
-        have before the disk is full; 0 is no limit."""
-        return self._tried("all", {"argv": argv, "out": out, "encoding": encoding, "room": room}, cwd, environment)
+        """`effective-depth …`. `heavy`: it may come to need torch. `out`: where its output goes, unless that is looked
+        at. `room`: bytes that a file may have before the disk is full; 0 is no limit."""
+        asked = {"argv": argv, "out": out, "encoding": encoding, "room": room}
+        return self._tried("all" if heavy else "lean", asked, cwd, environment)
 
-    def reader(self, name: str, file: Path, heavy: bool = False, **environment: str) -> Outcome:
+    def reader(self, name: str, file: Path, heavy: bool = False, seconds: int = SECONDS, **environment: str) -> Outcome:
         """A reader of `hostile.readers` on a file. `heavy`: it needs torch or datasets."""
-        asked = {"reader": name, "file": str(file)}
+        asked = {"reader": name, "file": str(file), "seconds": seconds}
         return self._tried("all" if heavy else "lean", asked, file.parent, environment)
 
     def _tried(self, kind: str, asked: dict, cwd: Path, environment: dict[str, str]) -> Outcome:
@@ -102,14 +121,8 @@ def _serve() -> None:
     import warnings
 
     warnings.simplefilter("ignore")
-    if sys.argv[1] == "all":
-        import datasets  # noqa: F401
-
-        import ed_core.models.opening
-        import ed_core.service.compute  # noqa: F401
-    import gguf  # noqa: F401
-    import plotly.offline  # noqa: F401
-    import tokenizers.implementations  # noqa: F401
+    for name in (*(HEAVY if sys.argv[1] == "all" else ()), *USED):
+        importlib.import_module(name)
 
     from ed_core.commands import parser
     from hostile import readers
@@ -174,7 +187,7 @@ def _try(asked: dict, said: int) -> None:
         sys.stdin = os.fdopen(0, closefd=False)
         sys.stdout, sys.stderr = (os.fdopen(n, "w", encoding=encoding, closefd=False) for n in (1, 2))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        resource.setrlimit(resource.RLIMIT_CPU, (asked.get("seconds", SECONDS),) * 2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if room := asked.get("room"):
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
@@ -208,14 +221,14 @@ def _as_anybody() -> None:
 def _carried_out(asked: dict) -> int:
     from ed_core import commands
     from ed_core.errors import EffectiveDepthError
-    from hostile.readers import READERS
+    from hostile.readers import BROKEN, READERS
 
     if "argv" in asked:
         os.environ["ED_DEBUG"] = "1"
         sys.argv = ["effective-depth", *asked["argv"]]
         return commands.shell()
     try:
-        READERS[asked["reader"]].read(Path(asked["file"]))
+        (READERS | BROKEN)[asked["reader"]].read(Path(asked["file"]))
     except EffectiveDepthError as error:
         assert str(error).strip() and "\n" not in str(error), f"not one sentence: {error}"
         print(error)

@@ -476,4 +476,27 @@ def _bytes(file: Path) -> bytes:
     return outside.content(file, bundle.MAX_BYTES, ImportRefused)
 
 
-__all__ = ["HEAVY", "READERS", "SLOW", "BrokenWeights", "Reader", "adapter", "one_tensor"]
+def _endless(file: Path) -> None:
+    while True:
+        pass
+
+
+def _written_over(file: Path) -> None:
+    file.write_text("x")
+
+
+BROKEN = {  # what the harness must tell from one another
+    name: Reader(_written("x", "good"), read, "bytes")
+    for name, read in {
+        "nothing": lambda file: None,
+        "fails": lambda file: {}["x"],
+        "never ends": _endless,
+        "writes": _written_over,
+        "takes 200 MiB": lambda file: b"x" * (200 << 20),
+        "takes 400 MiB": lambda file: b"x" * (400 << 20),
+        "takes 3 GiB": lambda file: b"x" * (3 << 30),
+    }.items()
+}
+
+
+__all__ = ["BROKEN", "HEAVY", "READERS", "SLOW", "BrokenWeights", "Reader", "adapter", "one_tensor"]

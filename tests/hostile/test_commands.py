@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hostile.commands import NO_FOLDERS, OUTS, QUICK, WORDS, WRITERS, lay
+from hostile.commands import HEAVY, NO_FOLDERS, OUTS, QUICK, WORDS, WRITERS, lay
 from hostile.forks import Trials
 from hostile.readers import FITS, STUDY
 
@@ -48,13 +48,25 @@ def snapshot(folder: Path) -> dict[str, str]:
     return found
 
 
-def tried(trials: Trials, place: Path, argv: list[str], **more) -> list[str]:
+def usual(trials: Trials, place: Path, name: str) -> int:
+    """The memory of a command with its good arguments, in a folder of its own."""
+    if name not in trials.good:
+        folder = place.with_name("usual")
+        folder.mkdir()
+        lay(folder)
+        command = QUICK[name]
+        argv = filled(command.with_out(command.name) if command.out else command.argv)
+        trials.good[name] = trials.command(*argv, cwd=folder, heavy=name in HEAVY)
+    return trials.good[name].bytes
+
+
+def tried(trials: Trials, place: Path, argv: list[str], good: int = 0, **more) -> list[str]:
     """What is wrong with how a command ended, where its output is none of what lies there."""
     before = snapshot(place)
     outcome = trials.command(*argv, cwd=place, **more)
     after = snapshot(place)
     lost = [name for name, what in before.items() if after.get(name) != what]
-    wrong = [outcome.wrong()] if outcome.wrong() else []
+    wrong = [found] if (found := outcome.wrong(good)) else []
     wrong += [f"changed: {lost}"] if lost else []
     wrong += [f"left: {name}" for name in after if name.endswith(".unfinished")]
     return [f"{' '.join(argv)[:300]}: {one}" for one in wrong]
@@ -78,23 +90,24 @@ def test_an_output_is_never_an_input_a_folder_or_a_special_file(trials, place, n
 
 def test_an_output_may_be_a_new_file_or_one_that_is_replaced_with_its_permissions(trials, place):
     argv = filled(WRITERS["run"].with_out("r.npz"))
-    assert trials.command(*argv, cwd=place).code == 0 and (place / "r.npz").is_file()
+    assert trials.command(*argv, cwd=place, heavy=True).code == 0 and (place / "r.npz").is_file()
     (place / "r.npz").write_bytes(b"old")
     (place / "r.npz").chmod(0o600)
     (place / "r.00000000.unfinished").write_bytes(b"of a run that was killed")
-    assert trials.command(*argv, cwd=place).code == 0
+    assert trials.command(*argv, cwd=place, heavy=True).code == 0
     assert stat.S_IMODE((place / "r.npz").stat().st_mode) == 0o600 and (place / "r.npz").stat().st_size > 3
     assert not list(place.glob("*.unfinished"))
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_hostile_arguments_are_refused_in_a_sentence(trials, place, name):
-    rng, wrong = random.Random(name), []
+    rng, wrong, good = random.Random(name), [], usual(trials, place, name)
     for word in rng.sample(WORDS, 5):
         argv = filled(QUICK[name].argv)
         at = rng.randrange(1, len(argv)) if len(argv) > 1 else len(argv)
         argv[at : at + 1] = [word]
-        wrong += tried(trials, place, argv + (["--out", QUICK[name].name] if QUICK[name].out else []))
+        argv += ["--out", QUICK[name].name] if QUICK[name].out else []
+        wrong += tried(trials, place, argv, good, heavy=name in HEAVY)
     assert not wrong, "\n".join(wrong)
 
 
@@ -104,7 +117,7 @@ def test_any_hostile_arguments_are_refused_in_a_sentence(trials, tmp_path, name)
     place = tmp_path / "here"
     place.mkdir()
     lay(place)
-    command = QUICK[name]
+    command, most = QUICK[name], usual(trials, place, name)
     good = filled(command.argv)
     words = st.sampled_from(WORDS) | st.text(
         st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20
@@ -116,7 +129,8 @@ def test_any_hostile_arguments_are_refused_in_a_sentence(trials, tmp_path, name)
         argv = list(good)
         for at, word in changes:
             argv[at : at + 1] = [word]
-        wrong = tried(trials, place, argv + ([command.out, out] if command.out else []))
+        argv += [command.out, out] if command.out else []
+        wrong = tried(trials, place, argv, most, heavy=name in HEAVY)
         assert not wrong, "\n".join(wrong)
 
     holds()
@@ -153,9 +167,10 @@ SAYING = ("settings", "models", "case list", "estimate", "cache", "check")  # pr
 @pytest.mark.parametrize("command", QUICK)
 def test_an_output_that_is_full_and_one_of_ascii(trials, place, command):
     argv = filled(QUICK[command].with_out(QUICK[command].name) if QUICK[command].out else QUICK[command].argv)
-    outcome = trials.command(*argv, cwd=place, out="/dev/full")
+    heavy = command in HEAVY
+    outcome = trials.command(*argv, cwd=place, heavy=heavy, out="/dev/full")
     assert not outcome.wrong() and (command not in SAYING or (outcome.code == 2 and "No space left" in outcome.said))
-    outcome = trials.command(*argv, cwd=place, encoding="ascii")
+    outcome = trials.command(*argv, cwd=place, heavy=heavy, encoding="ascii")
     assert not outcome.wrong() and (command not in SAYING or outcome.code == 0)
 
 
@@ -163,7 +178,7 @@ def on_a_full_disk(trials: Trials, place: Path, name: str) -> str:
     """What is wrong with a command that may write files of 64 bytes only, or ""."""
     command, before = WRITERS[name], snapshot(place)
     argv = filled(command.with_out(command.name))
-    outcome = trials.command(*argv, cwd=place, room=64)
+    outcome = trials.command(*argv, cwd=place, heavy=name not in LIGHT, room=64)
     after = snapshot(place)
     left = [name for name in after if name.endswith(".unfinished") or (name not in before and not command.folder)]
     lost = [name for name, what in before.items() if after.get(name) != what]
@@ -171,7 +186,10 @@ def on_a_full_disk(trials: Trials, place: Path, name: str) -> str:
     return "" if fine else f"{argv}: {outcome}, left {left}, lost {lost}"
 
 
-@pytest.mark.parametrize("name", ["backup", "case export", "study export", "deploy"])
+LIGHT = ("backup", "case export", "study export", "deploy")
+
+
+@pytest.mark.parametrize("name", LIGHT)
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(trials, place, name):
     assert not on_a_full_disk(trials, place, name)
 
@@ -186,7 +204,7 @@ def test_a_full_disk_is_one_sentence_after_the_work_too(trials, place, name):
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_full_output_is_one_sentence_and_leaves_no_half_file(trials, place, name):
     argv = filled(WRITERS[name].with_out(WRITERS[name].name))
-    assert not tried(trials, place, argv, out="/dev/full")
+    assert not tried(trials, place, argv, heavy=name not in LIGHT, out="/dev/full")
 
 
 @pytest.mark.parametrize("what", ["folder", "link"])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
-import resource
+import signal
 import socket
 import struct
 import time
 import unicodedata
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,10 +49,11 @@ from ed_core.studies import pages, sets, study
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import prompt_set
 from hostile.commands import lay
-from hostile.readers import BEFORE, DEMO, adapter, one_tensor
+from hostile.readers import BEFORE, DEMO, FITS, adapter, one_tensor
 
 LONG = "x" * 10_000_000
 ID = "abcdefghij"  # of a case study
+DEMO_CARD = FITS.parent / "cards" / "ed-demo-8.json"
 
 
 @pytest.fixture(autouse=True)
@@ -149,7 +152,8 @@ def test_a_bundled_model_has_no_revision_and_nothing_is_no_model(capsys):
     assert "No model is named" in capsys.readouterr().err
 
 
-def test_a_chat_template_says_why_it_refuses_and_renders_as_the_library_does(model_of):
+def test_a_chat_template_renders_as_the_library_does(model_of):
+    """What is said of one that does not: `test_readers.py`."""
     model = model_of("llama")
     model._chats.clear()
     try:
@@ -157,15 +161,6 @@ def test_a_chat_template_says_why_it_refuses_and_renders_as_the_library_does(mod
         message = [{"role": "user", "content": 'é "\n'}]
         expected = model.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
         assert model._in_chat('é "\n') == expected
-        for template, says in {
-            "{{ raise_exception('no\nsystem') }}": "cannot be used: no system; use the prompt as raw",
-            "{{ 'a' * 3000000000 }}": "cannot be used: it takes too much memory",
-            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "takes more than 5 s",
-            "{{ 'a' * 9000000 }}": "writes more than",
-        }.items():
-            model.tokenizer.chat_template = template
-            with pytest.raises(PromptError, match=says):
-                model.encode(Prompt(f"x{len(template)}", template="chat"))
     finally:
         model.tokenizer.chat_template = None
         model._chats.clear()
@@ -234,7 +229,6 @@ def test_an_uploaded_file_is_held_to_what_its_box_says():
 
 
 NUMBERS = (1 << 25) + 1  # one more than are read
-MANY = pyarrow.ListArray.from_arrays(pyarrow.array([0, NUMBERS], pyarrow.int32()), np.zeros(NUMBERS, np.float32))
 
 
 @pytest.mark.parametrize(
@@ -259,6 +253,26 @@ def test_a_json_table_of_anything_is_one_sentence(tmp_path, text, says):
     assert [one.prompt.text for one in sets.load(entry, tmp_path, "ed-demo-8").examples] == ["x", "y"]
 
 
+def memory() -> dict[str, int]:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return {name: int(told.split()[0]) >> 10 for name, told in (line.split(":", 1) for line in lines) if "kB" in told}
+
+
+@contextmanager
+def within(most: int):
+    """At most so many MiB more than there are now, whatever this process had before."""
+    gc.collect()
+    pyarrow.default_memory_pool().release_unused()
+    Path("/proc/self/clear_refs").write_text("5")  # the most that it had is what it has
+    before = memory()["VmRSS"]
+    yield
+    assert memory()["VmHWM"] - before < most
+
+
+def many():
+    return pyarrow.ListArray.from_arrays(pyarrow.array([0, NUMBERS], pyarrow.int32()), np.zeros(NUMBERS, np.float32))
+
+
 ALIKE = pyarrow.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["x" * 50_000])
 
 
@@ -275,30 +289,47 @@ def deep(levels: int):
     return found
 
 
-MEGABYTE = pyarrow.DictionaryArray.from_arrays(np.zeros(16_000, np.int32), ["x" * (1 << 20)])
-NESTED = {
-    "one long text in lists": (listed(MEGABYTE, 1000), "its texts have more than 64 MiB"),
-    "one long text in lists of lists": (listed(listed(MEGABYTE, 10, 1600), 100), "its texts have more than 64 MiB"),
-    "many small ones": (listed(pyarrow.array(["x"]).take(np.zeros(1 << 22, np.int8)), 1 << 18), "more than 64 MiB"),
-    "levels": (deep(40), "nested more than 32 deep"),
-    "levels beyond the library's": (deep(200), "schema too deeply nested"),
-    "lists of a fixed length that are null": (pyarrow.array([None] * 16, pyarrow.list_(pyarrow.int8(), 1 << 26)), "b"),
+def megabyte():
+    return pyarrow.DictionaryArray.from_arrays(np.zeros(16_000, np.int32), ["x" * (1 << 20)])
+
+
+def nothing():
+    return pyarrow.array([None] * 5, pyarrow.list_(pyarrow.int8(), 1 << 26))
+
+
+NESTED = {  # made when they are asked for: together they take 2 GB
+    "one long text in lists": (lambda: listed(megabyte(), 1000), "its texts have more than 64 MiB"),
+    "one long text in lists of lists": (
+        lambda: listed(listed(megabyte(), 10, 1600), 100),
+        "its texts have more than 64 MiB",
+    ),
+    "many small ones": (
+        lambda: listed(pyarrow.array(["x"]).take(np.zeros(1 << 22, np.int8)), 1 << 18),
+        "more than 64 MiB",
+    ),
+    "levels": (lambda: deep(40), "nested more than 32 deep"),
+    "levels beyond the library's": (lambda: deep(200), "schema too deeply nested"),
+    "lists of a fixed length that are null": (nothing, "b"),
 }
 
 
-def parquet_set(place: Path, columns: dict, text: str = "text", keep: bool = False) -> sets.PromptSet:
+def written(place: Path, columns: dict, keep: bool = False) -> None:
     parquet.write_table(pyarrow.table(columns), place / "t.parquet", store_schema=keep)
-    return sets.load(study.SetEntry(name="s", file="t.parquet", columns=study.Columns(text=text)), place, "ed-demo-8")
+
+
+def parquet_set(place: Path, columns: dict) -> sets.PromptSet:
+    written(place, columns)
+    return sets.load(study.SetEntry(name="s", file="t.parquet", columns=study.Columns(text="text")), place, "ed-demo-8")
 
 
 @pytest.mark.parametrize("what", NESTED)
 def test_a_parquet_file_with_columns_in_columns_is_measured_before_it_is_unpacked(tmp_path, what):
     """50 kB took 1.8 GB and 14 s: what stands within lists was not counted."""
-    nested, says = NESTED[what]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(StudyError, match=f"t.parquet cannot be read as parquet .*{says}"):
-        parquet_set(tmp_path, {"more": nested}, "more", keep=True)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
+    made, says = NESTED[what]
+    written(tmp_path, {"more": made()}, keep=True)
+    entry = study.SetEntry(name="s", file="t.parquet", columns=study.Columns(text="more"))
+    with within(200), pytest.raises(StudyError, match=f"t.parquet cannot be read as parquet .*{says}"):
+        sets.load(entry, tmp_path, "ed-demo-8")
 
 
 def test_a_footer_of_a_parquet_file_is_measured_before_it_is_read(tmp_path):
@@ -341,11 +372,10 @@ def test_pages_of_a_parquet_file_are_measured_before_room_is_made_for_them(tmp_p
     told = padded(chunk.total_uncompressed_size)
     assert data.count(told, at) == 2
     (tmp_path / "t.parquet").write_bytes(data[:at] + data[at:].replace(told, padded(1000, len(told))))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     entry = study.SetEntry(name="s", file="t.parquet", columns=study.Columns(text="text"))
-    with pytest.raises(StudyError, match="t.parquet cannot be read as parquet .*pages of 3145728.. bytes, at most 268"):
+    says = "t.parquet cannot be read as parquet .*pages of 3145728.. bytes, at most 268"
+    with within(50), pytest.raises(StudyError, match=says):
         sets.load(entry, tmp_path, "ed-demo-8")
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
@@ -464,16 +494,16 @@ def test_a_set_of_the_hub_is_measured_before_it_is_downloaded(
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
-        ({"text": ALIKE}, "its texts have more than 64 MiB"),
-        ({"text": ["x"], "more": MANY}, "bytes unpacked"),
-        ({"text": ["x"] * 100_001}, "100001 rows, at most 100000"),
+        (lambda: {"text": ALIKE}, "its texts have more than 64 MiB"),
+        (lambda: {"text": ["x"], "more": many()}, "bytes unpacked"),
+        (lambda: {"text": ["x"] * 100_001}, "100001 rows, at most 100000"),
     ],
     ids=["one long text", "numbers", "rows"],
 )
 def test_a_parquet_file_of_prompts_is_measured_before_it_is_unpacked(tmp_path, columns, says):
     """A few bytes may stand for the same long text in every row."""
     with pytest.raises(StudyError, match=says):
-        parquet_set(tmp_path, columns)
+        parquet_set(tmp_path, columns())
     assert len(parquet_set(tmp_path, {"text": ["x", "y"], "n": [1, 2]}).examples) == 2
 
 
@@ -751,6 +781,21 @@ def test_what_a_killed_run_left_is_removed_by_the_next_and_what_lives_is_not(tmp
         disk.require_out(tmp_path / "r.npz")
         assert len(list(tmp_path.iterdir())) == 1, "the one that is being written"
     assert [file.name for file in tmp_path.iterdir()] == ["r.npz"]
+
+
+def test_the_next_publish_removes_what_a_killed_one_left(place, monkeypatch):
+    argv = ["publish", "static", "--card", str(DEMO_CARD), "--out", "site"]
+    before = set(place.iterdir())
+    if not (child := os.fork()):
+        monkeypatch.setattr("ed_core.sharing.site._put", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        with suppress(BaseException):
+            main(argv)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    (left,) = set(place.iterdir()) - before
+    assert left.name.startswith(".") and left.name.endswith(disk.UNFINISHED) and (left / "index.html").is_file()
+    assert main(argv) == 0
+    assert set(place.iterdir()) - before == {place / "site"}
 
 
 def test_a_file_that_is_replaced_keeps_its_permissions_and_a_new_one_has_the_usual(tmp_path):

@@ -30,8 +30,9 @@ def goods(tmp_path_factory):
 class Tried:
     """One reader's file, made hostile in a folder that is set up anew for each trial."""
 
-    def __init__(self, trials: Trials, name: str, folder: Path, good: Path, place: Path):
+    def __init__(self, trials: Trials, name: str, folder: Path, good: Path, place: Path, **environment: str):
         self.trials, self.name, self.folder, self.good, self.place = trials, name, folder, good, place
+        self.environment = environment
         self.file, self.counts = place / good.relative_to(folder), Counter()
         if name not in trials.good:
             outcome = trials.good[name] = self(None)
@@ -39,15 +40,18 @@ class Tried:
         self.bytes = trials.good[name].bytes
 
     def __call__(self, data: bytes | None):
-        shutil.rmtree(self.place, ignore_errors=True)
-        shutil.copytree(self.folder, self.place, copy_function=os.link)
+        self.lay()
         if data is not None:
             self.file.unlink()
             self.file.write_bytes(data)
         return self.read()
 
+    def lay(self) -> None:
+        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.copytree(self.folder, self.place, copy_function=os.link)
+
     def read(self):
-        return self.trials.reader(self.name, self.file, self.name in HEAVY)
+        return self.trials.reader(self.name, self.file, self.name in HEAVY, **self.environment)
 
     def check(self, what: str, outcome) -> list[str]:
         self.counts[outcome.code] += 1
@@ -57,13 +61,13 @@ class Tried:
 
 @pytest.fixture
 def tried(trials, goods, tmp_path):
-    return lambda name: Tried(trials, name, *goods[name], tmp_path / "case")
+    return lambda name, **environment: Tried(trials, name, *goods[name], tmp_path / "case", **environment)
 
 
 def all_of(one: Tried, n: int) -> list[str]:
     kind, data = READERS[one.name].kind, one.good.read_bytes()
     found = [wrong for what, bad in hostile(kind, data, n) for wrong in one.check(what, one(bad))]
-    one(None)
+    one.lay()
     for what, _ in special(one.file):
         found += one.check(what, one.read())
     assert one.good.read_bytes() == data
@@ -103,8 +107,9 @@ def test_whatever_stands_at_a_place_of_the_json(tried, name):
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda text: text[:30])
-def test_a_hostile_chat_template_ends_in_time(tried, template):
-    one = tried("chat template")
-    outcome = one(template.encode())
+def test_a_hostile_chat_template_ends_in_time(tried, goods, template):
+    """The model's sums are checked once: what held of it is kept in the one cache."""
+    one = tried("chat template", ED_CACHE=str(goods["chat template"][0].with_name("kept")))
+    outcome, says = one(template.encode()), TEMPLATES[template]
     assert not outcome.wrong(one.bytes) and outcome.code in (0, 2)
-    assert outcome.code == 2 or "3000000000" not in template
+    assert not says or (outcome.code == 2 and says in outcome.said)
