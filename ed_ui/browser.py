@@ -1,5 +1,6 @@
 """What the browser keeps and hears for the app: a prompt that was typed survives a reload (in this tab alone, never in
-the link or on the server), Ctrl+Enter in it presses Run, and a card that was closed stays so until it is asked for."""
+the link or on the server), Ctrl+Enter in it presses Run, a card that was closed stays so until it is asked for, and
+figures are drawn anew for paper."""
 
 from __future__ import annotations
 
@@ -51,6 +52,14 @@ if (!window.edBrowser) {
   for (const by of ['pointerdown', 'keydown']) addEventListener(by, enough, {capture: true, once: true});
   if (window.edBringing) setTimeout(when, 0, both, () => bring(10));
   else delete sessionStorage.edPrompt;
+  const print = on => {
+    const all = document.documentElement.classList;
+    all.toggle('ed-dark', on && getComputedStyle(document.querySelector('.stApp')).colorScheme === 'dark');
+    all.toggle('ed-print', on);
+    for (const chart of window.edCursor ? window.edCursor.charts : []) chart.fit();
+  };
+  addEventListener('beforeprint', () => print(true));
+  addEventListener('afterprint', () => print(false));
   if (localStorage.edWelcomed) document.documentElement.classList.add('ed-welcomed');
 } else if (typed) save();
 else if (!window.edBringing) delete sessionStorage.edPrompt;

@@ -73,14 +73,10 @@ class Chart {
   }
 
   async drawNow() {
-    const width = this.box.clientWidth;
-    if (!width || !this.figure) return; // hidden: it is drawn when it gets its width
-    this.width = width;
-    const { data, layout } = this.figure, title = layout.title?.text;
-    const shown = { ...layout, width, template: template(JSON.parse(this.seen)) };
-    if (title) shown.title = { ...layout.title, text: `<b>${title}</b>` };
+    if (!this.box.clientWidth || !this.figure) return; // hidden: it is drawn when it gets its width
+    const { layout } = this.figure;
     try {
-      await (await plotly).react(this.box, data, shown, CONFIG);
+      await this.drawInto(await plotly);
     } catch (error) {
       if (!this.figure) return; // it ended meanwhile
       console.error(error);
@@ -92,6 +88,21 @@ class Chart {
     redrawn(this);
     if (!this.listens) this.box.on('plotly_click', ({ points: [point] }) => this.clicked(point));
     this.listens = true;
+  }
+
+  // In the width and the colours that the page gives it now.
+  drawInto(library) {
+    this.width = this.box.clientWidth;
+    const { data, layout } = this.figure, title = layout.title?.text;
+    const shown = { ...layout, width: this.width, template: template(JSON.parse(this.seen)) };
+    if (title) shown.title = { ...layout.title, text: `<b>${title}</b>` };
+    return library.react(this.box, data, shown, CONFIG);
+  }
+
+  // At once, as paper does not wait.
+  fit() {
+    this.seen = this.look();
+    if (window.Plotly && this.figure && this.box.clientWidth) this.drawn = this.drawInto(window.Plotly);
   }
 
   // Where the figure is scrolled in its box (`show.figure`), the keyboard must reach it.

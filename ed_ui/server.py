@@ -1,6 +1,6 @@
-"""The app as others reach it: `python -m ed_ui.server`. What `streamlit run app.py` serves, and around it a readiness
-check, metrics, security headers, words for a login that did not succeed, and a limit on visitors. It starts the worker
-at once and refuses to start with settings that are wrong.
+"""The app as others reach it: `python -m ed_ui.server`, or `streamlit run app.py`. Around the pages a readiness check,
+metrics, security headers, words for a login that did not succeed, and a limit on visitors. It starts the worker at once
+and refuses to start with settings that are wrong, which under `streamlit run` every page says instead.
 
 It takes the options of `streamlit run` (`--server.port`, …) and their variables (`STREAMLIT_SERVER_PORT`, …).
 """
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs
 
 import click
@@ -239,27 +240,40 @@ async def _beat() -> None:
         await asyncio.sleep(running.BEAT_SECONDS)
 
 
-@click.command
-@configurator_options
-def main(**options) -> None:
-    """Serve the app; options as for `streamlit run`."""
-    try:
-        settings.current()
-    except SettingsError as error:
-        print(f"ed_ui.server: {error}", file=sys.stderr)
-        sys.exit(2)  # not 1: starting once more helps nothing
-    streamlit_edges.begin_with_navigation()
+def around() -> dict[str, Any]:
+    """What `App` is given beside the script; before that what Streamlit has no option for."""
     chosen = settings.current()
+    streamlit_edges.begin_with_navigation()
     streamlit_edges.serve_within(
         {"ws_max_size": chosen.max_message, "forwarded_allow_ips": list(chosen.trusted_proxies)}
     )
     streamlit_edges.at_most_uploads(chosen.max_uploads)
     streamlit_edges.keep_paths(limits.places_of_the_server())
-    sys.argv[:] = [str(APP)]  # so that .streamlit/ beside app.py is found wherever this was started
     if chosen.metrics:
         metrics.instruments()
+    return {"middleware": [Middleware(Door)], "lifespan": lifespan}
+
+
+def around_if_right() -> dict[str, Any]:
+    """The same; nothing where the settings are wrong, which the pages then say."""
+    try:
+        return around()
+    except SettingsError:
+        return {}
+
+
+@click.command
+@configurator_options
+def main(**options) -> None:
+    """Serve the app; options as for `streamlit run`."""
+    try:
+        more = around()
+    except SettingsError as error:
+        print(f"ed_ui.server: {error}", file=sys.stderr)
+        sys.exit(2)  # not 1: starting once more helps nothing
+    sys.argv[:] = [str(APP)]  # so that .streamlit/ beside app.py is found wherever this was started
     given = {name.replace("_", ".", 1): value for name, value in options.items() if value not in (None, ())}
-    App(APP, middleware=[Middleware(Door)], lifespan=lifespan).run(config=given)
+    App(APP, **more).run(config=given)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 // leads the depth cursor through the maps. It plays on request, once.
 
 const STEP = 260, PAUSE = 1200; // milliseconds a depth
+const SVG = 'http://www.w3.org/2000/svg';
 const stories = new WeakMap();
 
 export default function ({ data, parentElement }) {
@@ -24,7 +25,10 @@ class Story {
     this.slider = made('input', 'slider', { type: 'range', min: 0, step: 1 });
     this.play = made('button', 'play', { type: 'button' });
     const row = made('div', 'row'), track = made('div', 'track');
-    track.append(this.slider, this.marks);
+    this.ranks = document.createElementNS(SVG, 'svg');
+    for (const [name, value] of Object.entries({ class: 'ed-story-ranks', viewBox: '0 0 1 1', preserveAspectRatio: 'none', 'aria-hidden': true }))
+      this.ranks.setAttribute(name, value);
+    track.append(this.ranks, this.slider, this.marks);
     row.append(this.play, track);
     this.box.append(this.sentence, this.said, row, this.legend, this.twin);
     parent.append(this.box);
@@ -50,9 +54,29 @@ class Story {
       return mark;
     }));
     const words = [...Object.keys(this.told.marks).length ? [`▲ ${Object.keys(this.told.marks).join(', ')}`] : [], ...ends.length ? ['| a pass ends'] : []];
-    this.legend.textContent = words.join(' · ');
+    this.legend.textContent = [...words, ...this.beside()].join(' · ');
     this.stop();
     this.show(last, false);
+  }
+
+  // The rank of the final word over the depths, before the range of the same in untrained twins; its words. By logarithm,
+  // 1 on top; nothing where no twins are stored.
+  beside() {
+    const { ghost, steps } = this.told;
+    this.ranks.style.display = ghost ? '' : 'none';
+    if (!ghost) return [];
+    const own = steps.map((step) => step.rank), lowest = Math.log(Math.max(2, ...own, ...ghost.worst));
+    const points = (ranks) => ranks.map((rank, depth) => `${depth / (ranks.length - 1)},${Math.log(rank) / lowest}`);
+    const shape = (kind, name, at) => {
+      const one = document.createElementNS(SVG, kind);
+      one.setAttribute('class', `ed-story-${name}`);
+      one.setAttribute('points', at.join(' '));
+      return one;
+    };
+    const band = [...points(ghost.best), ...points(ghost.worst).reverse()];
+    this.ranks.replaceChildren(shape('polygon', 'ghost', band), shape('polyline', 'rank', points(own)));
+    const twins = ghost.twins === 1 ? 'an untrained twin' : `${ghost.twins} untrained twins`;
+    return [`line: rank of the final word, 1 on top; grey: of theirs in ${twins}`];
   }
 
   show(depth, lead = true) {

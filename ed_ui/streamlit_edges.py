@@ -74,23 +74,6 @@ def page(file: str, **more: Any):
     return copy.copy(_pages[key])  # `st.navigation` writes into the one that runs
 
 
-def navigation(pages: list):
-    """`st.navigation`, with the same cure where `streamlit run app.py` started the server, which runs nothing of ours
-    before the first visitor comes: the page is loaded once more, for every visitor who came that early.
-
-    In such a run Streamlit has listed one page itself, the app, before it ran the app; in every other run none is
-    listed yet, or all of ours are.
-    Not needed: where `streamlit run app.py` shows no such dialog when /skip is the first address it is asked for."""
-    context = get_script_run_ctx()
-    manager = context.pages_manager if context is not None else None
-    early = manager is not None and ["url_pathname" in page for page in manager.get_pages().values()] == [True]
-    page = st.navigation(pages, position="hidden")  # `rooms` draws the links
-    if early and manager.intended_page_name:
-        st.html("<script>window.location.reload()</script>", unsafe_allow_javascript=True)
-        st.stop()
-    return page
-
-
 # -------------------------------------------------------------------- figures
 
 STATIC = Path(st.__file__).parent / "static" / "static" / "js"

@@ -23,10 +23,6 @@ PANELS = {
     "lens": "logit_lens.top_probs",
     "skip": "layer_skip.effect",
 }
-HARMLESS = (
-    "404",
-    "does not seem to exist",
-)  # `streamlit run` looks for its own files below a deep link; a first deep link is loaded twice
 ROWS = f"""const KEYS = {json.dumps(list(PANELS))}, panelRows = key => {{
   const plot = document.querySelector(`.st-key-box-${{key}} .js-plotly-plot`);
   return plot && plot._fullData && plot.data[0] && plot.data[0].name === 'z' ? plot._fullData[0].z : null;

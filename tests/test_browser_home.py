@@ -3,9 +3,14 @@ is lost."""
 
 from __future__ import annotations
 
+import urllib.request
+
 import pytest
 from hosted_app import hosted
 from test_browser import fill, settled, wait
+
+from ed_ui.server import STYLE
+from tools.bench.browser import ROOT, serving
 
 pytestmark = pytest.mark.browser
 
@@ -244,3 +249,58 @@ def test_the_story_leads_the_prompt_through_the_depths_and_comes_back_when_it_is
     page.locator(".st-key-welcome").wait_for(state="detached")
     page.get_by_role("button", name="What is this?").click()
     slider.wait_for()
+
+
+def test_streamlit_run_serves_the_page_with_its_style_so_that_nothing_moves_when_it_comes(server, page):
+    """As `python -m ed_ui.server` does; a console error, like that of a file that is not there, fails the test."""
+    for path in ("", "skip"):
+        with urllib.request.urlopen(f"{server}/{path}") as answer:
+            assert STYLE in answer.read() and answer.headers["X-Content-Type-Options"] == "nosniff", path
+    page.goto(f"{server}/skip")
+    page.locator(".st-key-run-row").wait_for()
+    settled(page)
+
+
+SIX = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "tests")!r})
+import streamlit as st
+from test_figures import fake
+from ed_core import figures
+from ed_ui import chart
+tokens = tuple(f" w{{i}}" for i in range(128))
+parts, lens = (fake(name, n_layers=80, tokens=tokens) for name in ("contributions", "logit_lens"))
+drawn = [figures.contribution_norms(parts, figures.View())]
+drawn += [figures.cosine_map(parts, figures.View(), f"{{part}}_cos") for part in ("layer", "attn", "mlp")]
+drawn += [figures.lens_map(lens, figures.View(), shade) for shade in ("prob", "kl")]
+for i, one in enumerate(drawn):
+    chart.draw(f"map-{{i}}", chart.made(one), "made up")
+"""
+DRAWN = """() => document.querySelectorAll('.ed-chart .main-svg:first-child').length === 6
+  && !document.querySelector('.ed-chart[aria-busy]')"""
+MOVED = """async () => {
+  const box = document.querySelectorAll('.ed-chart')[1], {left, top} = box.getBoundingClientRect(), took = [];
+  for (let i = 0; i < 60; i++) {
+    const began = performance.now(), place = {bubbles: true, clientX: left + 100 + 5 * i, clientY: top + 90 + 2.5 * i};
+    box.dispatchEvent(new PointerEvent('pointermove', place));
+    const heard = performance.now() - began;
+    await new Promise(done => requestAnimationFrame(() => {
+      const drawn = performance.now();
+      document.body.offsetHeight;  // the browser lays the page out
+      done(took.push(heard + window.edCursor.took + performance.now() - drawn));
+    }));
+  }
+  const marks = [...document.querySelectorAll('.ed-cursor-depth')].filter(one => one.style.display !== 'none');
+  return {middle: took.sort((a, b) => a - b)[30], marks: marks.length};
+}"""
+
+
+def test_the_cursor_moves_through_six_maps_of_a_large_model_within_a_frame(tmp_path, visitor):
+    (tmp_path / "app.py").write_text(SIX, encoding="utf-8")
+    page = visitor()
+    with serving(tmp_path / "cache", script=tmp_path / "app.py", PYTHONPATH=str(ROOT)) as app:
+        page.goto(app.address)
+        page.wait_for_function(DRAWN)
+        moves = [page.evaluate(MOVED) for _ in range(2)]
+    assert all(one["marks"] == 6 for one in moves)
+    assert min(one["middle"] for one in moves) <= 16, "milliseconds"

@@ -13,15 +13,16 @@ from small_models import computed
 from test_pages import PROMPT, app, holds, plotted
 from test_running import queue  # noqa: F401  (fixture)
 
-from ed_core.depth import among_others, exactness
+from ed_core.depth import among_others, exactness, verdict
 from ed_core.depth.among_others import curves_of
 from ed_core.depth.criteria import COSINES
 from ed_core.probes import Contributions, EarlyExit, LogitLens, Numerics, Prune, find
 from ed_core.results import lookup
 from ed_core.results.aggregate import summarize
 from ed_core.service.resolve import resolve, twin
+from ed_core.sources.bundled import example_of, load_prompts
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import control_model, running, show
+from ed_ui import control_model, running, show, story
 
 STRIPS = {  # page: probe, and what its strip holds of the control's result
     "pages/look/contributions.py": ("contributions", lambda r: r["layer_ratio"].mean(1)),
@@ -204,3 +205,16 @@ def test_five_stored_twins_are_read_without_being_asked_for_and_fewer_are_not(st
             lookup.store().put(computed(replace(stored[name].request, models=(spec,))))
     for test in (app("pages/look/home.py"), opened("pages/look/home.py")):
         assert "; five untrained twins: " in settles(test)
+
+
+def test_the_story_draws_the_twins_ranks_where_their_curves_are_stored_and_nothing_where_not():
+    """Shipped twins have their curves alone, without the lens's guesses."""
+    shipped = next(one for one in load_prompts() if one["id"] == example_of("ed-demo-8"))
+    asked = LogitLens().request(resolve("ed-demo-8"), Prompt(shipped["text"], shipped["answer"]))
+    lens = lookup.find(asked)
+    twins = [lookup.find_read(replace(asked, models=(twin(asked.models[0], "untrained", seed),))) for seed in range(5)]
+    at = min(verdict.positions(lens, verdict.ANSWER))
+    found, ranks = story.told(lens, twins, None), np.array([one["rank"][:, at] for one in twins])
+    assert found["ghost"] == {"best": ranks.min(0).tolist(), "worst": ranks.max(0).tolist(), "twins": 5}
+    assert "twin" not in found["steps"][0] and found["ghost"]["best"][-1] == found["ghost"]["worst"][-1] == 1
+    assert "ghost" not in story.told(lens, (), None)

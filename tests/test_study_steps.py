@@ -280,6 +280,10 @@ def test_a_column_is_a_step_and_a_cosine_has_its_colours():
     assert found["mean"].line.color == colours.ATTENTION and "step 1000" in cells.text[0][2]
     assert list(fig.layout.xaxis.ticktext) == ["0", "1", "<b>1000</b>"]
     assert all(word.startswith("<br>") for word in fig.layout.xaxis2.ticktext), "clear of the last step's label"
+    many = (0, *(2**k for k in range(8)), 192, 256, 384, 512, 768, 896, 1024)
+    narrow = figures.layers_over_steps(np.ones((4, 16)), many, "attn_cos", "cosine", 2, width_px=380).layout
+    assert list(narrow.xaxis.ticktext[-2:]) == ["896", "<br>1024"], "labels by turns on two lines"
+    assert narrow.xaxis2.ticktext[0] == "\u22121" and narrow.xaxis2.ticklabelshift == 8, "clear of the last but one"
     fig = figures.layers_over_steps(np.abs(z), (0, 1, 1000), "layer_ratio", "ratio", 0)
     assert "control" not in traces(fig), "the first step is not drawn behind itself"
     assert fig.layout.xaxis2.type == "log"

@@ -122,6 +122,9 @@ def depth_over_steps(
     return canvas.figure()
 
 
+APART = 8  # pixels between a step's label and the strip's first
+
+
 def layers_over_steps(
     z: np.ndarray,
     steps: Sequence[int],
@@ -156,9 +159,12 @@ def layers_over_steps(
     words = [_short(step) for step in steps]
     label_columns(canvas, view, words, [len(word) for word in words], ("xaxis", "xaxis3"))
     canvas.layout["xaxis"]["title"] = axis_title("step", 16)
-    if chosen is not None and not canvas.layout["xaxis"]["ticktext"][-1].startswith("<br>"):
-        beside = canvas.layout["xaxis2"]  # its labels in a line of their own, clear of the last step's
-        beside["ticktext"] = [f"<br>{word}" for word in beside["ticktext"]]
+    if chosen is not None:
+        words, beside = canvas.layout["xaxis"]["ticktext"], canvas.layout["xaxis2"]
+        if not words[-1].startswith("<br>"):  # its labels in a line of their own, clear of the last step's
+            beside["ticktext"] = [f"<br>{word}" for word in beside["ticktext"]]
+        elif len(words) > 1:  # clear of the last step's but one
+            beside["ticklabelshift"] = APART
     mark_tokens(canvas, view, len(steps))
     return canvas.figure()
 

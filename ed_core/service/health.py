@@ -43,7 +43,7 @@ def ask(url: str) -> list[str]:
     try:
         return list(map(str, from_json(body)["problems"]))
     except (ValueError, KeyError, TypeError):
-        return [f"{place} is no readiness check; serve with python -m ed_ui.server ('streamlit run' has none)"]
+        return [f"{place} is no readiness check; serve with python -m ed_ui.server"]
 
 
 def _folder(cache: Path) -> str:

@@ -149,7 +149,7 @@ def welcome(batch: running.Batch) -> None:
         st.markdown(WELCOME)
         if (lens := batch.complete("logit_lens")) is not None:
             beside, _ = control_model.twins(batch)
-            story.draw(lens, beside[0][1] if beside else None, judged(batch))
+            story.draw(lens, [twin for _, twin in beside], judged(batch))
         st.markdown(STEPS)
         if st.button("Got it", key="welcomed", type="tertiary", icon=":material/check:"):
             known.welcomed, known.asked_what = True, False
