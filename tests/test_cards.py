@@ -287,7 +287,7 @@ def test_the_headline_is_the_mean_depth_and_of_an_older_card_the_rules(told):
     told = told.without("mean_depths", "turn").but(depths=rules)
     assert card.mean_depth_of(told, "kl") is None and words.turn(told) == ""
     assert words.headline(told) == (
-        "m, 30 layers. Papers' rules: layer 20 (19–21) (cosine), layer 9 (KL), no layer (overlap)."
+        "m, 30 layers. Papers' rules: layer 20 (cosine, 19–21), layer 9 (KL), no layer (overlap)."
     )
     assert "the definitions of its time" in words.of_its_time(told) and "clear" not in words.rules(told)
     told = told.but(mean_depths=())

@@ -485,6 +485,7 @@ def test_verdicts_are_counted_in_grammar():
     assert finding.counted([Found(id="", verdict=v) for v in verdicts]) == (
         "2 hold here, 1 does not hold here, 3 are not applicable"
     )
+    assert finding.counted([Found(id="", verdict=NOT_APPLICABLE)]) == "1 is not applicable"
 
 
 def test_what_is_read_of_answers_is_what_full_passes_say(measure):

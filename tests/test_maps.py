@@ -281,9 +281,9 @@ def synthetic(best: np.ndarray, n_b: int, error: float = 0.3, control: float = 0
             "same",
             "lie at about the same share of the depth, as the same steps over more layers would",
         ),
-        (np.arange(1, 9), "late", "end at 50 % of its depth: its last layers are no best match"),
-        (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "do not follow the order of depth"),
-        (np.full(8, 7), "unordered", "do not follow the order of depth"),
+        (np.arange(1, 9), "late", "These matches end at 50 % of its depth: none is in large's last layers"),
+        (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "do not clearly rise with depth (rank correlation "),
+        (np.full(8, 7), "unordered", "do not clearly rise with depth (rank correlation "),
         (
             np.arange(9, 17),
             "neither",
@@ -312,14 +312,14 @@ def test_layers_that_match_nothing_end_the_matches_and_are_said_to(n_b):
     found.error[6:] = 0.95
     read = matching.match(found)
     assert matching.reading(read) == "part" and read.slope == pytest.approx(1.0)
-    assert "about the same share of the depth, up to 62 %; small's last layers match none" in matching.sentence(found)
+    assert "about the same share of the depth, up to 62 %; none is of small's last layers" in matching.sentence(found)
 
 
 @pytest.mark.parametrize("control", ["error_shuffled", "error_mean"])
 def test_nothing_is_read_off_maps_that_a_control_equals(control):
     found = synthetic(2 * np.arange(1, 9), 16)
     equal = replace(found, **{control: np.full(getattr(found, control).shape, 0.32)})
-    assert "0 of 8 maps beat the controls; 4 are needed" in matching.sentence(equal)
+    assert "8 layers, 0 have a match in large that beats the controls: too few" in matching.sentence(equal)
     assert np.isnan(matching.match(equal).slope)
 
 
@@ -377,7 +377,7 @@ def test_what_is_not_a_number_is_drawn_and_said_all_the_same():
     found = synthetic(np.arange(1, 9), 16)
     for name in (*maps.PER_PAIR, *maps.OF_MEAN):
         getattr(found, name)[...] = np.nan
-    assert "No match is shown" in matching.sentence(found)
+    assert "too few to say where matches lie" in matching.sentence(found)
     for draw in (figures.map_between, figures.best_matches, figures.best_errors):
         assert draw(found).data
     assert measured.csv(found).count("\n") == 1 + 9 * 17

@@ -12,8 +12,9 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -462,7 +463,7 @@ def cards() -> Iterator[Card]:
     row = card.Moved(rule="kl", precision="int8", depth=9.0, moved=4, same=False, order=0.99)
     new = told.but(
         mean_depths=means,
-        turn=card.Turn(sentence="No cosine turn found: more than 5 % of shuffled layer orders split equally well."),
+        turn=card.Turn(sentence="No cosine turn found: a level is 0."),
         exit=told.exit.but(mean_agreement=card.Value(value=0.97, low=0.96, high=0.98)),
         sinks=told.sinks.but(tokens=None),
         identities=told.identities.but(failures=("layer 3: the sums miss by 0.1",)),
@@ -534,7 +535,8 @@ def from_studies(say: str) -> Iterator[str]:
             yield trends.slope([p for p in published if p.criterion == criterion]).sentence
         return
     if say == "leaderboard.Fit.sentence":
-        yield from (one.sentence for one in leaderboard.table(board.entries()))
+        scores = ("average", "gpqa")
+        yield from (one.sentence for score in scores for one in leaderboard.table(board.entries(), score))
         return
     if say == "leaderboard.beside_line":
         one = leaderboard.fit(board.entries(), beside=(leaderboard.SIZE,))
@@ -593,6 +595,11 @@ def maps(say: Callable[..., str]) -> Iterator[str]:
     for place in (at, at / 2, 0.5 + at / 2, 1 - at, None):
         error = np.full((9, 13), 0.95) if place is None else np.abs(place - there) * 0.8 + 0.05
         yield say(Maps(error, 1 - error, other, 0 * other, np.ones(13), np.zeros(13), 4000, 1000, names))
+    error = np.abs(at - there) * 0.8 + 0.05
+    r2 = 1 - np.abs(1 - at - there)
+    yield say(Maps(error, r2, other, 0 * other, np.ones(13), np.zeros(13), 4000, 1000, names))
+    error[6:] = 0.95
+    yield say(Maps(error, 1 - error, other, 0 * other, np.ones(13), np.zeros(13), 4000, 1000, names))
 
 
 def replaced() -> Iterator[str]:
@@ -724,7 +731,10 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         "surgery.sentence": lambda: surgeries(surgery.sentence),
         "surgery.reasons": lambda: surgeries(surgery.reasons),
         "surgery.ordered": orders,
-        "surgery.parted": lambda: [surgery.parted([1, 2, 3], other) for other in ([1, 2, 3], [1, 2, 4], [1, 4], [2])],
+        "surgery.parted": lambda: (
+            [surgery.parted([1, 2, 3], other) for other in ([1, 2, 3], [1, 2, 4], [1, 4], [2])]
+            + [surgery.parted([1], [1])]
+        ),
     },
     "Compare two": {
         "side_by_side.summary": lambda: (
@@ -862,6 +872,15 @@ def _line(text: str) -> str:
     return " ".join(str(text).split())
 
 
+def _unlike(said: Sequence[str]) -> list[str]:
+    """Those in other words than the ones before: figures and what is quoted aside."""
+    found: dict[str, str] = {}
+    for text in said:
+        figures = r"[−+-]?\d[\d.,–]*(e[−+-]\d+)?|“[^”]*”|'[^']*' ?\("
+        found.setdefault(re.sub(figures, "0", text), text)
+    return list(found.values())[:MOST]
+
+
 def document() -> str:
     """The whole list, as Markdown."""
     lines = ["# All sentences a page can say", "", *HEAD.splitlines()]
@@ -872,18 +891,18 @@ def document() -> str:
                 said = list(dict.fromkeys(_line(text) for text in examples() if text))
             except Exception as error:
                 raise RuntimeError(f"no example of {name}: {error!r}; mend its entry in {__name__}.SAID") from error
-            lines += ["", f"`{name}`", "", *(f"- {text}" for text in said[:MOST])]
+            lines += ["", f"`{name}`", "", *(f"- {text}" for text in _unlike(said))]
     lines += ["", "## Fixed words"]
     for page, said in fixed():
         lines += ["", f"`pages/{page}.py`", "", *(f"- {text}" for text in said)]
     return "\n".join([*lines, ""])
 
 
-MOST = 12  # examples of one function
+MOST = 60  # examples of one function
 HEAD = """Written by `python -m tools.sentences`; a test fails when it is out of date, or when a function that
 gives a sentence does not stand in it. Examples are of shipped results or made-up ones, so their figures mean nothing;
-the same words with other figures count once. A page draws one of its sentences as its conclusion, the others behind
-*Reasons* or *Details*."""
+of the same words with other figures the first stands here. A page draws one of its sentences as its conclusion, the
+others behind *Reasons* or *Details*."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -35,7 +35,8 @@ def rules(told: Card) -> str:
     """What the papers' rules give, and which of them are clear; an older card judged that by other rules."""
     rows = {rule: row for rule in RULES if (row := depth_of(told, rule, "logit")) is not None}
     each = [
-        f"{'no layer' if row.depth is None else f'layer {depth(row)}'} ({RULES[rule].label})"
+        f"{'no layer' if row.depth is None else f'layer {report.number(row.depth)}'} "
+        f"({', '.join([RULES[rule].label, *_ends(row)])})"
         for rule, row in rows.items()
     ]
     clear = [RULES[rule].label for rule, row in rows.items() if row.clear]
@@ -103,7 +104,7 @@ def on(told: Card) -> str:
     """On which prompts, in a line."""
     s = told.set
     levels = f" of {len(s.levels)} levels" if s.levels else ""
-    return f"{s.n} prompts{levels} of {s.name}"
+    return f"{s.n} prompts{levels} of the set {s.name}"
 
 
 def identities(told: Card) -> str:
@@ -117,6 +118,12 @@ def identities(told: Card) -> str:
         f"parts {found.miss:.1g}, logits from the last residual {found.closure:.1g}, logits layer by layer "
         f"{found.replay:.1g} (limit {found.miss_limit:.0e}){slopes}."
     )
+
+
+def _ends(row: Depth) -> list[str]:
+    """The range of a rule's layer, where it has a width."""
+    low, high = report.number(row.low), report.number(row.high)
+    return [f"{low}–{high}"] if row.depth is not None and row.low is not None and low != high else []
 
 
 def depth(row: Depth | None) -> str:
@@ -193,8 +200,8 @@ def leaving(told: Card) -> str:
         else f"{leaving} is not usable here: {share} of the tokens would change{around}"
     )
     return (
-        f"The tokens it writes, up to {found.tokens} a prompt, are the lens's best guess for good from depth "
-        f"{value(found.mean_depth, 1)} of {told.model.layers} on average. {early}, each judged alone."
+        f"The tokens that the model writes, up to {found.tokens} a prompt, are the lens's best guess for good from "
+        f"depth {value(found.mean_depth, 1)} of {told.model.layers} on average. {early}, each judged alone."
     )
 
 

@@ -65,7 +65,7 @@ def _curve(drawn: Line, unit: str, names: tuple[str, ...]) -> Curve:
 NO_HARDER_DEEPER = Claim(
     "no-harder-deeper",
     "Harder prompts do not go deeper",
-    "from level to level depth rises by less than 2 % of the layers, or not at all",
+    "the line through the levels' depths rises by less than 2 % of the layers a level, or not at all",
     "Csordás et al. 2025 §5 (2505.13898); Hu et al. 2025 (2512.14064)",
     "slope of a straight line through the levels, over L: of each prompt's depth score Σ s e[s] / Σ e[s] (effects of "
     "skips on later tokens, split at the answer) and of its mean depth by KL and by overlap",

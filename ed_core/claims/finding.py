@@ -269,7 +269,10 @@ def _p(value: float) -> str:
 def counted(findings: Sequence[Found]) -> str:
     """How many claims came out how: "1 holds here, 2 do not hold here"."""
     counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in VERDICTS}
-    return ", ".join(f"{n} {verdict if n == 1 else SEVERAL[verdict]}" for verdict, n in counts.items() if n)
+    one = {NOT_APPLICABLE: f"is {NOT_APPLICABLE}"}
+    return ", ".join(
+        f"{n} {one.get(verdict, verdict) if n == 1 else SEVERAL[verdict]}" for verdict, n in counts.items() if n
+    )
 
 
 def standing(findings: Sequence[Found]) -> str:

@@ -187,9 +187,8 @@ def change(rows: Sequence[Row]) -> str:
         if row.depth_with != row.depth_without
     ]
     if moved:
-        give = "gives another layer" if len(moved) == 1 else "give other layers"
-        which = f"{number(len(moved))} of the papers' rules {give}"
-        return f"Without the first token {which} ({'; '.join(moved)})."
+        give = f"{number(len(moved))} of the papers' rules give{'s' * (len(moved) == 1)}"
+        return f"Leaving out the first token changes what {give} ({'; '.join(moved)})."
     return (
         "The papers' rules give the same layers with and without the first token "
         f"({', '.join(f'{row.label} {say(row.depth_with)}' for row in rows)})."

@@ -87,23 +87,21 @@ def sentence(maps: Maps) -> str:
     on the measure where R² reads otherwise than the error."""
     found, (a, b), (n_a, n_b) = match(maps), maps.names, maps.n_layers
     which = reading(found)
+    k, end = int(found.matches.sum()), f"{_share(found.reach)} of its depth"
+    there = f"Of {a}'s {n_a} layers, {k} {'has' if k == 1 else 'have'} a match in {b} that beats the controls"
     if which == "unclear":
-        return (
-            f"No match is shown for {a}'s layers in {b}: {int(found.matches.sum())} of {n_a} maps beat the controls; "
-            f"{max(FEW, -(-n_a // 2))} are needed."
-        )
-    matches, end = f"The best matches of {a}'s layers in {b}", f"{_share(found.reach)} of its depth"
+        return f"{there}: too few to say where matches lie ({max(FEW, -(-n_a // 2))} are needed)."
     said = {
-        "unordered": f"{matches} do not follow the order of depth",
-        "same": f"{matches} lie at about the same depth"
+        "unordered": f"do not clearly rise with depth (rank correlation {_figure(found.rank)})",
+        "same": "lie at about the same depth"
         if n_a == n_b
-        else f"{matches} lie at about the same share of the depth, as the same steps over "
+        else "lie at about the same share of the depth, as the same steps over "
         f"{'more' if n_b > n_a else 'fewer'} layers would",
-        "late": f"{matches} end at {end}: its last layers are no best match",
-        "part": f"{matches} lie at about the same share of the depth, up to {_share(found.reach)}; {a}'s last layers "
-        "match none",
-        "neither": f"{matches} roughly follow the order of depth, but not at the same share of it, and end at {end}",
+        "late": f"end at {end}: none is in {b}'s last layers",
+        "part": f"lie at about the same share of the depth, up to {_share(found.reach)}; none is of {a}'s last layers",
+        "neither": f"roughly follow the order of depth, but not at the same share of it, and end at {end}",
     }[which]
+    said = f"{there}. These matches {said}"
     same = reading(match(maps, "r2")) == which
     return f"{said}." if same else f"{said}; by R² instead of the error they lie otherwise."
 

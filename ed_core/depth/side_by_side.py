@@ -78,6 +78,12 @@ class Pair:
         if (at := self.largest) is None:
             return f"{title}: no layer has a value on both sides."
         if not np.nanmax(np.abs(self.difference)):
+            if self.counted is not None and np.nan_to_num(self.counted).any():
+                most = int(np.nanargmax(np.abs(self.counted)))
+                return (
+                    f"{title}: the same, sinks left out. With {self.sinks} counted the largest difference B − A is "
+                    f"{self._at(self.counted, most)}."
+                )
             return f"{title}: the same, to the last bit." if not self.relative else f"{title}: the same."
         shape = "shapes cannot be compared"
         alike = self.likeness
@@ -161,7 +167,8 @@ def summary(found: Mapping[str, Sequence[Pair]]) -> str:
     if not ranked:
         return ""
     if all(p.largest is not None and not np.nanmax(np.abs(p.difference)) for p in every):
-        return "No curve differs."
+        apart = any(p.counted is not None and np.nan_to_num(p.counted).any() for p in every)
+        return "No curve differs, sinks left out." if apart else "No curve differs."
 
     def named(p: Pair) -> str:
         return f"{p.curve.title[0].lower()}{p.curve.title[1:]} (ρ = {_rho(p.likeness)})"

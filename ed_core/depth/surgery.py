@@ -163,9 +163,10 @@ def _proxies(found: Sequence[Row], whole: float) -> list[str]:
         broken = sum(not np.isfinite(miss) for miss in misses)
         misses = [miss for miss in misses if np.isfinite(miss)]
         by = f"the {called}" if name == "update_cosine" else called
-        told = f"Choosing by {by} finds the cheapest stretch at {hits} of {_lengths(found)}"
+        told = f"Choosing by {by} finds the cheapest stretch at {hits or 'none'} of {_lengths(found)}"
         cost = f"{np.median(misses):.2g} nats per token more (median)" if misses else ""
-        more = f"; at {'the others' if not broken else len(misses)} its choice costs {cost}" if cost else ""
+        where = f"at {len(misses)} " if broken else "at the others " if hits else ""
+        more = f"; {where}its choice costs {cost}" if cost else ""
         more += f"; at {broken} its choice gives no finite loss" if broken else ""
         said.append(f"{told}{more}.")
     return said
@@ -173,11 +174,15 @@ def _proxies(found: Sequence[Row], whole: float) -> list[str]:
 
 def _distances(found: Sequence[Row], whole: float) -> list[str]:
     near, far = found[0], found[-1]
-    by = _signed(near.median - whole)
-    said = f"At distance {near.length} the median exchange changes the loss by {by} nats per token"
+
+    def median(row: Row) -> str:
+        what = f"the median of {row.n} exchanges" if row.n > 1 else "the only exchange"
+        return f"at distance {row.length} {what}"
+
+    said = f"{median(near)} changes the loss by {_signed(near.median - whole)} nats per token"
     if far is not near:
-        said += f", at distance {far.length} by {_signed(far.median - whole)}"
-    return [f"{said}."]
+        said += f", {median(far)} by {_signed(far.median - whole)}"
+    return [f"{said[0].upper()}{said[1:]}."]
 
 
 def _controls(found: Sequence[Row], whole: float) -> list[str]:

@@ -71,10 +71,10 @@ class Trend:
         small = max(abs(self.low), abs(self.high)) < margin
         if self.low > 0 or self.high < 0:
             little = f", by less than {100 * MARGIN:g} % of the depth a level" if small else ""
-            return f"It {'rises' if self.low > 0 else 'falls'} with the level{little}."
+            return f"The line {'rises' if self.low > 0 else 'falls'} with the level{little}."
         if small:
-            return f"It does not change by more than {100 * MARGIN:g} % of the depth a level."
-        return "It is open whether it changes with the level."
+            return f"The line changes by no more than {100 * MARGIN:g} % of the depth a level."
+        return "It is open whether the line rises or falls with the level."
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,12 @@ class Difficulty:
             return f"{self.label}: no {what} is defined on every level of {self.name}."
         of_lens, least = self.kind in DEPTHS, min(abs(t.low), abs(t.high))
         digits = next((n for n in (2, 3, 4) if round(least, n)), 5) if least else 2  # no end apart from 0 prints as 0
+        whose = (
+            f"the prompts' own {what}, on average," if t.paired else f"the {what}, read off the levels' mean curves,"
+        )
         of = f" of {self.n_layers}" if of_lens else f" (layers 0 to {self.n_layers - 1})"
         told = (
-            f"{self.label}: from level {first.name} to {last.name} of {self.name}, the {what} "
+            f"{self.label}: from level {first.name} to {last.name} of {self.name}, {whose} "
             f"goes from {t.first:.2f} to {t.last:.2f}"
             f"{of}, {signed(t.slope, digits)} a level"
         )

@@ -266,7 +266,7 @@ def moved(trend: difficulty.Trend, n_levels: int) -> str:
     if max(abs(trend.low), abs(trend.high)) * (n_levels - 1) < 1:
         return f"{AS_PUBLISHED}: less than one layer from the first level to the last"
     if trend.low > 0 or trend.high < 0:
-        return f"differs: it {'rises' if trend.low > 0 else 'falls'} with the level"
+        return f"differs: the line {'rises' if trend.low > 0 else 'falls'} with the level"
     return f"{CANNOT_TELL}: the range holds a rise, a fall and neither"
 
 
@@ -365,7 +365,7 @@ def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]
     if papers in QUANTIZED and not extras.installed("bitsandbytes"):
         missing = "the package bitsandbytes is not installed"
     elif papers in QUANTIZED and device == "mps":
-        missing = "it is unavailable on mps"
+        missing = "unavailable on mps"
     if missing:
         told = f"Precision fp32, while the paper ran in {papers} ({missing}): figures may differ for that reason alone."
         return "fp32", told

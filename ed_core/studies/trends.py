@@ -246,8 +246,7 @@ class Difference:
                 more = f" If the difference is what it is here, about {_rounded(needed)} prompts would tell."
             return f"{told}. These {self.over} do not show which is larger.{more}"
         deeper = self.other if self.low > 0 else self.base
-        which = f"{deeper[0].upper() if deeper.startswith('the ') else deeper[0]}{deeper[1:]}"
-        return f"{told}. {which} has the larger share on average over these {self.n} {self.over}."
+        return f"{told}. Over {self.over} like these {deeper} has the larger share on average."
 
 
 def difference(points: Iterable[Point], base: str, other: str) -> Difference:

@@ -69,7 +69,7 @@ TEXTS = {
     "matters for the output: the authors take it that they refine side by side (Csordás et al. 2025, §3.2). Later "
     "tokens hardly depend on them at all. Without one layer 72–95 % of the best guesses stay (Lad et al. 2024).",
     "Look for": "how far to the right a row stays bright, and for rows that are dark while their bar in “change of the "
-    "prediction” is high: leaving it out changes the prediction much and later layers little.",
+    "prediction” is high: leaving such a layer out changes the prediction much and later layers little.",
     "By construction": "The hatched triangle above the diagonal is 0: a layer before the skipped one cannot change. "
     "The diagonal is 1 for a whole layer, and 0 in the effect on later tokens and in direct effects. "
     "The first token is never touched.",
