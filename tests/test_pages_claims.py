@@ -105,7 +105,7 @@ def test_what_was_found_is_listed_drawn_and_quoted(cache):
     test = page(claim="turn")
     assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
     said = words(test)
-    assert "1 holds here, 1 does not hold here, 1 not applicable" in said and said.count("not run") == len(CLAIMS) - 3
+    assert "1 holds here, 1 does not hold here, 1 is not applicable" in said and said.count("not run") == len(CLAIMS) - 3
     for one in found.values():
         for quantity in one.judging:
             if quantity.value:
@@ -208,6 +208,6 @@ def test_findings_of_the_format_before_open_as_they_were(cache):
     running.write(running.read(of.out).but(findings=old), of.out)
     test = page(claim="one-layer-robust")
     assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
-    assert "1 holds here, 1 does not hold here, 1 not applicable" in words(test)
+    assert "1 holds here, 1 does not hold here, 1 is not applicable" in words(test)
     assert test.code[0].value == found["one-layer-robust"].sentence and "stand" not in words(test).split("|")[0]
     assert all(one.sentence in (of.out / running.REPORT).read_text() for one in old)
