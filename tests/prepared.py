@@ -27,6 +27,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from io import TextIOBase
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -223,6 +224,10 @@ def _as_at_the_start() -> None:
     sys.path[:] = [place for place in sys.path if place not in given]
     importlib.reload(warnings)
     logging.root.handlers.clear()
+    for logger in logging.root.manager.loggerDict.values():  # a library's own handler wrote to the tests' stream
+        for handler in getattr(logger, "handlers", ()):
+            if isinstance(vars(handler).get("stream"), TextIOBase):
+                handler.stream = sys.stderr
     faulthandler.disable()
     for number in PASSED_ON:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
