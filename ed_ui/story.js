@@ -76,7 +76,7 @@ class Story {
     const band = [...points(ghost.best), ...points(ghost.worst).reverse()];
     this.ranks.replaceChildren(shape('polygon', 'ghost', band), shape('polyline', 'rank', points(own)));
     const twins = ghost.twins === 1 ? 'an untrained twin' : `${ghost.twins} untrained twins`;
-    return [`line: rank of the final word, 1 on top; grey: range over ${twins}, each for its own final word`];
+    return [`line: rank of the final word, 1 on top; grey: ${twins}, each by its own final word`];
   }
 
   show(depth, lead = true) {

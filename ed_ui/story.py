@@ -14,7 +14,7 @@ from ed_core.depth.verdict import ANSWER, Verdict
 from ed_core.types import ProbeResult
 
 LAST = 60  # characters of the prompt before the guess
-HEIGHT, TWIN, GHOST = 160, 20, 36  # pixels, those of the line on a twin, and of the ranks beside those of twins
+HEIGHT, TWIN, GHOST = 160, 20, 60  # pixels, those of the line on a twin, and of the ranks beside those of twins
 
 _mount = st.components.v2.component(
     "story", js=(Path(__file__).parent / "story.js").read_text("utf-8"), isolate_styles=False
