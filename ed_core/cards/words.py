@@ -192,13 +192,12 @@ def leaving(told: Card) -> str:
     share, _, around = value(Value(value=lost, low=low, high=high), percent=True).partition(" (")
     around = f" ({around}" if around else ""
     leaving = f"Leaving at {found.threshold:g} confidence"
-    early = (
-        f"{leaving} would change no token, or none leaves before the output"
-        if lost == 0 and not high
-        else f"{leaving} would change {share} of the tokens{around}"
-        if lost is not None and usable(1, lost)
-        else f"{leaving} is not usable here: {share} of the tokens would change{around}"
-    )
+    if lost == 0 and not high:
+        early = f"{leaving} would change no token, or none leaves before the output"
+    elif lost is not None and usable(1, lost):
+        early = f"{leaving} would change {share} of the tokens{around}"
+    else:
+        early = f"{leaving} is not usable here: {share} of the tokens would change{around}"
     return (
         f"The tokens that the model writes, up to {found.tokens} a prompt, are the lens's best guess for good from "
         f"depth {value(found.mean_depth, 1)} of {told.model.layers} on average. {early}, each judged alone."
