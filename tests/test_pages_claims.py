@@ -105,7 +105,9 @@ def test_what_was_found_is_listed_drawn_and_quoted(cache):
     test = page(claim="turn")
     assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
     said = words(test)
-    assert "1 holds here, 1 does not hold here, 1 is not applicable" in said and said.count("not run") == len(CLAIMS) - 3
+    assert (
+        "1 holds here, 1 does not hold here, 1 is not applicable" in said and said.count("not run") == len(CLAIMS) - 3
+    )
     for one in found.values():
         for quantity in one.judging:
             if quantity.value:
