@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -31,6 +32,26 @@ def from_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def changed(spec: Any) -> dict[str, Any]:
+    """The fields of a dataclass that do not stand at their default."""
+    return {f.name: value for f in fields(spec) if (value := getattr(spec, f.name)) != f.default}
+
+
+def command_line(*words: object, between: str = " ", **options: object) -> str:
+    """What a shell takes: `python -m ed_core`, `words`, and each option as `--name value`. A tuple repeats its option,
+    True is a flag, None and False leave it out. `between`: what stands before each option."""
+    parts = [shlex.join(["python", "-m", "ed_core", *map(str, words)])]
+    for name, given in options.items():
+        option = "--" + name.replace("_", "-")
+        for value in given if isinstance(given, tuple) else (given,):
+            if value is True:
+                parts.append(option)
+            elif value is not None and value is not False:
+                text = shlex.quote(str(value))
+                parts.append(f"{option}={text}" if str(value).startswith("-") else f"{option} {text}")
+    return between.join(parts)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from ed_core import outside
-from ed_core.cases.snippet import options, text_of
+from ed_core.cases.snippet import run_command
 from ed_core.errors import PromptError
 from ed_core.prompts import parse_jsonl, to_jsonl
 from ed_core.sources import tokens
@@ -197,14 +196,9 @@ def status(batch: running.Batch, done: list, of: int) -> None:
 def command(specs: Iterable[ModelSpec], probes, prompts: list[Prompt]) -> None:
     """The same run from the command line, for the model and for its control where there is one, and the file it
     needs."""
-    settings = [
-        "--set " + shlex.quote(f"{p.name}.{name}={text_of(value)}")
-        for p in probes
-        for name, value in p.settings().items()
-    ]
     for spec in specs:
-        line = f"python -m ed_core run {' '.join(p.name for p in probes)} {options(spec)} --prompts prompts.jsonl"
-        st.code(" \\\n    ".join([line, *settings, f"--out {spec.control or 'result'}.npz"]), language="bash")
+        line = run_command(probes, spec, "prompts.jsonl", f"{spec.control or 'result'}.npz")
+        st.code(line, language="bash")
     st.download_button(
         "prompts.jsonl", to_jsonl(prompts), "prompts.jsonl", "application/jsonl", icon=":material/download:"
     )

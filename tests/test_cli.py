@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import socket
 import struct
 import subprocess
 import sys
+from importlib import import_module
 
 import numpy as np
 import pytest
 
-from ed_core.commands import FAMILIES, main, parser
+from ed_core.cards import making
+from ed_core.cases.snippet import run_command
+from ed_core.claims import running as claims
+from ed_core.commands import FAMILIES, _settings, main, parser
+from ed_core.commands.models import opened_as
+from ed_core.probes import find
+from ed_core.probes.contributions import Contributions
+from ed_core.probes.layer_skip import LayerSkip
+from ed_core.probes.lenses import LogitLens
+from ed_core.runs.spec import AuditRun, CardRun, ClaimsRun, FitRun, Opened
 from ed_core.service.resolve import resolve
+from ed_core.types import command_line
 
 PROMPTS = [
     {"id": "sum", "text": "5 + 7 + 5 + 3 + 1 + 7 = ", "answer": "28"},
@@ -407,3 +419,74 @@ def test_a_run_waits_for_nothing_that_it_does_not_use():
     code = f"import sys; from ed_core.commands import parser; parser('run'); print({{*sys.modules}} & {{*{asked}}})"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout == "set()\n"
+
+
+SPECS = {
+    "claims": ClaimsRun(asked=claims.Asked("ed-demo-8", "addition")),
+    "some claims": ClaimsRun(
+        asked=claims.Asked("a b", "x.jsonl", ("turn", "usefulness"), ("m", "n"), "bf16", "cpu", "-dir", 9, 3)
+    ),
+    "card": CardRun(asked=making.Asked("ed-demo-8", "addition")),
+    "card of much": CardRun(asked=making.Asked("a b", "x.jsonl", 9, ("bf16",), ("m",), "fp16", "cpu", "dir", 3)),
+    "card of one precision": CardRun(asked=making.Asked("ed-demo-8", "addition", others=())),
+    "lens": FitRun(fit="jacobian", model=Opened(source="a b"), prompts="p.jsonl", out="l.safetensors", max_tokens=9),
+    "low rank": FitRun(
+        fit="affine",
+        model=Opened(source="m", precision="bf16", adapter="dir", control="untrained", control_seed=3),
+        prompts="p.jsonl",
+        test="t.jsonl",
+        out="-l.safetensors",
+        memory="2G",
+        rank=4,
+    ),
+    "maps": FitRun(
+        fit="maps",
+        model=Opened(source="m"),
+        other=Opened(source="n", precision="int8", control="shuffled", control_seed=2),
+        prompts="p.jsonl",
+        out="m.npz",
+    ),
+    "audit": AuditRun(model="m", precisions=("fp32", "4bit"), prompts="p.jsonl", device="cpu", out="a.npz"),
+    "audit of examples": AuditRun(model="m@main", precisions=("fp32", "bf16")),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_command_of_a_run_asks_for_that_run(name, tmp_path, monkeypatch):
+    asked = []
+
+    def run(spec, *_, **__):
+        asked.append(spec)
+        return 0
+
+    for module in ("claims", "fits", "models"):
+        monkeypatch.setattr(import_module(f"ed_core.commands.{module}"), "run", run)
+    monkeypatch.setattr(making.Asked, "check", lambda self: None)
+    monkeypatch.chdir(tmp_path)
+    spec = SPECS[name]
+    line = getattr(spec, "asked", spec).command
+    python, *words = shlex.split(line)
+    assert python == "python" and words[:2] == ["-m", "ed_core"]
+    assert main(words[2:]) == 0 and asked == [spec], line
+
+
+def test_the_command_of_probes_asks_for_them():
+    model = resolve("ed-demo-8", "bf16", control="untrained", control_seed=4)
+    probes = [LogitLens(k=3), LayerSkip(), Contributions()]
+    args = parser("run").parse_args(
+        shlex.split(run_command(probes, model, "p.jsonl", "-o.npz").replace("\\\n", ""))[3:]
+    )
+    assert opened_as(args) == model and (args.prompts, args.out) == ("p.jsonl", "-o.npz")
+    settings = _settings(args.set, args.probes)
+    assert [find(one).make(settings.get(one, {})) for one in args.probes] == probes
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"name": "a b", "none": None, "off": False, "on": True, "zero": 0}, "--name 'a b' --on --zero 0"),
+        ({"also": ("m", "n"), "with_": "", "dash": "-x"}, "--also m --also n --with- '' --dash=-x"),
+    ],
+)
+def test_a_command_line_quotes_what_it_is_given(given, line):
+    assert command_line("run", "it's", **given) == f"""python -m ed_core run 'it'"'"'s' {line}"""

@@ -140,11 +140,11 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
         and f"→ {data['prune.drop_perplexity']:.3g}" in said
     )
     assert f"Over **4 prompts**, {data['n_tokens']} tokens" in said
-    code = next(c.value for c in test.code if c.value.startswith("python")).replace("\\\n    ", "")
+    code = next(c.value for c in test.code if c.value.startswith("python")).replace("\\\n  ", "")
     assert (
         code.startswith(
-            "python -m ed_core run prune early_exit logit_lens exact_answers --model=small --precision=fp32 "
-            "--device=cpu --prompts prompts.jsonl"
+            "python -m ed_core run prune early_exit logit_lens exact_answers --model small --precision fp32 "
+            "--device cpu --prompts prompts.jsonl"
         )
         and "--set prune.drop=1,2" in code
     )

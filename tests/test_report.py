@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import zlib
@@ -163,7 +164,7 @@ def test_the_report_tells_what_a_reader_needs(pages):
         "<strong>Look</strong>",
         "ed-demo-8 (fp32)",
         "✓ the known answer",
-        "--model=ed-demo-8",
+        "--model ed-demo-8",
         "ed_core.open(**source)",
         "libraries",
         "token 77, id",
@@ -331,13 +332,14 @@ def test_what_another_machine_may_lack_stands_above_the_commands(variants):
     evil = replace(
         variants["adapter"], source="/x\ntouch pwned #", adapter="/y\u2028\nexec('evil')", device="cuda:0\nid"
     )
-    for line in [
+    notes = [
         line
         for text in (of(evil).shell, of(evil).python)
         for line in text.splitlines()
-        if "kept" in line or "adapter," in line or "device '" in line
-    ]:
-        assert line.startswith("#") and line.isascii()
+        if "kept" in line or "adapter," in line or "Measured on the device '" in line
+    ]
+    assert len(notes) >= 6 and all(line.startswith("#") and line.isascii() for line in notes)
+    assert shlex.quote("cuda:0\nid") in of(evil).shell
     compile(of(evil).python, "it", "exec")
     assert "cuda" in of(replace(one.request.models[0], device="cuda")).shell.splitlines()[0]
 
@@ -346,7 +348,10 @@ def test_a_hub_model_is_asked_for_at_its_commit():
     one = results()["early_exit"]
     spec = ModelSpec("org/name", revision="0123abc", precision="gptq-4bit")
     found = snippet(case_study.make("x", [replace(one, request=replace(one.request, models=(spec,)))]))
-    assert "--model=org/name@0123abc --precision=auto" in found.shell and "'source': 'org/name@0123abc'" in found.python
+    assert (
+        "--model org/name@0123abc \\\n  --precision auto" in found.shell
+        and "'source': 'org/name@0123abc'" in found.python
+    )
     assert not found.shell.startswith("#"), "a hub model is the same everywhere"
 
 

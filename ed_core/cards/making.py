@@ -3,7 +3,6 @@ are studies of their own beside them. What lies in the folder is not computed an
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from ..sources.specs import config_of
 from ..studies import running, sets
 from ..studies.folder import Folder, open_folder
 from ..studies.study import ModelEntry, ProbeEntry, Study
-from ..types import ENGINE_VERSION, ModelSpec
+from ..types import ENGINE_VERSION, ModelSpec, changed, command_line
 from . import card, page, words
 from .card import OTHERS, PROMPTS, Card
 from .measured import READ, Measured
@@ -71,18 +70,11 @@ class Asked:
     @property
     def command(self) -> str:
         """What makes the card again; a file by its name alone."""
-        prompts = self.prompts if self.prompts in claims.bundled() else Path(self.prompts).name
-        words = ["python", "-m", "ed_core", "card", "--model", self.model, "--set", prompts]
-        for name, value, usual in (
-            ("prompts", self.most, PROMPTS),
-            ("precisions", ",".join(self.others), ",".join(OTHERS)),
-            ("precision", self.precision, "fp32"),
-            ("device", self.device, "cpu"),
-            ("adapter", self.adapter, ""),
-            ("seed", self.seed, 0),
-        ):
-            words += [f"--{name}", str(value)] if value != usual else []
-        return shlex.join([*words, *(word for name in self.also for word in ("--also", name)), "--out", "FOLDER"])
+        given = changed(self) | {"prompts": claims.named(self.prompts)}
+        if "others" in given:
+            given["others"] = ",".join(self.others)
+        names = {"prompts": "set", "most": "prompts", "others": "precisions"}
+        return command_line("card", **{names.get(name, name): value for name, value in given.items()}, out="FOLDER")
 
     @property
     def place(self) -> Path:
@@ -142,7 +134,7 @@ def make(
         set=_set(entry.name, used),
         claims=tuple(one.without("curves") for one in found.findings),
         sinks=measured.sinks(parts.named_sinks(model, used), min(NAMED, len(used))),
-        commands=(asked.command, found.command, shlex.join(["python", "-m", "ed_core", "verify", asked.model])),
+        commands=(asked.command, found.command, command_line("verify", asked.model)),
         missing=tuple(parts.missing),
         **measured.told(),
     )
@@ -187,7 +179,7 @@ class _Beside:
         kinds = {fit.kind for fit in fits}
         for kind, name in LENS_NAMES.items():
             if kind not in kinds | {"logit"}:
-                again = shlex.join(["python", "-m", "ed_core", "fit", kind, "--model", self.asked.model])
+                again = command_line("fit", kind, model=self.asked.model)
                 self.missing.append(f"No {name} is fitted to these weights here; {again} fits one.")
         if not fits:
             self._done += SHARES[LENSES]

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
 from ..errors import CaseError
+from ..probes import Probe
 from ..prompts import to_jsonl
 from ..results.aggregate import probe_of
 from ..sources import remote
 from ..sources.bundled import MODELS as BUNDLED
 from ..sources.precision import PRECISIONS
-from ..types import ModelSpec, ProbeResult
+from ..types import ModelSpec, ProbeResult, command_line
 from .case_study import Case, View
 
 
@@ -64,9 +65,14 @@ def opening(model: ModelSpec) -> dict[str, str | int]:
     return asked
 
 
-def options(model: ModelSpec) -> str:
-    """The same as options of the command line."""
-    return " ".join(f"--{OPTIONS.get(name, name)}={shlex.quote(str(value))}" for name, value in opening(model).items())
+def run_command(probes: Iterable[Probe], model: ModelSpec, prompts: str, out: str, **options: object) -> str:
+    """`run` of these probes from the shell, with every parameter that does not stand at its default, an option a
+    line."""
+    probes = list(probes)
+    asked = {NAMES.get(name, name): value for name, value in opening(model).items()}
+    settings = tuple(f"{p.name}.{name}={text_of(value)}" for p in probes for name, value in p.settings().items())
+    files = {"prompts": prompts, "out": out}
+    return command_line("run", *(p.name for p in probes), between=" \\\n  ", **options, **asked, **files, set=settings)
 
 
 def _check(view: View) -> None:
@@ -104,18 +110,9 @@ def _notes(view: View) -> Iterator[str]:
 
 def _shell(view: View, name: str) -> str:
     line = json.dumps(json.loads(to_jsonl([view.prompts[0]])), ensure_ascii=True)
-    settings = [
-        f"--set {shlex.quote(f'{probe}.{key}={text_of(value)}')}"
-        for probe, item in view.by_probe.items()
-        for key, value in _settings(item.result).items()
-    ]
-    words = [
-        f"python -m ed_core run {' '.join(view.by_probe)} --no-cache",
-        options(view.models[0]),
-        f"--prompts {name}.jsonl --out {name}.npz",
-        *settings,
-    ]
-    return f"printf '%s\\n' {shlex.quote(line)} > {name}.jsonl\n" + " \\\n  ".join(words)
+    probes = [probe_of(item.result) for item in view.by_probe.values()]
+    command = run_command(probes, view.models[0], f"{name}.jsonl", f"{name}.npz", no_cache=True)
+    return f"printf '%s\\n' {shlex.quote(line)} > {name}.jsonl\n{command}"
 
 
 def _python(view: View) -> str:
@@ -148,7 +145,7 @@ def text_of(value: object) -> str:
     )
 
 
-OPTIONS = {"source": "model", "control_seed": "seed"}  # what the command line calls what `ed_core.open` calls otherwise
+NAMES = {"source": "model", "control_seed": "seed"}  # what the command line calls what `ed_core.open` calls otherwise
 PYTHON = """\
 # Case study {id}, computed anew
 {notes}import ed_core

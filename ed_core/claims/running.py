@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +28,7 @@ from ..studies import running, sets
 from ..studies.folder import open_folder
 from ..studies.points import Point, measured_points
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
-from ..types import ModelSpec
+from ..types import ModelSpec, changed, command_line
 from . import CLAIMS, finding
 from .claim import Claim, Measured
 from .evidence import Evidence, Part, part_of
@@ -108,19 +107,9 @@ class Asked:
     @property
     def command(self) -> str:
         """What makes it again; a file by its name alone."""
-        prompts = self.prompts if self.prompts in bundled() else Path(self.prompts).name
-        words = ["python", "-m", "ed_core", "claims", "--model", self.model, "--set", prompts]
-        words += [word for name in self.claims for word in ("--claim", name)]
-        words += [word for name in self.also for word in ("--also", name)]
-        for name, value, usual in (
-            ("precision", self.precision, "fp32"),
-            ("device", self.device, "cpu"),
-            ("adapter", self.adapter, ""),
-            ("prompts", self.most, 0),
-            ("seed", self.seed, 0),
-        ):
-            words += [f"--{name}", str(value)] if value != usual else []
-        return shlex.join([*words, "--out", "FOLDER"])
+        given = changed(self) | {"prompts": named(self.prompts)}
+        names = {"prompts": "set", "claims": "claim", "most": "prompts"}
+        return command_line("claims", **{names.get(name, name): value for name, value in given.items()}, out="FOLDER")
 
     def entry(self, n: int = 0, levels: int = 0, worked: bool = False, answered: bool = False) -> SetEntry:
         """The set, or its worked-out counterpart, of which the first `n` prompts are taken: as many of each of its
@@ -149,6 +138,11 @@ class Asked:
 def bundled() -> list[str]:
     """The names of the bundled prompt sets."""
     return sorted(file.stem for file in SETS.glob("*.jsonl"))
+
+
+def named(prompts: str) -> str:
+    """A prompt set as a command that others run names it: a file by its name alone."""
+    return prompts if prompts in bundled() else Path(prompts).name
 
 
 def run(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ..cards import making
+from ..cases.snippet import NAMES, opening
 from ..claims import running as claims
-from ..types import ModelSpec
+from ..types import ModelSpec, command_line
 
 JACOBIAN_TOKENS = 128  # that the Jacobian lens reads of a prompt unless told
 
@@ -67,8 +67,6 @@ class Opened(_Spec):
     @classmethod
     def of(cls, model: ModelSpec) -> Opened:
         """How a model that was resolved already is opened again."""
-        from ..cases.snippet import opening
-
         return cls(**opening(model))
 
 
@@ -92,16 +90,14 @@ class FitRun(_Spec):
     @property
     def command(self) -> str:
         """What does the same from the shell."""
-        names = {"source": "model", "control_seed": "seed"}
-        options = self.model.model_dump(exclude_defaults=True)
-        options |= {"precision": self.model.precision, "device": self.model.device}
-        words = [f"--{names.get(name, name)}={value}" for name, value in options.items()]
+        options = {NAMES.get(name, name): value for name, value in self.model if value not in ("", 0)}
         if self.other:
-            words += [f"--other={self.other.source}", f"--other-precision={self.other.precision}"]
+            options |= {"other": self.other.source, "other_precision": self.other.precision}
             if self.other.control:
-                words += [f"--other-control={self.other.control}", f"--other-seed={self.other.control_seed}"]
-        words += [f"--set={self.prompts}", f"--out={self.out}"]
-        return shlex.join(["python", "-m", "ed_core", "fit", self.fit, *words])
+                options |= {"other_control": self.other.control, "other_seed": self.other.control_seed}
+        own = {name: getattr(self, name) for name in ("test", "memory", "rank", "max_tokens")}
+        own = {name: value for name, value in own.items() if value != type(self).model_fields[name].default}
+        return command_line("fit", self.fit, **options, set=self.prompts, **own, out=self.out)
 
 
 class ReproduceRun(_Computed):
@@ -125,6 +121,18 @@ class AuditRun(_Spec):
     prompts: str = ""
     device: str = "auto"
     out: str = ""
+
+    @property
+    def command(self) -> str:
+        """What does the same from the shell."""
+        return command_line(
+            "audit",
+            self.model,
+            precisions=",".join(self.precisions),
+            prompts=self.prompts or None,
+            device=None if self.device == "auto" else self.device,
+            out=self.out or None,
+        )
 
 
 Spec = StudyRun | ClaimsRun | CardRun | FitRun | ReproduceRun | AuditRun

@@ -1,13 +1,12 @@
 """Is a number an artefact of the precision it was measured in? The same prompts through several precisions."""
 
-import shlex
-
 import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import audit
 from ed_core.errors import EffectiveDepthError
 from ed_core.prompts import to_jsonl
+from ed_core.runs.spec import AuditRun
 from ed_core.service import estimate
 from ed_core.service.resolve import in_precisions
 from ed_core.sources import sizes, specs
@@ -152,14 +151,11 @@ def command(spec, asked: list[str], prompts: list) -> None:
     if spec.adapter:
         st.caption("The command line audits a model without an adapter.")
         return
-    line = (
-        f"python -m ed_core audit {shlex.quote(prompt_set.source(spec))} --precisions {','.join(asked)} --prompts "
-        "prompts.jsonl"
+    device = "auto" if spec.device == picker.devices()[0] else spec.device
+    asked_for = AuditRun(
+        model=prompt_set.source(spec), precisions=tuple(asked), prompts="prompts.jsonl", device=device, out="audit.npz"
     )
-    st.code(
-        f"{line}{'' if spec.device == picker.devices()[0] else f' --device {spec.device}'} --out audit.npz",
-        language="bash",
-    )
+    st.code(asked_for.command, language="bash")
     st.download_button(
         "prompts.jsonl", to_jsonl(prompts), "prompts.jsonl", "application/jsonl", icon=":material/download:"
     )
