@@ -373,7 +373,14 @@ def test_a_shipped_card_is_what_the_program_writes_and_says(file):
 
 
 def test_the_small_models_and_the_real_ones_have_a_card():
-    assert {file.stem for file in card.shipped()} == {"ed-demo-8", "ed-demo-16", "smollm2", "gemma3-270m"}
+    assert {file.stem for file in card.shipped()} == {
+        "ed-demo-8",
+        "ed-demo-16",
+        "ed-loop-4x4",
+        "ed-plain-16",
+        "smollm2",
+        "gemma3-270m",
+    }
 
 
 @pytest.mark.browser

@@ -179,8 +179,9 @@ class _Beside:
         kinds = {fit.kind for fit in fits}
         for kind, name in LENS_NAMES.items():
             if kind not in kinds | {"logit"}:
-                again = command_line("fit", kind, model=self.asked.model)
-                self.missing.append(f"No {name} is fitted to these weights here; {again} fits one.")
+                self.missing.append(
+                    f"No {name if kind == 'jacobian' else name.lower()} is fitted to these weights here; the page Lenses fits one."
+                )
         if not fits:
             self._done += SHARES[LENSES]
             return None

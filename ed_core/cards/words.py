@@ -11,7 +11,7 @@ from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
 from ..depth.wording import mean_depth, which_clear
-from ..depth.writing import usable
+from ..depth.writing import FROM_0, LIMIT, usable
 from ..statistics import FEWEST, FEWEST_FORMS
 from ..studies import report
 from .card import Card, Cut, Depth, Mean, Moved, MovedMean, Value, depth_of, mean_depth_of
@@ -28,7 +28,7 @@ def headline(told: Card) -> str:
     if not means:
         return f"{model}, {layers} layers. {rules(told)}"
     each = " and ".join(f"{mean(row)} by {by}" for by, row in means)
-    return f"Mean depth of {model}, of {layers} layers: {each}, read off the mean curves."
+    return f"Mean depth of {model} over all thresholds, of {layers} layers: {each}, read off the mean curves."
 
 
 def rules(told: Card) -> str:
@@ -65,7 +65,7 @@ def ranges(told: Card) -> str:
     cuts = sorted({one.prompts for one in told.cuts} - {row.prompts for row in rows})
     fewer = f", of cuts over {' or '.join(map(str, cuts))}" if cuts else ""
     return (
-        f"Ranges of depths are 5 to 95 % over {over}{fewer}; what those of a claim are over stands in its reasons. A "
+        f"Ranges of depths are 5 to 95 % over {over}{fewer}; those of a claim are over the prompts that it took. A "
         "layer without a range is the same in at least 90 % of the resamples that give one."
     )
 
@@ -178,8 +178,8 @@ def cut(one: Cut) -> str:
     angle, which = one.by_angle, "The angle over all tokens, sinks included,"
     if angle.start == start:
         return f"{said} {which} chooses the same."
-    there = f"layer {angle.start}" if n == 1 else f"{angle.start}–{angle.start + n - 1}"
-    return f"{said} {which} would have chosen {there}, which adds {value(angle.loss)}."
+    there = f"layer {angle.start}" if n == 1 else f"layers {angle.start}–{angle.start + n - 1}"
+    return f"{said} {which} would have chosen {there}, which add{'s' * (n == 1)} {value(angle.loss)} nats."
 
 
 def leaving(told: Card) -> str:
@@ -191,16 +191,17 @@ def leaving(told: Card) -> str:
     lost, low, high = (None if end is None else 1 - end for end in (same.value, same.high, same.low))
     share, _, around = value(Value(value=lost, low=low, high=high), percent=True).partition(" (")
     around = f" ({around}" if around else ""
-    leaving = f"Leaving at {found.threshold:g} confidence"
+    leaving = f"Leaving at {found.threshold:g} confidence, {FROM_0},"
     if lost == 0 and not high:
         early = f"{leaving} would change no token, or none leaves before the output"
     elif lost is not None and usable(1, lost):
-        early = f"{leaving} would change {share} of the tokens{around}"
+        early = f"{leaving} would change {share} of a prompt's tokens{around}"
     else:
-        early = f"{leaving} is not usable here: {share} of the tokens would change{around}"
+        early = f"{leaving} is not usable here ({LIMIT}): {share} of a prompt's tokens would change{around}"
     return (
         f"The tokens that the model writes, up to {found.tokens} a prompt, are the lens's best guess for good from "
-        f"depth {value(found.mean_depth, 1)} of {told.model.layers} on average. {early}, each judged alone."
+        f"depth {value(found.mean_depth, 1)} of {told.model.layers}. {early}, each judged alone. Both are means over "
+        "prompts."
     )
 
 

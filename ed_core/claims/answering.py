@@ -125,7 +125,7 @@ DEEP_THINKING = Claim(
     "Up to 50 prompts, up to 16 tokens written, always the best one. The paper takes long chains of thought of "
     "reasoning models on AIME, HMMT and GPQA.",
     "a negative correlation",
-    (Quantity(CORRELATION, "rank correlation", (0.0, np.inf), "above 0", "positive (no figure given)"),),
+    (Quantity(CORRELATION, "rank correlation", (0.0, np.inf), "above 0", "a positive correlation (no figure given)"),),
     ("writing", "answers"),
     thinking,
     answers=True,

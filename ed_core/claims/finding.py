@@ -121,12 +121,12 @@ class Finding:
         apart = min(((abs(value - end), end) for end in q.holds if math.isfinite(end)), default=(math.nan, math.nan))
         moved = [(q.moved(share), judged(self.claim, self.measured, {q.name: q.moved(share)})) for share in MOVES]
         turned = [(holds, found.verdict) for holds, found in moved if found.verdict != self.alone.verdict]
-        said = f"The limit, {q.limit}, was chosen here"
+        said = f"The limit of the {q.name}, {q.limit}, was chosen here"
         if math.isfinite(value):
             said += f"; the value lies {number(apart[0], q.digits)} from {number(apart[1], q.digits)}"
         if turned:
             changed = " and ".join(f"with {_between(h, q.digits)} the verdict by itself is “{v}”" for h, v in turned)
-            said = f"{said}. It turns the verdict: {changed}."
+            said = f"{said}. Moving it by a fifth turns the verdict: {changed}."
         else:
             others = " or ".join(_between(holds, q.digits) for holds, _ in moved)
             said = f"{said}. With {others} the verdict by itself is the same."
@@ -178,7 +178,8 @@ def sentence(found: Found) -> str:
     if found.verdict == NOT_APPLICABLE:
         return f"{OPENS[found.verdict]} {found.statement} ({found.of}). {found.reason}"
     values = "; ".join(f"{q.name}: {q.value.short}" for q in found.judging if q.value)
-    return f"{OPENS[found.verdict]} {found.statement} ({found.of}). {values[:1].upper()}{values[1:]}."
+    why = f" {_of_several(found)}" if found.alone and found.verdict == CANNOT_BE_TOLD else ""
+    return f"{OPENS[found.verdict]} {found.statement} ({found.of}). {values[:1].upper()}{values[1:]}.{why}"
 
 
 def reasons(found: Found) -> list[str]:
@@ -188,8 +189,8 @@ def reasons(found: Found) -> list[str]:
 
 def _reasons(found: Found) -> Iterable[str]:
     layered = [(q, q.value.layers) for q in found.judging if q.value and q.value.layers]
-    agree = "; a verdict needs the interval over layers to agree" if layered else ""
-    yield f"Intervals are 5–95 % over {found.over}{agree}."
+    also = ", over prompts and over layers" if layered else ""
+    yield f"Intervals are 5–95 % over {found.over}; a verdict needs an error of at most {ALONE:.0%}{also}."
     for q, ends in layered:
         low, high = (number(math.nan if end is None else end, q.digits) for end in ends)
         yield f"Over layers, {q.name}: {low} to {high}."
@@ -198,8 +199,8 @@ def _reasons(found: Found) -> Iterable[str]:
             yield f"Not judged, {q.name}: {q.value.why if q.value else 'it was not measured'}."
     yield found.beside
     yield _of_several(found)
+    yield f"The paper found: {'; '.join(dict.fromkeys(q.found for q in found.judging))}."
     for q in found.judging:
-        yield f"In the paper, {q.name}: {q.found}."
         yield q.limits.told if q.limits else ""
     for q in found.quantities:
         if q.beside and q.value:

@@ -46,7 +46,8 @@ def turns(evidence: Evidence) -> Measured:
             return row
 
         found = read_off(part, rows, [measure], seed)
-        return Estimate.of(found.value, found.draws, over_layers(read, whole.value[where]))
+        layers = np.maximum(over_layers(read, whole.value[where]), 0.0)  # none of the three can be negative
+        return Estimate.of(found.value, found.draws, layers)
 
     estimates = {
         EVEN: of(EVEN, middle, variation),
@@ -105,9 +106,9 @@ EVEN_TURNS = Claim(
     "Up to 30 prompts, all tokens; intervals over prompts and, by the jackknife, over the middle layers.",
     "turns of unlike size, large ones, or neighbours that push one way",
     (
-        Quantity(EVEN, "ratio", (-np.inf, 0.5), "below 0.5", "even (no figure given)", chosen=True),
-        Quantity(SMALL, "degrees", (-np.inf, 30.0), "below 30 degrees", "small (no figure given)", 1, True),
-        Quantity(UNCORRELATED, "degrees", (75.0, 105.0), "within 15 degrees of 90", "nearly uncorrelated", 1, True),
+        Quantity(EVEN, "ratio", (-np.inf, 0.5), "below 0.5", "turns of even size (no figure given)", chosen=True),
+        Quantity(SMALL, "degrees", (-np.inf, 30.0), "below 30 degrees", "small turns (no figure given)", 1, True),
+        Quantity(UNCORRELATED, "degrees", (75.0, 105.0), "within 15 degrees of 90", "updates nearly uncorrelated", 1, True),
     ),
     ("turns",),
     turns,
@@ -123,8 +124,8 @@ USEFULNESS = Claim(
     "and a permutation over layers have to agree. The paper fits and judges on the same text.",
     "every layer needed, or deeper layers costing more",
     (
-        Quantity(SHARE, "share", (-np.inf, 1.0), "below 1", "below 1, falling with depth"),
-        Quantity(FALLING, "rank correlation", (-np.inf, 0.0), "below 0", "falling with depth (no figure given)"),
+        Quantity(SHARE, "share", (-np.inf, 1.0), "below 1", "a share below 1"),
+        Quantity(FALLING, "rank correlation", (-np.inf, 0.0), "below 0", "costs that fall with depth (no figure given)"),
     ),
     ("replacement",),
     replaced,

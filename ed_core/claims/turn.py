@@ -10,6 +10,7 @@ import numpy as np
 from .. import statistics
 from ..depth import continuous
 from ..depth.criteria import COSINES, RULES, depths
+from ..depth.wording import random_orders
 from ..errors import ClaimRefused, StudyError
 from ..statistics import beyond
 from ..studies import trends
@@ -21,14 +22,14 @@ from .record import Curve
 
 SHARE = "share of the layers up to the turn"
 BEFORE, AFTER = "mean cosine up to the split", "mean cosine after the split"
-PAPERS = "the same by the papers' rule"
+PAPERS = "share of the layers up to the papers' cosine rule's layer"
 MIDDLE = (0.35, 0.75)
 STATIC = 0.1
 SLOPES = {"mean_kl": "slope of mean depth by KL / L", "mean_overlap": "slope of mean depth by overlap / L"}
 PAPERS_SLOPES = {name: f"slope of (layer + 1) / L by the papers' {rule.label} rule" for name, rule in RULES.items()}
 FAILED = {
     "sign": "The layers have no first level below 0 followed by a second above 0.",
-    "order": "No two levels are shown: {p:.0f} % of random orders of the layers split at least as well.",
+    "order": "No two levels are shown: {p:.0f} % of {orders} split at least as well.",
     "twins": "{near} of {n} untrained twins turn within a tenth of the depth, so the turn needs no training to appear.",
 }
 
@@ -86,11 +87,9 @@ def turns(evidence: Evidence) -> Measured:
         PAPERS: Estimate.of(rule_whole, rule),
     }
     near = sum(t is not None and t.layer is not None and abs(t.split - k) <= 0.1 * n for t in twins)
-    said = FAILED.get(held.failed, "").format(p=100 * found.p, near=near, n=len(twins))
+    said = FAILED.get(held.failed, "").format(p=100 * found.p, near=near, n=len(twins), orders=random_orders(n))
     if there:
-        said = (
-            f"The turn is after layer {k}; {100 * found.p:.1f} % of random orders of the layers split at least as well."
-        )
+        said = f"The turn is after layer {k}; {100 * found.p:.1f} % of {random_orders(n)} split at least as well."
     if twins and there:
         said += f" {near} of {len(twins)} untrained twins turn within a tenth of the depth."
     return Measured(estimates, len(part), Curve.of("layer", "cosine with the stream", curve), said, part.units.words)
@@ -167,7 +166,8 @@ TURN = Claim(
             "share of the depth",
             MIDDLE,
             "above 0.35 and below 0.75",
-            "the middle (2505.13898, Llama 3.1); 0.43 to 0.75, 15 of 24 in 0.6 to 0.7 (2512.14064, Qwen 2.5)",
+            "a turn in the middle (2505.13898, Llama 3.1); at 0.43 to 0.75 of the layers, 15 of 24 at 0.6 to 0.7 "
+            "(2512.14064, Qwen 2.5)",
             chosen=True,
         ),
         Quantity(BEFORE, "cosine", (-np.inf, 0.0), "below 0", "below 0", beside=True),
@@ -188,7 +188,7 @@ STATIC_RATIO = Claim(
     "a slope of more than 0.1 of the depth per tenfold increase in size",
     tuple(
         Quantity(
-            name, "per tenfold parameters", (-STATIC, STATIC), "within ±0.1", "about the same ratio", 3, True, beside
+            name, "per tenfold parameters", (-STATIC, STATIC), "within ±0.1", "about the same ratio ED / L", 3, True, beside
         )
         for names, beside in ((SLOPES, False), (PAPERS_SLOPES, True))
         for name in names.values()

@@ -180,10 +180,10 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
     score = _score(probe)
     if score.mean_depth:
         if not np.isfinite(mine):
-            return "The lens is the output from depth 1 on: no depth to read"
+            return "This prompt's lens has no mean depth: it is the output from depth 1 on, or not finite"
         n_layers = len(curves_of(probe, this, first_token)[score.mean_depth]) - 1
         by = criteria.RULES[score.mean_depth].label
-        return f"On this prompt mean depth is {mine:.1f} of {n_layers} ({by}, read off the mean curve)"
+        return f"On this prompt mean depth over all thresholds is {mine:.1f} of {n_layers} ({by}, read off the mean curve)"
     if not score.share:
         if score.criterion:
             return f"{score.name} gives {_say(mine, score) if np.isfinite(mine) else 'no layer'} for this prompt"
@@ -196,7 +196,7 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
     rows = next(c.x for c in probe.curves if c.name == curve)
     return (
         f"On this prompt {100 * values[:half].sum() / values.sum():.0f} % of the {what} lies at {rows}s 0–{half - 1}; "
-        f"{score.name}: {_say(mine, score)} (layers 0 to {len(values) - 1})"
+        f"{score.name}: {_say(mine, score)} ({rows}s 0 to {len(values) - 1})"
     )
 
 

@@ -95,10 +95,12 @@ def _answered(known: Sequence[Sequence[Seen]], more: bool) -> str:
     n, what = len(known), "every token of the answer" if max(map(len, known)) > 1 else "the answer"
     bests = [[one.best for one in look if one.best is not None] for look in known]
     depths = [max(found) for look, found in zip(known, bests) if len(found) == len(look)]
-    count = f"all {n}" if len(depths) == n > 1 else f"{len(depths) or 'none'} of {n}"
+    count = f"all {n}" if len(depths) == n > 1 else f"{len(depths)} of {n}"
     which = f"{count} prompt{'s' * (n > 1)}{' with an answer' * more}"
-    since = f"; the lens has it for good from depth {_middle(depths, known[0][0].n_layers)}" if depths else ""
-    return f"For {which} {what} is the model's best guess{since}."
+    if not depths:
+        return f"In none of {n} prompt{'s' * (n > 1)}{' with an answer' * more} is {what} the model's best guess."
+    since = _middle(depths, known[0][0].n_layers)
+    return f"For {which} {what} is the model's best guess; the lens has it for good from depth {since}."
 
 
 def _middle(depths: Sequence[int], n_layers: int) -> str:
@@ -166,7 +168,7 @@ def _of_one(one: Seen) -> str:
 def _of_several(seen: Sequence[Seen]) -> str:
     right, n = [one.best for one in seen if one.best is not None], len(seen)
     if not right:
-        return f"None of the answer's {n} tokens is the model's best guess where it is due."
+        return f"Given the right tokens before each, none of the answer's {n} tokens is the model's best guess."
     if len(right) == n:
         latest, which = max(right), "Both" if n == 2 else f"All {n}"
         if min(right) < latest:

@@ -43,17 +43,19 @@ AT_LEAST = {
 @dataclass(frozen=True)
 class Comparison:
     """One curve in one precision. `spearman` is None where a curve is constant; `difference` is relative to the
-    reference's range."""
+    reference's range; `collapsed`: it is constant in one of the two alone."""
 
     precision: str
     curve: str
     spearman: float | None
     difference: float
+    collapsed: bool = False
 
     @property
     def beyond(self) -> bool:
         """Whether the order differs by more than is expected of this precision."""
-        return self.spearman is not None and self.spearman < AT_LEAST.get(self.precision, AT_LEAST_ELSE)
+        limit = AT_LEAST.get(self.precision, AT_LEAST_ELSE)
+        return self.collapsed if self.spearman is None else self.spearman < limit
 
     @property
     def title(self) -> str:
@@ -139,7 +141,9 @@ class Audit:
         """What differs more than is expected: sentences, empty where the precision makes no difference that matters."""
         found = []
         for c in self.comparisons:
-            if c.spearman is not None and c.beyond:
+            if c.collapsed:
+                found.append(f"{c.precision}: {c.title} is constant in {c.precision} or in {self.reference}, not in both")
+            elif c.spearman is not None and c.beyond:
                 limit = AT_LEAST.get(c.precision, AT_LEAST_ELSE)
                 found.append(
                     f"{c.precision}: {c.title} is ordered differently from {self.reference} (ρ = {_rho(c.spearman)}, "
@@ -191,17 +195,13 @@ class Audit:
             else "the papers' rules give the same layers"
         )
         told = [order, *self._mean_shift(), *([moved] if shifts else [])]
-        what = (
-            "No order, mean depth or rule's layer differs"
-            if self._judges_means()
-            else "No order and no layer of the papers' rules differs"
-        )
-        return f"{what} by more than expected: against {self.reference}, in {others} {'; '.join(told)}."
+        judged = ["curve's order", *["mean depth"] * self._judges_means(), *["rule's layer"] * bool(shifts)]
+        return f"No {' or '.join(filter(None, [', '.join(judged[:-1]), judged[-1]]))} differs by more than expected: against {self.reference}, in {others} {'; '.join(told)}."
 
     def _judges_means(self) -> bool:
         """Whether mean depths have intervals, without which nothing says how far they may move."""
         of = [v.means[name].interval for v in self.verdicts.values() for name in self._means()]
-        return all(one is not None and one.ends is not None for one in of)
+        return bool(of) and all(one is not None and one.ends is not None for one in of)
 
     def _mean_shift(self) -> list[str]:
         """How far the mean depths move at most, a clause."""
@@ -277,11 +277,10 @@ def compare(results: Mapping[str, Sequence[ProbeResult]], reference: str) -> Aud
         for name, values in curves[precision].items() if precision != reference else ():
             expected = curves[reference][name]
             spread = float(np.ptp(expected)) or 1.0
-            comparisons.append(
-                Comparison(
-                    precision, name, rank_correlation(values, expected), float(np.abs(values - expected).max()) / spread
-                )
-            )
+            difference = float(np.abs(values - expected).max()) / spread
+            collapsed = bool(np.ptp(values) == 0) != bool(np.ptp(expected) == 0)
+            rho = rank_correlation(values, expected)
+            comparisons.append(Comparison(precision, name, rho, difference, collapsed))
     verdicts = {}
     for precision, of_one in results.items():
         by_probe = _by_probe(of_one)

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 KL_THRESHOLD = 0.5
 OVERLAP_THRESHOLD = 0.3
+BEST = 5  # tokens whose overlap the papers' rule compares
 COSINES = ("attn_cos", "mlp_cos", "layer_cos")  # contributions whose mean the cosine rule reads
 
 
@@ -22,7 +23,8 @@ class Criterion:
     """One criterion's verdict. `depth` and `stable` are block indices or None; `reason` says why `depth` is None.
 
     Variants, each a verdict of its own with its own reason: `from_depth_1` (of `kl` alone), `without_sinks` (the same
-    rule on the means without the sinks; None where the sinks cannot be told)."""
+    rule on the means without the sinks; None where the sinks cannot be told, or nothing else is read). `best`: how many
+    best tokens the overlap compares."""
 
     name: str
     depth: int | None
@@ -32,6 +34,7 @@ class Criterion:
     reason: str = ""
     from_depth_1: Criterion | None = None
     without_sinks: Criterion | None = None
+    best: int = BEST
 
     @property
     def variants(self) -> dict[str, Criterion | None]:

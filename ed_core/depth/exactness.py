@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..probes.numerics import KEPT
 from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
 from . import criteria, sinks
@@ -72,14 +73,19 @@ def verdict(result: ProbeResult) -> Said:
     found = checks(result)
     if failed := [check.text for check in found if not check.holds]:
         told = f"{len(failed)} of {len(found)} checks failed on this prompt: {'; '.join(failed)}"
-        return Said(False, f"{told}. No curve here can be trusted.")
+        return Said(False, f"{told}. Do not trust what rests on them.")
     by_hand = max(float(result[name]) for name, why in LIMITED.items() if why)
     return Said(
         True,
         f"All checks passed: the sums are off by at most {_small(_largest(result)[0])}, {_slopes(result)}, "
-        f"recomputed logits by {_small(by_hand)} "
+        f"recomputed logits of {_last(result)} by {_small(by_hand)} "
         f"(limits {result.provenance['limits']['miss']:.0e}, {result.provenance['limits']['slope']:g} for slopes).",
     )
+
+
+def _last(result: ProbeResult) -> str:
+    """The tokens whose logits are compared, in words."""
+    return f"the last {KEPT} tokens" if result.n_tokens > KEPT else "all tokens"
 
 
 def _slopes(result: ProbeResult) -> str:
@@ -143,7 +149,7 @@ def logits(result: ProbeResult) -> Said:
     errors = ", ".join(f"{_small(values[name])} {NAMES[name]}" for name, why in LIMITED.items() if why)
     return Said(
         True,
-        f"The recomputed logits are the model's (largest errors: {errors}; limit {limit:.0e}). The second "
+        f"The recomputed logits of {_last(result)} are the model's (largest errors: {errors}; limit {limit:.0e}). The second "
         f"half of the prompt {told}.",
     )
 

@@ -89,8 +89,8 @@ def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
     some, same = (" that are no sinks", ", over the same tokens,") if total < result.n_tokens else ("", "")
     said = [
         f"“{word}” is the best guess for good from {by}.",
-        f"Of {total} tokens{some}, {n[ATTENTION]} have their final best guess for good right after attention, {n[MLP]} "
-        "after an MLP" + (f", {n[EMBEDDING]} from the embedding on." if n[EMBEDDING] else "."),
+        f"Of {total} tokens{some}, {n[ATTENTION]} get their final best guess for good from attention, {n[MLP]} from an "
+        "MLP" + (f"; {n[EMBEDDING]} have it from the embedding on." if n[EMBEDDING] else "."),
     ]
     if (share := found.share) is not None:
         parts = (f"{100 * part:.0f} %".replace("-", "−") for part in (share, 1 - share))
@@ -100,7 +100,7 @@ def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
         f"{here:.2f} ({label})" for (name, label) in (("kl", "KL"), ("overlap", "overlap")) if (here := means[name])
     ]
     if told:
-        said.append(f"Mean depth of the mean curves, read at half layers: {' and '.join(told)} of {result.n_layers}.")
+        said.append(f"Mean depth over all thresholds and tokens' mean curves, read at half layers: {' and '.join(told)} of {result.n_layers}.")
     return said
 
 

@@ -46,7 +46,7 @@ class ByLens:
         if len(self.settle) < 2:
             return "One lens alone does not show whether depth depends on the lens."
         means = "; ".join(filter(None, map(self._mean, OF_LENS)))
-        told = [f"Mean depth, of {self.n_layers} layers, {means}." if means else ""]
+        told = [f"Mean depth over all thresholds, of {self.n_layers} layers, {means}." if means else ""]
         return " ".join(filter(None, [*told, f"Papers' rules: {'; '.join(map(self._rule, OF_LENS))}."]))
 
     def _mean(self, rule: str) -> str:
@@ -164,7 +164,7 @@ def _judged(kind: str, judged: Mapping[str, Any]) -> str:
         return f"{old}; fit it anew to learn at which depths it says more than a constant prediction."
     over = f"{judged['kl_tokens']:,} held-out tokens ({judged['kl_over']})"
     if "kl_minus" not in judged:
-        return f"{over} are too few for an interval: it is open whether it says more than a constant."
+        return f"{judged['kl_over']} held out are too few for an interval: whether it says more than a constant is open."
     below = {name: _below(ends) for name, ends in judged["kl_minus"].items()}
     if kind == UNCALIBRATED:
         return f"On {over} its KL is below that of a constant prediction {below['constant']}."

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..fits.measured import Maps, Replacement
 from ..probes.scores import rank_correlation
+from .continuous import TENTH
 
 MARGIN = 0.9  # a map beats a control where its error is less than so much of the control's
 SLOPE = (0.8, 1.25)  # of matching on relative depth: what counts as the same stretch
@@ -75,7 +76,9 @@ def reading(found: Matching) -> str:
         return "unclear"
     if not found.rank >= TRACKS:  # NaN too
         return "unordered"
-    diagonal, early = SLOPE[0] <= found.slope <= SLOPE[1], found.reach <= 1 - LATE
+    a, b = (at[found.matches] for at in found.relative)
+    near = float(np.median(np.abs(b - a))) <= TENTH
+    diagonal, early = near and SLOPE[0] <= found.slope <= SLOPE[1], found.reach <= 1 - LATE
     to_the_end = found.relative[0][found.matches].max() > 1 - LATE
     if diagonal and not (early and to_the_end):
         return "part" if early else "same"
@@ -88,29 +91,29 @@ def sentence(maps: Maps) -> str:
     found, (a, b), (n_a, n_b) = match(maps), maps.names, maps.n_layers
     which = reading(found)
     k, end = int(found.matches.sum()), f"{_share(found.reach)} of its depth"
-    there = f"Of {a}'s {n_a} layers, {k} {'has' if k == 1 else 'have'} a match in {b} that beats the controls"
+    there = f"Of {a}'s {n_a} layers, {k} {'has' if k == 1 else 'have'} a match in {b} that beats the controls by a tenth"
     if which == "unclear":
         return f"{there}: too few to say where matches lie ({max(FEW, -(-n_a // 2))} are needed)."
     said = {
-        "unordered": f"do not clearly rise with depth (rank correlation {_figure(found.rank)})",
+        "unordered": f"do not follow the order of depth (rank correlation {_figure(found.rank)})",
         "same": "lie at about the same depth"
         if n_a == n_b
         else "lie at about the same share of the depth, as the same steps over "
         f"{'more' if n_b > n_a else 'fewer'} layers would",
         "late": f"end at {end}: none is in {b}'s last layers",
         "part": f"lie at about the same share of the depth, up to {_share(found.reach)}; none is of {a}'s last layers",
-        "neither": f"roughly follow the order of depth, but not at the same share of it, and end at {end}",
+        "neither": f"roughly follow the order of depth, not all at the same share of it, and end at {end}",
     }[which]
     said = f"{there}. These matches {said}"
     same = reading(match(maps, "r2")) == which
-    return f"{said}." if same else f"{said}; by R² instead of the error they lie otherwise."
+    return f"{said}." if same else f"{said}; by R² instead of the error this does not hold."
 
 
 def reasons(maps: Maps) -> str:
     """The figures that `sentence` rests on."""
     found, other = match(maps), match(maps, "r2")
     return (
-        f"{int(found.matches.sum())} of {maps.n_layers[0]} maps beat the controls: median error at the best match "
+        f"{int(found.matches.sum())} of {maps.n_layers[0]} maps beat the controls by a tenth: median error at the best match "
         f"{_median(found.error)}, shuffled {_median(found.shuffled)}, mean only {_median(found.mean)}. Share of the "
         f"depth of the best match against the layer's own: slope {_figure(found.slope)}, rank correlation "
         f"{_figure(found.rank)} (by R²: {_figure(other.slope)}, {_figure(other.rank)})."

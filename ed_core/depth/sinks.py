@@ -281,10 +281,9 @@ def brief(sinks: Sequence[Sink], tokens: Sequence[str], counted: bool = False) -
     if not sinks:
         return ""
     named = ", ".join(f"token {s.pos} ({tokens[s.pos]!r}, {_where(s)})" for s in sinks[:NAMED])
-    return (
-        f"Sink{'s' * (len(sinks) > 1)}: {named}{_more(sinks)}, {'counted in' if counted else 'left out of'} the means "
-        "beside the maps."
-    )
+    strips = "counted in" if counted else "left out of"
+    rules = "" if counted else "; the depths above count " + ("them" if len(sinks) > 1 else "it")
+    return f"Sink{'s' * (len(sinks) > 1)}: {named}{_more(sinks)}, {strips} the means beside the maps{rules}."
 
 
 def told_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:

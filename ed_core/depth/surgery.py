@@ -125,7 +125,7 @@ def sentence(curves: Curves, kind: str, found: Sequence[Row]) -> str:
     if kind == "drop":
         best = found[0].best
         return (
-            f"The cheapest layer to leave out is {best.layers}, on the text it was chosen by: loss "
+            f"The cheapest layer to leave out is layer {best.layers}, on the text it was chosen by: loss "
             f"{_moves(whole, best.loss)} nats per token."
         )
     row, n = min(found, key=lambda one: one.best.loss), sum(one.n for one in found)
@@ -162,7 +162,7 @@ def _proxies(found: Sequence[Row], whole: float) -> list[str]:
         misses = [row.chosen[name].loss - row.best.loss for row in found if row.chosen[name].i != row.best.i]
         broken = sum(not np.isfinite(miss) for miss in misses)
         misses = [miss for miss in misses if np.isfinite(miss)]
-        by = f"the {called}" if name == "update_cosine" else called
+        by = f"the {called}" if name == "update_cosine" else f"{called} over all tokens"
         told = f"Choosing by {by} finds the cheapest stretch at {hits or 'none'} of {_lengths(found)}"
         cost = f"{np.median(misses):.2g} nats per token more (median)" if misses else ""
         where = f"at {len(misses)} " if broken else "at the others " if hits else ""

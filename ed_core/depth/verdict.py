@@ -286,13 +286,17 @@ def _judged(
         return undefined or rule.of({k: v.sum(0) / sum(counts) for k, v in sums.items()}, threshold), sums, counts
 
     whole, sums, counts = read(others)
+    if rule.of_lens:
+        whole = replace(whole, best=int(dict(results[0].request.parameters).get("k", BEST)))
     known = [found for found in sinks if found is not None]
     if len(known) < len(sinks) or any(n not in r.measures for r in results for n in rule.measures):
         return whole, sums, counts
     at = [{s.pos for s in found} for found in known]
     if others is not None:
         at = [at[0] | others[0]] if at[0] - others[0] else [set()]
-    without = read(at, "without the sinks")[0] if any(at) else whole
+    without: Criterion | None = read(at, "without the sinks")[0] if any(at) else whole
+    if sum(counts) and sum(r.n_tokens - len(out) for r, out in zip(results, at)) <= 0:
+        without = None  # every token that is read is a sink
     return replace(whole, without_sinks=without), sums, counts
 
 

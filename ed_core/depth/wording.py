@@ -16,12 +16,16 @@ import numpy as np
 
 from ..statistics import Interval, Units
 from .answer import number
-from .continuous import TENTH, MeanDepth, Turn
-from .criteria import RULES, Criterion, depths
+from .continuous import BLOCK, DEEP, TENTH, MeanDepth, Turn
+from .criteria import BEST, RULES, Criterion, depths
 
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them has no clear one
 TOO_FEW = "too few prompts for an interval"
 FIVE = 5  # untrained twins that a sentence rests on
+KINDS = {  # one control, and several
+    "untrained": ("untrained twin", "untrained twins"),
+    "shuffled": ("copy with shuffled layers", "copies with shuffled layers"),
+}
 
 
 @dataclass(frozen=True)
@@ -63,10 +67,7 @@ class Twins:
     @property
     def called(self) -> str:
         n = len(self.readings)
-        one, more = {
-            "untrained": ("untrained twin", "untrained twins"),
-            "shuffled": ("copy with shuffled layers", "copies with shuffled layers"),
-        }[self.kind]
+        one, more = KINDS[self.kind]
         return f"{number(n)} {one if n == 1 else more}"
 
     def near(self, criterion: Criterion) -> int:
@@ -86,8 +87,9 @@ class Twins:
 
     def have(self, near: int) -> str:
         """How many of them have a mark, in words."""
-        n = len(self.readings)
-        what = {"untrained": "untrained twins", "shuffled": "copies with shuffled layers"}[self.kind]
+        if len(self.readings) == 1:
+            return f"{self.called} {'gives it too' if near else 'does not give it'}, within a tenth of the depth"
+        n, (_, what) = len(self.readings), KINDS[self.kind]
         return f"{near} of {n} {what} {'gives' if near == 1 else 'give'} it too, within a tenth of the depth"
 
 
@@ -123,7 +125,7 @@ def statement(
         if clear
         else "clear so far, not yet compared with five twins"
     )
-    said = f"{_rule(criterion)} gives layer {criterion.depth} of {criterion.n_layers}{told}; {how}{more}."
+    said = f"{_rule(criterion)} gives layer {of_layers(criterion.depth, criterion.n_layers)}{told}; {how}{more}."
     return Statement(said, clear, low, high, so_far)
 
 
@@ -145,7 +147,8 @@ def rules(
     there: bool = False,
 ) -> str:
     """What the papers' rules give, and which are clear. `there`: of the tokens that the line before spoke of."""
-    who = "Papers' rules, same tokens:" if there else "Papers' rules:"
+    papers = "Rules" if any(map(_elsewise, criteria.values())) else "Papers' rules"
+    who = f"{papers}, same tokens:" if there else f"{papers}:"
     defined = [name for name, c in criteria.items() if c.depth is not None]
     if not defined:
         return f"{who} no layer."
@@ -169,9 +172,11 @@ def which_clear(clear: Sequence[str], so_far: Sequence[str], n: int) -> str:
 
 
 def _elsewise(criterion: Criterion) -> str:
-    """ " at 90 %" of a rule whose threshold somebody has moved; "" at the papers'."""
+    """ " at 90 %" of a rule whose threshold somebody has moved, " of the best 20" of an overlap of so many tokens; ""
+    at the papers'."""
     at, own = criterion.threshold, RULES[criterion.name].threshold
-    return "" if at is None or at == own else f" at {100 * at:.0f} %"
+    many = f" of the best {criterion.best}" if criterion.name == "overlap" and criterion.best != BEST else ""
+    return many + ("" if at is None or at == own else f" at {100 * at:.0f} %")
 
 
 def _rule(criterion: Criterion) -> str:
@@ -179,7 +184,8 @@ def _rule(criterion: Criterion) -> str:
     name = RULES[criterion.name].label
     if not (moved := _elsewise(criterion)):
         return f"The papers' {name} rule"
-    return f"The {name} rule{moved} (the papers take {100 * RULES[criterion.name].threshold:.0f} %)"
+    papers = f"{100 * RULES[criterion.name].threshold:.0f} %" + (f" of the best {BEST}" if "best" in moved else "")
+    return f"The {name} rule{moved} (the papers take {papers})"
 
 
 def settles(
@@ -205,12 +211,13 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
             near = twins.turning(turn) if twins.kind == "untrained" else 0
             more = " (not yet compared with five twins)"
             if near:
-                which = f"{near} of {len(twins.readings)} untrained twins turn{'s' * (near == 1)}"
+                n = len(twins.readings)
+                which = f"{near} of {n} untrained twins turn{'s' * (near == 1)}" if n > 1 else f"{twins.called} turns"
                 more = f"; {which} within a tenth of the depth from there{more}"
-        here = "" if turn.before_ends else ", without an interval over prompts"
+        here = "" if turn.before_ends else "; no interval over prompts"
         return f"Layers turn from erasing to strengthening after layer {turn.split}{here}{more}."
     if turn.failed == "order":
-        return "No cosine turn found: more than 5 % of random orders of the layers' cosines split at least as well."
+        return f"No cosine turn found: more than 5 % of {random_orders(turn.n_layers)} split at least as well."
     if turn.failed == "twins":
         near = twins.turning(turn)
         return f"No turn of its own: {near} of {len(twins.readings)} untrained twins turn near layer {turn.split} too."
@@ -229,22 +236,22 @@ def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Uni
     kl, overlap = means.get("kl"), means.get("overlap")
     if kl is None or kl.depth is None:
         begin = f"{where} the lens" if where else "The lens"
-        return f"{begin} is the output from depth 1 on: no depth to read." if kl is not None else ""
+        return f"{begin} has no mean depth: it is the output from depth 1 on, or not finite." if kl is not None else ""
 
     def around(mean: MeanDepth) -> str:
         return f"; {apart(*ends, 1)}" if mean.interval is not None and (ends := mean.interval.ends) else ""
 
-    begin, curves = f"{where} mean depth" if where else "Mean depth", "curve"
+    begin, curves = f"{where} mean depth" if where else "Mean depth", ", read off the mean curve"
     drawn_anew = "" if over is None else f"; {sure(kl.interval, over)}"
     beside = ""
     if found := twins.means("kl"):
         low, high = (f"{end(found):.1f}" for end in (min, max))
         beside = f"; {twins.called}: {low if low == high else f'{low}–{high}'}"
-    said = f"{begin} {kl.depth:.1f} of {kl.n_layers} (KL{drawn_anew}{beside})"
+    said = f"{begin} over all thresholds {kl.depth:.1f} of {kl.n_layers} (KL{drawn_anew}{beside})"
     if overlap is not None and overlap.depth is not None:
         said += f", {overlap.depth:.1f} (overlap{around(overlap)})"
-        curves = "curves"
-    return f"{said}, read off the mean {curves}."
+        curves += "s"
+    return f"{said}{'' if where else curves}."
 
 
 def sure(interval: Interval | None, over: Units) -> str:
@@ -301,7 +308,7 @@ def doubts(criterion: Criterion, curve: np.ndarray) -> Iterator[str]:
     some = moved[np.isfinite(moved)]
     far = any(_far(criterion, depth) for depth in some)
     if far or len(some) < len(moved):
-        ends = f"{int(some.min())} to {int(some.max())}" if far else ""
+        ends = f"{int(some.min())} to {int(some.max())}" if far else "about the same" if len(some) else ""
         none = "no layer" if len(some) < len(moved) else ""
         yield f"other thresholds give {' or '.join(filter(None, [ends, none]))}"
     if (lasting := _lasting(criterion)) is not None:
@@ -355,15 +362,25 @@ def _far(criterion: Criterion, depth: float | int) -> bool:
     return bool(abs(depth - criterion.depth) > TENTH * criterion.n_layers)
 
 
+def of_layers(layer: int, n_layers: int) -> str:
+    """A layer among those that there are, which are counted from 0: "24 of 0–29"."""
+    return f"{layer} of 0–{n_layers - 1}"
+
+
+def random_orders(n_layers: int) -> str:
+    """What the turn's split is held against (`continuous.orders`)."""
+    return "random orders of the layers' cosines" + (f", in blocks of {BLOCK}," if n_layers >= DEEP else "")
+
+
 def _layer(depth: int | None) -> str:
     return "no layer" if depth is None else str(depth)
 
 
 def _ends(interval: Interval | None) -> str:
     """The ends of an interval that has a width."""
-    if interval is None or interval.ends is None:
+    if interval is None or interval.ends is None or " to " not in (ends := level(*interval.ends)):
         return ""
-    return ends if " to " in (ends := level(*interval.ends)) else ""
+    return ends + (f", none in {100 * interval.undefined:.0f} %" if interval.undefined > OFTEN else "")
 
 
 def _and(words: Sequence[str]) -> str:

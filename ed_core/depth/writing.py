@@ -9,6 +9,8 @@ import numpy as np
 from ..results.aggregate import Summary
 
 UNUSABLE = 0.1  # share of the tokens that change from which on leaving early is called not usable
+LIMIT = "limit: a tenth"  # the same in words
+FROM_0 = "depth 0 included"  # where embedding and head share weights, that repeats the token just read
 
 
 def sentence(values: Mapping[str, np.ndarray], n_layers: int, threshold: float, sampled: bool = False) -> str:
@@ -56,10 +58,10 @@ def leaving(n: int, changed: int, spared: float, threshold: float, guesses: bool
         return f"before the output the lens is never {threshold:g} sure"
     if not usable(n, changed):
         told = f"{changed} of {n} {many if n > 1 else what} would change"
-        return f"leaving at {threshold:g} confidence is not usable here: {told}"
+        return f"leaving at {threshold:g} confidence, {FROM_0}, is not usable here ({LIMIT}): {told}"
     would = f"would change {f'{changed} of {n} {many}' if changed else f'no {what}'}, each judged alone"
     return (
-        f"leaving at {threshold:g} confidence {would}; the exit lies {spared:.1f} layers before the output on average"
+        f"leaving at {threshold:g} confidence, {FROM_0}, {would}; the exit lies {spared:.1f} layers before the output on average"
     )
 
 

@@ -30,13 +30,13 @@ OTHERS = {
 }
 INSTEAD = {
     "stable": "for good only from {}",
-    "from_depth_1": "without depth 0 at {}",
-    "without_sinks": "without the sinks at {}",
+    "from_depth_1": "without depth 0 it gives {}",
+    "without_sinks": "without the sinks it gives {}",
 }
 NOWHERE = {
-    "stable": "nowhere for good",
-    "from_depth_1": "without depth 0 nowhere",
-    "without_sinks": "without the sinks nowhere",
+    "stable": "never for good",
+    "from_depth_1": "without depth 0 it gives none",
+    "without_sinks": "without the sinks it gives none",
 }
 
 
@@ -107,9 +107,9 @@ def sentences(found: Sequence[Estimate]) -> list[str]:
     for one in rules:
         moved = _moved(one)
         if one.depth is None:
-            told.append(f"The {one.label} gives no layer{f'; {_and(moved)}' if moved else ''}.")
+            told.append(f"The {one.label} gives no layer{''.join(f'; {one}' for one in moved)}.")
         elif moved:
-            told.append(f"The {one.label} gives layer {_layer(one.depth)}; {_and(moved)}.")
+            told.append(f"The {one.label} gives layer {_layer(one.depth)}; {'; '.join(moved)}.")
     for one in found:
         if one.name in OTHERS and one.depth is not None:
             what, more = (
@@ -147,8 +147,8 @@ def _moved(one: Estimate) -> list[str]:
     said = []
     if one.thresholds and (one.depth is None or max(abs(end - one.depth) for end in one.thresholds) > _far(one)):
         low, high = map(_layer, one.thresholds)
-        where = f"at {low}" if low == high else f"between {low} and {high}"
-        said.append(f"other thresholds put it {where}{', or give none' if one.nowhere else ''}")
+        where = low if low == high else f"{low} to {high}"
+        said.append(f"other thresholds give {where}{' or none' if one.nowhere else ''}")
     for variant, depth in (one.instead or {}).items():
         if depth is None:
             said += [NOWHERE[variant]] if one.depth is not None else []

@@ -82,14 +82,14 @@ class Fit:
         near = [f"{abs(of):.2f} with {BESIDE[name]}" for name, of in self.together.items()]
         told = f"layers correlate {' and '.join(near)}"
         by: dict[bool, list[str]] = {True: [], False: []}
-        by[family.excludes_zero].append(f"family (p {_p(family.p)})")
-        by[lineage.excludes_zero].append(f"lineage ({lineage.clusters} lineages; p {_p(lineage.p)})")
+        by[family.excludes_zero].append(f"family (bootstrap p {_p(family.p)})")
+        by[lineage.excludes_zero].append(f"lineage ({lineage.clusters} lineages; bootstrap p {_p(lineage.p)})")
         if not by[False]:
             both = " and by ".join(by[True])
             return f"{said} The slope differs from 0 with errors clustered by {both}, although {told}."
         if not by[True]:
             neither = " or by ".join(by[False])
-            return f"{said} A slope of 0 is not excluded with errors clustered by {neither}; {told}."
+            return f"{said} Interval and bootstrap do not both exclude 0, clustered by {neither}; {told}."
         return f"{said} A slope of 0 is excluded with errors clustered by {by[True][0]}, not by {by[False][0]}; {told}."
 
 

@@ -360,14 +360,14 @@ def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]
             )
         if found == papers:
             return found, f"Precision {found}, as in the paper."
-        return found, f"Precision {found}, while the paper ran in {papers}: figures may differ for that reason alone."
+        return found, f"Precision {found}, while the paper ran in {papers}: that alone may change figures."
     missing = ""
     if papers in QUANTIZED and not extras.installed("bitsandbytes"):
         missing = "the package bitsandbytes is not installed"
     elif papers in QUANTIZED and device == "mps":
         missing = "unavailable on mps"
     if missing:
-        told = f"Precision fp32, while the paper ran in {papers} ({missing}): figures may differ for that reason alone."
+        told = f"Precision fp32, while the paper ran in {papers} ({missing}): that alone may change figures."
         return "fp32", told
     return papers, f"Precision {papers}, as in the paper."
 

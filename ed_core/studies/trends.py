@@ -246,7 +246,8 @@ class Difference:
                 more = f" If the difference is what it is here, about {_rounded(needed)} prompts would tell."
             return f"{told}. These {self.over} do not show which is larger.{more}"
         deeper = self.other if self.low > 0 else self.base
-        return f"{told}. Over {self.over} like these {deeper} has the larger share on average."
+        like = "Over prompts like these" if self.over == "prompts" else f"On these {self.n} {self.over}"
+        return f"{told}. {like} {deeper} has the larger share on average."
 
 
 def difference(points: Iterable[Point], base: str, other: str) -> Difference:

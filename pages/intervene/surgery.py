@@ -256,7 +256,7 @@ TEXTS = {
     "al. 2024); deep contiguous stretches go first (Gromov et al. 2024). Models with a stretch run twice have led "
     "public leaderboards without training (community, 2024 to 2026).",
     "Look for": "a block of pale cells: layers that can go, or change places, together. In the repeats: blue cells.",
-    "By construction": "Cells below the diagonal hold no stretch. Leaving out all layers reads the embedding. "
+    "By construction": "Cells above the diagonal hold no stretch. Leaving out all layers reads the embedding. "
     "Exchanges are symmetric, and only layers of one kind are exchanged.",
     "Beware": "The best of hundreds of variants on one text is partly luck: measure the chosen one on other prompts. "
     "Loss on a given text and what the model writes by itself can tell different stories (2510.02091).",

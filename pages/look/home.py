@@ -7,7 +7,7 @@ from functools import partial
 import streamlit as st
 
 from ed_core import figures, fits
-from ed_core.depth import sinks, verdict
+from ed_core.depth import criteria, sinks, verdict
 from ed_core.depth.verdict import ALL, ANSWER
 from ed_core.depth.wording import Twins
 from ed_core.figures import View
@@ -235,7 +235,8 @@ def towards_answer(batch: running.Batch, view: Callable[[str, str], View]) -> No
         return show.empty("At the answer", "How the lens comes to the model's own best guess, depth by depth.")
     at = min(verdict.positions(result, ANSWER))
     said = show.code(result.token_text[int(result["top_ids"][-1, at, 0])], 20) if result.complete else "the answer"
-    caption = f"**At the answer** · rank of {said} in the lens (click a cell: that token)"
+    where = verdict.where(result, ANSWER)
+    caption = f"**{where}** · rank of {said} in the lens (click a cell: that token)"
     fig = chart.once(figures.rank_curve, result, at, seen.height)
     show.figure("token", fig, caption, result, "rank", READ_RANK)
 
@@ -338,7 +339,12 @@ def why(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         lines.append(sinks.brief(reached.sinks, batch.results["contributions"].tokens, inputs.COUNT_SINKS.value))
     if lines:
         st.markdown("\n".join(f"- {show.plain(line)}" for line in lines))
-    st.markdown(RULES.format(kl=100 * inputs.KL.value, overlap=100 * inputs.OVERLAP.value))
+    at = {"kl": inputs.KL.value, "overlap": inputs.OVERLAP.value}
+    moved = any(value != criteria.RULES[name].threshold for name, value in at.items())
+    papers = ", with thresholds of your own (the papers take 50 % and 30 %)" if moved else ""
+    percent = {name: 100 * value for name, value in at.items()}
+    shuffled = control_model.chosen()[0] == "shuffled"
+    st.markdown(RULES.format(moved=papers, twins=SHUFFLED if shuffled else UNTRAINED, **percent))
 
 
 def says(batch: running.Batch) -> str:
@@ -423,24 +429,26 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
     return view
 
 
-ABOUT_DEPTHS = "The model keeps writing; each token shows the depth from which it stays the best guess."
+ABOUT_DEPTHS = "The model keeps writing; below each token, the depth from which the model's best guess there stays."
 TEACH_DEPTHS = (
-    "**Run** lets the model continue the question, and shows for every token from which depth it stays the best guess."
+    "**Run** lets the model continue the question, and shows for every token from which depth its best guess stays."
 )
 RULES = """**Mean depth** (● KL, overlap): the depth from which the lens stays within a threshold of the output,
 mean over all thresholds.
 
 **Turn** (● cosine): two levels fitted to the mean cosine, the first below 0, the second above.
 
-**The papers' rules** (◆, hollow: not clear). *Cosine*: the last layer whose mean cosine is below 0 before one where it
+**The papers' rules** (◆, hollow: not clear){moved}. *Cosine*: the last layer whose mean cosine is below 0 before one where it
 is not. *KL*: the first layer before which the divergence is below {kl:.0f} % of its largest. *Overlap*: the first
 before which more than {overlap:.0f} % of the best tokens are the output's. *Clear*: other thresholds (thin bar) and
 variants give a layer within a tenth of the depth, it lasts, and fewer than half of five untrained
 twins have it too; of several prompts also their interval lies there.
 
-**Untrained twins** (grey band): same config, random weights. What they share needs no training to appear."""
-READ_RANK = """The rank, in the lens at the token before the answer, of the model's final prediction. A click on a
-cell shows that token's cosines here instead."""
+{twins}"""
+UNTRAINED = "**Untrained twins** (grey band): same config, random weights. What they share needs no training to appear."
+SHUFFLED = "**Copies with shuffled layers** (grey band): the trained layers in random order."
+READ_RANK = """The rank, in the lens at the token that predicts the answer (without one the last token), of the
+model's final prediction. A click on a cell shows that token's cosines here instead."""
 WELCOME = """**How much of its depth does a language model use?** Every layer adds to a stream that carries each token
 upwards. Move through the depths, and see what the model would say if it ended there."""
 STEPS = """1. Choose a model at the top, and a prompt or an example below it.
@@ -451,5 +459,5 @@ STEPS = """1. Choose a model at the top, and a prompt or an example below it.
 before it only refines; *Why?* gives their rules, and how sure they are."""
 STILL = "Still shown: {}. The chosen model is unavailable, as said above."
 TEACH = """Not computed yet. **Run** traces this prompt through the model: what each layer adds and in which direction,
-what it would predict at each depth, and what changes without it."""
+what the model would predict at each depth, and what changes without each layer."""
 page()
