@@ -4,6 +4,7 @@
 const MARGIN = 200; // pixels beyond the window that count as in sight
 const FAR = 1e9;
 const SOON = 500; // milliseconds that a figure out of sight waits at most for an idle moment
+const NARROW = 440, MAP = 0.84, MAP_NARROW = 0.77, STRIP_NARROW = 0.86; // pixels; shares of the width (`figures.panel`)
 const CONFIG = { displayModeBar: false, displaylogo: false };
 const FAILED = 'This figure could not be drawn. Reload the page.';
 
@@ -93,7 +94,7 @@ class Chart {
   // In the width and the colours that the page gives it now.
   drawInto(library) {
     this.width = this.box.clientWidth;
-    const { data, layout } = this.figure, title = layout.title?.text;
+    const { data, layout } = roomy(this.figure, this.width), title = layout.title?.text;
     const shown = { ...layout, width: this.width, template: template(JSON.parse(this.seen)) };
     if (title) shown.title = { ...layout.title, text: `<b>${title}</b>` };
     return library.react(this.box, data, shown, CONFIG);
@@ -114,7 +115,7 @@ class Chart {
   }
 
   clicked({ fullData, customdata, y, x }) {
-    if (this.clickable && fullData.type === 'heatmap') this.tell(customdata ?? [y, x]);
+    if (this.clickable && (customdata !== undefined || fullData.type === 'heatmap')) this.tell(customdata ?? [y, x]);
   }
 
   async end() {
@@ -171,6 +172,22 @@ class Upper {
     this.chart.box.parentNode.remove();
     this.line.remove();
   }
+}
+
+// On a phone the words of the strip beside a map stand under the map's last token: the map leaves them more room, and
+// they stand on more lines. The ends of the map's colour bar, and what is written behind it, go with the map.
+function roomy(figure, width) {
+  const { data, layout } = figure, end = layout.xaxis?.domain?.[1], strip = layout.xaxis2;
+  if (width >= NARROW || end !== MAP || !strip) return figure;
+  const bar = (one) => one?.colorbar && { ...one, colorbar: { ...one.colorbar, len: MAP_NARROW } };
+  const moved = ({ title, ...axis }, domain) => ({ ...axis, domain, title: title && { ...title, text: title.text?.replaceAll(', ', ',<br>') } });
+  return {
+    data: data.map((trace) => ({ ...trace, ...bar(trace), ...(trace.marker?.colorbar && { marker: bar(trace.marker) }) })),
+    layout: {
+      ...layout, xaxis: moved(layout.xaxis, [0, MAP_NARROW]), xaxis2: moved(strip, [STRIP_NARROW, 1]),
+      annotations: layout.annotations?.map((one) => (one.x === MAP && one.xref === 'paper' ? { ...one, x: MAP_NARROW } : one)),
+    },
+  };
 }
 
 async function next() {

@@ -87,12 +87,10 @@ def made(figure: BaseFigure) -> Ready:
     return Ready(sent, layout["height"], layout.get("meta", {}).get("width_px", 0), describe_curves(figure, ""))
 
 
-def draw(
-    key: str, ready: Ready, alt: str, clickable: bool = False, over: tuple[Ready, str] | None = None
-) -> list[int] | None:
+def draw(key: str, ready: Ready, alt: str, clickable: bool = False, over: tuple[Ready, str] | None = None) -> Any:
     """Draw a figure here; `alt` says what it shows to those who cannot see it. Returns row and column of the cell
-    of its heatmap that was clicked just now, or that cell's own `customdata`, if it is `clickable`. `over`: a second
-    figure of the same size, with its own words, which lies over it right of a line that can be dragged."""
+    of its heatmap that was clicked just now, or the `customdata` of a cell or mark, if it is `clickable`. `over`: a
+    second figure of the same size, with its own words, which lies over it right of a line that can be dragged."""
     told = json.dumps({"alt": alt, "clickable": clickable}).encode()
     sent = told[:-1] + b', "figure": ' + ready.json
     if over is not None:

@@ -83,16 +83,10 @@ def table(measured: Sequence[Point], others: Sequence[Point]) -> None:
         return
     columns = [f"{c} {s}" for c in CRITERIA for s in (points.MEASURED, points.PUBLISHED)]
     there = [name for name in columns if any(name in row for row in rows)]
-    st.dataframe(
-        [dict.fromkeys(there, "") | row for row in rows],
-        hide_index=True,
-        height=min(36 * (len(rows) + 1) + 3, 400),
-        column_order=["model", "parameters", "training", "layers", "set", *there],
-        column_config={
-            "parameters": st.column_config.NumberColumn("parameters, billions", format="%.3g"),
-            **{name: f"{CRITERIA[name.split()[0]]}, {name.split()[1]}" for name in there},
-        },
-    )
+    titles = dict(model="model", parameters=BILLIONS, training="training", layers="layers", set="set")
+    titles |= {name: f"{CRITERIA[name.split()[0]]}, {name.split()[1]}" for name in there}
+    shown = [{title: row.get(name, "") for name, title in titles.items()} for row in rows]
+    show.table("depths", shown, 400, {BILLIONS: ".3g"})
     st.caption(f"Published: {CITATION}. {' '.join(CAVEATS)}")
 
 
@@ -158,10 +152,27 @@ def against_score(folder: Folder, measured: Sequence[Point]) -> None:
     line, adjusted = found["none"].line, chosen.line if chosen.beside else None
     fig = chart.once(figures.score_against_layers, shown, f"{board.SCORES[score]}, %", line, adjusted, HELD[held][0])
     st.markdown(f"**{show.plain(chosen.sentence)}**")
-    show.figure("leaderboard", fig, AGAINST_LAYERS, reading=READING_LAYERS)
+    show.figure("leaderboard", fig, AGAINST_LAYERS, reading=READING_LAYERS, select=_name_one)
+    clicked = next((p for p in shown if p["model"] == remembered.value("studies.point")), None)
+    st.caption(_named(clicked) if clicked else "Click a mark for its model and where its layers were read.")
     st.markdown("\n".join(_fits_table(found)))
-    gone = "; ".join(f"{n}: {why}" for why, n in fits.left_out(every).items())
+    gone = ", ".join(f"{n} ({why})" for why, n in fits.left_out(every).items())
     st.caption(f"{' '.join(board.CAVEATS)} Left out of the fits: {gone}.")
+
+
+def _name_one(model: str) -> None:
+    """Name the model of a clicked mark below the figure."""
+    remembered.put({"studies.point": model})
+
+
+def _named(p: dict) -> str:
+    """A model of the leaderboard, and where its layer count was read."""
+    more = [f"left out of the fits: {p['left_out']}"] * bool(p["left_out"]) + [p["depth"]] * bool(p["depth"])
+    line = (
+        f"{p['layers']} layers ({p['source']}), {p['params']:.3g} B parameters, score {p['score']:.1f}, "
+        f"family {p['family']}"
+    )
+    return f"**{show.plain(p['model'])}** · {show.plain('; '.join([line, *more]))}"
 
 
 def _fits_table(found: dict[str, fits.Fit]) -> list[str]:
@@ -270,8 +281,12 @@ def _plain(p: Point) -> dict:
     return {k: getattr(p, k) for k in ("model", "parameters", "ratio", "low", "high", "training", "set", "source")}
 
 
-RULES_ALONE = "Of the papers' rules alone there are published depths: choose one to see them."
-AGAINST_SIZE = "**Depth against size** · filled: measured, with the range over prompts; hollow, dashed line: published"
+BILLIONS = "parameters, billions"
+RULES_ALONE = "Published depths exist for the papers' rules alone; choose one to see them."
+AGAINST_SIZE = (
+    "**Depth against size** · shape: kind of training; filled: measured, with the range over prompts; hollow, dashed "
+    "line: published"
+)
 READING_SIZE = (
     "The line is fitted by least squares to the ratio over `log10(parameters)`, each set with a height of its own; "
     "measured and published points never share one. What is published has no prompts to draw anew, so its interval "
@@ -281,10 +296,10 @@ READING_SIZE = (
 )
 AGAINST_LAYERS = "**Score against layers** · a mark a model, as wide as it is large; hollow: left out of the fits"
 READING_LAYERS = (
-    "Point at a mark for the model, its family and where its layer count was read. Solid: the line of layers alone. "
-    "Dashed: its slope with size or width held fixed. Intervals are clustered by family, since models of one family "
-    "share data and recipe: Student's t with one degree of freedom fewer than families, and a bootstrap that turns the "
-    "signs of whole families. A ring marks models whose mean depth was measured here. "
+    "Point at a mark, or click it, for the model, its family and where its layer count was read. Solid: the line of "
+    "layers alone. Dashed: its slope with size or width held fixed. Intervals are clustered by family, since models of "
+    "one family share data and recipe: Student's t with one degree of freedom fewer than families, and a bootstrap "
+    "that turns the signs of whole families. A ring marks models whose mean depth was measured here. "
     "`python -m ed_core leaderboard --also FILE.csv` adds models of your own."
 )
 ABOUT_PAIRS = (

@@ -45,16 +45,16 @@ Panels = Callable[[ProbeResult, View], None]
 class Page:
     """A page for one probe.
 
-    Its main map is the first of the probe's pictures, seen as `look` says (which also gets a result), with what
-    stands `above` it, or what `figure` draws; `more` draws what stands below, the probe's other pictures where
-    nothing is given. `teach` says what Run would do. `texts`: short paragraphs under headings of their own, what
-    the papers saw, what to look for, what is fixed by construction, what to beware of. `inputs` draws those that
-    the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the map has tokens to choose
-    a window of; `sound`: whether a result may be compared with others. `needs_answer` tells whether the probe, with
-    its parameters, reads the answer's tokens: the page then offers the model's own continuation as one. `height`: of
-    the map, from the number of layers (0 where unknown). `over_sinks`: whether its means may leave the sinks out.
-    `ask` draws the probe's inputs in place of a form of all its parameters. `controlled`: whether a twin can be
-    measured beside it."""
+    Its main map is the first of the probe's pictures, seen as `look` says (which also gets a result), with what stands
+    `above` it (and which notes that has `said_above`), or what `figure` draws; `more` draws what stands below, the
+    probe's other pictures where nothing is given. `teach` says what Run would do. `texts`: short paragraphs under
+    headings of their own, what the papers saw, what to look for, what is fixed by construction, what to beware of.
+    `inputs` draws those that the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the
+    map has tokens to choose a window of; `sound`: whether a result may be compared with others. `needs_answer` tells
+    whether the probe, with its parameters, reads the answer's tokens: the page then offers the model's own continuation
+    as one. `height`: of the map, from the number of layers (0 where unknown). `over_sinks`: whether its means may leave
+    the sinks out. `ask` draws the probe's inputs in place of a form of all its parameters. `controlled`: whether a twin
+    can be measured beside it."""
 
     probe: type[Probe]
     teach: str
@@ -62,6 +62,7 @@ class Page:
     more: Panels | None = None
     look: Callable[[ProbeResult], Look] = lambda _: Look()
     above: Callable[[ProbeResult], None] = lambda _: None
+    said_above: Callable[[str], bool] = lambda _: False
     figure: Panels | None = None
     inputs: Callable[[], None] | None = None
     needs_answer: Callable[[Probe], bool] = lambda _: False
@@ -136,7 +137,7 @@ class Page:
         with below:
             if self.over_tokens:
                 window(result, seen, self.over_sinks)
-            show.notes(result.notes)
+            show.notes(note for note in result.notes if not self.said_above(note))
         (self.more or self._others)(result, seen)
 
     def _map(self, result: ProbeResult, seen: View) -> None:

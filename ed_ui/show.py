@@ -4,8 +4,11 @@ its origin."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from html import escape
+from types import MappingProxyType
+from typing import Any
 
 import streamlit as st
 from plotly.basedatatypes import BaseFigure
@@ -33,7 +36,7 @@ def figure(
     result: ProbeResult | None = None,
     measure: str = "",
     reading: str = "",
-    select: bool = False,
+    select: bool | Callable[[Any], None] = False,
     about: Callable[[], None] | None = None,
     results: Sequence[ProbeResult] = (),
     alt: str = "",
@@ -44,10 +47,11 @@ def figure(
     """One figure (`chart.once`, or itself), in its `place` on the page. `about` fills Details (or what it is called by
     `more`) where it is not one result's measure, `results` are then those it is made of; `alt` tells those who cannot
     see it what it shows, where that is not the measure's smallest and largest value. `select`: a click on a cell
-    chooses its token for all panels. `over`: a figure, and what it shows, that lies over this one (`chart.draw`)."""
+    chooses its token for all panels, or is handed to a function. `over`: a figure, and what it shows, that lies over
+    this one (`chart.draw`)."""
     results = results or ((result,) if result is not None else ())
     ready = fig.ready() if isinstance(fig, chart.Once) else chart.made(fig)
-    wide = (select or over is not None or key == "map") and ready.width >= WIDE
+    wide = (select is True or over is not None or key == "map") and ready.width >= WIDE
     if not alt:
         alt = describe(result, measure) if result is not None and measure else _bare(caption) + ready.words
     with place.container(key=f"box-{key}", gap="xxsmall"):
@@ -65,8 +69,10 @@ def figure(
         tall = TALLEST if ready.height > TALLEST else "content"
         box = st.container(height=tall, border=False, key=f"{'wide' if wide else 'tall'}-{key}")
         with box:
-            cell = chart.draw(key, ready, alt, select, None if over is None else (chart.made(over[0]), over[1]))
-    if cell:
+            cell = chart.draw(key, ready, alt, bool(select), None if over is None else (chart.made(over[0]), over[1]))
+    if cell and callable(select):
+        select(cell)
+    elif cell:
         _choose(int(cell[1]))
 
 
@@ -205,6 +211,32 @@ def token_box(row, tokens: Sequence[str]) -> int | None:
         width=190,
     )
     return chosen
+
+
+def table(
+    key: str,
+    rows: Sequence[Mapping[str, Any]],
+    height: int,
+    formats: Mapping[str, str] = MappingProxyType({}),
+    place=st,
+) -> None:
+    """A table that is scrolled and sorted on the screen, at most `height` pixels high, and stands whole on paper, where
+    that one, a picture of what is in sight, would lose its other columns and rows. `formats`: of columns of numbers,
+    like ".3g" or ".0%"."""
+    numbers = {
+        name: st.column_config.NumberColumn(format="percent" if form.endswith("%") else f"%{form}")
+        for name, form in formats.items()
+    }
+    place.dataframe(rows, hide_index=True, height=min(36 * (len(rows) + 1) + 3, height), column_config=numbers, key=key)
+
+    def cell(name: str, value: Any) -> str:
+        form = formats.get(name, "") if isinstance(value, float) else ""
+        return f"<td>{'' if value is None else escape(format(value, form))}</td>"
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join(f"<tr>{''.join(cell(name, row.get(name)) for name in names)}</tr>" for row in rows)
+    place.html(f'<table class="ed-paper"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>')
 
 
 def empty(title: str, text: str, height: int | None = 420, first: bool = False) -> None:

@@ -35,7 +35,7 @@ def draw(batch, token: int, lines: Mapping[str, int | None]) -> None:
         best, skips = st.columns([3, 2])
         if (result := found["logit_lens"]) is not None:
             best.caption("The five best next tokens at each depth, the output on top", help=NEXT)
-            best.dataframe(best_tokens(result, token), hide_index=True, height=HEIGHT, key="drawer-best")
+            show.table("drawer-best", best_tokens(result, token), HEIGHT, place=best)
         if (result := found["layer_skip"]) is not None and "output_pos" in result.measures:
             values = {"change of its prediction": result["output_pos"][:, token]}
             fig = figures.layer_curves(values, "", "L2", x="skipped layer", depth_lines=lines, height=HEIGHT)

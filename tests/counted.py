@@ -135,7 +135,7 @@ class Rule:
         wide = any(self.far(d) for d in some)
         if wide or len(some) < len(found):
             said = [f"{min(some)} to {max(some)}"] * wide + ["no layer"] * (len(some) < len(found))
-            yield f"other thresholds give {' or '.join(said)}"
+            yield f"{'some ' * bool(some and not wide)}other thresholds give {' or '.join(said)}"
         if self.last is None:
             yield "below 0 again in the last layer" if self.name == "cosine" else "not for good before the last layer"
         elif self.far(self.last):
@@ -180,11 +180,15 @@ def statement(sentence: str, found: Rule) -> int:
         return n + len(given) + _drawn(match[1], found)
     how = r"(not clear: .*?|clear|clear so far, not yet compared with five twins)"
     many = r"(\d+) of (\d+) (?:untrained twins|copies with shuffled layers)"
-    have = rf"(?:[;.] {many} gives? it too, within a tenth of the depth)?"
-    match = re.fullmatch(rf"The papers' {name} rule gives layer (\d+) of (\d+){interval}; {how}{have}\.", sentence)
+    one = r"[Oo]ne (?:untrained twin|copy with shuffled layers) gives (it too,|none) within a tenth of the depth"
+    have = rf"(?:[;.] (?:{many} gives? it too, within a tenth of the depth|{one}(?: from it)?))?"
+    match = re.fullmatch(rf"The papers' {name} rule gives layer (\d+) of 0–(\d+){interval}; {how}{have}\.", sentence)
     assert match, sentence
-    depth, n_layers, drawn, how, near, twins = match.groups()
-    assert (int(depth), int(n_layers)) == (found.depth, found.n)
+    depth, last, drawn, how, near, twins, alone = match.groups()
+    assert (int(depth), int(last)) == (found.depth, found.n - 1)
+    assert (alone is not None) == (len(found.twins) == 1) and (alone == "it too,") == (
+        alone is not None and found.near == 1
+    )
     counted = 2 + _drawn(drawn, found)
     if how.startswith("not clear"):
         given = how.removeprefix("not clear: ").split("; ")
@@ -200,8 +204,7 @@ def statement(sentence: str, found: Rule) -> int:
         counted += 1
     if near is not None:
         assert (int(near), int(twins)) == (found.near, len(found.twins))
-        counted += 1
-    return counted
+    return counted + (near is not None or alone is not None)
 
 
 def _undefined(found: Rule, reason: str) -> int:
@@ -383,14 +386,15 @@ def settles(
     depth = mean_depth("kl", own["kl"])
     if depth is None:
         lens = f"{where} the lens" if where else "The lens"
-        assert sentence.startswith(f"{lens} is the output from depth 1 on: no depth to read."), sentence
-        assert max(own["kl"][1:]) <= 0
-        return 1 + turn(sentence.split("to read.")[1].strip(), own["cosine"], twins, level_ends)
+        none = f"{lens} has no mean depth: it is the output from depth 1 on, or not finite."
+        assert sentence.startswith(none), sentence
+        assert not np.isfinite(own["kl"]).all() or max(own["kl"][1:]) <= 0
+        return 1 + turn(sentence.removeprefix(none).strip(), own["cosine"], twins, level_ends)
     prompts = rf"(?:; 5–95 %: {MEAN} to {MEAN} over (.+?)|; ([^:]+?): too few for an interval)?"
     context = rf"(?:; (\w+) (untrained twins?|cop(?:y|ies) with shuffled layers): {MEAN}(?:–{MEAN})?)?"
-    beside = rf"(?:, {MEAN} \(overlap(?:; {MEAN} to {MEAN})?\))?"
+    beside, read = rf"(?:, {MEAN} \(overlap(?:; {MEAN} to {MEAN})?\))?", "" if where else ", read off the mean curves?"
     match = re.match(
-        rf"{begin} {MEAN} of (\d+) \(KL{prompts}{context}\){beside}, read off the mean curves?\.(?: |$)",
+        rf"{begin} over all thresholds {MEAN} of (\d+) \(KL{prompts}{context}\){beside}{read}\.(?: |$)",
         sentence,
     )
     assert match, sentence
@@ -437,11 +441,11 @@ def turn(sentence: str, curve: Sequence[float], twins: Sequence[Curves] = (), le
 
 def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves], level_ends) -> int:
     before, after = float(np.mean(curve[: k + 1])), float(np.mean(curve[k + 1 :]))
-    here = "" if level_ends else ", without an interval over prompts"
+    here = "" if level_ends else "; no interval over prompts"
     whole, n = (
         rf"Layers turn from erasing to strengthening after layer (\d+){here}"
-        r"(; \d of \d untrained twins turns? within a tenth of the depth from there)?( \(not yet compared with five "
-        r"twins\))?\.",
+        r"(; (?:\d of \d untrained twins turns?|one untrained twin turns) within a tenth of the depth from there)?"
+        r"( \(not yet compared with five twins\))?\.",
         len(twins),
     )
     if match := re.fullmatch(whole, sentence):
@@ -450,7 +454,8 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         alike = near(twins, k, len(curve))
         assert n < 5 or 2 * alike < n
         assert bool(match[3]) == (n < 5) and bool(match[2]) == (n < 5 and alike > 0)
-        assert not match[2] or match[2].startswith(f"; {alike} of {n} untrained twins turn{'s' * (alike == 1)} within")
+        some = f"{alike} of {n} untrained twins turn{'s' * (alike == 1)}" if n > 1 else "one untrained twin turns"
+        assert not match[2] or match[2].startswith(f"; {some} within")
         return 2 + bool(match[2]) + bool(match[3])
     told = r"No turn of its own: (\d+) of (\d+) untrained twins turn near layer (\d+) too\."
     if match := re.fullmatch(told, sentence):
@@ -460,7 +465,8 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         return 2
     match = re.fullmatch(r"No cosine turn found: (.*)\.", sentence)
     assert match, sentence
-    if match[1] == "more than 5 % of random orders of the layers' cosines split at least as well":
+    blocks = ", in blocks of 4," if len(curve) >= 24 else ""
+    if match[1] == f"more than 5 % of random orders of the layers' cosines{blocks} split at least as well":
         assert before < 0 < after and chance(curve) >= 0.04
     elif match[1] == "both levels above 0":
         assert before > 0 and after > 0
@@ -536,7 +542,10 @@ def seen_at(sentence: str, lens: ProbeResult) -> int:
             return 3
         return 1 + since(sentence.removeprefix(f"{what} is the best guess ")[:-1], led[0], n_layers)
     if not right:
-        assert sentence == f"None of the answer's {n} tokens is the model's best guess where it is due.", sentence
+        assert (
+            sentence
+            == f"Given the right tokens before each, none of the answer's {n} tokens is the model's best guess."
+        ), sentence
         return 1
     if len(right) < n:
         wrong = best.index(None)
@@ -576,8 +585,8 @@ def seen_over(sentence: str, answers: Sequence[Sequence[int | None]], own: Seque
     right, counted = [max(depths) for depths in answers if None not in depths], 0
     depth = r"([\d.]+) of (\d+)( each time| \(median; (\d+) to (\d+)\))?"
     known = (
-        r"For (all|none of|\d+ of) (\d+) prompts?( with an answer)? (every token of )?the answer is the model's best "
-        r"guess"
+        r"(?:For|In) (all|none of|\d+ of) (\d+) prompts?( with an answer)? (?:is )?(every token of )?the answer "
+        r"(?:is )?the model's best guess"
         rf"(?:; the lens has it for good from depth {depth})?\."
     )
     alone = (

@@ -28,6 +28,8 @@ ON_PAPER = """pressed => {
     ground: style(document.querySelector('.stApp'), 'backgroundColor'),
     letters: style(document.querySelector('.st-key-room h3'), 'color'),
     ticks: [...document.querySelectorAll('.xtick text')].map(e => style(e, 'fill')),
+    tables: [...document.querySelectorAll('.ed-paper')].map(e => [seen(e), e.getBoundingClientRect().right]),
+    canvases: [...document.querySelectorAll('.stDataFrame')].filter(seen).length,
     bottom: document.querySelector('.stMainBlockContainer').getBoundingClientRect().bottom,
   };
 }"""
@@ -58,5 +60,7 @@ def test_a_room_is_printed_whole_in_light_colours_and_without_buttons(server, vi
     assert all(found["edges"]), "every figure is drawn"
     for left, begins, ends, right in found["edges"]:
         assert left <= begins + 1 and ends <= right + 1 <= WIDE + 2, (left, begins, ends, right)
+    assert not found["canvases"] and all(there and right <= WIDE + 2 for there, right in found["tables"])
+    assert len(found["tables"]) == (room == "studies"), "its table of depths"
     assert found["ground"] == 1 and found["letters"] < 0.2 and all(tick < 0.5 for tick in found["ticks"])
     assert math.ceil(found["bottom"] / HIGH) <= sheets <= 2 * math.ceil(found["bottom"] / HIGH), "nothing is left out"

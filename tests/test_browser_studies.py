@@ -136,3 +136,21 @@ def test_depth_scores_are_plotted_as_the_study_has_them(server, page, folder):
         means = np.array([level.mean for level in found.levels]) / (found.n_layers - 1)
         assert lines[model]["y"] == pytest.approx(means, rel=1e-6)
         assert page.get_by_text(found.sentence.split(";")[0].split(" has ")[0][:60]).count(), found.sentence
+
+
+def test_a_click_on_a_mark_of_the_leaderboard_names_its_model_and_where_its_layers_were_read(server, page):
+    from ed_core.sources import leaderboard as board
+
+    page.goto(f"{server}/studies?study=toys")
+    marks = drawn(page, "leaderboard")["in the fits"]
+    at = int(np.argmax(marks["y"]))
+    chosen = next(entry for entry in board.entries() if entry.scores["average"] == max(marks["y"]))
+    figure = page.locator(".st-key-box-leaderboard .ed-chart")
+    figure.scroll_into_view_if_needed()
+    place = """([chart, i]) => {
+      const {_fullLayout: {xaxis, yaxis}, _fullData: [trace]} = chart, {left, top} = chart.getBoundingClientRect();
+      return [left + xaxis._offset + xaxis.c2p(trace.x[i]), top + yaxis._offset + yaxis.c2p(trace.y[i])];
+    }"""
+    page.mouse.click(*figure.evaluate(f"(chart, i) => ({place})([chart, i])", at))
+    page.get_by_text(f"{chosen.layers} layers ({chosen.layers_source})").wait_for()
+    assert page.get_by_text(chosen.model, exact=True).count() == 1

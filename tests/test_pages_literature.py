@@ -51,15 +51,15 @@ def test_the_published_table_stands_beside_what_was_measured(opened):
     frame = opened.dataframe[0].value
     assert len(frame) == 2 + 36 and "2512.14064" in words(opened) and "stray dip" in words(opened)
     row = frame[(frame["model"] == "Qwen2.5-7B-Instruct") & (frame["set"] == "gsm8k")].iloc[0]
-    assert (row["cosine published"], row["kl published"], row["overlap published"]) == ("20", "25", "26")
+    assert [row[f"papers: {rule}, published"] for rule in ("cosine", "KL", "overlap")] == ["20", "25", "26"]
     measured = points.measured_points(open_folder(STUDIES / "toys"), "sums")
     for p in measured:
         own = frame[(frame["model"] == p.model) & (frame["set"] == "sums")].iloc[0]
-        assert own[f"{p.criterion} measured"] == points.in_words(p)
+        assert own[f"{CRITERIA[p.criterion]}, measured"] == points.in_words(p)
 
 
 def test_what_is_chosen_is_what_is_listed_drawn_and_spoken_of(opened):
-    assert "Of the papers' rules alone there are published depths" in words(opened)
+    assert "Published depths exist for the papers' rules alone" in words(opened)
     opened.segmented_control(key="studies.criterion").set_value("overlap")
     opened.selectbox(key="studies.published_set").set_value("aime24")
     opened.selectbox(key="studies.training").set_value("instruct")

@@ -21,7 +21,7 @@ from ed_core.depth.wording import Statement, Twins
 from ed_core.figures import View
 from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens, find
 from ed_core.results.aggregate import summarize
-from ed_core.types import Measure, ModelSpec, Prompt
+from ed_core.types import Measure, ModelSpec, ProbeResult, Prompt
 
 CURVE = among_others.Curve("c", "A curve", "unit")
 VIEW = View()
@@ -256,10 +256,33 @@ def test_a_difference_is_b_minus_a_around_zero():
     for measure, values in (("kl", a["kl"]), ("top_probs", a["top_probs"][..., 0])):
         heatmap = figures.difference_map(a, b, measure, VIEW).data[0]
         np.testing.assert_allclose(heatmap.z, -0.5 * values, rtol=1e-6)
-        assert heatmap.zmin == -heatmap.zmax and heatmap.zmax >= np.abs(heatmap.z[:, 1:]).max() > heatmap.zmax / 2.6
+        assert heatmap.zmin == -heatmap.zmax
         assert heatmap.colorscale[len(heatmap.colorscale) // 2][0] == 0.5, "0 in the middle"
     told = figures.difference_map(a, b, "kl", VIEW).data[0].text[0][0]
     assert "B − A" in told and "A " in told
+
+
+def one_layer_apart(name: str, measure: str) -> tuple[ProbeResult, ProbeResult]:
+    """Two results whose first layer differs a hundred times as much as any other."""
+    a, b = fake(name, n_layers=8), scaled(fake(name, n_layers=8), 2.0)
+    values = b[measure].copy()
+    values[0] += 100 * (b[measure] - a[measure]).max()
+    return a, replace(b, measures={**b.measures, measure: replace(b.measures[measure], values=values)})
+
+
+@pytest.mark.parametrize("name, measure", [("contributions", "layer_ratio"), ("layer_skip", "effect")])
+def test_one_layer_does_not_take_the_colours_of_a_difference_and_what_lies_beyond_says_so(name, measure):
+    a, b = one_layer_apart(name, measure)
+    fig = figures.difference_map(a, b, measure, VIEW)
+    heatmap, z = fig.data[0], np.abs(fig.data[0].z)
+    others = z[1:][z[1:] > 0]
+    held = (others <= heatmap.zmax).mean()
+    assert heatmap.zmin == -heatmap.zmax and held > 0.9 and heatmap.zmax < 5 * np.quantile(others, 0.95)
+    assert z[0].max() > 10 * heatmap.zmax and heatmap.colorbar.ticktext[-1].startswith("≥ ")
+    row, column = np.unravel_index(np.argmax(z), z.shape)
+    assert "beyond the colours" in heatmap.text[row][column]
+    means, ends = next(t.x for t in fig.data if t.name == "mean"), fig.layout.xaxis2.range
+    assert ends[0] <= np.nanmin(means) and np.nanmax(means) <= ends[1], "the strip holds its curve"
 
 
 def test_a_difference_fills_where_both_sides_are_there():

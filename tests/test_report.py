@@ -23,6 +23,7 @@ import plotly.graph_objects as go
 import prepared
 import pytest
 from kept_cases import case, results, small
+from plotly.offline import get_plotlyjs
 
 from ed_core.cases import case_study, export
 from ed_core.cases import report as report_module
@@ -36,6 +37,7 @@ from ed_core.service.resolve import resolve
 from ed_core.types import ModelSpec, Prompt
 
 ROOT = Path(__file__).parent.parent
+PLOTLY = "plotly.js (cartesian - minified)"
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)><svg/onload=alert(1)> {{7*7}} ${7*7} ]]> --> \u2067"
 NOTES = (
     EVIL
@@ -152,8 +154,17 @@ def test_the_policy_forbids_all_requests_and_all_scripts_but_its_own(pages, name
         f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (plotly, draw)
     }
     assert set(rules["script-src"].split()) == hashes
-    assert plotly.count("plotly.js v") == 1 and "plotly.js v" not in pages[name], "it lies within, once and compressed"
-    assert len(pages[name]) < 2_500_000
+    assert plotly.count(PLOTLY) == 1 and PLOTLY not in pages[name], "it lies within, once and compressed"
+    assert len(pages[name].encode()) < 1_600_000
+
+
+def test_the_script_draws_all_kinds_that_plotly_of_this_installation_writes_for_a_report(pages):
+    version = re.search(r"plotly\.js v([\d.]+)", get_plotlyjs()[:200])[1]
+    assert f"{PLOTLY} v{version}\n" in report_module.plotly_script()[:200], (
+        "npm pack plotly.js-cartesian-dist-min@VERSION"
+    )
+    kinds = {t.get("type") for f in json.loads(Page(pages["plain"]).texts["script"][0]) for t in f["data"]}
+    assert kinds == {"bar", "heatmap", "scatter"}
 
 
 def test_the_report_tells_what_a_reader_needs(pages):

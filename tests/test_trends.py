@@ -361,6 +361,7 @@ def test_points_stand_at_their_size_and_ratio_and_lines_at_their_ends():
     assert list(line.x) == [1e9, 1e10] and list(line.y) == [0.5, 0.6]
     assert fig.layout.yaxis.range[0] <= 0.4 and fig.layout.xaxis.range[0] < 9 < 10 < fig.layout.xaxis.range[1]
     assert log_sizes(np.array([9.0, 9.5]))["ticktext"] == ["1B", "3B", "10B", "30B"]
+    assert log_sizes(np.log10([135e6]))["ticktext"] == ["135M"], "one size, and none of the round ones in sight"
     assert study_sizes([], {}).data == ()
 
 

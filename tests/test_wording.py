@@ -299,7 +299,7 @@ SEEN = {
         seen(7, 3, token="1"),
         seen(None, None, token="2", instead="3"),
     ),
-    "None of the answer's 2 tokens is the model's best guess where it is due.": (
+    "Given the right tokens before each, none of the answer's 2 tokens is the model's best guess.": (
         seen(None, 4, token="1", instead="3"),
         seen(None, None, token="2", instead="3"),
     ),

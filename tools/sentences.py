@@ -799,7 +799,7 @@ PARTS = {  # by module: what gives no sentence of its own
     "surgery": "kinds_of Choice.layers",
     "together": "Together.lead Together.lines Together.sentence told",
     "verdict": "Verdict.lead Verdict.sentence where",
-    "wording": "Twins.called apart doubts drawn level mean_depth over_prompts sure which_clear",
+    "wording": "Twins.called apart doubts drawn level mean_depth of_layers over_prompts random_orders sure which_clear",
     "writing": "leaving",
     "finding": "between valued number counted markdown",
     "criteria": "Rule.heading",

@@ -179,9 +179,8 @@ class _Beside:
         kinds = {fit.kind for fit in fits}
         for kind, name in LENS_NAMES.items():
             if kind not in kinds | {"logit"}:
-                self.missing.append(
-                    f"No {name if kind == 'jacobian' else name.lower()} is fitted to these weights here; the page Lenses fits one."
-                )
+                which = name if kind == "jacobian" else name.lower()
+                self.missing.append(f"No {which} is fitted to these weights here; the page Lenses fits one.")
         if not fits:
             self._done += SHARES[LENSES]
             return None

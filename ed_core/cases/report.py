@@ -36,9 +36,14 @@ FIRST = ("run", "engine", "probe", "model", "family", "device", "libraries", "ti
 
 def report(case: Case) -> str:
     """The report's HTML."""
-    from plotly.offline import get_plotlyjs
+    return templates().get_template("report.html").render(**contents(case), plotly=plotly_script())
 
-    return templates().get_template("report.html").render(**contents(case), plotly=get_plotlyjs())
+
+@lru_cache(maxsize=1)
+def plotly_script() -> str:
+    """Plotly's script with maps, curves and bars, and without the kinds that no report has: a third of the whole
+    (`plotly.js-cartesian-dist-min` of npm, of the version that the package `plotly` brings along)."""
+    return (FOLDER / "plotly.min.js").read_text(encoding="utf-8")
 
 
 def contents(case: Case) -> dict[str, object]:

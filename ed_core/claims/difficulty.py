@@ -75,7 +75,13 @@ NO_HARDER_DEEPER = Claim(
     "a rise of more than 2 % of the depth a level, by any of the three",
     tuple(
         Quantity(
-            name, "of the depth, a level", (-np.inf, MARGIN), "below 0.02", "no increase of effective depth (no figure given)", 4, True
+            name,
+            "of the depth, a level",
+            (-np.inf, MARGIN),
+            "below 0.02",
+            "no increase of effective depth (no figure given)",
+            4,
+            True,
         )
         for name in (SCORE, *SETTLED.values())
     ),

@@ -108,7 +108,9 @@ EVEN_TURNS = Claim(
     (
         Quantity(EVEN, "ratio", (-np.inf, 0.5), "below 0.5", "turns of even size (no figure given)", chosen=True),
         Quantity(SMALL, "degrees", (-np.inf, 30.0), "below 30 degrees", "small turns (no figure given)", 1, True),
-        Quantity(UNCORRELATED, "degrees", (75.0, 105.0), "within 15 degrees of 90", "updates nearly uncorrelated", 1, True),
+        Quantity(
+            UNCORRELATED, "degrees", (75.0, 105.0), "within 15 degrees of 90", "updates nearly uncorrelated", 1, True
+        ),
     ),
     ("turns",),
     turns,
@@ -125,7 +127,9 @@ USEFULNESS = Claim(
     "every layer needed, or deeper layers costing more",
     (
         Quantity(SHARE, "share", (-np.inf, 1.0), "below 1", "a share below 1"),
-        Quantity(FALLING, "rank correlation", (-np.inf, 0.0), "below 0", "costs that fall with depth (no figure given)"),
+        Quantity(
+            FALLING, "rank correlation", (-np.inf, 0.0), "below 0", "costs that fall with depth (no figure given)"
+        ),
     ),
     ("replacement",),
     replaced,

@@ -20,7 +20,10 @@ INFLUENCE = "rank correlation of 1 − cos(layer's input, output) with the loss"
 UPDATE = "rank correlation of cos(update, stream) with the loss, ours"
 PLACE = "middle of the stretch that the angle at the last token chooses"
 COST = "loss of that stretch minus that of the median stretch"
-OURS, COST_OURS = "middle of the stretch by all tokens without sinks, ours", "loss of that stretch minus the median's, ours"
+OURS, COST_OURS = (
+    "middle of the stretch by all tokens without sinks, ours",
+    "loss of that stretch minus the median's, ours",
+)
 LEAST_KEPT = 0.72
 SMALLEST, LARGEST = 1e-12, 30.0  # ratio of effects, for its logarithm; of the logarithm
 
@@ -166,7 +169,12 @@ SECOND_HALF_WEAK = Claim(
     "a ratio of 0.5 or more",
     (
         Quantity(
-            RATIO, "ratio", (-np.inf, 0.5), "below 0.5", "almost no effect of the second half (no figure given)", chosen=True
+            RATIO,
+            "ratio",
+            (-np.inf, 0.5),
+            "below 0.5",
+            "almost no effect of the second half (no figure given)",
+            chosen=True,
         ),
     ),
     ("future",),
@@ -184,7 +192,13 @@ ONE_LAYER_ROBUST = Claim(
     "swaps.",
     "an inner layer without which less than 72 % is kept",
     (
-        Quantity(WORST, "share", (LEAST_KEPT, np.inf), "above 0.72, the paper's lower end", "0.72 to 0.95 of the best guesses kept without a layer"),
+        Quantity(
+            WORST,
+            "share",
+            (LEAST_KEPT, np.inf),
+            "above 0.72, the paper's lower end",
+            "0.72 to 0.95 of the best guesses kept without a layer",
+        ),
         Quantity(KEPT, "share", (LEAST_KEPT, np.inf), "above 0.72", "0.72 to 0.95", beside=True),
         Quantity(BELOW, "share", (-np.inf, 0.0), "0", "0", beside=True),
     ),
@@ -203,7 +217,9 @@ COSINE_WEAK_PROXY = Claim(
     "on tasks.",
     "a correlation beyond ±0.5 (a good score would be near 1)",
     (
-        Quantity(INFLUENCE, "rank correlation", (-0.5, 0.5), "within ±0.5", "a weak to moderate correlation", chosen=True),
+        Quantity(
+            INFLUENCE, "rank correlation", (-0.5, 0.5), "within ±0.5", "a weak to moderate correlation", chosen=True
+        ),
         Quantity(UPDATE, "rank correlation", (-0.5, 0.5), "within ±0.5", "not measured", chosen=True, beside=True),
     ),
     ("one",),

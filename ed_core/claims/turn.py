@@ -188,7 +188,14 @@ STATIC_RATIO = Claim(
     "a slope of more than 0.1 of the depth per tenfold increase in size",
     tuple(
         Quantity(
-            name, "per tenfold parameters", (-STATIC, STATIC), "within ±0.1", "about the same ratio ED / L", 3, True, beside
+            name,
+            "per tenfold parameters",
+            (-STATIC, STATIC),
+            "within ±0.1",
+            "about the same ratio ED / L",
+            3,
+            True,
+            beside,
         )
         for names, beside in ((SLOPES, False), (PAPERS_SLOPES, True))
         for name in names.values()

@@ -142,7 +142,9 @@ class Audit:
         found = []
         for c in self.comparisons:
             if c.collapsed:
-                found.append(f"{c.precision}: {c.title} is constant in {c.precision} or in {self.reference}, not in both")
+                found.append(
+                    f"{c.precision}: {c.title} is constant in {c.precision} or in {self.reference}, not in both"
+                )
             elif c.spearman is not None and c.beyond:
                 limit = AT_LEAST.get(c.precision, AT_LEAST_ELSE)
                 found.append(
@@ -196,7 +198,9 @@ class Audit:
         )
         told = [order, *self._mean_shift(), *([moved] if shifts else [])]
         judged = ["curve's order", *["mean depth"] * self._judges_means(), *["rule's layer"] * bool(shifts)]
-        return f"No {' or '.join(filter(None, [', '.join(judged[:-1]), judged[-1]]))} differs by more than expected: against {self.reference}, in {others} {'; '.join(told)}."
+        what = " or ".join(filter(None, [", ".join(judged[:-1]), judged[-1]]))
+        held = f"against {self.reference}, in {others} {'; '.join(told)}"
+        return f"No {what} differs by more than expected: {held}."
 
     def _judges_means(self) -> bool:
         """Whether mean depths have intervals, without which nothing says how far they may move."""

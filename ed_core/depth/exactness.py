@@ -149,8 +149,8 @@ def logits(result: ProbeResult) -> Said:
     errors = ", ".join(f"{_small(values[name])} {NAMES[name]}" for name, why in LIMITED.items() if why)
     return Said(
         True,
-        f"The recomputed logits of {_last(result)} are the model's (largest errors: {errors}; limit {limit:.0e}). The second "
-        f"half of the prompt {told}.",
+        f"The recomputed logits of {_last(result)} are the model's (largest errors: {errors}; limit {limit:.0e}). "
+        f"The second half of the prompt {told}.",
     )
 
 

@@ -100,7 +100,8 @@ def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
         f"{here:.2f} ({label})" for (name, label) in (("kl", "KL"), ("overlap", "overlap")) if (here := means[name])
     ]
     if told:
-        said.append(f"Mean depth over all thresholds and tokens' mean curves, read at half layers: {' and '.join(told)} of {result.n_layers}.")
+        over = "Mean depth over all thresholds, of all tokens' mean curves, read at half layers"
+        said.append(f"{over}: {' and '.join(told)} of {result.n_layers}.")
     return said
 
 

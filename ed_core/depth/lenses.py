@@ -164,7 +164,9 @@ def _judged(kind: str, judged: Mapping[str, Any]) -> str:
         return f"{old}; fit it anew to learn at which depths it says more than a constant prediction."
     over = f"{judged['kl_tokens']:,} held-out tokens ({judged['kl_over']})"
     if "kl_minus" not in judged:
-        return f"{judged['kl_over']} held out are too few for an interval: whether it says more than a constant is open."
+        return (
+            f"{judged['kl_over']} held out are too few for an interval: whether it says more than a constant is open."
+        )
     below = {name: _below(ends) for name, ends in judged["kl_minus"].items()}
     if kind == UNCALIBRATED:
         return f"On {over} its KL is below that of a constant prediction {below['constant']}."

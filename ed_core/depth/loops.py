@@ -69,6 +69,7 @@ def sentence(aggregates: Mapping[str, np.ndarray]) -> str:
     found = [f"{mean:.1f} ({label})" for mean, label in means if mean is not None]
     depth = f"No mean depth over the {n} passes"
     if found:
-        depth = f"Mean depth over all thresholds {' and '.join(found)} of {n} passes, read off the mean curve{'s' * (len(found) > 1)}"
+        curves = f"curve{'s' * (len(found) > 1)}"
+        depth = f"Mean depth over all thresholds {' and '.join(found)} of {n} passes, read off the mean {curves}"
     fewer, more = (f"{float(aggregates['times_kl'][times]):.2g}" for times in (n - 1, n + 1))
     return f"{depth}. One pass fewer changes the output by {fewer} nats (KL), one more by {more}."

@@ -91,7 +91,9 @@ def sentence(maps: Maps) -> str:
     found, (a, b), (n_a, n_b) = match(maps), maps.names, maps.n_layers
     which = reading(found)
     k, end = int(found.matches.sum()), f"{_share(found.reach)} of its depth"
-    there = f"Of {a}'s {n_a} layers, {k} {'has' if k == 1 else 'have'} a match in {b} that beats the controls by a tenth"
+    there = (
+        f"Of {a}'s {n_a} layers, {k} {'has' if k == 1 else 'have'} a match in {b} that beats the controls by a tenth"
+    )
     if which == "unclear":
         return f"{there}: too few to say where matches lie ({max(FEW, -(-n_a // 2))} are needed)."
     said = {
@@ -113,9 +115,9 @@ def reasons(maps: Maps) -> str:
     """The figures that `sentence` rests on."""
     found, other = match(maps), match(maps, "r2")
     return (
-        f"{int(found.matches.sum())} of {maps.n_layers[0]} maps beat the controls by a tenth: median error at the best match "
-        f"{_median(found.error)}, shuffled {_median(found.shuffled)}, mean only {_median(found.mean)}. Share of the "
-        f"depth of the best match against the layer's own: slope {_figure(found.slope)}, rank correlation "
+        f"{int(found.matches.sum())} of {maps.n_layers[0]} maps beat the controls by a tenth: median error at the best "
+        f"match {_median(found.error)}, shuffled {_median(found.shuffled)}, mean only {_median(found.mean)}. Share of "
+        f"the depth of the best match against the layer's own: slope {_figure(found.slope)}, rank correlation "
         f"{_figure(found.rank)} (by R²: {_figure(other.slope)}, {_figure(other.rank)})."
     )
 

@@ -17,7 +17,7 @@ from ..prompts import exact, seamed
 from ..statistics import Interval, Units, units
 from ..types import ProbeResult
 from . import answer, continuous, wording
-from .criteria import COSINES, KL_THRESHOLD, OVERLAP_THRESHOLD, RULES, Criterion, Rule, depths, threshold_band
+from .criteria import BEST, COSINES, KL_THRESHOLD, OVERLAP_THRESHOLD, RULES, Criterion, Rule, depths, threshold_band
 from .sinks import Sink, of_result
 from .wording import Reading, Twins
 

@@ -88,7 +88,8 @@ class Twins:
     def have(self, near: int) -> str:
         """How many of them have a mark, in words."""
         if len(self.readings) == 1:
-            return f"{self.called} {'gives it too' if near else 'does not give it'}, within a tenth of the depth"
+            gives = "it too, within a tenth of the depth" if near else "none within a tenth of the depth from it"
+            return f"{self.called} gives {gives}"
         n, (_, what) = len(self.readings), KINDS[self.kind]
         return f"{near} of {n} {what} {'gives' if near == 1 else 'give'} it too, within a tenth of the depth"
 
@@ -116,7 +117,8 @@ def statement(
         found.append(twins.have(near))
         more = ""
     else:
-        more = f"{'.' if found else ';'} {twins.have(near)}" if twins.readings else ""
+        beside = twins.have(near) if twins.readings else ""
+        more = (f". {beside[0].upper()}{beside[1:]}" if found else f"; {beside}") if beside else ""
     clear, so_far = not found and twins.enough, not found and not twins.enough
     how = (
         f"not clear: {'; '.join(found)}"
@@ -308,9 +310,10 @@ def doubts(criterion: Criterion, curve: np.ndarray) -> Iterator[str]:
     some = moved[np.isfinite(moved)]
     far = any(_far(criterion, depth) for depth in some)
     if far or len(some) < len(moved):
-        ends = f"{int(some.min())} to {int(some.max())}" if far else "about the same" if len(some) else ""
+        ends = f"{int(some.min())} to {int(some.max())}" if far else ""
         none = "no layer" if len(some) < len(moved) else ""
-        yield f"other thresholds give {' or '.join(filter(None, [ends, none]))}"
+        which = "other thresholds" if far or not len(some) else "some other thresholds"
+        yield f"{which} give {' or '.join(filter(None, [ends, none]))}"
     if (lasting := _lasting(criterion)) is not None:
         yield lasting
     if (later := criterion.from_depth_1) is not None:

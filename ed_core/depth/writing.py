@@ -60,9 +60,8 @@ def leaving(n: int, changed: int, spared: float, threshold: float, guesses: bool
         told = f"{changed} of {n} {many if n > 1 else what} would change"
         return f"leaving at {threshold:g} confidence, {FROM_0}, is not usable here ({LIMIT}): {told}"
     would = f"would change {f'{changed} of {n} {many}' if changed else f'no {what}'}, each judged alone"
-    return (
-        f"leaving at {threshold:g} confidence, {FROM_0}, {would}; the exit lies {spared:.1f} layers before the output on average"
-    )
+    where = f"the exit lies {spared:.1f} layers before the output on average"
+    return f"leaving at {threshold:g} confidence, {FROM_0}, {would}; {where}"
 
 
 def written(values: Mapping[str, np.ndarray]) -> int:

@@ -49,6 +49,7 @@ def score_against_layers(
                     line=dict(width=1.5, color=colour),
                 ),
                 text=[_told(p) for p in some],
+                customdata=[p["model"] for p in some],
                 hovertemplate="%{text}<extra></extra>",
                 **STEADY,
             )

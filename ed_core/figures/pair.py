@@ -21,6 +21,7 @@ from .panel import (
     add_heatmap,
     add_hover,
     add_strip,
+    beyond,
     frame,
     mean_over_tokens,
     token_panel,
@@ -155,10 +156,10 @@ def difference_map(
     a: ProbeResult, b: ProbeResult, measure: str, view: View, first_token: bool = True, failed: Sequence[int] = ()
 ) -> go.Figure:
     """B - A cell by cell, diverging, 0 in the middle; a `ValueError` where cells of the two do not mean the same. Of
-    models of different depth the rows are the shallower one's layers (`side_by_side.nearest`). The
-    range is the smallest of 1, 2, 5 × 10^k that holds all values, over tokens without the first, whose stream is huge
-    in many models, and without the view's sinks, which the strip leaves out too unless they count. Rows that `failed`
-    on a side stay empty."""
+    models of different depth the rows are the shallower one's layers (`side_by_side.nearest`). The colours' range
+    (`_most`) is over tokens without the first, whose stream is huge in many models, and without the view's sinks,
+    which the strip leaves out too unless they count; the strip's holds all of its values. Rows that `failed` on a side
+    stay empty."""
     z, spec = blank(side_by_side.difference(a, b, measure), failed), a.measures[measure].spec
     values, rows = side_by_side.common(a, b, measure), min(a, b, key=lambda r: r.n_layers)
 
@@ -174,24 +175,23 @@ def difference_map(
 
     if "pos" not in spec.dims:
         return _square(z, view, spec.dims, spec.unit, hover)
-    bound = _bound(without(z, {0, *view.sinks}))
-    title = mean_title(first_token, view.uncounted)
-    strip = Strip(view.mean(z, first_token), -bound, bound, title, colours.GREY)
-    return token_panel(rows, view, z, colours.signed(bound), spec.unit, strip, hover, spec.dims[0])
+    shade, means = colours.signed(_most(without(z, {0, *view.sinks}))), view.mean(z, first_token)
+    strip = Strip(means, -_bound(means), _bound(means), mean_title(first_token, view.uncounted), colours.GREY)
+    return token_panel(rows, view, z, shade, spec.unit, strip, hover, spec.dims[0])
 
 
 def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: Callable[[int, int], str]) -> go.Figure:
     """A map of layers against layers; its strip holds the mean over each row."""
-    n, bound = len(z), _bound(z)
+    n, means, shade = len(z), mean_over_tokens(z), colours.signed(_most(z))
     row_px = view.plot_height / (n + 1)
     domain = (0.0, min(HEATMAP[1], max(0.4, row_px * n / view.plot_width)))
     canvas = frame(view, n, f"{dims[0]} layer")
-    add_heatmap(canvas, z, colours.signed(bound), unit, domain, gap=row_px >= 8)
+    add_heatmap(canvas, z, shade, unit, domain, gap=row_px >= 8)
     hatch(canvas, n, diagonal=False)
-    add_hover(canvas, "layer %{y} skipped, layer %{x} affected<br>", hover, f"B − A %{{z:.3g}} {unit}")
-    add_strip(
-        canvas, Strip(mean_over_tokens(z), -bound, bound, "mean of the row", colours.GREY), "skipped layer", domain
-    )
+    place, brief = "layer %{y} skipped, layer %{x} affected<br>", f"B − A %{{z:.3g}} {unit}"
+    add_hover(canvas, place, lambda row, column: hover(row, column) + beyond(shade, z[row, column]), brief)
+    strip = Strip(means, -_bound(means), _bound(means), "mean of the row", colours.GREY)
+    add_strip(canvas, strip, "skipped layer", domain)
     ticks = whole_ticks(n)
     canvas.layout["xaxis"] = dict(
         PLAIN, range=[-0.5, n - 0.5], title=axis_title("affected layer", 9), domain=domain, **ticks
@@ -200,7 +200,18 @@ def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: 
     return canvas.figure()
 
 
-def _bound(values: np.ndarray) -> float:
+def _most(z: np.ndarray) -> float:
+    """Where the colours of a map of differences end: the smallest of 1, 2, 5 × 10^k that holds 95 % of the differences
+    outside the row with the largest mean. The first layer adds many times what any other does, and must not take the
+    colours from all others; an end of the colour bar that cells lie beyond says so."""
+    sizes = np.where(np.isfinite(z) & (z != 0), np.abs(z), np.nan)
+    means = np.nan_to_num(mean_over_tokens(sizes))
+    others = np.delete(sizes, int(np.argmax(means)), axis=0)
+    held = others[np.isfinite(others)]
+    return _bound(np.quantile(held, 0.95)) if held.size else _bound(z)
+
+
+def _bound(values: np.ndarray | np.floating) -> float:
     """The smallest of 1, 2, 5 × 10^k that holds all of them; 1 where there is nothing but 0."""
     largest = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 0.0
     if not largest:

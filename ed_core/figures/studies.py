@@ -235,6 +235,8 @@ def log_sizes(logs: np.ndarray) -> dict[str, Any]:
     low, high = math.floor(float(logs.min())), math.ceil(float(logs.max()) + 1e-9)
     steps = (1, 3) if float(np.ptp(logs)) < 2 else (1,)
     at = [step * 10.0**power for power in range(low, high + 1) for step in steps]
+    if not any(logs.min() - 0.04 <= np.log10(one) <= logs.max() + 0.04 for one in at):  # out of sight: a size itself
+        at = [float(10.0 ** logs.min())]
     return dict(type="log", tickvals=at, ticktext=[_parameters(one) for one in at])
 
 

@@ -70,8 +70,6 @@ def render(template: str, **told: object) -> bytes:
 
 def _all(pages: Iterable[Page], told: list[Page]) -> Iterator[tuple[str, bytes]]:
     """Every file of the site by name, the pages' first; `told` is filled with the pages."""
-    from plotly.offline import get_plotlyjs
-
     for page in pages:
         yield from page.files.items()
         told.append(replace(page, files={}))
@@ -83,7 +81,7 @@ def _all(pages: Iterable[Page], told: list[Page]) -> Iterator[tuple[str, bytes]]
     yield f"{ASSETS}/site.css", b"".join(style)
     yield f"{ASSETS}/site.js", (FOLDER / "site.js").read_bytes()
     yield f"{ASSETS}/report.js", (report.FOLDER / "report.js").read_bytes()
-    yield f"{ASSETS}/plotly.js", get_plotlyjs().encode()
+    yield f"{ASSETS}/plotly.js", report.plotly_script().encode()
 
 
 def _published(out: Path) -> list[str]:

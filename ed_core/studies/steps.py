@@ -81,8 +81,8 @@ def _means(rows: Rows, of: str) -> list[Mapping[str, Any]]:
 
 def _from_to(found: Rows) -> str:
     first, last = found[0], found[-1]
-    said = f"Mean depth over all thresholds by {RULES[first['criterion']].label}: {_at(first)} of {first['n_layers']} layers at step "
-    said += f"{first['step']}, {_at(last)} at step {last['step']}"
+    said = f"Mean depth over all thresholds by {RULES[first['criterion']].label}: {_at(first)} of {first['n_layers']} "
+    said += f"layers at step {first['step']}, {_at(last)} at step {last['step']}"
     for end, word in ((min, "least"), (max, "most")):
         one = end(found, key=lambda row: row["depth"])
         if _apart(one, first) and _apart(one, last):

@@ -111,7 +111,7 @@ def slope(points: Iterable[Point], seed: int = 0) -> Slope:
         raise StudyError("A line against size needs points of one criterion, all measured or all published.")
     used = [p for p in points if p.parameters and np.isfinite(p.ratio)]
     if len({p.parameters for p in used}) < 2:
-        raise StudyError("A line against size needs models of two sizes or more that have a depth by this rule.")
+        raise StudyError("A line against size needs models of two sizes or more that have this depth.")
     models = tuple(dict.fromkeys(p.model for p in used))
     left_out = tuple(dict.fromkeys(p.model for p in points if p.model not in models))
     whole = _line(used, left_out, seed)

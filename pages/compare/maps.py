@@ -165,7 +165,10 @@ PARAMETERS = (
     several("sets", "maps.sets", [fit_form.EXAMPLES], fit_form.sets()),
     choice("shown", "maps.measure", "error", tuple(SHOWN)),
 )
-RINGS = "a mark on each row's best match, hollow where its error is not a tenth below both controls; tap 0, the embedding, apart"
+RINGS = (
+    "a mark on each row's best match, hollow where its error is not a tenth below both controls; tap 0, the embedding, "
+    "apart"
+)
 BEST = "**Best matches** · dotted: the same share of the depth in both models"
 ERRORS = "**Against the controls** · error at each layer's best match"
 REPLACED = "**Loss with one layer replaced by a linear map** · dashed: 10 % more, above which a layer counts as useful"

@@ -4,7 +4,7 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.probes import IntegratedGradients
-from ed_core.probes.integrated_gradients import TOLERANCE, completeness, incomplete
+from ed_core.probes.integrated_gradients import TOLERANCE, UNSETTLED, completeness, incomplete
 from ed_ui import probe_page, show
 
 
@@ -53,6 +53,7 @@ probe_page.Page(
     TEXTS,
     more,
     above=above,
+    said_above=lambda note: note.startswith(UNSETTLED),
     needs_answer=lambda probe: True,
     sound=lambda result: not incomplete(result),
 ).show()

@@ -158,12 +158,8 @@ def table(found: list[surgery.Row], kind: str, curves: dict) -> None:
         if kind == "repeat":
             one["Random layer as often"] = f"{row.random_layer} ({row.random_loss - whole:+.2g})"
         rows.append(one)
-    numbers = {
-        name: st.column_config.NumberColumn(format="percent" if name == "Kept" else "%.3g")
-        for name in rows[0]
-        if isinstance(rows[0][name], float)
-    }
-    st.dataframe(rows, hide_index=True, height=min(36 * (len(rows) + 1), 260), column_config=numbers, key="best")
+    formats = {name: ".0%" if name == "Kept" else ".3g" for name in rows[0] if isinstance(rows[0][name], float)}
+    show.table("best", rows, 260, formats)
     st.caption("Added, median and figures in brackets: nats above the whole model's loss.")
 
 
@@ -210,7 +206,7 @@ def typed_order(curves: dict, results: list, asked: Surgery, ready: bool) -> Non
             {"Prompt": r.request.prompts[0].text} | {name: r.provenance[f"continuation_{key}"] for key, name in WRITERS}
             for r in results
         ]
-        st.dataframe(written, hide_index=True, height=min(36 * (len(written) + 1), 220), key="written")
+        show.table("written", written, 220)
         return
     for column, (key, name) in zip(st.columns(2), WRITERS, strict=True):
         column.caption(f"**{name} writes**")
@@ -256,8 +252,8 @@ TEXTS = {
     "al. 2024); deep contiguous stretches go first (Gromov et al. 2024). Models with a stretch run twice have led "
     "public leaderboards without training (community, 2024 to 2026).",
     "Look for": "a block of pale cells: layers that can go, or change places, together. In the repeats: blue cells.",
-    "By construction": "Cells above the diagonal hold no stretch. Leaving out all layers reads the embedding. "
-    "Exchanges are symmetric, and only layers of one kind are exchanged.",
+    "By construction": "Cells above the diagonal hold no stretch: it would end before it begins. Leaving out all "
+    "layers reads the embedding. Exchanges are symmetric, and only layers of one kind are exchanged.",
     "Beware": "The best of hundreds of variants on one text is partly luck: measure the chosen one on other prompts. "
     "Loss on a given text and what the model writes by itself can tell different stories (2510.02091).",
 }

@@ -132,7 +132,9 @@ def more(result: ProbeResult, seen: View) -> None:
 
 def _settle(read: lenses.ByLens) -> str:
     means = ", ".join(f"{lenses.short(lens)} {mean:.1f}" for lens, mean in read.settle.items())
-    said = [f"Mean over tokens of the depth from which a token is the best guess for good, of {read.n_layers}: {means}."]
+    said = [
+        f"Mean over tokens of the depth from which a token is the best guess for good, of {read.n_layers}: {means}."
+    ]
     agree = {f"{lenses.short(a)} and {lenses.short(b)}": rho for (a, b), rho in read.agree.items()}
     told = [
         f"{both} {'not defined' if rho is None else f'{rho:+.2f}'.replace('-', '−')}" for both, rho in agree.items()

@@ -65,7 +65,7 @@ def curves(result, values, n: int) -> None:
 
 
 ONCE = """**{}** runs each of its layers once. This tab is for looped models, whose layers run several times, such as
-Ouro; choose one on top."""
+the bundled ed-loop-4x4; choose one on top."""
 TEACH = """Not computed yet. **Run** reads the model's prediction after every pass, tries other numbers of passes, and
 leaves out each layer in all of them."""
 TEXTS = {
