@@ -4,7 +4,7 @@
 const MARGIN = 200; // pixels beyond the window that count as in sight
 const FAR = 1e9;
 const SOON = 500; // milliseconds that a figure out of sight waits at most for an idle moment
-const NARROW = 440, MAP = 0.84, MAP_NARROW = 0.77, STRIP_NARROW = 0.86; // pixels; shares of the width (`figures.panel`)
+const NARROW = 440, FITS = 0.6, MAP = 0.84, MAP_NARROW = 0.77, STRIP_NARROW = 0.86; // pixels; shares of the width (`figures.panel`)
 const CONFIG = { displayModeBar: false, displaylogo: false };
 const FAILED = 'This figure could not be drawn. Reload the page.';
 
@@ -175,10 +175,12 @@ class Upper {
 }
 
 // On a phone the words of the strip beside a map stand under the map's last token: the map leaves them more room, and
-// they stand on more lines. The ends of the map's colour bar, and what is written behind it, go with the map.
-function roomy(figure, width) {
-  const { data, layout } = figure, end = layout.xaxis?.domain?.[1], strip = layout.xaxis2;
-  if (width >= NARROW || end !== MAP || !strip) return figure;
+// they stand on more lines. The ends of the map's colour bar, and what is written behind it, go with the map. Words in its
+// cells are left out, as they were cut for wider ones.
+function roomy({ data: all, layout }, width) {
+  const tight = width < FITS * layout.meta?.width_px, data = all.filter(({ name }) => !tight || !name?.startsWith('letters '));
+  const end = layout.xaxis?.domain?.[1], strip = layout.xaxis2;
+  if (width >= NARROW || end !== MAP || !strip) return { data, layout };
   const bar = (one) => one?.colorbar && { ...one, colorbar: { ...one.colorbar, len: MAP_NARROW } };
   const moved = ({ title, ...axis }, domain) => ({ ...axis, domain, title: title && { ...title, text: title.text?.replaceAll(', ', ',<br>') } });
   return {

@@ -117,13 +117,15 @@ class Page:
         if self.inputs is not None:
             with st.container(key="map-inputs"):
                 self.inputs()
-        # what is drawn while a result arrives stays in the place of what stood there before
-        place, below = st.container(), st.container()
-        texts(self.texts)
+        # what is drawn while a result arrives stays in the place of what stood there before; the words come behind the
+        # map, which would move them
+        place, below, words = st.container(), st.container(), st.container()
         if result is None:
             with place:
                 height = min(self.height(specs.n_layers(batch.requests[name].models[0]) or 0), show.TALLEST)
                 show.empty(self.probe.title, "" if batch.running else self.teach, height, first=True)
+            with words:
+                texts(self.texts)
             return
         seen = replace(
             view(result),
@@ -138,6 +140,8 @@ class Page:
             if self.over_tokens:
                 window(result, seen, self.over_sinks)
             show.notes(note for note in result.notes if not self.said_above(note))
+        with words:
+            texts(self.texts)
         (self.more or self._others)(result, seen)
 
     def _map(self, result: ProbeResult, seen: View) -> None:

@@ -250,3 +250,18 @@ def test_a_card_is_made_from_the_page_and_goes_on_where_it_was_stopped(server, p
     shown = page.locator(".st-key-card-whole").inner_text()
     assert words.headline(told) in shown and all(one.title in shown for one in told.claims)
     assert page.get_by_text(f"{MODEL} · fp32 · {told.set.name} ({FEWEST})").count() >= 1
+
+
+SHIFTS = """window.shifts = [];
+new PerformanceObserver(all => window.shifts.push(...all.getEntries().filter(e => !e.hadRecentInput).map(e => e.value)))
+  .observe({type: 'layout-shift', buffered: true});"""
+
+
+@pytest.mark.parametrize("room", ["", "logit_lens", "cases"])
+def test_a_page_hardly_moves_while_it_loads(server, visitor, room):
+    tab = visitor(viewport={"width": 1440, "height": 900})
+    tab.add_init_script(SHIFTS)
+    tab.goto(f"{server}/{room}")
+    tab.locator(".st-key-page").wait_for(state="attached")
+    settled(tab)
+    assert 0 < sum(tab.evaluate("window.shifts")) <= 0.1

@@ -153,4 +153,4 @@ def test_a_click_on_a_mark_of_the_leaderboard_names_its_model_and_where_its_laye
     }"""
     page.mouse.click(*figure.evaluate(f"(chart, i) => ({place})([chart, i])", at))
     page.get_by_text(f"{chosen.layers} layers ({chosen.layers_source})").wait_for()
-    assert page.get_by_text(chosen.model, exact=True).count() == 1
+    assert page.locator("strong", has_text=chosen.model).count() == 1

@@ -341,7 +341,7 @@ def test_short_labels_stand_upright_whatever_stands_beside_them():
     tokens = ("a", " bc", " international", "d", "e") * 6
     layout = draw("contributions", fake("contributions", tokens=tokens), sinks=(0,), selected=None).layout
     assert (layout.xaxis.tickangle, layout.xaxis3.tickangle, layout.xaxis3.overlaying) == (-90, 0, "x")
-    assert [i % 5 for i in layout.xaxis.tickvals] == [1, 2] * 6 and layout.xaxis.ticktext[1] == "·internat…"
+    assert [i % 5 for i in layout.xaxis.tickvals] == [1, 2] * 6 and layout.xaxis.ticktext[1] == "·intern…"
     assert [i % 5 for i in layout.xaxis3.tickvals] == [0, 3, 4] * 6 and layout.xaxis3.ticktext[0] == "◆a"
     fits = draw("contributions", fake("contributions", tokens=tokens[:20]), selected=None).layout
     assert [i % 5 for i in fits.xaxis.tickvals] == [2] * 4, "of these the long ones alone find no room"

@@ -12,6 +12,7 @@ from ed_core.sources.bundled import STUDIES
 from ed_core.sources.published import PAIRS
 from ed_core.studies import points, trends
 from ed_core.studies.folder import open_folder
+from ed_ui.literature import CRITERIA
 
 
 @pytest.fixture

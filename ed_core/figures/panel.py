@@ -26,6 +26,7 @@ HEATMAP, STRIP = (0.0, 0.84), (0.87, 1.0)  # shares of the width
 MOST_TEXTS = 6000  # cells with words of their own: more would make megabytes
 ROW_LABEL, TOKEN_LABEL = 14, 11  # pixels that a label needs
 LETTER, FONT = 6.2, 11  # pixels: width of a letter of a label, and its size
+LONGEST = 8  # letters of a rotated label: more would leave the figure
 SHORT = 2  # letters of a label that always stands upright
 BADGE = "◆"  # in front of a token that is a sink
 CLIPPED = 1e-6  # share of the range that a value may lie beyond it
@@ -369,9 +370,12 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
 
 def label_tokens(canvas: Canvas, view: View, tokens: Sequence[str]) -> None:
     """Token texts below the columns, the sinks' with a badge."""
-    words = [BADGE * (i in view.sinks) + visible(token, 10) for i, token in enumerate(tokens)]
-    widths = [(i in view.sinks) + letters(token, 10) for i, token in enumerate(tokens)]
-    label_columns(canvas, view, words, widths, ("xaxis", "xaxis3"))
+
+    def words(most: int) -> list[str]:
+        return [BADGE * (i in view.sinks) + visible(token, most - (i in view.sinks)) for i, token in enumerate(tokens)]
+
+    widths = [(i in view.sinks) + letters(token, 10 - (i in view.sinks)) for i, token in enumerate(tokens)]
+    label_columns(canvas, view, words(10), widths, ("xaxis", "xaxis3"), rotated_words=words(LONGEST))
 
 
 def label_columns(
@@ -381,10 +385,11 @@ def label_columns(
     widths: Sequence[float | int],
     axes: tuple[str, str],
     side: str = "bottom",
+    rotated_words: Sequence[str] = (),
 ) -> None:
     """A word per column, `widths` letters each, and only as many as there is room for: upright where they fit, on two
-    lines by turns if need be; else the long ones are rotated, on the first of the `axes`, while short ones stand
-    upright on the second. Columns stay numbers: tokens repeat."""
+    lines by turns if need be; else the long ones are rotated (`rotated_words` in their place), on the first of the
+    `axes`, while short ones stand upright on the second. Columns stay numbers: tokens repeat."""
     first, last = view.span(len(words))
     column = view.column_px(len(words))
     widest = max(widths[first : last + 1]) + 0.5
@@ -395,7 +400,8 @@ def label_columns(
     turns = max((widths[i] for i in short), default=0) + 0.5 > room
 
     def text(i: int, turn: int) -> str:
-        word = f"<b>{words[i]}</b>" if i == view.selected else words[i]
+        word = rotated_words[i] if rotated_words and i in rotated else words[i]
+        word = f"<b>{word}</b>" if i == view.selected else word
         if not turns or i not in short or not turn % 2:
             return word
         return f"<br>{word}" if side == "bottom" else f"{word}<br>\u00a0"

@@ -211,7 +211,9 @@ def surgery_map(
     add_heatmap(canvas, shown, shade, VALUES[value][1], domain, gap=px >= 8)
     if value == "loss":
         whole, bar = float(curves["loss_whole"]), canvas.data[0]["colorbar"]
-        bar["ticktext"] = [f"{at - whole:+.2g}" if at != whole else "whole" for at in bar["tickvals"]]
+        signs = ["≤ " * words.startswith("≤") + "≥ " * words.startswith("≥") for words in bar["ticktext"]]
+        said = [f"{at - whole:+.2g}".replace("-", "\u2212") if at != whole else "whole" for at in bar["tickvals"]]
+        bar["ticktext"] = [sign + words for sign, words in zip(signs, said)]
     _mark(canvas, chosen, behind)
     canvas.data[0]["hoverongaps"] = False
 

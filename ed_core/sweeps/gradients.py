@@ -61,7 +61,7 @@ def integrate(
         )
     if moving:
         record.note(
-            f"With {nodes} nodes attributions at {_named(moving)} are uncertain by more than {tolerance:.1%} of the "
+            f"Within {nodes} nodes attributions at {_named(moving)} stay uncertain by more than {tolerance:.1%} of the "
             "largest, though their sum is right."
         )
 
