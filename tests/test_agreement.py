@@ -110,14 +110,14 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
         ),
         (
             [rule("kl", 7, thresholds=(3.0, 13.0))],
-            ["gives layer 7; other thresholds put it between 3 and 13."],
+            ["gives layer 7; other thresholds give 3 to 13."],
             ["differ"],
         ),
         ([rule("kl", 7, thresholds=(5.0, 9.0))], [], ["thresholds"]),
-        ([rule("kl", None, thresholds=(4.0, 4.0))], ["gives no layer; other thresholds put it at 4."], ["between"]),
+        ([rule("kl", None, thresholds=(4.0, 4.0))], ["gives no layer; other thresholds give 4."], ["to"]),
         (
             [rule("kl", 7, instead={"stable": None, "from_depth_1": 16.0, "without_sinks": 8.0})],
-            ["nowhere for good", "without depth 0 at 16"],
+            ["never for good", "without depth 0 it gives 16"],
             ["sinks"],
         ),
         ([rule("settle", 23.8, 23.1, 24.2)], ["changes last: depth 24.8 of 30 (5–95 %: 24.1 to 25.2)."], ["rule"]),

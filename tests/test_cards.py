@@ -173,7 +173,7 @@ def test_it_says_what_the_model_is_and_what_was_not_measured(told, model):
     assert told.identities.failures == () and told.identities.miss <= told.identities.miss_limit
     assert told.model.layers == len(told.curves["cosine"]["model"].values)
     assert [p.text for p in told.set.prompts] == QUESTIONS and told.set.levels == ("0", "1")
-    assert sum(why.startswith(("No Affine lens is fitted", "No Jacobian lens is fitted")) for why in told.missing) == 2
+    assert sum(why.startswith(("No affine lens is fitted", "No Jacobian lens is fitted")) for why in told.missing) == 2
     assert {row.precision for row in told.precision.rows} == {"bf16"} and len(told.precision.rows) == 3
     command = told.commands[0]
     assert command.startswith("python -m ed_core card --model") and "--set sums.jsonl --precisions bf16" in command
@@ -277,7 +277,8 @@ def test_the_headline_is_the_mean_depth_and_of_an_older_card_the_rules(told):
     )
     told = told.but(model=told.model.but(name="m", layers=30), mean_depths=means)
     assert words.headline(told) == (
-        "Mean depth of m, of 30 layers: 18.3 (18.0 to 18.6) by KL and 23.1 by overlap, read off the mean curves."
+        "Mean depth of m over all thresholds, of 30 layers: 18.3 (18.0 to 18.6) by KL and 23.1 by overlap, read off "
+        "the mean curves."
     )
     rules = (
         row(20, 19, 21, clear=True, rule="cosine", lens=""),
@@ -323,7 +324,7 @@ def test_the_cut_says_what_the_proxy_would_have_chosen():
     cut = card.Cut(layers=4, start=20, prompts=9, kl=price(0.3), loss=price(0.5), kept=price(0.8), by_angle=other)
     said = words.cut(cut)
     assert "layers 20–23" in said and "it adds 0.50 (0.40 to 0.60) nats" in said and "80 % (70 to 90)" in said
-    assert "would have chosen 2–5, which adds 4.00 (3.90 to 4.10)" in said
+    assert "would have chosen layers 2–5, which add 4.00 (3.90 to 4.10) nats" in said
     assert "chooses the same" in words.cut(cut.but(by_angle=card.ByAngle(start=20, loss=price(0.5))))
 
 

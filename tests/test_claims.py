@@ -446,8 +446,9 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
         "(this-model on these). Best guesses kept without the worst inner layer: 0.90 (0.899 to 0.900)." in one.sentence
     )
     said = " ".join(one.reasons)
-    for words in ("5–95 % over 24 prompts.", "In the paper, best", "0.72 to 0.95", "there the statement holds too"):
+    for words in ("5–95 % over 24 prompts; a verdict needs an error of at most 3 %.", "there the statement holds too"):
         assert words in said, words
+    assert "The paper found: 0.72 to 0.95 of the best guesses kept without a layer." in said
     other = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.5))).told()
     assert other.sentence.startswith("Does not hold here: at least 72 %")
     assert "there it does not hold." in other.reasons[-1]

@@ -282,19 +282,19 @@ def synthetic(best: np.ndarray, n_b: int, error: float = 0.3, control: float = 0
             "lie at about the same share of the depth, as the same steps over more layers would",
         ),
         (np.arange(1, 9), "late", "These matches end at 50 % of its depth: none is in large's last layers"),
-        (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "do not clearly rise with depth (rank correlation "),
-        (np.full(8, 7), "unordered", "do not clearly rise with depth (rank correlation "),
+        (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "do not follow the order of depth (rank correlation "),
+        (np.full(8, 7), "unordered", "do not follow the order of depth (rank correlation "),
         (
             np.arange(9, 17),
             "neither",
-            "roughly follow the order of depth, but not at the same share of it, and end at 100 % of its",
+            "roughly follow the order of depth, not all at the same share of it, and end at 100 % of its",
         ),
     ],
 )
 def test_the_reading_names_where_the_matches_lie(best, which, said):
     found = synthetic(best, 16)
     assert matching.reading(matching.match(found)) == which
-    assert said in matching.sentence(found) and "8 of 8 maps beat the controls" in matching.reasons(found)
+    assert said in matching.sentence(found) and "8 of 8 maps beat the controls by a tenth" in matching.reasons(found)
     assert not any(more in matching.sentence(found) for more in ("does", "of its own"))  # than maps can show
     slope = np.polyfit(np.arange(1, 9) / 8, best / 16, 1)[0]
     assert matching.match(found).slope == pytest.approx(slope) and f"slope {slope:.2f}".replace(
@@ -319,7 +319,7 @@ def test_layers_that_match_nothing_end_the_matches_and_are_said_to(n_b):
 def test_nothing_is_read_off_maps_that_a_control_equals(control):
     found = synthetic(2 * np.arange(1, 9), 16)
     equal = replace(found, **{control: np.full(getattr(found, control).shape, 0.32)})
-    assert "8 layers, 0 have a match in large that beats the controls: too few" in matching.sentence(equal)
+    assert "8 layers, 0 have a match in large that beats the controls by a tenth: too few" in matching.sentence(equal)
     assert np.isnan(matching.match(equal).slope)
 
 
@@ -329,7 +329,7 @@ def test_a_reading_that_depends_on_the_measure_is_said_to():
     both = replace(found, r2=other.r2, error=np.minimum(found.error, other.error))
     both.error[np.arange(1, 9), 2 * np.arange(1, 9)] = 0.2
     assert "lie at about the same share of the depth" in matching.sentence(both)
-    assert "by R² instead of the error they lie otherwise" in matching.sentence(both)
+    assert "by R² instead of the error this does not hold" in matching.sentence(both)
 
 
 def test_usefulness_counts_the_blocks_that_raise_the_loss_by_more_than_a_tenth():

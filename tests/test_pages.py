@@ -656,7 +656,8 @@ def test_home_judges_by_the_thresholds_that_are_set(stored):
     """Both off their defaults and far apart: swapped, there would be no KL depth. What has no threshold stays."""
     test = app(prompt=None, model="ed-demo-8", kl="0.75", overlap="0.1")
     assert any("layer 3 (KL at 75 %), 2 (overlap at 10 %)" in c.value.replace("\\", "") for c in test.caption)
-    assert "The KL rule at 75 % (the papers take 50 %) gives layer 3 of 8; not clear: " in said(test).replace("\\", "")
+    gives = "The KL rule at 75 % (the papers take 50 %) gives layer 3 of 0–7; not clear: "
+    assert gives in said(test).replace("\\", "")
     ruler = next(spec for spec in charts(test) if spec["data"][0].get("name") == "blocks")
     found = {t["name"]: numbers(t["x"]).tolist() for t in ruler["data"] if t["name"] != "blocks"}
     assert (found["kl rule"], found["overlap rule"]) == ([3], [2])

@@ -112,7 +112,7 @@ def test_scores_stand_against_layers_with_size_and_width_held_equal_or_not(opene
     shown = {t["name"]: t for t in of_figure(opened)}
     assert len(values(shown["in the fits"]["x"])) == 102 and "size held fixed" in shown
     opened.segmented_control(key="studies.held").set_value("both").run()
-    assert not opened.exception and "A slope of 0 is not excluded" in words(opened)
+    assert not opened.exception and "Interval and bootstrap do not both exclude 0" in words(opened)
     opened.segmented_control(key="studies.held").set_value("none").run()
     assert not any("held fixed" in t["name"] for t in of_figure(opened))
     opened.selectbox(key="studies.score").set_value("math_lvl5").run()

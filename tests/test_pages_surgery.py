@@ -256,7 +256,7 @@ def test_sentences_of_surgery():
     assert [(r.length, r.n, r.best.i, r.median) for r in rows] == [(1, 3, 1, 3.0), (2, 2, 1, 6.5), (3, 1, 0, 11.0)]
     said = surgery.sentence(curves, "drop", rows)
     assert said == (
-        "The cheapest layer to leave out is 1, on the text it was chosen by: loss 2 → 2.5 (+0.5) nats per token."
+        "The cheapest layer to leave out is layer 1, on the text it was chosen by: loss 2 → 2.5 (+0.5) nats per token."
     )
     told = surgery.reasons(curves, "drop", rows)
     assert any(
@@ -305,8 +305,8 @@ def test_sentences_of_writing():
     }
     said = writing.sentence(values, 10, 0.9)
     assert said == (
-        "Of 3 tokens written, at least half have their final best guess by depth 4 of 10; leaving at 0.9 confidence is "
-        "not usable here: 1 of 3 tokens would change."
+        "Of 3 tokens written, at least half have their final best guess by depth 4 of 10; leaving at 0.9 confidence, "
+        "depth 0 included, is not usable here (limit: a tenth): 1 of 3 tokens would change."
     )
     assert writing.sentence(values, 10, 0.9, sampled=True).endswith("1 of 3 best guesses would change.")
     never = values | {"exit_depth": np.array([10.0, 10, 10, np.nan]), "exit_agrees": np.ones(4)}
@@ -339,6 +339,6 @@ def test_leaving_over_prompts_is_counted_token_by_token():
     spared = sum(n_layers - int(d) for depths, _ in prompts for d in depths) / 137
     said = writing.of_prompts(summaries, n_layers, 0.8)
     assert 0 < changed < 13 and said == (
-        f"Leaving at 0.8 confidence would change {changed} of 137 best guesses, each judged alone; the exit lies "
-        f"{spared:.1f} layers before the output on average."
+        f"Leaving at 0.8 confidence, depth 0 included, would change {changed} of 137 best guesses, each judged alone; "
+        f"the exit lies {spared:.1f} layers before the output on average."
     )

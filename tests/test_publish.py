@@ -71,7 +71,7 @@ def test_what_is_shipped_has_a_page_each_and_its_file(shipped):
     ids = {file.stem for file in Kept().files(Kept().shipped)}
     studies, cards = {"toys", "training", "SmolLM2-135M-Instruct-on-GSM8K"}, list(map(pages.of_card, card.shipped()))
     assert (
-        len(cards) == 4
+        len(cards) == 6
         and len(ids) >= 9
         and files(shipped)
         == {
@@ -114,7 +114,7 @@ def test_a_studys_page_has_its_depths_its_curves_set_by_set_and_its_words(shippe
     for figure in figures[1:]:
         assert [t["name"] for t in figure["data"] if t.get("showlegend") is not False] == ["ed-demo-8", "ed-demo-16"]
     assert "<h2 dir=auto>Curves on sums, worked out</h2>" in text
-    assert "The papers' KL rule gives layer 5 of 8" in text and "<table>" in text
+    assert "The papers' KL rule gives layer 5 of 0–7" in text and "<table>" in text
     first, of_look_ups = figures[1]["data"], figures[7]["data"]
     assert first[-1]["y"] != of_look_ups[-1]["y"], "each set has its own curves"
 

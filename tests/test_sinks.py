@@ -220,7 +220,7 @@ def test_a_sink_that_is_written_twice_has_two_spans_and_two_writers():
     assert found.writer == "layer 1's MLP and layer 4's attention"
     tokens = [f"t{i}" for i in range(T)]
     assert sinks.brief((found,), tokens) == (
-        "Sink: token 0 ('t0', depths 2–3, from 5), left out of the means beside the maps."
+        "Sink: token 0 ('t0', depths 2–3, from 5), left out of the means beside the maps; the depths above count it."
     )
     assert sinks.brief((found,), tokens, counted=True).endswith("from 5), counted in the means beside the maps.")
     assert sinks.sentence((found,), tokens) == (
@@ -359,9 +359,9 @@ def test_every_criterion_stands_with_and_without_the_sinks(pair, first_token):
     assert {name: c.without_sinks for name, c in found.criteria.items()} == expected
     assert [c.depth for c in expected.values()] == [1, 2, 4] and expected["kl"].from_depth_1.depth == 4
     said = {name: one.sentence for name, one in found.statements.items()}
-    assert said["cosine"].endswith("gives layer 5 of 8; not clear: without the sinks it gives 1.")
+    assert said["cosine"].endswith("gives layer 5 of 0–7; not clear: without the sinks it gives 1.")
     assert " gives no layer: " in said["kl"] and said["kl"].endswith("; without the sinks it gives 2.")
-    assert " gives layer 3 of 8; not clear: " in said["overlap"]
+    assert " gives layer 3 of 0–7; not clear: " in said["overlap"]
     assert said["overlap"].endswith("; without the sinks it gives 4.")
     assert not any(one.clear for one in found.statements.values())
 

@@ -190,7 +190,7 @@ def reasons(found: Found) -> list[str]:
 def _reasons(found: Found) -> Iterable[str]:
     layered = [(q, q.value.layers) for q in found.judging if q.value and q.value.layers]
     also = ", over prompts and over layers" if layered else ""
-    yield f"Intervals are 5–95 % over {found.over}; a verdict needs an error of at most {ALONE:.0%}{also}."
+    yield f"Intervals are 5–95 % over {found.over}; a verdict needs an error of at most {100 * ALONE:.0f} %{also}."
     for q, ends in layered:
         low, high = (number(math.nan if end is None else end, q.digits) for end in ends)
         yield f"Over layers, {q.name}: {low} to {high}."

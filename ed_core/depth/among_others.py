@@ -198,7 +198,7 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
     rows = next(c.x for c in probe.curves if c.name == curve)
     return (
         f"On this prompt {100 * values[:half].sum() / values.sum():.0f} % of the {what} lies at {rows}s 0–{half - 1}; "
-        f"{score.name}: {_say(mine, score)} ({rows}s 0 to {len(values) - 1})"
+        f"{score.name}: {_say(mine, score)} ({'depths' if rows == 'depth' else 'layers'} 0 to {len(values) - 1})"
     )
 
 
