@@ -4,7 +4,7 @@
 const MARGIN = 200; // pixels beyond the window that count as in sight
 const FAR = 1e9;
 const SOON = 500; // milliseconds that a figure out of sight waits at most for an idle moment
-const NARROW = 440, FITS = 0.6, MAP = 0.84, MAP_NARROW = 0.77, STRIP_NARROW = 0.86; // pixels; shares of the width (`figures.panel`)
+const NARROW = 440, FITS = 0.7, LABELS = 0.85, LINE = 8, MAP = 0.84, MAP_NARROW = 0.77, STRIP_NARROW = 0.86; // pixels; shares of the width (`figures.panel`)
 const CONFIG = { displayModeBar: false, displaylogo: false };
 const FAILED = 'This figure could not be drawn. Reload the page.';
 
@@ -176,9 +176,12 @@ class Upper {
 
 // On a phone the words of the strip beside a map stand under the map's last token: the map leaves them more room, and
 // they stand on more lines. The ends of the map's colour bar, and what is written behind it, go with the map. Words in its
-// cells are left out, as they were cut for wider ones.
-function roomy({ data: all, layout }, width) {
-  const tight = width < FITS * layout.meta?.width_px, data = all.filter(({ name }) => !tight || !name?.startsWith('letters '));
+// cells are left out, as they were cut for wider ones, and so are as many of the tokens' labels as would overlap.
+function roomy({ data: all, layout: made }, width) {
+  const wide = made.meta?.width_px, tight = width < FITS * wide, data = all.filter(({ name }) => !tight || !name?.startsWith('letters '));
+  const layout = { ...made };
+  if (made.meta?.along?.tokens && width < LABELS * wide)
+    for (const name of ['xaxis', 'xaxis3', 'xaxis4', 'xaxis5']) layout[name] &&= thinned(layout[name], width, wide);
   const end = layout.xaxis?.domain?.[1], strip = layout.xaxis2;
   if (width >= NARROW || end !== MAP || !strip) return { data, layout };
   const bar = (one) => one?.colorbar && { ...one, colorbar: { ...one.colorbar, len: MAP_NARROW } };
@@ -190,6 +193,18 @@ function roomy({ data: all, layout }, width) {
       annotations: layout.annotations?.map((one) => (one.x === MAP && one.xref === 'paper' ? { ...one, x: MAP_NARROW } : one)),
     },
   };
+}
+
+// Every second label, every third and so on; rotated ones only where their lines would meet. Of those that stand on two
+// lines by turns an odd step keeps the turns.
+function thinned(axis, width, wide) {
+  const { tickvals: at, ticktext: words, tickangle, range: [from, to] } = axis;
+  if (!(at?.length > 1 && words)) return axis;
+  const apart = ((at.at(-1) - at[0]) / (at.length - 1)) * ((MAP * width) / (to - from));
+  let step = Math.ceil(tickangle ? LINE / apart : wide / width);
+  if (!tickangle && step % 2 === 0 && words.some((one) => one.includes('<br>'))) step += 1;
+  const kept = (_, i) => i % step === 0;
+  return { ...axis, tickvals: at.filter(kept), ticktext: words.filter(kept) };
 }
 
 async function next() {

@@ -6,7 +6,7 @@ it was left. What is at its default is left out, and a prompt's text never enter
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -78,6 +78,13 @@ def own(parameters: Iterable[Input]) -> None:
 def follows(parameter: Input) -> bool:
     """Whether in this run the URL decides, and says something valid of this parameter."""
     return bool(state().arrived and st.query_params.get(parameter.name) and remembered.value(parameter.key))
+
+
+def among(parameter: Input, there: Collection[str], what: str) -> None:
+    """Note where a link names what the page cannot show: its box then holds the first that it can."""
+    asked = remembered.value(parameter.key)
+    if state().arrived and parameter.name in st.query_params and asked and asked not in there:
+        trouble(f"The link asks for the {what} {asked[:32]!r}, which is not here to show; another one is shown.")
 
 
 def trouble(sentence: str) -> None:

@@ -517,6 +517,9 @@ def test_the_ruler_leads_with_what_has_no_threshold_and_shows_the_papers_rules_l
     )
     traces = {t.name: t for t in fig.data}
     assert traces["kl"].x == (8.75,) and traces["kl"].text == ("9.2",) and traces["kl"].marker.symbol == "circle"
+    assert traces["kl"].textposition == "middle right", "the rule's mark stands too far off to cover the number"
+    close = figures.depth_ruler(criteria | {"kl": Criterion("kl", 9, 9, 16)}, 16, means=means)
+    assert next(t for t in close.data if t.name == "kl").textposition == "middle left"
     assert traces["cosine"].x == (4.5,) and traces["cosine"].text == ("turn 4",)
     assert traces["answer"].x == (11.5,) and "&lt;b&gt;" in traces["answer"].customdata[0], "of several the last"
     assert traces["kl rule"].x == traces["overlap rule"].x == (13,) and traces["kl rule"].y == traces["kl"].y

@@ -358,3 +358,10 @@ def test_the_frame_says_which_room_is_open(stored, room):
     tabs = [one.title for one in here.tabs if not one.hidden]
     shown = [link.proto.label for link in test.main.get("page_link")]
     assert (tabs if len(tabs) > 1 else []) == [label for label in shown if label in tabs]
+
+
+@pytest.mark.parametrize("page", ["studies", "difficulty"])
+def test_a_link_to_a_study_or_set_that_is_not_here_says_that_another_one_is_shown(stored, page):
+    test = opened(f"pages/compare/{page}.py", study="nowhere", set="none")
+    assert not test.exception and "study 'nowhere'" in said(test) and "prompt set 'none'" in said(test)
+    assert not said(opened(f"pages/compare/{page}.py", study="toys", set="sums"))

@@ -165,7 +165,10 @@ class Rows:
     def _mark(self, name: str, x: float, text: str, said: str) -> None:
         """A leading mark, with what is written beside it and a stem to the bar."""
         row, colour = self.row(name), colours.CRITERIA.get(name, colours.GREY)
-        side = "left" if x > self.depth(0.9 * self.n_layers) else "right"
+        near, far = (x + share * (self.depth(self.n_layers) - self.depth(0)) for share in (0.01, 0.08))  # of the number
+        ruled = [at for trace in self.canvas.data if trace["name"] == f"{self.side}{name} rule" for at in trace["x"]]
+        covered = any(near < at < far for at in ruled)
+        side = "left" if covered or x > self.depth(0.9 * self.n_layers) else "right"
         self.canvas.line(colour, 1, x0=x, x1=x, y0=self.centre + self.sign * HALF, y1=row, opacity=0.6)
         self.canvas.add(
             "scatter",

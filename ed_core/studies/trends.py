@@ -65,7 +65,7 @@ class Slope:
         ends = f"{size(self.start[0])} to {size(self.end[0])} parameters"
         told = (
             f"By {CALLED[self.criterion]}, over {self.source} figures of {len(self.models)} models of {ends} on "
-            f"{_listed(self.sets)}, effective depth as a share of the layers changes by {signed(self.slope)} per "
+            f"{_listed(self.sets)}, the depth as a share of the layers changes by {signed(self.slope)} per "
             "tenfold increase in parameters"
         )
         if not np.isfinite(self.low):

@@ -11,16 +11,20 @@ from ed_ui.inputs import choice, text
 
 
 def page() -> None:
-    names = [text(name, f"difficulty.{name}") for name in ("study", "set")]
-    link.own([*names, choice("effect", "difficulty.kind", "kl", tuple(SHORT))])
-    common_link.say_troubles()
+    study, of_set = (text(name, f"difficulty.{name}") for name in ("study", "set"))
+    link.own([study, of_set, choice("effect", "difficulty.kind", "kl", tuple(SHORT))])
     known = {name: out for name, out in studies.known().items() if graded(out)}
+    link.among(study, known, "study")
+    common_link.say_troubles()
     if not known:
         st.info(NONE, icon=":material/stairs:")
         return
     row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row")
     folder = open_folder(known[remembered.one_of(row.selectbox, "Study", "difficulty.study", list(known), width=320)])
-    name = remembered.one_of(row.selectbox, "Prompt set", "difficulty.set", levelled(folder), width=320)
+    sets = levelled(folder)
+    link.among(of_set, sets, "prompt set")
+    common_link.say_troubles()
+    name = remembered.one_of(row.selectbox, "Prompt set", "difficulty.set", sets, width=320)
     there = difficulty.kinds(folder)
     if remembered.value("difficulty.kind") not in there:
         remembered.put({"difficulty.kind": there[0]})

@@ -30,12 +30,14 @@ from ed_ui import (
 )
 from ed_ui.inputs import text
 
+STUDY, SET, *MORE = (text(name, f"studies.{name}") for name in ("study", "set", "models", "curve"))
+
 
 def page() -> None:
-    own = [text(name, f"studies.{name}") for name in ("study", "set", "models", "curve")]
-    link.own([*own, *over_steps.LINKED, *literature.LINKED])
-    common_link.say_troubles()
+    link.own([STUDY, SET, *MORE, *over_steps.LINKED, *literature.LINKED])
     known = studies.known()
+    link.among(STUDY, known, "study")
+    common_link.say_troubles()
     new(bool(known))
     if not known:
         st.info("There is no study yet: choose models and prompts above, then **Run**.", icon=":material/science:")
@@ -80,10 +82,11 @@ def body(out) -> None:
     if not verdict:
         st.info("Nothing is computed yet; figures come with the first prompts.", icon=":material/hourglass_empty:")
         return
+    sets = list(dict.fromkeys(r["set"] for r in verdict))
+    link.among(SET, sets, "prompt set")
+    common_link.say_troubles()
     row = st.container(horizontal=True, vertical_alignment="bottom")
-    name = remembered.one_of(
-        row.selectbox, "Prompt set", "studies.set", list(dict.fromkeys(r["set"] for r in verdict)), width=320
-    )
+    name = remembered.one_of(row.selectbox, "Prompt set", "studies.set", sets, width=320)
     of_set = [r for r in verdict if r["set"] == name]
     if over_steps.chosen(row, folder):
         over_steps.panel(row, folder, verdict, summary, name)

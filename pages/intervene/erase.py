@@ -6,7 +6,9 @@ from ed_core.probes import ResidualErasure
 from ed_ui import probe_page
 
 
-def above(_):
+def above(result):
+    if not probe_page.sinks_of(result):
+        return
     st.caption("A column that glows on a sink (◆) may be damage to the sink, not to what its token says.")
 
 
