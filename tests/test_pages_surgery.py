@@ -260,10 +260,11 @@ def test_sentences_of_surgery():
     )
     told = surgery.reasons(curves, "drop", rows)
     assert any(
-        "Choosing by angular distance finds the cheapest stretch at none of 2 lengths; its choice costs" in t
+        "Choosing by angular distance over all tokens finds the cheapest stretch at none of 2 lengths; its choice costs"
+        in t
         for t in told
     )
-    assert "Choosing by block influence finds the cheapest stretch at 2 of 2 lengths." in told
+    assert "Choosing by block influence over all tokens finds the cheapest stretch at 2 of 2 lengths." in told
     drop[2, 3] = np.inf
     told = surgery.reasons(curves, "drop", surgery.rows(curves, "drop"))
     broken = next(t for t in told if "at none of 2 lengths; at 1 its choice costs" in t)

@@ -296,7 +296,7 @@ def test_measured_models_are_compared_resample_by_resample():
     b = point("b", 0.53, kind=MEASURED, drawn=shared + 0.03 + rng.normal(0, 0.001, 1000), layers=36)
     found = trends.difference([a, b], "a", "b")
     assert 0.027 < found.low < 0.03 < found.high < 0.033 and found.over == "prompts" and found.n_layers is None
-    assert "On these 3 sets b has the larger share on average" in found.sentence
+    assert "Over prompts like these b has the larger share on average" in found.sentence
     apart = trends.difference([a, replace(b, drawn=rng.permutation(b.drawn))], "a", "b")
     assert apart.low < 0 < apart.high and "do not show" in apart.sentence
     fewer = trends.difference([a, replace(b, prompts=4)], "a", "b")
