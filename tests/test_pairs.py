@@ -274,7 +274,7 @@ def one_layer_apart(name: str, measure: str) -> tuple[ProbeResult, ProbeResult]:
 def test_one_layer_does_not_take_the_colours_of_a_difference_and_what_lies_beyond_says_so(name, measure):
     a, b = one_layer_apart(name, measure)
     fig = figures.difference_map(a, b, measure, VIEW)
-    heatmap, z = fig.data[0], np.abs(fig.data[0].z)
+    heatmap, z = fig.data[0], np.abs(np.nan_to_num(fig.data[0].z))
     others = z[1:][z[1:] > 0]
     held = (others <= heatmap.zmax).mean()
     assert heatmap.zmin == -heatmap.zmax and held > 0.9 and heatmap.zmax < 5 * np.quantile(others, 0.95)
@@ -323,7 +323,8 @@ def test_models_of_different_depth_differ_at_the_nearest_layers_of_the_deeper_on
 def test_blocks_against_blocks_need_no_equal_tokens():
     a, b = fake("layer_skip"), scaled(fake("layer_skip", tokens=("x", "y")), 0.0)
     fig = figures.difference_map(a, b, "effect", VIEW)
-    np.testing.assert_array_equal(fig.data[0].z, -a["effect"].astype(float))
+    effect = np.where(np.tri(a.n_layers, k=-1, dtype=bool), np.nan, a["effect"].astype(float))
+    np.testing.assert_array_equal(fig.data[0].z, -effect, "empty, and hatched, where both are 0 by construction")
 
 
 def test_rows_that_failed_on_either_side_stay_empty():

@@ -181,13 +181,16 @@ def difference_map(
 
 
 def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: Callable[[int, int], str]) -> go.Figure:
-    """A map of layers against layers; its strip holds the mean over each row."""
+    """A map of layers against layers, hatched where both sides are 0 by construction; its strip holds the mean over
+    each row."""
     n, means, shade = len(z), mean_over_tokens(z), colours.signed(_most(z))
     row_px = view.plot_height / (n + 1)
     domain = (0.0, min(HEATMAP[1], max(0.4, row_px * n / view.plot_width)))
     canvas = frame(view, n, f"{dims[0]} layer")
-    add_heatmap(canvas, z, shade, unit, domain, gap=row_px >= 8)
+    drawn = np.where(np.tri(n, k=-1, dtype=bool), np.nan, z)
+    add_heatmap(canvas, drawn, shade, unit, domain, gap=row_px >= 8)
     hatch(canvas, n, diagonal=False)
+    canvas.data[0]["hoverongaps"] = False
     place, brief = "layer %{y} skipped, layer %{x} affected<br>", f"B − A %{{z:.3g}} {unit}"
     add_hover(canvas, place, lambda row, column: hover(row, column) + beyond(shade, z[row, column]), brief)
     strip = Strip(means, -_bound(means), _bound(means), "mean of the row", colours.GREY)
