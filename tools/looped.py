@@ -2,10 +2,12 @@
 
 `python -m tools.looped train --out FOLDER` trains the three kinds on both losses, one after the other, two seeds each;
 what is finished is not trained again, and what was stopped goes on. `python -m tools.looped table --out FOLDER` says
-how many problems each model solves, by length, and a loop with other numbers of passes. `python -m tools.looped sets
---out FOLDER` writes the prompt sets `sums.jsonl` and `chains.jsonl`, a level a length, on which `ed_core study`,
-`claims` and `cards` measure how models use their depth. `python -m tools.looped bundled` writes what ships of them: a
-set a task, of trained lengths alone, and the prompts that the pages open on (`prompts_of_characters.jsonl`).
+how many problems each model solves, by length, and a loop with other numbers of passes. `python -m tools.looped depths
+--out FOLDER` says how deep the answers lie, by length: mean depth at the answer by KL, and the centres over layers of
+what skips and erasure change. `python -m tools.looped sets --out FOLDER` writes the prompt sets `sums.jsonl` and
+`chains.jsonl`, a level a length, on which `ed_core study`, `claims` and `cards` measure how models use their depth.
+`python -m tools.looped bundled` writes what ships of them: a set a task, of trained lengths alone, and the prompts that
+the pages open on (`prompts_of_characters.jsonl`).
 
 Three kinds, all of width 128: `loop`, 4 blocks run 4 times; `plain16`, as deep; `plain4`, with as many parameters. Two
 tasks, written in characters: sums of 2 to 6 digits, and chains of 1 to 4 fixed permutations of the ten digits, each a
@@ -31,6 +33,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
@@ -38,8 +41,14 @@ from scipy.stats import binomtest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+import ed_core
+from ed_core import statistics
+from ed_core.depth import verdict
 from ed_core.models.looped import LoopedConfig, LoopedForCausalLM
+from ed_core.notebook.model import Model
+from ed_core.results.aggregate import aggregate, probe_of
 from ed_core.sources.bundled import OF_CHARACTERS, SETS
+from ed_core.types import Prompt
 
 from .prompts import to_jsonl
 from .train import build_optimizers, schedule
@@ -51,6 +60,7 @@ LENGTH, BATCH = 64, 16
 CLIP = 1.0
 ITEMS = 2000  # tested of each length
 EACH, BEFORE = 4, 4  # of the prompt sets: problems of each form, and the most solved ones before
+READINGS = ("lens", "skips", "erasure")
 SHOWN = {"alone": 0, "after 3": 3}  # bundled prompts of a length: solved problems of the same length before each
 TITLES = {"sums": "Sum of {} digits", "chains": "Chain of {} permutation{s}"}
 LETTERS = "abcdefghijkl"
@@ -336,6 +346,54 @@ def table(out: Path) -> None:
             )
 
 
+def depths(out: Path) -> None:
+    """Measure what is finished and not yet measured; print all: a row a model, task and reading, a column a length, and
+    how much more the longest trained length has than the shortest, with its 5 to 95 % over forms."""
+    for kind, loss, seed, folder in finished(out):
+        file = folder / "depths.json"
+        if not file.exists():
+            model = ed_core.open(str(folder))
+            file.write_text(json.dumps({task.name: answer_depths(model, task, out) for task in TASKS}))
+        found = json.loads(file.read_text())
+        for task, reading in product(TASKS, READINGS):
+            rows = {length: found[task.name][str(length)][reading] for length in task.trained + task.longer}
+            each = " ".join(f"{length}: {np.mean(values):5.2f}" for length, values in rows.items())
+            first, last = (np.array(rows[length]) for length in (task.trained[0], task.trained[-1]))
+            forms = [prompt["form"] for prompt in prompts(task, task.trained[:1])]
+            more = statistics.mean(last - first, None, statistics.units(len(forms), forms))
+            low, high = more.interval.ends or (np.nan, np.nan)
+            told = f"{task.trained[-1]} − {task.trained[0]} {float(more.value):+.2f} ({low:+.2f} to {high:+.2f})"
+            print(f"{kind:8} {loss:7} {seed} {task.name:7} {reading:8} {each}; {told}")
+
+
+def answer_depths(model: Model, task: Task, out: Path) -> dict[str, dict[str, list[float]]]:
+    """By length and reading, a figure a prompt. Erasure puts the mean stream of all the task's prompts in."""
+    background = out / f"{task.name}.background.jsonl"
+    background.write_text(to_jsonl(prompts(task)), encoding="utf-8")
+    found = {}
+    for length in task.trained + task.longer:
+        asked = [Prompt(p["text"], p["answer"], p["id"]) for p in prompts(task, (length,))]
+        lens = model.run(ed_core.LogitLens(), asked)
+        start = [result.answer_start for result in lens]
+        skips = [
+            model.run(ed_core.LayerSkip(mode="future", boundaries=(at,)), prompt)
+            for prompt, at in zip(asked, start, strict=True)
+        ]
+        erased = model.run(ed_core.ResidualErasure(background=str(background)), asked)
+        found[str(length)] = {
+            "lens": [verdict.mean_depths([one], of=verdict.ANSWER)["kl"].depth for one in lens],
+            "skips": [centre(one["output"]) for one in skips],
+            "erasure": [float(aggregate(probe_of(one), [one.summary])["center_elsewhere"]) for one in erased],
+        }
+    return found
+
+
+def centre(values: np.ndarray) -> float:
+    """The mean place, each weighed by its value."""
+    weights = np.nan_to_num(np.asarray(values, np.float64))
+    return float((np.arange(len(weights)) * weights).sum() / weights.sum())
+
+
 def prompts(task: Task, lengths: tuple[int, ...] = ()) -> Iterator[dict]:
     """The task's prompt set: of every length (or of these) `EACH` problems behind 0, 1, …, `BEFORE` solved ones, which
     are the forms of a prompt; the i-th of every length belong together."""
@@ -379,7 +437,7 @@ def bundled() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("train", "table", "sets", "bundled"))
+    parser.add_argument("what", choices=("train", "table", "depths", "sets", "bundled"))
     parser.add_argument("--out", type=Path, help="the folder of the runs, or of the sets")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--losses", nargs="+", default=list(LOSSES), choices=LOSSES)
@@ -392,8 +450,8 @@ def main() -> None:
         return bundled()
     if options.out is None:
         parser.error(f"{options.what} needs --out FOLDER")
-    if options.what == "table":
-        return table(options.out)
+    if options.what in ("table", "depths"):
+        return {"table": table, "depths": depths}[options.what](options.out)
     if options.what == "sets":
         options.out.mkdir(parents=True, exist_ok=True)
         for task in TASKS:
