@@ -265,3 +265,28 @@ def test_a_page_hardly_moves_while_it_loads(server, visitor, room):
     tab.locator(".st-key-page").wait_for(state="attached")
     settled(tab)
     assert 0 < sum(tab.evaluate("window.shifts")) <= 0.1
+
+
+ON_TOKENS = """chart => {
+  const boxes = (...names) => [...chart.querySelectorAll(names.join())].map(e => e.getBoundingClientRect());
+  const both = (a, b, from, to) => Math.min(a[to], b[to]) - Math.max(a[from], b[from]) > 1;
+  const meet = (a, b) => both(a, b, 'left', 'right') && both(a, b, 'top', 'bottom');
+  const tokens = boxes('.xtick text', '.x3tick text'), strip = boxes('.x2tick text', '.x2title');
+  const letters = chart._fullData.filter(t => t.name.startsWith('letters ')).length;
+  return [tokens.length, strip.length, tokens.filter(a => strip.some(b => meet(a, b))).length, letters];
+}"""
+
+
+@pytest.mark.parametrize("query", ["two?model=smollm2&example=english-b", "?model=ed-demo-16&example=sum-mod10-2-a"])
+def test_on_a_phone_nothing_stands_on_the_tokens_of_a_map(server, visitor, query):
+    tab = visitor(viewport={"width": 390, "height": 844})
+    tab.goto(f"{server}/{query}")
+    maps = tab.locator("[class*=st-key-box-]:has-text('A · smollm2') .ed-chart, .st-key-box-norms .ed-chart")
+    maps.first.wait_for()
+    for one in maps.all():
+        one.scroll_into_view_if_needed()
+        wait(tab, lambda one=one: one.evaluate("chart => chart._fullData?.length"))
+        settled(tab)
+        n_tokens, n_words, covered, letters = one.evaluate(ON_TOKENS)
+        assert 0 < n_tokens <= 20 and not covered and not letters
+        assert n_words or "layer_skip" in (one.get_attribute("aria-label") or "")
