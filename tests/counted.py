@@ -218,8 +218,8 @@ def _undefined(found: Rule, reason: str) -> int:
         falls = next(i for i, value in enumerate(curve) if value < found.at)
         assert found.name == "cosine" and falls > 0 and max(curve[falls:]) < found.at
     else:
-        below = r"no layer before the last is (?:below ([\d.]+) of the largest divergence|above an overlap of ([\d.]+))"
-        match = re.fullmatch(below, reason)
+        never = r"(?:divergence is at least ([\d.]+) of its largest|overlap is at most ([\d.]+))"
+        match = re.fullmatch(rf"before every layer but the last the {never}", reason)
         assert match and found.name == ("kl" if match[1] else "overlap"), reason
         assert float(match[1] or match[2]) == found.at
         assert not any(holds(found.name, curve, i, found.at) for i in range(len(curve) - 1))
@@ -382,11 +382,11 @@ def settles(
     """The claims of the line on where the lens settles. `own`: curves of the model, `twins` of its copies; `ends`: of
     several prompts the interval of each mean depth ({} where there are too few), `over` what they are over."""
     n_layers, counted = len(own["kl"]) - 1, 1
-    begin = f"{where} mean depth" if where else "Mean depth"
+    begin = f"{where}: mean depth" if where else "Mean depth"
     depth = mean_depth("kl", own["kl"])
     if depth is None:
-        lens = f"{where} the lens" if where else "The lens"
-        none = f"{lens} has no mean depth: it is the output from depth 1 on, or not finite."
+        begin = f"{where}: no mean depth" if where else "No mean depth"
+        none = f"{begin} by KL: the lens is the output from depth 1 on, or not finite."
         assert sentence.startswith(none), sentence
         assert not np.isfinite(own["kl"]).all() or max(own["kl"][1:]) <= 0
         return 1 + turn(sentence.removeprefix(none).strip(), own["cosine"], twins, level_ends)

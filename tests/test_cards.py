@@ -323,8 +323,10 @@ def test_the_cut_says_what_the_proxy_would_have_chosen():
     other = card.ByAngle(start=2, loss=price(4.0))
     cut = card.Cut(layers=4, start=20, prompts=9, kl=price(0.3), loss=price(0.5), kept=price(0.8), by_angle=other)
     said = words.cut(cut)
-    assert "layers 20–23" in said and "it adds 0.50 (0.40 to 0.60) nats" in said and "80 % (70 to 90)" in said
-    assert "would have chosen layers 2–5, which add 4.00 (3.90 to 4.10) nats" in said
+    assert (
+        "layers 20–23" in said and "the loss changes by 0.50 (0.40 to 0.60) nats" in said and "80 % (70 to 90)" in said
+    )
+    assert "chooses layers 2–5: 4.00 (3.90 to 4.10) nats" in said
     assert "chooses the same" in words.cut(cut.but(by_angle=card.ByAngle(start=20, loss=price(0.5))))
 
 

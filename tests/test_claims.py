@@ -446,7 +446,10 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
         "(this-model on these). Best guesses kept without the worst inner layer: 0.90 (0.899 to 0.900)." in one.sentence
     )
     said = " ".join(one.reasons)
-    for words in ("5–95 % over 24 prompts; a verdict needs an error of at most 3 %.", "there the statement holds too"):
+    for words in (
+        "5–95 % over 24 prompts; a verdict needs an error of at most 3 %, and",
+        "there the statement holds too",
+    ):
         assert words in said, words
     assert "The paper found: 0.72 to 0.95 of the best guesses kept without a layer." in said
     other = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.5))).told()
@@ -462,7 +465,7 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
 def test_no_turn_is_said_with_the_condition_that_failed():
     one = finding.Finding(find("turn"), "m", "s", find("turn").of(cosine(np.full(30, 0.3)))).told()
     assert one.verdict == DOES_NOT and one.quantities[0].value.value is None
-    assert one.sentence.endswith("the turn: no turn.") and "no first level below 0" in one.beside
+    assert one.sentence.endswith("the turn: no turn.") and "No first level below 0" in one.beside
 
 
 def test_findings_are_judged_together_and_the_report_says_how_many_stand():

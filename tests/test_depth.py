@@ -75,7 +75,7 @@ def test_kl_takes_the_first_block_below_half_of_the_largest(curve, expected, sta
 @pytest.mark.parametrize("curve", [[10, 9, 8, 7], [10, 9, 8, 1], [0, 0, 0]])
 def test_kl_that_falls_in_the_last_block_or_never_is_not_defined(curve):
     found = criteria.by_kl(curve)
-    assert found.depth is found.stable is found.ratio is None and "below 0.5" in found.reason
+    assert found.depth is found.stable is found.ratio is None and "at least 0.5" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_overlap_takes_the_first_block_above_the_threshold(curve, expected, stab
 @pytest.mark.parametrize("curve", [[0.1, 0.2, 0.3], [0.0, 0.0, 0.9]])
 def test_overlap_that_rises_in_the_last_block_or_never_is_not_defined(curve):
     found = criteria.by_overlap(curve)
-    assert found.depth is found.stable is None and "above" in found.reason and "0.3" in found.reason
+    assert found.depth is found.stable is None and "at most 0.3" in found.reason and "0.3" in found.reason
 
 
 def test_thresholds_move_the_lens_criteria():

@@ -281,7 +281,7 @@ def synthetic(best: np.ndarray, n_b: int, error: float = 0.3, control: float = 0
             "same",
             "lie at about the same share of the depth, as the same steps over more layers would",
         ),
-        (np.arange(1, 9), "late", "These matches end at 50 % of its depth: none is in large's last layers"),
+        (np.arange(1, 9), "late", "These matches end at 50 % of its depth: none is among large's last depths"),
         (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "do not follow the order of depth (rank correlation "),
         (np.full(8, 7), "unordered", "do not follow the order of depth (rank correlation "),
         (
@@ -312,14 +312,16 @@ def test_layers_that_match_nothing_end_the_matches_and_are_said_to(n_b):
     found.error[6:] = 0.95
     read = matching.match(found)
     assert matching.reading(read) == "part" and read.slope == pytest.approx(1.0)
-    assert "about the same share of the depth, up to 62 %; none is of small's last layers" in matching.sentence(found)
+    assert "about the same share of the depth, up to 62 %; none is of small's last depths" in matching.sentence(found)
 
 
 @pytest.mark.parametrize("control", ["error_shuffled", "error_mean"])
 def test_nothing_is_read_off_maps_that_a_control_equals(control):
     found = synthetic(2 * np.arange(1, 9), 16)
     equal = replace(found, **{control: np.full(getattr(found, control).shape, 0.32)})
-    assert "8 layers, 0 have a match in large that beats the controls by a tenth: too few" in matching.sentence(equal)
+    assert "depths 1 to 8, 0 have a match in large that beats the controls by a tenth: too few" in matching.sentence(
+        equal
+    )
     assert np.isnan(matching.match(equal).slope)
 
 

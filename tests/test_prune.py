@@ -148,7 +148,8 @@ def test_likelihood_against_generation_in_words():
         "The whole model writes 3 of 4 answers; without layer 0 or without layer 3 it writes the fewest, 1 of 4 "
         "answers.",
         [
-            "By loss, layer 2 counts most: +1 nats per token without it, and the model writes 2 of 4 answers.",
+            "By loss, layer 2 counts most: without it the loss changes by +1 nats per token, and the model writes 2 "
+            "of 4 answers.",
             "Without layer 0 or without layer 3 the loss changes by +0.25 to +0.5 nats per token.",
             "Over 4 layers the rank correlation of added loss with answers lost is ρ = +0.32 (no interval).",
         ],
@@ -156,7 +157,8 @@ def test_likelihood_against_generation_in_words():
     assert told([1, 1, 0, 1], 1, 1, 2) == (
         "The whole model writes the answer; without layers 2–3 it does not write the answer.",
         [
-            "By loss, layers 2–3 count most: +1 nats per token without them, and the model does not write the answer.",
+            "By loss, layers 2–3 count most: without them the loss changes by +1 nats per token, and the model does "
+            "not write the answer.",
             "Without layers 2–3 the loss changes by +1 nats per token.",
             "Over 4 stretches of 2 layers the rank correlation of added loss with answers lost is ρ = +0.77 "
             "(no interval).",

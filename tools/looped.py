@@ -46,7 +46,6 @@ from ed_core import statistics
 from ed_core.depth import verdict
 from ed_core.models.looped import LoopedConfig, LoopedForCausalLM
 from ed_core.notebook.model import Model
-from ed_core.results.aggregate import aggregate, probe_of
 from ed_core.sources.bundled import OF_CHARACTERS, SETS
 from ed_core.types import Prompt
 
@@ -383,7 +382,7 @@ def answer_depths(model: Model, task: Task, out: Path) -> dict[str, dict[str, li
         found[str(length)] = {
             "lens": [verdict.mean_depths([one], of=verdict.ANSWER)["kl"].depth for one in lens],
             "skips": [centre(one["output"]) for one in skips],
-            "erasure": [float(aggregate(probe_of(one), [one.summary])["center_elsewhere"]) for one in erased],
+            "erasure": [centre(one.summary["effect_elsewhere"]) for one in erased],
         }
     return found
 

@@ -155,7 +155,7 @@ class ByAngle(Record):
 
 
 class Cut(Record):
-    """What leaving out the cheapest stretch of so many layers costs."""
+    """What leaving out so many layers in a row costs, of the stretch that changes the predictions least."""
 
     layers: int
     start: int

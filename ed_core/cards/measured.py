@@ -230,7 +230,7 @@ class Measured:
         return drawn
 
     def _cuts(self) -> tuple[Cut, ...]:
-        """The cheapest stretch of each length that was measured, by divergence from the whole model, and what it costs;
+        """Of each length that was measured the stretch of smallest divergence from the whole model, and what it costs;
         chosen and judged on the same prompts. Beside it what the angular distance would have chosen. Of a looped model
         single layers alone: a stretch as long as a pass leaves the same layers wherever it lies."""
         found = []

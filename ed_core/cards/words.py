@@ -63,7 +63,7 @@ def ranges(told: Card) -> str:
     if rows and all(row.low is None for row in rows):
         return f"No ranges: they need {FEWEST} prompts, or prompts of {FEWEST_FORMS} forms."
     cuts = sorted({one.prompts for one in told.cuts} - {row.prompts for row in rows})
-    fewer = f", of cuts over {' or '.join(map(str, cuts))}" if cuts else ""
+    fewer = f", those of cuts over {' or '.join(map(str, cuts))} of these prompts" if cuts else ""
     return (
         f"Ranges of depths are 5 to 95 % over {over}{fewer}; those of a claim are over the prompts that it took. A "
         "layer without a range is the same in at least 90 % of the resamples that give one."
@@ -114,16 +114,17 @@ def identities(told: Card) -> str:
         return f"The checks fail ({found.failures[0]})."
     slopes = "" if found.slope_error is None else f"; slopes {found.slope_error:.1g} from 1"
     return (
-        f"The checks pass on {found.tokens} tokens in {found.dtype}. Largest errors: sums of the layers' "
-        f"parts {found.miss:.1g}, logits from the last residual {found.closure:.1g}, logits layer by layer "
-        f"{found.replay:.1g} (limit {found.miss_limit:.0e}){slopes}."
+        f"The checks pass on {found.tokens} tokens in {found.dtype}. Largest errors, in the model's own order of sums: "
+        f"sums of the layers' parts {found.miss:.1g}, logits from the last residual {found.closure:.1g}, logits layer "
+        f"by layer {found.replay:.1g} (limit {found.miss_limit:.0e}){slopes}."
     )
 
 
 def _ends(row: Depth) -> list[str]:
     """The range of a rule's layer, where it has a width."""
     low, high = report.number(row.low), report.number(row.high)
-    return [f"{low}–{high}"] if row.depth is not None and row.low is not None and low != high else []
+    there = row.depth is not None and row.low is not None
+    return [f"{low}–{high}"] if there and not low == high == report.number(row.depth) else []
 
 
 def depth(row: Depth | None) -> str:
@@ -131,7 +132,8 @@ def depth(row: Depth | None) -> str:
     if row is None or (row.depth is None and not row.low):
         return "–"
     low, high = report.number(row.low), report.number(row.high)
-    return report.number(row.depth) + (f" ({low}–{high})" if row.low is not None and low != high else "")
+    same = low == high == report.number(row.depth)
+    return report.number(row.depth) + (f" ({low}–{high})" if row.low is not None and not same else "")
 
 
 def ratio(row: Depth | Mean) -> str:
@@ -172,14 +174,14 @@ def cut(one: Cut) -> str:
     what = f"layer {start}" if n == 1 else f"layers {start}–{start + n - 1}"
     among = "single layers" if n == 1 else f"stretches of {n} layers"
     said = (
-        f"Among {among}, leaving out {what} changes the predictions least (KL): it adds {value(one.loss)} nats per "
-        f"token to the loss and keeps {value(one.kept, percent=True)} of the best guesses."
+        f"Among {among}, leaving out {what} changes the predictions least (KL): the loss changes by {value(one.loss)} "
+        f"nats per token, and {value(one.kept, percent=True)} of the best guesses stay."
     )
     angle, which = one.by_angle, "The angle over all tokens, sinks included,"
     if angle.start == start:
         return f"{said} {which} chooses the same."
     there = f"layer {angle.start}" if n == 1 else f"layers {angle.start}–{angle.start + n - 1}"
-    return f"{said} {which} would have chosen {there}, which add{'s' * (n == 1)} {value(angle.loss)} nats."
+    return f"{said} {which} chooses {there}: {value(angle.loss)} nats."
 
 
 def leaving(told: Card) -> str:
@@ -193,7 +195,7 @@ def leaving(told: Card) -> str:
     around = f" ({around}" if around else ""
     leaving = f"Leaving at {found.threshold:g} confidence, {FROM_0},"
     if lost == 0 and not high:
-        early = f"{leaving} would change no token, or none leaves before the output"
+        early = f"{leaving} would change no token, if any leaves before the output"
     elif lost is not None and usable(1, lost):
         early = f"{leaving} would change {share} of a prompt's tokens{around}"
     else:
@@ -291,7 +293,7 @@ def markdown(told: Card) -> str:
     lines += ["", *(f"- {said}" for said in (turn(told), rules(told)) if said)]
     lines += [f"  - {row.sentence}" for row in told.depths if row.sentence]
     lines += [f"- {told.lenses.sentence}"] if told.lenses.sentence else []
-    lines += ["", "### Cheapest cuts", "", *(f"- {cut(one)}" for one in told.cuts)]
+    lines += ["", "### Cuts that change the predictions least", "", *(f"- {cut(one)}" for one in told.cuts)]
     lines += [f"- {CHOSEN}", *(f"- {said}" for said in [leaving(told)] if said)]
     lines += ["", "### Published claims", "", f"{claims(told)}.", ""]
     lines += [f"{stand(told)}.", ""] if stand(told) else []

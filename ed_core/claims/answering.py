@@ -118,7 +118,7 @@ def _answered(one: Part, worked: Part) -> tuple[Part, Part, int]:
 DEEP_THINKING = Claim(
     "deep-thinking",
     "Answers with more late-settling tokens are right more often",
-    "prompts on which the divergence of more written tokens falls late are answered correctly more often",
+    "prompts with a larger share of written tokens whose divergence falls late are answered correctly more often",
     "Chen et al. 2026 (2602.13517)",
     "Spearman's rank correlation over the prompts of one model of the share of written tokens whose divergence first "
     "falls to 0.5 only in the last 15 % of the depth, with whether the answer is exact",

@@ -126,7 +126,9 @@ class Finding:
             said += f"; the value lies {number(apart[0], q.digits)} from {number(apart[1], q.digits)}"
         if turned:
             changed = " and ".join(f"with {_between(h, q.digits)} the verdict by itself is “{v}”" for h, v in turned)
-            said = f"{said}. Moving it by a fifth turns the verdict: {changed}."
+            two = all(map(math.isfinite, q.holds))
+            moved_by = "A range a fifth narrower or wider" if two else "A limit moved by a fifth"
+            said = f"{said}. {moved_by} turns the verdict: {changed}."
         else:
             others = " or ".join(_between(holds, q.digits) for holds, _ in moved)
             said = f"{said}. With {others} the verdict by itself is the same."
@@ -190,7 +192,8 @@ def reasons(found: Found) -> list[str]:
 def _reasons(found: Found) -> Iterable[str]:
     layered = [(q, q.value.layers) for q in found.judging if q.value and q.value.layers]
     also = ", over prompts and over layers" if layered else ""
-    yield f"Intervals are 5–95 % over {found.over}; a verdict needs an error of at most {100 * ALONE:.0f} %{also}."
+    holm = f", and of {_error(LEVEL)} among the claims that are tested together"
+    yield f"Intervals are 5–95 % over {found.over}; a verdict needs an error of at most {_error(ALONE)}{also}{holm}."
     for q, ends in layered:
         low, high = (number(math.nan if end is None else end, q.digits) for end in ends)
         yield f"Over layers, {q.name}: {low} to {high}."
@@ -218,13 +221,14 @@ def _of_several(found: Found) -> str:
     if found.p is None or found.adjusted is None:
         return "A quantity was not judged, so nothing was tested."
     if found.alone == CANNOT_BE_TOLD:
-        return f"p of the likelier verdict: {_p(found.p)} (limit {ALONE})."
+        return f"Error of the likelier verdict: {_error(found.p)} (limit {_error(ALONE)})."
     if found.together < 2:
-        return f"p of the verdict: {_p(found.p)}."
+        return f"Error of the verdict: {_error(found.p)}."
     among = f"among {found.together} claims that were tested together"
     if found.verdict == found.alone:
-        return f"p of the verdict: {_p(found.p)}, {among} {_p(found.adjusted)} (Holm)."
-    return f"By itself it {found.alone} (p {_p(found.p)}); {among} p is {_p(found.adjusted)} (Holm; limit {LEVEL})."
+        return f"Error of the verdict: {_error(found.p)}, {among} {_error(found.adjusted)} (Holm)."
+    holm = f"{_error(found.adjusted)} (Holm; limit {_error(LEVEL)})"
+    return f"By itself it {found.alone} (error {_error(found.p)}); {among} the error is {holm}."
 
 
 def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over prompts: ") -> str:
@@ -242,13 +246,16 @@ def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over promp
 
 
 def between(low: float, high: float, digits: int) -> str:
-    """The ends of an interval, with as many digits more, up to three, as tell them apart. Of ends that are alike it is
-    said how often they are, so that an interval without width does not pass for certainty."""
+    """The ends of an interval, with as many digits more, up to three, as tell them apart and from 0. Of ends that are
+    alike it is said how often they are, so that an interval without width does not pass for certainty."""
+    low, high = (0.0 if abs(end) < ROUNDING else end for end in (low, high))
     for n in range(digits, digits + 4):
-        ends = [number(end, n) for end in (low, high)]
-        if ends[0] != ends[1]:
-            return " to ".join(ends)
-    return "the same in at least 90 % of resamples"
+        ends = [f"{end:.{n}f}".replace("-", "−") for end in (low, high)]
+        if ends[0] != ends[1] and all(round(end, n) or not end for end in (low, high)):
+            break
+    if ends[0] != ends[1]:
+        return " to ".join(ends)
+    return f"{number(low, digits)} in at least 90 % of resamples"
 
 
 def number(value: float, digits: int) -> str:
@@ -263,8 +270,9 @@ def _between(holds: Range, digits: int) -> str:
     return " to ".join(number(end, digits) for end in holds if math.isfinite(end))
 
 
-def _p(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.001 else "below 0.001"
+def _error(value: float) -> str:
+    """A probability of error in per cent."""
+    return "below 0.1 %" if value < 0.001 else f"{100 * value:.2g} %"
 
 
 def counted(findings: Sequence[Found]) -> str:

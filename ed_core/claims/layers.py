@@ -89,7 +89,9 @@ def replaced(evidence: Evidence) -> Measured:
         ),
     }
     curve = Curve.of("layer replaced", "loss, share of the whole model's", cost)
-    said = f"{int(needed.sum())} of {len(needed)} layers are needed: replacing them raises the loss by more than 10 %."
+    n = int(needed.sum())
+    each = "is needed: replacing it" if n == 1 else "are needed: replacing any of them"
+    said = f"{n} of {len(needed)} layers {each} raises the loss by more than 10 %."
     return Measured(
         estimates, len(part), curve, said if needed.any() else f"{NONE[0].upper()}{NONE[1:]}.", part.units.words
     )

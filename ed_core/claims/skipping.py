@@ -28,6 +28,11 @@ LEAST_KEPT = 0.72
 SMALLEST, LARGEST = 1e-12, 30.0  # ratio of effects, for its logarithm; of the logarithm
 
 
+def _nats(added: float) -> str:
+    """A change of the loss, in words."""
+    return f"{added:+.3g} nats".replace("-", "−")
+
+
 def second_half(evidence: Evidence) -> Measured:
     part = evidence.parts["future"]
     effects = layer_effect(part["effect"])[:, :-1]
@@ -137,12 +142,12 @@ def stretches(evidence: Evidence) -> Measured:
     (at, cost, start), (ours, cost_ours, other) = chosen("last"), chosen("ours")
     added = _added(part, seed)
     said = [
-        f"Of stretches of {length} layers {by} chooses {s}–{s + length - 1}, which adds {added.value[s]:.3g} nats."
+        f"Of stretches of {length} layers {by} chooses {s}–{s + length - 1}: {_nats(added.value[s])}."
         for by, s in (("the angle at the last token", start), ("the angle over tokens without sinks", other))
         if s >= 0
     ]
     cheapest = int(added.value.argmin())
-    said.append(f"The cheapest is {cheapest}–{cheapest + length - 1}: {added.value[cheapest]:.3g} nats.")
+    said.append(f"The loss is least without {cheapest}–{cheapest + length - 1}: {_nats(added.value[cheapest])}.")
     drawn = Curve.of(f"first of {length} layers left out", "loss added, nats", added)
     estimates = {PLACE: at, COST: cost, OURS: ours, COST_OURS: cost_ours}
     return Measured(estimates, len(part), drawn, " ".join(said), part.units.words)

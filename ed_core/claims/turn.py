@@ -28,7 +28,7 @@ STATIC = 0.1
 SLOPES = {"mean_kl": "slope of mean depth by KL / L", "mean_overlap": "slope of mean depth by overlap / L"}
 PAPERS_SLOPES = {name: f"slope of (layer + 1) / L by the papers' {rule.label} rule" for name, rule in RULES.items()}
 FAILED = {
-    "sign": "The layers have no first level below 0 followed by a second above 0.",
+    "sign": "No first level below 0 followed by a second above 0 is shown.",
     "order": "No two levels are shown: {p:.0f} % of {orders} split at least as well.",
     "twins": "{near} of {n} untrained twins turn within a tenth of the depth, so the turn needs no training to appear.",
 }

@@ -171,10 +171,11 @@ class Audit:
         found, others = self.findings(), ", ".join(p for p in self.curves if p != self.reference)
         if found:
             of = sum(precision != self.reference for row in self.rows() for precision in self.curves)
-            return (
-                f"{len(found)} of {of} figures {'differ' if len(found) > 1 else 'differs'} from {self.reference} by "
-                "more than expected."
-            )
+            if not self._judges_means():
+                means = [(p, name) for p in self.verdicts for name in self._means() if p != self.reference]
+                of -= sum(not self.mean_moved(*one) for one in means)
+            figures, differ = f"figure{'s' * (of > 1)}", "differ" if len(found) > 1 else "differs"
+            return f"{len(found)} of {of} {figures} {differ} from {self.reference} by more than expected."
         ordered = [(c.spearman, c) for c in self.comparisons if c.spearman is not None]
         if not ordered:
             return f"No order to compare: every curve is constant in {self.reference} or in {others}."

@@ -78,18 +78,23 @@ def by_kl(kl: ArrayLike, threshold: float = KL_THRESHOLD) -> Criterion:
     near certainty, its divergence is the maximum, and the rule may hold at once at `l = 1`.
     """
     curve = _curve(kl)
-    below = f"below {threshold:g} of the largest divergence"
+    never = f"before every layer but the last the divergence is at least {threshold:g} of its largest"
     later = np.append(False, curve[1:] < threshold * curve[1:].max())
     return replace(
-        _first("kl", curve < threshold * curve.max(), threshold, below),
-        from_depth_1=_first("kl", later, threshold, f"{below}, both from depth 1 on"),
+        _first("kl", curve < threshold * curve.max(), threshold, never),
+        from_depth_1=_first("kl", later, threshold, f"{never}, both from depth 1 on"),
     )
 
 
 def by_overlap(overlap: ArrayLike, threshold: float = OVERLAP_THRESHOLD) -> Criterion:
     """The first block `l < L-1` whose lens shares more than `threshold` of its best tokens with the output; rows
     `0..L-1`."""
-    return _first("overlap", _curve(overlap) > threshold, threshold, f"above an overlap of {threshold:g}")
+    return _first(
+        "overlap",
+        _curve(overlap) > threshold,
+        threshold,
+        f"before every layer but the last the overlap is at most {threshold:g}",
+    )
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,7 @@ RULES = {
             "Cosine of what a layer adds with the stream",
             "layer",
             "cosine",
-            "the last layer whose additions still point against the stream",
+            "the last layer whose mean cosine is below 0 before one where it is not",
             "#CC79A7",
             "contributions",
             COSINES,
@@ -238,10 +243,10 @@ def _curve(values: ArrayLike) -> np.ndarray:
     return curve
 
 
-def _first(name: str, holds: np.ndarray, threshold: float, what: str) -> Criterion:
+def _first(name: str, holds: np.ndarray, threshold: float, reason: str) -> Criterion:
     n = len(holds)
     found = np.flatnonzero(holds[:-1])
     if not len(found):
-        return Criterion(name, None, None, n, threshold, f"no layer before the last is {what}")
+        return Criterion(name, None, None, n, threshold, reason)
     lasting = np.flatnonzero(np.logical_and.accumulate(holds[::-1])[::-1][:-1])
     return Criterion(name, int(found[0]), int(lasting[0]) if len(lasting) else None, n, threshold)

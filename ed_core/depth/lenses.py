@@ -182,9 +182,15 @@ def _below(ends: Mapping[str, Sequence[float]]) -> str:
     yes, no = high < 0, low > 0
     if yes.all():
         return "at every depth before the output"
-    said = [f"at {_named(np.flatnonzero(yes))}" if yes.any() else "at no depth"]
+    if not yes.any() and no.all():
+        return "at no depth"
+    said = [f"at {_named(np.flatnonzero(yes))}"] * bool(yes.any())
     said += [f"not at {_named(np.flatnonzero(no))}"] * bool(no.any())
-    return ", ".join(said) + (f" (undecided at {_named(np.flatnonzero(~yes & ~no))})" if not (yes | no).all() else "")
+    open_at = _named(np.flatnonzero(~yes & ~no))
+    if not yes.any():
+        said = [f"not at {_named(np.flatnonzero(no))}", *[]] if no.any() else []
+        return f"at no depth for sure ({'; '.join([*said, f'undecided at {open_at}'])})"
+    return ", ".join(said) + (f" (undecided at {open_at})" if not (yes | no).all() else "")
 
 
 def _named(depths: np.ndarray) -> str:

@@ -91,9 +91,8 @@ def sentence(maps: Maps) -> str:
     found, (a, b), (n_a, n_b) = match(maps), maps.names, maps.n_layers
     which = reading(found)
     k, end = int(found.matches.sum()), f"{_share(found.reach)} of its depth"
-    there = (
-        f"Of {a}'s {n_a} layers, {k} {'has' if k == 1 else 'have'} a match in {b} that beats the controls by a tenth"
-    )
+    have = "has" if k == 1 else "have"
+    there = f"Of {a}'s depths 1 to {n_a}, {k} {have} a match in {b} that beats the controls by a tenth"
     if which == "unclear":
         return f"{there}: too few to say where matches lie ({max(FEW, -(-n_a // 2))} are needed)."
     said = {
@@ -102,8 +101,8 @@ def sentence(maps: Maps) -> str:
         if n_a == n_b
         else "lie at about the same share of the depth, as the same steps over "
         f"{'more' if n_b > n_a else 'fewer'} layers would",
-        "late": f"end at {end}: none is in {b}'s last layers",
-        "part": f"lie at about the same share of the depth, up to {_share(found.reach)}; none is of {a}'s last layers",
+        "late": f"end at {end}: none is among {b}'s last depths",
+        "part": f"lie at about the same share of the depth, up to {_share(found.reach)}; none is of {a}'s last depths",
         "neither": f"roughly follow the order of depth, not all at the same share of it, and end at {end}",
     }[which]
     said = f"{there}. These matches {said}"

@@ -43,6 +43,10 @@ def generated(written: Mapping[str, np.ndarray], n_prompts: int, n: int = 1) -> 
     said = f"The whole model {told(written['exact_whole'])}"
     if exact.min() == exact.max():
         return f"{said}; whichever {_unit(n)} is left out, it {told(exact[0])}."
+    if exact.min() >= float(written["exact_whole"]):
+        most = np.flatnonzero(exact == exact.max())
+        better = told(exact.max()) if n_prompts == 1 else told(exact.max()).replace("writes", "writes more,", 1)
+        return f"{said}; without {_which(most, exact, n)} it {better}."
     fewest = told(exact.min()) if n_prompts == 1 else told(exact.min()).replace("writes", "writes the fewest,", 1)
     return f"{said}; without {_fewest(exact, n)} it {fewest}."
 
@@ -54,8 +58,9 @@ def by_loss(
     exact, added = np.asarray(written["exact"], np.float64), curves["nll"] - curves["nll_whole"]
     most, fewest = int(np.argmax(added)), np.flatnonzero(exact == exact.min())
     said = [
-        f"By loss, {_named([most], n)} {'counts' if n == 1 else 'count'} most: {_signed(added[most])} nats per token "
-        f"without {'it' if n == 1 else 'them'}, and the model {_answers(n_prompts)(exact[most])}."
+        f"By loss, {_named([most], n)} {'counts' if n == 1 else 'count'} most: without "
+        f"{'it' if n == 1 else 'them'} the loss changes by {_signed(added[most])} nats per token, and the model "
+        f"{_answers(n_prompts)(exact[most])}."
     ]
     if exact.min() == exact.max():
         return said
@@ -91,10 +96,14 @@ def _unit(n: int) -> str:
 
 def _fewest(exact: np.ndarray, n: int) -> str:
     """Without which the fewest answers are written: named where they are few."""
-    fewest = np.flatnonzero(exact == exact.min())
-    if len(fewest) > LISTED:
-        return f"{len(fewest)} of {len(exact)} {'layers' if n == 1 else 'stretches'}, each on its own,"
-    return _named(fewest, n)
+    return _which(np.flatnonzero(exact == exact.min()), exact, n)
+
+
+def _which(at: np.ndarray, exact: np.ndarray, n: int) -> str:
+    """These layers or stretches, named where they are few."""
+    if len(at) > LISTED:
+        return f"{len(at)} of {len(exact)} {'layers' if n == 1 else 'stretches'}, each on its own,"
+    return _named(at, n)
 
 
 def _named(starts: Sequence[int] | np.ndarray, n: int) -> str:

@@ -281,9 +281,8 @@ def brief(sinks: Sequence[Sink], tokens: Sequence[str], counted: bool = False) -
     if not sinks:
         return ""
     named = ", ".join(f"token {s.pos} ({tokens[s.pos]!r}, {_where(s)})" for s in sinks[:NAMED])
-    strips = "counted in" if counted else "left out of"
-    rules = "" if counted else "; the depths above count " + ("them" if len(sinks) > 1 else "it")
-    return f"Sink{'s' * (len(sinks) > 1)}: {named}{_more(sinks)}, {strips} the means beside the maps{rules}."
+    curves = f"{'counted in' if counted else 'left out of'} the curves beside the maps"
+    return f"Sink{'s' * (len(sinks) > 1)}: {named}{_more(sinks)}, {curves}."
 
 
 def told_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:

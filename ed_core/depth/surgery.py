@@ -124,8 +124,9 @@ def sentence(curves: Curves, kind: str, found: Sequence[Row]) -> str:
     whole = float(curves["loss_whole"])
     if kind == "drop":
         best = found[0].best
+        what = "layer to leave out is layer" if found[0].length == 1 else "stretch to leave out is layers"
         return (
-            f"The cheapest layer to leave out is layer {best.layers}, on the text it was chosen by: loss "
+            f"The cheapest {what} {best.layers}, on the text it was chosen by: loss "
             f"{_moves(whole, best.loss)} nats per token."
         )
     row, n = min(found, key=lambda one: one.best.loss), sum(one.n for one in found)

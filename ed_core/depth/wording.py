@@ -237,13 +237,13 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
 def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Units | None) -> str:
     kl, overlap = means.get("kl"), means.get("overlap")
     if kl is None or kl.depth is None:
-        begin = f"{where} the lens" if where else "The lens"
-        return f"{begin} has no mean depth: it is the output from depth 1 on, or not finite." if kl is not None else ""
+        begin = f"{where}: no mean depth" if where else "No mean depth"
+        return f"{begin} by KL: the lens is the output from depth 1 on, or not finite." if kl is not None else ""
 
     def around(mean: MeanDepth) -> str:
         return f"; {apart(*ends, 1)}" if mean.interval is not None and (ends := mean.interval.ends) else ""
 
-    begin, curves = f"{where} mean depth" if where else "Mean depth", ", read off the mean curve"
+    begin, curves = f"{where}: mean depth" if where else "Mean depth", ", read off the mean curve"
     drawn_anew = "" if over is None else f"; {sure(kl.interval, over)}"
     beside = ""
     if found := twins.means("kl"):

@@ -113,7 +113,9 @@ def sentences(found: Sequence[Estimate]) -> list[str]:
     for one in found:
         if one.name in OTHERS and one.depth is not None:
             what, more = (
-                (", where the lens's best guess changes last: depth", 1) if one.name == "settle" else (": layer", 0)
+                (": over tokens, the lens's best guess is final from a mean depth of", 1)
+                if one.name == "settle"
+                else (": layer", 0)
             )
             ends = "" if one.low is None or one.high is None else f" ({level(one.low + more, one.high + more, 1)})"
             of = f" of {one.n_layers}" if more else f", of layers 0 to {one.n_layers - 1}"

@@ -19,7 +19,7 @@ from ..depth.continuous import LOWEST, MEAN_DEPTH
 from ..depth.criteria import OF_LENS
 from ..errors import StudyError
 from ..probes.scores import depth_score, layer_effect
-from ..statistics import FEWEST, Resampled, Units
+from ..statistics import FEWEST, FEWEST_FORMS, Resampled, Units
 from .folder import Folder, Sums
 from .tables import units_of
 from .trends import signed
@@ -70,11 +70,11 @@ class Trend:
         margin = MARGIN * n_layers
         small = max(abs(self.low), abs(self.high)) < margin
         if self.low > 0 or self.high < 0:
-            little = f", by less than {100 * MARGIN:g} % of the depth a level" if small else ""
-            return f"The line {'rises' if self.low > 0 else 'falls'} with the level{little}."
+            little = f", and less than {100 * MARGIN:g} % of the depth a level" if small else ""
+            return f"The slope is {'above' if self.low > 0 else 'below'} 0{little}."
         if small:
-            return f"The line changes by no more than {100 * MARGIN:g} % of the depth a level."
-        return "It is open whether the line rises or falls with the level."
+            return f"The slope is at most {100 * MARGIN:g} % of the depth a level, up or down."
+        return "It is open whether the slope is above or below 0."
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,8 @@ class Difficulty:
             f"{of}, {signed(t.slope, digits)} a level"
         )
         if not np.isfinite(t.low):
-            return f"{told}. With fewer than {FEWEST} prompts a level there is no interval, and no conclusion."
+            few = f"fewer than {FEWEST} prompts (or {FEWEST_FORMS} forms) a level"
+            return f"{told}. With {few} there is no interval, and no conclusion."
         ends = " to ".join(signed(end, digits) for end in (t.low, t.high))
         return f"{told} (5–95 %: {ends} over {t.over}). {t.verdict(self.n_layers)}"
 

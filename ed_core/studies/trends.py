@@ -63,18 +63,18 @@ class Slope:
     def sentence(self) -> str:
         """What the data support, with its figures."""
         ends = f"{size(self.start[0])} to {size(self.end[0])} parameters"
-        told = (
-            f"By {CALLED[self.criterion]}, over {self.source} figures of {len(self.models)} models of {ends} on "
-            f"{_listed(self.sets)}, the depth as a share of the layers changes by {signed(self.slope)} per "
-            "tenfold increase in parameters"
-        )
+        of = f"By {CALLED[self.criterion]}, over {self.source} figures of {len(self.models)} models of {ends} on "
+        of += f"{_listed(self.sets)}, the depth as a share of the layers"
+        told = f"{of} changes by {signed(self.slope)} per tenfold increase in parameters"
+        if self.sizes == 2:
+            told = f"{of} goes from {self.start[1]:.2f} to {self.end[1]:.2f}"
         if not np.isfinite(self.low):
             few = f"fewer than {FEWEST} prompts" if self.over == "prompts" else f"fewer than {FEWEST} models"
             return f"{told}. With {few} there is no interval, and no conclusion.{self._aside}"
         told += f" ({_range(self.low, self.high, self.words)}"
         told += f"; no line in {100 * self.undefined:.0f} % of the resamples)" if self.undefined else ")"
         if self.sizes == 2:
-            return f"{told}. Two sizes show no trend: the line is their difference.{self._aside}"
+            return f"{told}. Two sizes show no trend.{self._aside}"
         alone = f" for these {len(self.models)} models" if self.over == "prompts" else ""
         if self.trend:
             verdict = f"It {'rises' if self.trend > 0 else 'falls'} with size{alone}"
@@ -236,7 +236,11 @@ class Difference:
         if self.same:
             return f"{told}: the same on all {self.n} {self.over}, in whole layers, so no interval can be given."
         if not np.isfinite(self.low):
-            few = f"fewer than {FEWEST} prompts" if self.over == "prompts" else f"one of {self.over}"
+            few = (
+                f"fewer than {FEWEST} prompts"
+                if self.over == "prompts"
+                else f"one {self.over.replace('sets', 'set').replace('pairs', 'pair')}"
+            )
             return f"{told}. With {few} there is no interval, and no conclusion."
         told += f" ({_range(self.low, self.high, self.words or f'{self.n} {self.over}')}"
         told += f"; not defined in {100 * self.undefined:.0f} % of the resamples)" if self.undefined else ")"

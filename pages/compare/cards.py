@@ -148,7 +148,7 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
 
 
 def cut(one: card.Cut) -> str:
-    """The cheapest stretch and its price, in a cell."""
+    """The stretch that changes the predictions least and its price, in a cell."""
     n, start = one.layers, one.start
     where = f"layer {start}" if n == 1 else f"{start}–{start + n - 1}"
     return f"{where}: {one.loss.value:+.2f} nats, {one.kept.value:.0%} kept".replace("-", "−")
@@ -193,7 +193,7 @@ PARAMETERS = (
     choice("curve", "cards.curve", "kl", tuple(CURVES)),
     text("card", "cards.card"),
 )
-COLUMNS = ("claims", "cheapest layer to leave out", "cheapest quarter")
+COLUMNS = ("claims", "layer that changes least", "quarter that changes least")
 DEPTHS = "**Depth**: circles mean depth under the logit lens, diamonds the papers' rules; bars: 5 to 95 % over prompts"
 BAND = "beside each model its untrained twin; shaded: 5 to 95 % over prompts"
 READING = (
@@ -205,8 +205,8 @@ TEACH = (
     "where it was stopped."
 )
 TEXTS = {
-    "Why a card": "Which of the published statements hold for this model, how sure that is, and what its cheapest cut "
-    "costs: in one document that others can check, print and put beside the model.",
+    "Why a card": "Which of the published statements hold for this model, how sure that is, and what the cut "
+    "that changes least costs: in one document that others can check, print and put beside the model.",
     "Look for": "a mean depth apart from its untrained twin's, and claims that hold for one model and not for another.",
     "Beware": "A card is of one prompt set. Two cards on different sets differ in models and prompts at once. "
     "A card that was pulled from a shelf was measured by somebody else; its commands say how.",

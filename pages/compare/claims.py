@@ -161,7 +161,8 @@ TEXTS = {
     "interval over prompts, and values that would contradict it.",
     "Look for": "Verdicts that the untrained twin does not share; one twin is one draw.",
     "Beware": "A verdict is of this model and these prompts. Where a paper says “small” or “weak” the limit is chosen "
-    "here, and *Why* says whether one a fifth lower or higher would turn the verdict.",
+    "here, and *Why* says whether a limit moved by a fifth, or a range a fifth narrower or wider, would turn the "
+    "verdict.",
 }
 
 page()

@@ -28,8 +28,8 @@ def more(result, view):
 
 
 FAILED = """**The integral did not settle at {layers}**: attributions miss F(activation) − F(baseline) by more than
-{tolerance} of the scale, and the rows stay empty. Raise **nodes** under *Options*; if that does not help, the model's
-gradients cannot be trusted there (4-bit layers on a CPU are a known case)."""
+{tolerance} of the scale, and the rows stay empty. Raise **nodes** under *Options*; if that does not help, no
+attribution can be given there (4-bit layers on a CPU are a known case)."""
 TEXTS = {
     "The papers saw": "All input tokens matter about equally up to the middle; attributions do not move to later "
     "layers as problems take more steps (Csordás et al. 2025, §4).",

@@ -80,8 +80,8 @@ TEXTS = {
 FLOOR = """Every batch holds an intervention that changes nothing; whatever it measures is numerical noise: 0 where
 batching changes no rounding, more in bf16."""
 BOUNDARIES = """The papers take up to four split points, drawn from every eighth token (Csordás et al. 2025, §3.2); the
-map holds the maximum over them. The effect on later tokens shows how much they depend on what a layer wrote at earlier
-ones."""
+map holds the maximum over those that are chosen. The effect on later tokens shows how much they depend on what a layer
+wrote at earlier ones."""
 
 probe_page.Page(
     LayerSkip,

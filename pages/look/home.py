@@ -336,7 +336,9 @@ def why(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     """The reasons behind the verdict, and how to read the ruler."""
     lines = list(reached.reasons) if reached else []
     if reached and reached.sinks:
-        lines.append(sinks.brief(reached.sinks, batch.results["contributions"].tokens, inputs.COUNT_SINKS.value))
+        counted = inputs.COUNT_SINKS.value
+        shown = [s for s in reached.sinks if s.pos or not counted or counts_first_token()]
+        lines.append(sinks.brief(shown, batch.results["contributions"].tokens, counted))
     if lines:
         st.markdown("\n".join(f"- {show.plain(line)}" for line in lines))
     at = {"kl": inputs.KL.value, "overlap": inputs.OVERLAP.value}
