@@ -277,7 +277,7 @@ ON_TOKENS = """chart => {
 }"""
 
 
-@pytest.mark.parametrize("query", ["two?model=smollm2&example=english-b", "?model=ed-demo-16&example=sum-mod10-2-a"])
+@pytest.mark.parametrize("query", ["two?model=smollm2&example=english-b", "?model=smollm2&example=english-b"])
 def test_on_a_phone_nothing_stands_on_the_tokens_of_a_map(server, visitor, query):
     tab = visitor(viewport={"width": 390, "height": 844})
     tab.goto(f"{server}/{query}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..sweeps.recorder import Recorder
     from ..types import Encoding
 
-UNSETTLED = "The integral did not settle"  # how a note of a failed layer begins
+UNSETTLED = "The integral did not settle"  # how the sweep's note of failed layers begins
 TOLERANCE = 0.005  # share of the scale that the completeness error may reach; the engine integrates until it holds
 TYPICAL_NODES = 65  # of trained models: what an estimate counts with
 LIMIT = TOLERANCE * (1 + 1e-4)  # the engine decides before rounding to float32

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..models.identities import wide
-from ..probes.integrated_gradients import UNSETTLED
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -56,7 +55,7 @@ def integrate(
         record.step(above * (above + 1) / (n_layers * (n_layers + 1)))
     if failed:
         record.note(
-            f"{UNSETTLED} within {nodes} nodes at {_named(failed)}: attributions there are not to be "
+            f"The integral did not settle within {nodes} nodes at {_named(failed)}: attributions there are not to be "
             "relied on (see completeness_error)."
         )
     if moving:
