@@ -14,7 +14,7 @@ from ed_core.errors import CaseError, EffectiveDepthError
 from ed_core.types import ProbeResult
 from ed_ui import case_view, remembered, running, session, show, visitor
 
-GALLERY, CASE = "pages/keep/gallery.py", "pages/keep/case.py"
+GALLERY, CASE = "pages/case_studies/gallery.py", "pages/case_studies/case.py"
 WORDS = ("title", "tags", "notes")
 
 

@@ -41,11 +41,11 @@ ROOMS = (
         "Where does this answer form?",
         "layers",
         (
-            Entry("pages/look/home.py", "All maps", "home"),
-            Entry("pages/look/contributions.py", "Contributions", "contributions"),
-            Entry("pages/look/logit_lens.py", "Logit lens", "logit_lens"),
-            Entry("pages/look/lenses.py", "Fitted lenses", "lenses"),
-            Entry("pages/look/writing.py", "Writing", "generation"),
+            Entry("pages/prompt/home.py", "All maps", "home"),
+            Entry("pages/prompt/contributions.py", "Contributions", "contributions"),
+            Entry("pages/prompt/logit_lens.py", "Logit lens", "logit_lens"),
+            Entry("pages/prompt/lenses.py", "Fitted lenses", "lenses"),
+            Entry("pages/prompt/writing.py", "Writing", "generation"),
         ),
     ),
     Room(
@@ -75,8 +75,8 @@ ROOMS = (
         "Does it hold over many prompts and models?",
         "science",
         (
-            Entry("pages/compare/studies.py", "Studies", model=False),
-            Entry("pages/compare/difficulty.py", "Difficulty", model=False),
+            Entry("pages/studies/studies.py", "Studies", model=False),
+            Entry("pages/studies/difficulty.py", "Difficulty", model=False),
         ),
     ),
     Room(
@@ -84,10 +84,10 @@ ROOMS = (
         "What is known about this model's depth?",
         "badge",
         (
-            Entry("pages/compare/cards.py", "Depth card"),
-            Entry("pages/compare/claims.py", "Claims"),
-            Entry("pages/look/numerics.py", "Sanity checks", "numerics"),
-            Entry("pages/look/loops.py", "Loops"),
+            Entry("pages/model/cards.py", "Depth card"),
+            Entry("pages/model/claims.py", "Claims"),
+            Entry("pages/model/numerics.py", "Sanity checks", "numerics"),
+            Entry("pages/model/loops.py", "Loops"),
         ),
     ),
     Room(
@@ -95,8 +95,8 @@ ROOMS = (
         "What did we keep?",
         "collections_bookmark",
         (
-            Entry("pages/keep/gallery.py", "Case studies", url="cases", model=False),
-            Entry("pages/keep/case.py", "Case study", url="case", hidden=True, model=False),
+            Entry("pages/case_studies/gallery.py", "Case studies", url="cases", model=False),
+            Entry("pages/case_studies/case.py", "Case study", url="case", hidden=True, model=False),
         ),
     ),
 )

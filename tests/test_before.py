@@ -211,7 +211,7 @@ def test_the_exported_names_and_what_is_derived_are_the_same(cache, runs):
 
 LINKS = [  # a page, a link to it, and what its inputs must hold then, by their names in the link
     (
-        "pages/look/home.py",
+        "pages/prompt/home.py",
         "example=copy-3-a&branch=attn&shade=kl&kl=0.25&overlap=0.6&first_token=false&tokens=3-20&token=2",
         {"branch": "attention", "shade": "KL to output", "kl": 0.25, "overlap": 0.6, "first_token": False}
         | {"tokens": (3, 20), "token": 2},

@@ -412,7 +412,7 @@ def test_the_page_lists_all_cards_and_shows_one(tmp_path, monkeypatch):
     begun = []
     monkeypatch.setattr(launch, "begin", lambda spec, folder, *_: begun.append((spec, folder)))
     test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/compare/cards.py")
+    test.switch_page("pages/model/cards.py")
     test.query_params["model"], test.query_params["precision"] = "ed-demo-8", "fp32"
     test.run()
     assert not test.exception

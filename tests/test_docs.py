@@ -29,7 +29,7 @@ def test_the_first_contribution_works_as_written(tmp_path):
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     walk = read("CONTRIBUTING.md")
     written = re.findall(r"Write `([^`]+)`:\n\n```python\n(.*?)```", walk, re.DOTALL)
-    assert [name for name, _ in written] == ["ed_core/probes/steps.py", "tests/test_steps.py", "pages/look/steps.py"]
+    assert [name for name, _ in written] == ["ed_core/probes/steps.py", "tests/test_steps.py", "pages/prompt/steps.py"]
     for name, text in written[:2]:
         (tmp_path / name).write_text(text)
     line, entry = re.search(r"add `(from [^`]+)` to the imports\nand `([^`]+)` to the end of `PROBES`", walk).groups()
@@ -66,7 +66,7 @@ def test_files_that_are_named_exist(name):
     text, folder = read(name), (ROOT / name).parent
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
     paths = re.findall(r"`((?:docs|tests|tools|ed_core|ed_ui|pages)/[\w./-]+)`", text)
-    made = {"ed_core/probes/steps.py", "tests/test_steps.py", "pages/look/steps.py"}  # by the walk
+    made = {"ed_core/probes/steps.py", "tests/test_steps.py", "pages/prompt/steps.py"}  # by the walk
     assert not [link for link in links if not (folder / link).exists()]
     assert not [path for path in paths if path not in made and not (ROOT / path).exists()]
 

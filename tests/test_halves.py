@@ -166,7 +166,7 @@ def test_the_page_draws_half_layers_where_they_are_asked_for(stored):
     spec = resolve("small")
     result = computed(LogitLens(points="halves").request(spec, PROMPT))
     lookup.store().put(result)
-    test = app("pages/look/logit_lens.py", prompt=None, run=result.request.key)
+    test = app("pages/prompt/logit_lens.py", prompt=None, run=result.request.key)
     assert not test.exception and not test.error
     assert test.segmented_control(key="logit_lens.points").value == "halves"
     said = " ".join(m.value for m in test.markdown)

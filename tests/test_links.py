@@ -24,7 +24,7 @@ from ed_ui import inputs, link, remembered, session, streamlit_edges
 from ed_ui.inputs import of_probe
 
 OWN = {  # a page, a parameter of its own, and where it must arrive
-    "pages/look/home.py": {
+    "pages/prompt/home.py": {
         "branch": "attn",
         "shade": "kl",
         "kl": "0.25",
@@ -32,9 +32,9 @@ OWN = {  # a page, a parameter of its own, and where it must arrive
         "first_token": "false",
         "tokens": "3-20",
     },
-    "pages/look/contributions.py": {"measure": "attn_cos", "first_token": "false"},
-    "pages/look/logit_lens.py": {"shade": "rank", "g": "0.4"},
-    "pages/look/numerics.py": {"tokens": "1-9"},
+    "pages/prompt/contributions.py": {"measure": "attn_cos", "first_token": "false"},
+    "pages/prompt/logit_lens.py": {"shade": "rank", "g": "0.4"},
+    "pages/model/numerics.py": {"tokens": "1-9"},
     "pages/intervene/skip.py": {"mode": "future", "part": "mlp", "boundaries": "4,8", "direct": "true"},
     "pages/intervene/erase.py": {"target": "future"},
     "pages/intervene/gradients.py": {"nodes": "33"},
@@ -46,7 +46,7 @@ OWN = {  # a page, a parameter of its own, and where it must arrive
         "difficulties": "1,2",
     },
     "pages/intervene/surgery.py": {"kind": "drop", "order": "0-2,4", "longest": "2", "value": "kl", "length": "2"},
-    "pages/look/writing.py": {"n_tokens": "5", "temperature": "0.5"},
+    "pages/prompt/writing.py": {"n_tokens": "5", "temperature": "0.5"},
     "pages/compare/audit.py": {"precisions": "fp32,bf16"},
 }
 WRONG = [
@@ -138,14 +138,14 @@ def reads(parameter: link.Input, value: str) -> bool:
 
 
 def test_what_a_link_does_not_say_is_at_its_default(stored):
-    test = opened("pages/look/logit_lens.py", shade="rank", template="raw", control="shuffled", control_seed="3")
+    test = opened("pages/prompt/logit_lens.py", shade="rank", template="raw", control="shuffled", control_seed="3")
     assert test.selectbox(key="control").value == "shuffled" and test.number_input(key="control.seed").value == 3
-    follow(test.switch_page("pages/look/contributions.py"))
+    follow(test.switch_page("pages/prompt/contributions.py"))
     shared = "a click in the navigation keeps what all pages share"
     assert test.selectbox(key="control").value == "shuffled", shared
     test.run()  # what a page's first run puts into the URL is put there by the browser
     assert test.query_params["control"] == "shuffled" and "shade" not in test.query_params, shared
-    follow(test.switch_page("pages/look/logit_lens.py"), model="small")
+    follow(test.switch_page("pages/prompt/logit_lens.py"), model="small")
     assert test.selectbox(key="control").value == "none" and "shade" not in test.query_params, (
         "as after the browser's Back"
     )
@@ -155,10 +155,10 @@ def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):
     spec = twin(resolve("small"), "untrained", 7)
     result = computed(LogitLens().request(spec, Prompt("3 + 4 = ", "7")))
     lookup.store().put(result)
-    test = opened("pages/look/logit_lens.py", run=result.request.key[:12])
+    test = opened("pages/prompt/logit_lens.py", run=result.request.key[:12])
     assert not said(test) and test.text_area(key="text").value == "3 + 4 = "
     assert test.selectbox(key="control").value == "untrained" and test.number_input(key="control.seed").value == 7
-    test = opened("pages/look/logit_lens.py", run=stored["logit_lens"].request.key).run()
+    test = opened("pages/prompt/logit_lens.py", run=stored["logit_lens"].request.key).run()
     assert (
         test.query_params["run"] == stored["logit_lens"].request.key[:12]
         and test.selectbox(key="control").value == "none"
@@ -177,7 +177,7 @@ def test_a_run_of_other_weights_and_one_of_a_model_that_is_gone_say_which(stored
             "by_short",
             lambda short, spec=spec: replace(result, request=replace(result.request, models=(spec,))),
         )
-        test = opened("pages/look/logit_lens.py", run="0" * 12)
+        test = opened("pages/prompt/logit_lens.py", run="0" * 12)
         assert not test.exception and words in said(test)
 
 
@@ -250,13 +250,13 @@ SHARED = {
 
 
 def test_what_all_pages_share_comes_back_as_the_same_link(stored):
-    test = opened("pages/look/logit_lens.py", example="copy-3-a", **SHARED)
+    test = opened("pages/prompt/logit_lens.py", example="copy-3-a", **SHARED)
     test.run()
     assert {name: test.query_params.get(name) for name in SHARED} == SHARED and not said(test)
 
 
 def test_an_example_that_was_edited_is_no_longer_named(stored):
-    test = opened("pages/look/logit_lens.py", example="copy-3-a")
+    test = opened("pages/prompt/logit_lens.py", example="copy-3-a")
     assert test.query_params["example"] == "copy-3-a"
     test.text_area(key="text").set_value("another text").run()
     assert "example" not in test.query_params
@@ -275,7 +275,7 @@ def test_a_page_that_was_just_opened_writes_behind_its_own_path(stored, monkeypa
         lambda path, values: written.append((path, dict(values))) or steps(path, values),
     )
     test = opened("pages/intervene/skip.py", mode="future")
-    test.switch_page("pages/look/contributions.py")
+    test.switch_page("pages/prompt/contributions.py")
     follow(test)
     assert [path for path, _ in written] == ["/skip", "/contributions"] and not test.query_params
     assert written[0][1].items() >= {"model": "small", "mode": "future"}.items()
@@ -362,6 +362,6 @@ def test_the_frame_says_which_room_is_open(stored, room):
 
 @pytest.mark.parametrize("page", ["studies", "difficulty"])
 def test_a_link_to_a_study_or_set_that_is_not_here_says_that_another_one_is_shown(stored, page):
-    test = opened(f"pages/compare/{page}.py", study="nowhere", set="none")
+    test = opened(f"pages/studies/{page}.py", study="nowhere", set="none")
     assert not test.exception and "study 'nowhere'" in said(test) and "prompt set 'none'" in said(test)
-    assert not said(opened(f"pages/compare/{page}.py", study="toys", set="sums"))
+    assert not said(opened(f"pages/studies/{page}.py", study="toys", set="sums"))

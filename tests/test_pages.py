@@ -33,9 +33,9 @@ from ed_ui import downloads, session, show
 ROOT = Path(__file__).parent.parent
 PROMPT = Prompt("5 + 7 + 5 + 3 + 1 + 7 = ", "28")
 PAGES = {
-    "pages/look/home.py": (Contributions(), Continuation(), LogitLens(), LayerSkip()),
-    "pages/look/contributions.py": (Contributions(),),
-    "pages/look/logit_lens.py": (LogitLens(),),
+    "pages/prompt/home.py": (Contributions(), Continuation(), LogitLens(), LayerSkip()),
+    "pages/prompt/contributions.py": (Contributions(),),
+    "pages/prompt/logit_lens.py": (LogitLens(),),
     "pages/intervene/skip.py": (LayerSkip(),),
     "pages/intervene/erase.py": (ResidualErasure(),),
     "pages/intervene/gradients.py": (IntegratedGradients(),),
@@ -50,10 +50,10 @@ def session_of(test: AppTest) -> session.Session:
     return test.session_state[session.KEY]
 
 
-def app(page="pages/look/home.py", prompt=PROMPT, model="small", **query) -> AppTest:
+def app(page="pages/prompt/home.py", prompt=PROMPT, model="small", **query) -> AppTest:
     """A fresh session in which a link to a page was opened, with this prompt in its box."""
     test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
-    if page != "pages/look/home.py":
+    if page != "pages/prompt/home.py":
         test.switch_page(page)
     test.query_params["model"] = model
     for name, value in query.items():
@@ -136,7 +136,7 @@ def figure_named(test: AppTest, trace: str) -> dict:
     return next(spec for spec in charts(test) if any(t.get("name") == trace for t in spec["data"]))
 
 
-@pytest.mark.parametrize("page", ["pages/look/home.py", "pages/look/logit_lens.py"])
+@pytest.mark.parametrize("page", ["pages/prompt/home.py", "pages/prompt/logit_lens.py"])
 def test_the_lens_of_a_real_model_can_be_read(page):
     spec = figure_named(app(page, **REAL), "letters #000000")
     layout, traces = spec["layout"], {t.get("name"): t for t in spec["data"]}
@@ -148,7 +148,7 @@ def test_the_lens_of_a_real_model_can_be_read(page):
     assert layout["xaxis2"]["title"]["text"] == "mean KL, nats"
 
 
-@pytest.mark.parametrize("page", ["pages/look/home.py", "pages/look/contributions.py"])
+@pytest.mark.parametrize("page", ["pages/prompt/home.py", "pages/prompt/contributions.py"])
 def test_a_sink_stands_outside_the_colours(page):
     """Its contribution is 0.0001 to 171 times the stream, the others' 0.05 and more."""
     spec = figure_named(app(page, **REAL), "scale")
@@ -198,7 +198,7 @@ def boxes(block, name: str = "") -> list[int]:
 def test_the_lens_has_its_place_before_there_is_one():
     from ed_core import figures
 
-    for page, least in (("pages/look/home.py", 420), ("pages/look/logit_lens.py", 520)):
+    for page, least in (("pages/prompt/home.py", 420), ("pages/prompt/logit_lens.py", 520)):
         test = app(page, prompt=Prompt("Nobody has asked for"), model="smollm2")
         assert not plotted(test) and figures.lens_height(30, figures.View(height=least)) + show.CAPTION in boxes(
             test.main
@@ -209,7 +209,7 @@ def test_a_figure_taller_than_the_screen_is_scrolled(monkeypatch):
     """In a box of that height; what is as wide as the page is scrolled sideways where there is less room."""
     for tallest, expected in ((500, 500), (640, 0)):
         monkeypatch.setattr(show, "TALLEST", tallest)
-        test = app("pages/look/logit_lens.py", **REAL)
+        test = app("pages/prompt/logit_lens.py", **REAL)
         assert 500 < figure_named(test, "letters #000000")["layout"]["height"] < 640
         assert boxes(test.main, "wide-map") == [expected]
 
@@ -217,9 +217,9 @@ def test_a_figure_taller_than_the_screen_is_scrolled(monkeypatch):
 @pytest.mark.parametrize(
     "page, n",
     [
-        ("pages/look/home.py", 3),
-        ("pages/look/contributions.py", 3),
-        ("pages/look/logit_lens.py", 3),
+        ("pages/prompt/home.py", 3),
+        ("pages/prompt/contributions.py", 3),
+        ("pages/prompt/logit_lens.py", 3),
         ("pages/intervene/erase.py", 1),
     ],
 )
@@ -253,7 +253,7 @@ class AtOnce(Future):
         return self.looks > 1
 
 
-@pytest.mark.parametrize("page", ["pages/look/home.py", "pages/look/contributions.py"])
+@pytest.mark.parametrize("page", ["pages/prompt/home.py", "pages/prompt/contributions.py"])
 def test_a_link_holds_where_the_hub_answers_during_its_first_run(page, monkeypatch):
     """It then begins the run anew, before the page has come to its own parameters."""
     monkeypatch.setattr(downloads, "_asking", lambda: SimpleNamespace(submit=lambda *_: AtOnce()))
@@ -587,7 +587,7 @@ def test_a_prompt_that_is_too_long_is_said_before_the_button(stored, monkeypatch
 
 
 def test_a_page_that_fails_says_one_sentence_and_keeps_everything(stored, monkeypatch, failures):
-    test = app("pages/look/logit_lens.py")
+    test = app("pages/prompt/logit_lens.py")
     test.text_area(key="text").set_value("typed").run()
     with monkeypatch.context() as patch:
         patch.setattr("ed_ui.common_link.say_troubles", lambda: 1 / 0)
@@ -666,7 +666,7 @@ def test_home_judges_by_the_thresholds_that_are_set(stored):
     assert len(lines) == 2 and lines[0] == lines[1] and "five untrained twins" in lines[0]
 
 
-@pytest.mark.parametrize("page", ["pages/look/home.py", "pages/look/contributions.py"])
+@pytest.mark.parametrize("page", ["pages/prompt/home.py", "pages/prompt/contributions.py"])
 def test_the_first_token_is_left_out_of_the_means_where_that_is_asked(stored, page):
     test = app(page, first_token="false")
     values = stored["contributions"]["layer_ratio"]
@@ -676,7 +676,7 @@ def test_the_first_token_is_left_out_of_the_means_where_that_is_asked(stored, pa
 
 
 def test_a_page_shows_the_shade_and_marks_the_token_of_its_link(stored):
-    test = app("pages/look/logit_lens.py", shade="kl", token="2")
+    test = app("pages/prompt/logit_lens.py", shade="kl", token="2")
     assert holds(plotted(test), stored["logit_lens"]["kl"])
     boxes = [shape for spec in charts(test) for shape in spec["layout"].get("shapes", ()) if shape["type"] == "rect"]
     assert boxes and {(box["x0"], box["x1"]) for box in boxes} == {(1.5, 2.5)}
@@ -688,7 +688,7 @@ def test_a_click_selects_the_token_of_its_cell_not_the_layer(stored, monkeypatch
     chosen = []
     monkeypatch.setattr(chart, "draw", lambda key, fig, alt, clickable=False, *more: [3, 2] if clickable else None)
     monkeypatch.setattr(show, "_choose", chosen.append)
-    test = app("pages/look/contributions.py")
+    test = app("pages/prompt/contributions.py")
     assert not test.exception and set(chosen) == {2}
 
 

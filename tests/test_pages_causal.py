@@ -259,8 +259,8 @@ def test_more_blocks_than_the_model_has_is_said_before_anything_runs(stored):
 
 
 COMPARED = {
-    "pages/look/contributions.py": "contributions",
-    "pages/look/logit_lens.py": "logit_lens",
+    "pages/prompt/contributions.py": "contributions",
+    "pages/prompt/logit_lens.py": "logit_lens",
     "pages/intervene/skip.py": "layer_skip",
     "pages/intervene/erase.py": "residual_erasure",
     "pages/intervene/gradients.py": "integrated_gradients",

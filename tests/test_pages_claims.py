@@ -43,7 +43,7 @@ def cache(tmp_path, monkeypatch):
 
 def page(**query) -> AppTest:
     test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/compare/claims.py")
+    test.switch_page("pages/model/claims.py")
     for name, value in ({"model": "ed-demo-8", "precision": "fp32", "set": "copy"} | query).items():
         if value is not None:
             test.query_params[name] = value

@@ -25,8 +25,8 @@ from ed_core.types import ModelSpec, Prompt
 from ed_ui import control_model, running, show, story
 
 STRIPS = {  # page: probe, and what its strip holds of the control's result
-    "pages/look/contributions.py": ("contributions", lambda r: r["layer_ratio"].mean(1)),
-    "pages/look/logit_lens.py": ("logit_lens", lambda r: r["kl"].mean(1)),
+    "pages/prompt/contributions.py": ("contributions", lambda r: r["layer_ratio"].mean(1)),
+    "pages/prompt/logit_lens.py": ("logit_lens", lambda r: r["kl"].mean(1)),
     "pages/intervene/skip.py": ("layer_skip", lambda r: r["output"]),
     "pages/intervene/erase.py": (
         "residual_erasure",
@@ -124,7 +124,7 @@ def test_pruning_and_early_exit_have_the_controls_curves(stored, controlled):
 
 
 def test_home_draws_and_says_it_for_each_probe(stored, controlled):
-    test = opened("pages/look/home.py")
+    test = opened("pages/prompt/home.py")
     assert not test.exception and not test.error
     found = traces(test, "control")
     for values in (
@@ -139,7 +139,7 @@ def test_home_draws_and_says_it_for_each_probe(stored, controlled):
 
 
 def test_without_a_control_nothing_is_grey_and_another_seed_is_not_shown(stored, controlled):
-    for test in (app("pages/look/contributions.py"), opened("pages/look/contributions.py", seed=4)):
+    for test in (app("pages/prompt/contributions.py"), opened("pages/prompt/contributions.py", seed=4)):
         assert not traces(test, "control") and not any("twin shows" in m.value for m in test.markdown)
 
 
@@ -170,9 +170,9 @@ def test_a_control_that_cannot_be_had_leaves_the_page_as_it_is(monkeypatch):
 def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored):
     spec = resolve("small")
     result = computed(Numerics().request(spec, PROMPT))
-    assert "Not computed yet" in " ".join(i.value for i in app("pages/look/numerics.py").info)
+    assert "Not computed yet" in " ".join(i.value for i in app("pages/model/numerics.py").info)
     lookup.store().put(result)
-    test = app("pages/look/numerics.py")
+    test = app("pages/model/numerics.py")
     assert not test.exception and not test.error
     assert holds(plotted(test), result["miss"])
     said = " ".join(m.value for m in [*test.markdown, *test.caption, *test.success]).replace("\\", "")
@@ -190,7 +190,7 @@ def test_sums_that_do_not_hold_are_an_error_on_the_numerics_page(stored):
     miss = result.measures["miss"]
     wrong = replace(miss, values=np.full_like(miss.values, 0.5))
     lookup.store().put(summarize(replace(result, measures={**result.measures, "miss": wrong})))
-    test = app("pages/look/numerics.py", prompt=replace(PROMPT, text="5 + 7 = "))
+    test = app("pages/model/numerics.py", prompt=replace(PROMPT, text="5 + 7 = "))
     assert not test.exception and [e.value[:54] for e in test.error] == [
         "1 of 5 checks failed on this prompt\\: the sums are off"
     ]
@@ -198,12 +198,12 @@ def test_sums_that_do_not_hold_are_an_error_on_the_numerics_page(stored):
 
 def test_five_stored_twins_are_read_without_being_asked_for_and_fewer_are_not(stored, controlled):
     """Seed 3 alone says nothing on a page that was not asked for a control; all five do."""
-    assert "twin" not in settles(app("pages/look/home.py"))
+    assert "twin" not in settles(app("pages/prompt/home.py"))
     for seed in range(5):
         for name in ("contributions", "logit_lens"):
             spec = twin(resolve("small"), "untrained", seed)
             lookup.store().put(computed(replace(stored[name].request, models=(spec,))))
-    for test in (app("pages/look/home.py"), opened("pages/look/home.py")):
+    for test in (app("pages/prompt/home.py"), opened("pages/prompt/home.py")):
         assert "; five untrained twins: " in settles(test)
 
 

@@ -25,7 +25,7 @@ from ed_core.results import lookup
 from ed_core.sources.bundled import EXAMPLE, load_prompts
 
 ROOT = Path(__file__).parent.parent
-GALLERY, CASE = "pages/keep/gallery.py", "pages/keep/case.py"
+GALLERY, CASE = "pages/case_studies/gallery.py", "pages/case_studies/case.py"
 EVIL = (
     "<script>alert(1)</script><img src=x onerror=alert(1)> **bold** :red[x] $y$ [l](javascript:alert(1)) "
     "![i](http://127.0.0.1/i.png) {{7*7}}"
@@ -122,7 +122,7 @@ def test_an_untouched_title_follows_the_prompt_and_a_typed_one_stays(folder):
     test.run()
     test.query_params.clear()  # as the navigation does
     test.switch_page(GALLERY).run()
-    test.switch_page("pages/look/home.py").run()
+    test.switch_page("pages/prompt/home.py").run()
     assert not test.exception
     assert "keep.home.save" not in [b.key for b in test.button], "nothing is computed for the prompt without its answer"
     session_of(test).inputs["answer"] = next(p["answer"] for p in load_prompts() if p["id"] == EXAMPLE)

@@ -39,7 +39,7 @@ def opened(page: str, **query: str) -> AppTest:
     for name, value in query.items():
         app.query_params[name] = value
     app.run()
-    app.switch_page(f"pages/look/{page}.py").run()
+    app.switch_page(f"pages/prompt/{page}.py").run()
     assert not app.exception
     return app
 

@@ -24,7 +24,7 @@ def opened(tmp_path, monkeypatch):
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
     test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/compare/studies.py")
+    test.switch_page("pages/studies/studies.py")
     test.query_params["study"] = "toys"
     return test.run()
 

@@ -20,7 +20,7 @@ from ed_core.sources.bundled import MODELS
 from ed_core.types import Prompt
 from ed_ui import story
 
-PAGE = "pages/look/loops.py"
+PAGE = "pages/model/loops.py"
 
 
 @pytest.fixture
@@ -73,10 +73,10 @@ def test_layers_of_a_looped_model_are_in_no_file_for_other_tools(looped):
 
 def test_what_a_model_that_reads_characters_cannot_read_is_said(stored):
     """A prompt in words, as it stands when another model is chosen."""
-    test = app("pages/look/loops.py", prompt=None, model="ed-loop-4x4", example="english-b")
+    test = app("pages/model/loops.py", prompt=None, model="ed-loop-4x4", example="english-b")
     said = " ".join(one.value for one in (*test.caption, *test.markdown))
     assert not test.exception and "tokens are nothing this model can read" in said and "was taught" in said
-    own = app("pages/look/loops.py", prompt=None, model="ed-loop-4x4")
+    own = app("pages/model/loops.py", prompt=None, model="ed-loop-4x4")
     said = " ".join(one.value for one in (*own.caption, *own.markdown))
     assert own.text_area[0].value == "\n5cegf=" and "can read" not in said and "was taught" not in said
 

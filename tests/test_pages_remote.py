@@ -46,8 +46,8 @@ def test_home_says_what_leaves_and_draws_what_came(elsewhere):
     [
         ("pages/intervene/gradients.py", "integrated_gradients is not measured on a model that is elsewhere"),
         ("pages/intervene/surgery.py", "surgery is not measured on a model that is elsewhere"),
-        ("pages/look/lenses.py", "a lens is fitted to streams, which do not leave the service"),
-        ("pages/look/writing.py", "generation is not measured on a model that is elsewhere"),
+        ("pages/prompt/lenses.py", "a lens is fitted to streams, which do not leave the service"),
+        ("pages/prompt/writing.py", "generation is not measured on a model that is elsewhere"),
         ("pages/compare/audit.py", "is measured as the service runs it"),
         ("pages/compare/two.py", "A control is made of the model's own parts"),
     ],

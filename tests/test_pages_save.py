@@ -20,11 +20,11 @@ from ed_core.probes import LayerSkip, Numerics, Prune
 from ed_core.results import aggregate, lookup
 from ed_core.service.resolve import in_precisions, resolve
 
-CASE = "pages/keep/case.py"
+CASE = "pages/case_studies/case.py"
 NAMES = {
-    "pages/look/home.py": "home",
-    "pages/look/contributions.py": "contributions",
-    "pages/look/logit_lens.py": "logit_lens",
+    "pages/prompt/home.py": "home",
+    "pages/prompt/contributions.py": "contributions",
+    "pages/prompt/logit_lens.py": "logit_lens",
     "pages/intervene/skip.py": "layer_skip",
     "pages/intervene/erase.py": "residual_erasure",
     "pages/intervene/gradients.py": "integrated_gradients",
@@ -92,7 +92,7 @@ def test_numerics_is_kept_with_what_it_says(stored, folder):
 
     result = computed(Numerics().request(resolve("small"), PROMPT))
     lookup.store().put(result)
-    kept = save(app("pages/look/numerics.py"), "numerics", folder)
+    kept = save(app("pages/model/numerics.py"), "numerics", folder)
     assert [i.result.request.probe for i in kept.items] == ["numerics", "contributions", "logit_lens"] and kept.verdict
     test = case_page(kept.id)
     assert holds(plotted(test), result["miss"])
@@ -120,7 +120,7 @@ def test_parameters_and_the_chosen_boundary_come_back(stored, folder):
 
 
 def test_a_control_is_kept_as_a_view_of_its_own_behind_the_models(stored, controlled, folder, monkeypatch):  # noqa: F811
-    live = opened("pages/look/home.py")
+    live = opened("pages/prompt/home.py")
     kept = save(live, "home", folder)
     assert [len(view.by_probe) for view in kept.views] == [4, 3] and kept.views[1].models[0].control == "untrained"
     assert [line.startswith("small (fp32" if "small" in line else "") for line in kept.verdict.splitlines()] and len(

@@ -52,7 +52,7 @@ def stored(small_folder, tmp_path_factory):
         ed_ui.running.jobs.clear()
 
 
-def opened(page="pages/look/home.py", model="small", free=None, **inputs):
+def opened(page="pages/prompt/home.py", model="small", free=None, **inputs):
     """The app on a page, with these inputs, as if somebody had chosen them, and so many bytes `free` on each device."""
     test = app(page, model=model)
     session_of(test).inputs.update(inputs)

@@ -41,7 +41,7 @@ def opened(cache, monkeypatch):
     monkeypatch.setenv("ED_CACHE", str(cache))
     monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
     test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/compare/studies.py")
+    test.switch_page("pages/studies/studies.py")
     test.query_params["study"] = "mine"
     return test.run()
 
@@ -111,7 +111,7 @@ def test_two_trainings_are_chosen_between_and_other_studies_have_no_switch(opene
     file.write_text(json.dumps(plan))
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/compare/studies.py")
+    test.switch_page("pages/studies/studies.py")
     test.query_params["study"] = "two"
     test.run()
     assert not test.exception and test.selectbox(key="studies.series").options == ["a", "b"]

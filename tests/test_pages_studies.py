@@ -63,7 +63,7 @@ def opened(computed, monkeypatch):
     monkeypatch.setenv("ED_CACHE", str(computed))
     monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
     test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/compare/studies.py")
+    test.switch_page("pages/studies/studies.py")
     return test.run()
 
 
@@ -236,7 +236,7 @@ def test_a_folder_of_an_older_version_opens_and_goes_on(computed, cache, monkeyp
     (out / "run.log").write_text("4 computed, 0 there, 0 failed\n")
     next(out.glob("items/*/*.parquet")).unlink()
     test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/compare/studies.py")
+    test.switch_page("pages/studies/studies.py")
     test.run()
     assert not test.exception and not test.error and test.selectbox(key="studies.study").value == "small"
     n = sum(planned for _, planned in open_folder(out).progress().values())
@@ -318,7 +318,7 @@ def test_depth_and_difficulty_opens_on_the_bundled_study_and_says_what_is_comput
     from ed_core.studies import difficulty
     from ed_core.studies.folder import open_folder
 
-    test = opened.switch_page("pages/compare/difficulty.py").run()
+    test = opened.switch_page("pages/studies/difficulty.py").run()
     assert not test.exception and test.selectbox(key="difficulty.study").options == ["small", "toys"]
     kinds = test.segmented_control(key="difficulty.kind")
     assert kinds.options == ["KL", "overlap"] and kinds.value == "kl", "the small one skips no layers"
@@ -386,7 +386,7 @@ def test_a_legend_of_many_lines_makes_its_own_room():
 def test_a_study_of_somebody_elses_is_opened_and_a_damaged_one_refused(computed, cache):
     data = bundle.packed(computed / "studies" / "small")
     test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/compare/studies.py")
+    test.switch_page("pages/studies/studies.py")
     test.run()
     box = test.file_uploader(key="studies.bundle")
     box.set_value(("small.edstudy", data[:-50], "application/zip")).run()

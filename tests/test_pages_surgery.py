@@ -26,7 +26,7 @@ from ed_core.sources.bundled import EXAMPLE
 from ed_core.types import Prompt
 from ed_ui import remembered, running, show
 
-SURGERY, WRITING = "pages/intervene/surgery.py", "pages/look/writing.py"
+SURGERY, WRITING = "pages/intervene/surgery.py", "pages/prompt/writing.py"
 ORDER = "0-2,2,4"
 ORDERED = {"order": ORDER, "continued": "4", "seed": "2"}
 SET = [PROMPT, Prompt("a=3; b=a; b?", "3")]

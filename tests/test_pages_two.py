@@ -232,7 +232,7 @@ def test_the_second_side_outlives_a_page_change(stored, seconds):
     test = two(second="small", second_control="untrained", second_seed="3", measures="logit_lens")
     wanted = {"second": "small", "second_control": "untrained", "second_seed": "3", "measures": "logit_lens"}
     test.query_params.clear()
-    test.switch_page("pages/look/logit_lens.py").run()
+    test.switch_page("pages/prompt/logit_lens.py").run()
     test.query_params.clear()  # as the browser does on a page change
     test.switch_page(PAGE).run()
     assert not test.exception

@@ -445,7 +445,7 @@ def test_a_page_says_what_is_not_allowed_and_why(stored, write):
     )
 
 
-def app_typed(model: str, page: str = "pages/look/home.py", **query):
+def app_typed(model: str, page: str = "pages/prompt/home.py", **query):
     """As `app`, with a name that may not be among the options."""
     from ed_core.sources.bundled import MODELS
 

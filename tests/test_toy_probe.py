@@ -64,7 +64,7 @@ from ed_ui import probe_page
 
 probe_page.Page(Toy, "Not computed yet.").show()
 '''
-WRITING = '            Entry("pages/look/writing.py", "Writing", "generation"),'
+WRITING = '            Entry("pages/prompt/writing.py", "Writing", "generation"),'
 EDITS = {  # the two lines
     "ed_core/probes/__init__.py": (
         (
@@ -73,7 +73,7 @@ EDITS = {  # the two lines
         ),
         ("\n)\n\n\ndef find", "\n    Toy,\n)\n\n\ndef find"),
     ),
-    "ed_ui/navigation.py": ((WRITING, f'{WRITING}\n            Entry("pages/look/toy.py", "Toy", "toy"),'),),
+    "ed_ui/navigation.py": ((WRITING, f'{WRITING}\n            Entry("pages/prompt/toy.py", "Toy", "toy"),'),),
 }
 WALK = """
 import io, json, sys
@@ -128,12 +128,12 @@ def maps(test):
     return found
 asked = Toy(factor=3).request(spec, Prompt(TEXT))
 result = lookup.find(asked)
-page = opened("pages/look/toy.py", run=asked.key[:12])
+page = opened("pages/prompt/toy.py", run=asked.key[:12])
 assert [box.value for box in page.number_input if box.label == "Factor"] == [3]
 assert any(z.shape == expected.shape and np.array_equal(z, expected) for z in maps(page)), "the map is not on its page"
 assert any("A product" in c.value for c in page.caption), [c.value for c in page.caption]
 
-other = opened("pages/look/toy.py", factor="4")
+other = opened("pages/prompt/toy.py", factor="4")
 assert [box.value for box in other.number_input if box.label == "Factor"] == [4], "a link carries the parameter"
 assert other.query_params["factor"] in ("4", ["4"])
 
@@ -180,7 +180,7 @@ def copy(tmp_path_factory):
     for weights in (ROOT / "ed_core" / "demo" / "models").glob("*/*.safetensors"):
         (folder / weights.relative_to(ROOT)).symlink_to(weights)
     (folder / "ed_core" / "probes" / "toy.py").write_text(PROBE)
-    (folder / "pages" / "look" / "toy.py").write_text(PAGE)
+    (folder / "pages" / "prompt" / "toy.py").write_text(PAGE)
     for name, edits in EDITS.items():
         text = (folder / name).read_text()
         for old, new in edits:

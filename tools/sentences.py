@@ -78,13 +78,13 @@ ROOMS = (
 )
 TEXTS = {"str", "list[str]", "Iterator[str]", "Said", "Statement", "wording.Statement", "tuple[str, str]", "str | None"}
 PAGES = (
-    "look/home",
-    "look/contributions",
-    "look/logit_lens",
-    "look/lenses",
-    "look/writing",
-    "look/numerics",
-    "look/loops",
+    "prompt/home",
+    "prompt/contributions",
+    "prompt/logit_lens",
+    "prompt/lenses",
+    "prompt/writing",
+    "model/numerics",
+    "model/loops",
     "intervene/skip",
     "intervene/erase",
     "intervene/gradients",
@@ -92,13 +92,13 @@ PAGES = (
     "intervene/surgery",
     "compare/two",
     "compare/audit",
-    "compare/difficulty",
+    "studies/difficulty",
     "compare/maps",
-    "compare/studies",
-    "compare/claims",
-    "compare/cards",
-    "keep/gallery",
-    "keep/case",
+    "studies/studies",
+    "model/claims",
+    "model/cards",
+    "case_studies/gallery",
+    "case_studies/case",
 )
 WORDS = 6  # in a page's constant that holds a sentence
 Examples = Callable[[], Iterable[str]]

@@ -252,7 +252,8 @@ def _moved(row: Moved) -> str:
         return "no layer" if row.same else "no layer any more"
     if row.moved is None:
         return f"{report.number(row.depth)}, none before"
-    return f"{report.number(row.depth)} ({row.moved:+.0f})" if row.moved else f"{report.number(row.depth)} (same)"
+    moved = f"{row.moved:+.0f}".replace("-", "−") if row.moved else "same"
+    return f"{report.number(row.depth)} ({moved})"
 
 
 def _down(value: float) -> str:

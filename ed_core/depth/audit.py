@@ -342,7 +342,7 @@ def todo(requests: Sequence[Request], stored: Mapping[str, ProbeResult | None]) 
 
 def _in_layers(criterion: Criterion, shift: int | None, interval: Interval | None) -> str:
     """A depth, by how far it moved, and its interval over prompts: 5–95 % and the share without a depth."""
-    moved = "" if criterion.depth is None or not shift else f" ({shift:+d})"
+    moved = "" if criterion.depth is None or not shift else f" ({shift:+d})".replace("-", "−")
     if interval is None or interval.ends is None:
         return f"{_depth(criterion)}{moved}"
     none = f", none in {100 * interval.undefined:.0f} %" if interval.undefined else ""

@@ -286,8 +286,9 @@ def _told(curves: Mapping[str, np.ndarray], kind: str, i: int, j: int, shade: Sh
     """What a cell says on hover."""
     one = surgery.choice(curves, kind, i, j)
     several = kind == "swap" or j > i + 1
+    more = f"{one.loss - float(curves['loss_whole']):+.2g}".replace("-", "−")
     return (
         f"layer{'s' * several} {one.layers} {DONE[kind]}<br>loss {number(one.loss)} nats "
-        f"({one.loss - float(curves['loss_whole']):+.2g})<br>KL {number(one.kl)} nats<br>"
+        f"({more})<br>KL {number(one.kl)} nats<br>"
         f"{one.top1_kept:.0%} of the best guesses stay{beyond(shade, value)}"
     )

@@ -105,7 +105,7 @@ def proxies(results: list, asked: Prune, x: str) -> None:
 
 
 def signed(value) -> str:
-    return "–" if value is None or value != value else f"{float(value):+.2f}"
+    return "–" if value is None or value != value else f"{float(value):+.2f}".replace("-", "−")
 
 
 def offers(results: list, asked: Prune, ready: bool) -> None:

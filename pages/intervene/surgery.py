@@ -154,9 +154,11 @@ def table(found: list[surgery.Row], kind: str, curves: dict) -> None:
         }
         for name, chosen in row.chosen.items():
             called = surgery.PROXIES[name][0]
-            one[f"{called[0].upper()}{called[1:]} chooses"] = f"{chosen.layers} ({chosen.loss - whole:+.2g})"
+            one[f"{called[0].upper()}{called[1:]} chooses"] = f"{chosen.layers} ({chosen.loss - whole:+.2g})".replace(
+                "-", "−"
+            )
         if kind == "repeat":
-            one["Random layer as often"] = f"{row.random_layer} ({row.random_loss - whole:+.2g})"
+            one["Random layer as often"] = f"{row.random_layer} ({row.random_loss - whole:+.2g})".replace("-", "−")
         rows.append(one)
     formats = {name: ".0%" if name == "Kept" else ".3g" for name in rows[0] if isinstance(rows[0][name], float)}
     show.table("best", rows, 260, formats)
