@@ -443,3 +443,6 @@ def test_a_dry_run_opens_nothing(capsys, monkeypatch):
     assert capsys.readouterr().out.startswith("9 source taps, 5 MB each, 41 MB in all: 2 at once")
     assert main(["fit", "replacement", *fit]) == 0
     assert capsys.readouterr().out.startswith("8 source taps, 0 MB each, 2 MB in all: 8 at once")
+    for nameless in (["maps", "--other="], ["maps", "--other", "ed-demo-8", "--model="], ["affine", "--model="]):
+        assert main(["fit", nameless[0], *fit, *nameless[1:]]) == 2
+        assert "No model is named" in capsys.readouterr().err

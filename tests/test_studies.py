@@ -6,6 +6,7 @@ import errno
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -681,3 +682,10 @@ def test_a_shipped_report_says_what_the_program_says(out):
     there = open_folder(out)
     told = report.markdown(there, tables.stored(there, "verdict"), items.digest(out, there.keys()))
     assert (out / "report.md").read_text(encoding="utf-8") == told
+
+
+def test_results_of_a_probe_that_the_plan_does_not_name_are_refused():
+    there = open_folder(shipped()[0])
+    other = replace(there, plan=there.plan | {"probes": [there.plan["probes"][0] | {"name": "a\x00b"}]})
+    with pytest.raises(StudyError, match="its plan names a\x00b; run the study again"):
+        other.probe(there.plan["probes"][0]["name"])

@@ -135,7 +135,7 @@ def _dry_run(args: argparse.Namespace) -> int:
 
         memory = int(ROOM * placement.free_bytes(placement.pick(args.device)))
     memory = memory or int(ROOM * free_memory())
-    sizes = [_size(source) for source in (args.model, getattr(args, "other", "")) if source]
+    sizes = [_size(source) for source in (args.model, *([args.other] if args.kind == "maps" else []))]
     if args.kind == "maps":
         layers, widths = zip(*sizes, strict=True)
         planned = measured.plan_of_maps(layers, widths, memory)

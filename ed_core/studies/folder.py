@@ -113,7 +113,13 @@ class Folder:
 
     def probe(self, name: str) -> Probe:
         """A probe of the study with its parameters, split points apart (which are each prompt's own)."""
-        parameters = next(p["parameters"] for p in self.plan["probes"] if p["name"] == name)
+        parameters = next((p["parameters"] for p in self.plan["probes"] if p["name"] == name), None)
+        if parameters is None:
+            planned = ", ".join(str(p["name"])[:40] for p in self.plan["probes"])
+            raise StudyError(
+                f"{self.out.name} holds results of {name[:40]!r}, and its plan names {planned or 'no probe'}; run the "
+                "study again in another folder."
+            )
         return find(name).make({n: v for n, v in parameters.items() if n != "boundaries"})
 
     def groups(self, name: str) -> dict[str, np.ndarray]:
