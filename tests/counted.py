@@ -386,15 +386,17 @@ def settles(
     depth = mean_depth("kl", own["kl"])
     if depth is None:
         begin = f"{where}: no mean depth" if where else "No mean depth"
-        none = f"{begin} by KL: the lens is the output from depth 1 on, or not finite."
+        none = f"{begin} by KL: the lens is the output from depth 1 on, or not finite"
         assert sentence.startswith(none), sentence
         assert not np.isfinite(own["kl"]).all() or max(own["kl"][1:]) <= 0
-        return 1 + turn(sentence.removeprefix(none).strip(), own["cosine"], twins, level_ends)
+        rest = sentence.removeprefix(none).lstrip(";. ")
+        return 1 + turn(f"{rest[:1].upper()}{rest[1:]}", own["cosine"], twins, level_ends)
     prompts = rf"(?:; 5–95 %: {MEAN} to {MEAN} over (.+?)|; ([^:]+?): too few for an interval)?"
     context = rf"(?:; (\w+) (untrained twins?|cop(?:y|ies) with shuffled layers): {MEAN}(?:–{MEAN})?)?"
+    then = "; " if where else r"\. "
     beside, read = rf"(?:, {MEAN} \(overlap(?:; {MEAN} to {MEAN})?\))?", "" if where else ", read off the mean curves?"
     match = re.match(
-        rf"{begin} over all thresholds {MEAN} of (\d+) \(KL{prompts}{context}\){beside}{read}\.(?: |$)",
+        rf"{begin} over all thresholds {MEAN} of (\d+) \(KL{prompts}{context}\){beside}{read}(?:{then}|\.$)",
         sentence,
     )
     assert match, sentence
@@ -420,7 +422,8 @@ def settles(
         assert many == word(len(twins)) and ("twin" in called) == (kind == "untrained")
         assert abs(float(t_low) - min(depths)) <= 0.052 and abs(float(t_high or t_low) - max(depths)) <= 0.052
         counted += 3
-    return counted + turn(sentence[match.end() :], own["cosine"], twins, level_ends)
+    rest = sentence[match.end() :]
+    return counted + turn(f"{rest[:1].upper()}{rest[1:]}", own["cosine"], twins, level_ends)
 
 
 def turn(sentence: str, curve: Sequence[float], twins: Sequence[Curves] = (), level_ends=()) -> int:
@@ -463,7 +466,7 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         assert (int(match[1]), int(match[2]), int(match[3])) == (alike, n, k) and n >= 5 and 2 * alike >= n
         assert before < 0 < after and chance(curve) <= 0.06
         return 2
-    match = re.fullmatch(r"No cosine turn found: (.*)\.", sentence)
+    match = re.fullmatch(r"No cosine turn: (.*)\.", sentence)
     assert match, sentence
     blocks = ", in blocks of 4," if len(curve) >= 24 else ""
     if match[1] == f"more than 5 % of random orders of the layers' cosines{blocks} split at least as well":

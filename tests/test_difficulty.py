@@ -67,22 +67,22 @@ def test_depths_that_rise_by_one_a_level_are_seen_as_that(kind, pairs):
     assert trend.paired == (8 if pairs else 0) and trend.over == ("8 matched groups" if pairs else "8 prompts a level")
     scale = "of 8" if kind in ("kl", "overlap") else "(layers 0 to 7)"
     assert f"goes from 2.00 to 4.00 {scale}" in found.sentence and "+1.00 a level (5–95 %: +1.00 to" in found.sentence
-    assert found.sentence.endswith("The slope is above 0.")
+    assert found.sentence.endswith("The interval lies above 0.")
 
 
 @pytest.mark.parametrize("kind", ["kl", "output"])
 @pytest.mark.parametrize(
     "layers, pairs, ends",
     [
-        ({"1": [4] * 8, "2": [2] * 8}, True, "The slope is below 0."),
+        ({"1": [4] * 8, "2": [2] * 8}, True, "The interval lies below 0."),
         (
             {"1": [3] * 100, "2": [3] * 93 + [4] * 7},
             True,
-            "The slope is above 0, and less than 2 % of the depth a level.",
+            "The interval lies above 0, within 2 % of the depth a level.",
         ),
-        ({"1": [2, 4] * 4, "2": [4, 2] * 4}, True, "It is open whether the slope is above or below 0."),
-        ({"1": [2, 5] * 4, "2": [2, 5, 5, 2] * 2}, False, "It is open whether the slope is above or below 0."),
-        ({"1": [3] * 8, "2": [3] * 8}, True, "The slope is at most 2 % of the depth a level, up or down."),
+        ({"1": [2, 4] * 4, "2": [4, 2] * 4}, True, "The interval holds 0."),
+        ({"1": [2, 5] * 4, "2": [2, 5, 5, 2] * 2}, False, "The interval holds 0."),
+        ({"1": [3] * 8, "2": [3] * 8}, True, "The interval lies within 2 % of the depth a level around 0."),
         ({"1": [2] * 7, "2": [5] * 7}, False, "there is no interval, and no conclusion."),
     ],
 )
@@ -102,7 +102,7 @@ def test_noise_convinces_nobody_and_a_clear_rise_does():
             ]
             told.append(difficulty.trend(levels).verdict(L))
     assert np.mean([one.startswith("Harder prompts go") for one in said[0.0]]) < 0.16
-    assert np.mean([one == "The slope is above 0." for one in said[1.0]]) > 0.9
+    assert np.mean([one == "The interval lies above 0." for one in said[1.0]]) > 0.9
 
 
 def test_pairs_of_one_form_are_drawn_together():

@@ -281,13 +281,13 @@ def synthetic(best: np.ndarray, n_b: int, error: float = 0.3, control: float = 0
             "same",
             "lie at about the same share of the depth, as the same steps over more layers would",
         ),
-        (np.arange(1, 9), "late", "These matches end at 50 % of its depth: none is among large's last depths"),
+        (np.arange(1, 9), "late", "These matches end at 50 % of large's depth: none is among large's last depths"),
         (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "do not follow the order of depth (rank correlation "),
         (np.full(8, 7), "unordered", "do not follow the order of depth (rank correlation "),
         (
             np.arange(9, 17),
             "neither",
-            "roughly follow the order of depth, not all at the same share of it, and end at 100 % of its",
+            "roughly follow the order of depth, not all at the same share of it, and end at 100 % of large's",
         ),
     ],
 )

@@ -144,7 +144,7 @@ def test_a_turn_whose_level_may_be_0_over_prompts_is_none():
     sums = dict.fromkeys(verdict.COSINES, np.asarray(steps))
     turn = continuous.fit_over_prompts(sums, [1] * 8, units(8))
     said = wording.turned(turn)
-    assert said == "No cosine turn found: a level's interval over prompts reaches 0."
+    assert said == "No cosine turn: a level's interval over prompts reaches 0."
     assert counted.turn(said, np.mean(steps, axis=0), (), [turn.before_ends, turn.after_ends])
 
 

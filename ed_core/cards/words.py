@@ -11,7 +11,7 @@ from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
 from ..depth.wording import mean_depth, which_clear
-from ..depth.writing import FROM_0, LIMIT, usable
+from ..depth.writing import AFTER, FROM_0, LIMIT, usable
 from ..statistics import FEWEST, FEWEST_FORMS
 from ..studies import report
 from .card import Card, Cut, Depth, Mean, Moved, MovedMean, Value, depth_of, mean_depth_of
@@ -164,6 +164,7 @@ def value(found: Value | None, digits: int = 2, percent: bool = False) -> str:
     if found.low is None or found.high is None:
         return f"{number(scale * found.value, digits)}{unit}"
     lost = scale * abs(found.value) < 10.0**-digits <= scale * max(abs(found.low), abs(found.high))
+    lost = lost and found.low <= 0 <= found.high
     said = f"{number(0.0 if lost else scale * found.value, digits)}{unit}"  # no finer than its range
     return f"{said} ({between(scale * found.low, scale * found.high, digits)})"
 
@@ -202,8 +203,7 @@ def leaving(told: Card) -> str:
         early = f"{leaving} is not usable here ({LIMIT}): {share} of a prompt's tokens would change{around}"
     return (
         f"The tokens that the model writes, up to {found.tokens} a prompt, are the lens's best guess for good from "
-        f"depth {value(found.mean_depth, 1)} of {told.model.layers}. {early}, each judged alone. Both are means over "
-        "prompts."
+        f"depth {value(found.mean_depth, 1)} of {told.model.layers}. {early}, {AFTER}. Both are means over prompts."
     )
 
 
@@ -229,7 +229,7 @@ def precision(told: Card) -> Iterator[str]:
         depths = ", ".join(f"{RULES[row.rule].label} {_moved(row)}" for row in of)
         orders = [row.order for row in of if row.order is not None]
         at_least = (
-            f"rank correlations of the curves that the rules read at least {_down(min(orders))}" if orders else ""
+            f"the curves that the rules read have rank correlations of at least {_down(min(orders))}" if orders else ""
         )
         least = (
             f"; {'the curves that the rules read keep their order' if orders and min(orders) == 1 else at_least}"

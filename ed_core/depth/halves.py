@@ -84,11 +84,12 @@ def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
     branch, layer = branch_at(float(result["half_settle_depth"][at]))
     word = result.token_text.get(int(result["top_ids"][-1, at, 0]), "")
     by = "the embedding on, before any layer" if branch == EMBEDDING else f"layer {layer}'s {branch} on"
+    where = "Right before the answer" if result.answer_start else "At the last token"
     found = brought(result, left_out)
     n, total = found.counts, sum(found.counts.values())
     some, same = (" that are no sinks", ", over the same tokens,") if total < result.n_tokens else ("", "")
     said = [
-        f"“{word}” is the best guess for good from {by}.",
+        f"{where}, “{word}” is the best guess for good from {by}.",
         f"Of {total} tokens{some}, {n[ATTENTION]} get their final best guess for good from attention, {n[MLP]} from an "
         "MLP" + (f"; {n[EMBEDDING]} have it from the embedding on." if n[EMBEDDING] else "."),
     ]

@@ -90,7 +90,7 @@ def sentence(maps: Maps) -> str:
     on the measure where R² reads otherwise than the error."""
     found, (a, b), (n_a, n_b) = match(maps), maps.names, maps.n_layers
     which = reading(found)
-    k, end = int(found.matches.sum()), f"{_share(found.reach)} of its depth"
+    k, end = int(found.matches.sum()), f"{_share(found.reach)} of {b}'s depth"
     have = "has" if k == 1 else "have"
     there = f"Of {a}'s depths 1 to {n_a}, {k} {have} a match in {b} that beats the controls by a tenth"
     if which == "unclear":
@@ -116,7 +116,7 @@ def reasons(maps: Maps) -> str:
     return (
         f"{int(found.matches.sum())} of {maps.n_layers[0]} maps beat the controls by a tenth: median error at the best "
         f"match {_median(found.error)}, shuffled {_median(found.shuffled)}, mean only {_median(found.mean)}. Share of "
-        f"the depth of the best match against the layer's own: slope {_figure(found.slope)}, rank correlation "
+        f"the depth of the best match against the depth's own: slope {_figure(found.slope)}, rank correlation "
         f"{_figure(found.rank)} (by R²: {_figure(other.slope)}, {_figure(other.rank)})."
     )
 

@@ -174,7 +174,7 @@ def summary(found: Mapping[str, Sequence[Pair]]) -> str:
         return f"{p.curve.title[0].lower()}{p.curve.title[1:]} (ρ = {_rho(p.likeness)})"
 
     if len(ranked) == 1:
-        return f"One curve can be compared: {named(ranked[0])}."
+        return f"Only one curve can be compared by rank: {named(ranked[0])}."
     return f"By rank over layers the sides agree least in {named(ranked[0])} and most in {named(ranked[-1])}."
 
 

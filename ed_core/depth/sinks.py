@@ -56,6 +56,11 @@ class Span:
     rise: float = float("nan")
 
     @property
+    def begun(self) -> bool:
+        """Whether the writer's addition is what the span begins with; else it is long before that layer runs."""
+        return self.layer is None or self.layer + 1 == self.start
+
+    @property
     def writer(self) -> str:
         """Who writes it, in words; "" where only its norm is known."""
         if not self.branch:
@@ -307,10 +312,11 @@ def _where(sink: Sink, by: bool = False) -> str:
     places = [f"from depth {first.start}" if first.lasts else f"{called} {first.place}", *(s.place for s in others)]
     if not by:
         return ", ".join(places)
-    writers = [span.writer for span in sink.spans]
+    verbs = ["written by " if span.begun else "most by " for span in sink.spans]
+    verbs = [verb * (i == 0 or verb != verbs[i - 1]) for i, verb in enumerate(verbs)]
     named = [
-        f"{place} ({'written by ' * (not i)}{writer})" if writer else place
-        for i, (place, writer) in enumerate(zip(places, writers, strict=True))
+        f"{place} ({verb}{span.writer})" if span.writer else place
+        for place, verb, span in zip(places, verbs, sink.spans, strict=True)
     ]
     return f"{'at ' * (not first.lasts)}{' and '.join(filter(None, [', '.join(named[:-1]), named[-1]]))}"
 
@@ -341,6 +347,6 @@ def summary(sinks: Sequence[Sequence[Sink] | None]) -> str:
     writers = Counter(span.writer for s in every for span in s.spans).most_common()
     return (
         f"{len(every)} sink{'s' * (len(every) != 1)} in {sum(map(bool, told))} of {prompts}, up to "
-        f"{max(s.ratio for s in every):.3g} times the median token's norm; written by "
+        f"{max(s.ratio for s in every):.3g} times the median token's norm; largest rise by "
         f"{', '.join(f'{writer} ({_times(n)})' for writer, n in writers)}{_spans(every)}{unknown}"
     )

@@ -199,7 +199,10 @@ def settles(
 ) -> str:
     """The mean depth, which needs no threshold, beside the twins', and whether the cosine turns. `where`: for which
     tokens it was read, "" for all; `over`: the units, of several prompts."""
-    return " ".join(filter(None, [_settles(means, twins, where, over), turned(turn, twins)]))
+    depth, turns = _settles(means, twins, where, over), turned(turn, twins)
+    if where and depth and turns:  # read there too
+        return f"{depth[:-1]}; {turns[0].lower()}{turns[1:]}"
+    return " ".join(filter(None, [depth, turns]))
 
 
 def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
@@ -219,19 +222,19 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
         here = "" if turn.before_ends else "; no interval over prompts"
         return f"Layers turn from erasing to strengthening after layer {turn.split}{here}{more}."
     if turn.failed == "order":
-        return f"No cosine turn found: more than 5 % of {random_orders(turn.n_layers)} split at least as well."
+        return f"No cosine turn: more than 5 % of {random_orders(turn.n_layers)} split at least as well."
     if turn.failed == "twins":
         near = twins.turning(turn)
         return f"No turn of its own: {near} of {len(twins.readings)} untrained twins turn near layer {turn.split} too."
     if turn.before > 0 and turn.after > 0:
-        return "No cosine turn found: both levels above 0."
+        return "No cosine turn: both levels above 0."
     if turn.before < 0 and turn.after < 0:
-        return "No cosine turn found: both levels below 0."
+        return "No cosine turn: both levels below 0."
     if turn.before < 0 < turn.after:
-        return "No cosine turn found: a level's interval over prompts reaches 0."
+        return "No cosine turn: a level's interval over prompts reaches 0."
     if turn.before > 0 > turn.after:
-        return "No cosine turn found: first level above 0, second below."
-    return "No cosine turn found: a level is 0."
+        return "No cosine turn: first level above 0, second below."
+    return "No cosine turn: a level is 0."
 
 
 def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Units | None) -> str:

@@ -10,6 +10,7 @@ from ..results.aggregate import Summary
 
 UNUSABLE = 0.1  # share of the tokens that change from which on leaving early is called not usable
 LIMIT = "limit: a tenth"  # the same in words
+AFTER = "if all before it is the whole model's"  # each is judged so
 FROM_0 = "depth 0 included"  # where embedding and head share weights, that repeats the token just read
 
 
@@ -19,7 +20,7 @@ def sentence(values: Mapping[str, np.ndarray], n_layers: int, threshold: float, 
     n = written(values)
     if not n:
         return "No token is written yet."
-    by = f"depth {float(np.median(values['settle_depth'][:n])):g} of {n_layers}"
+    by = f"depth {int(np.sort(values['settle_depth'][:n])[(n - 1) // 2])} of {n_layers}"  # the lower median
     changed = int(n - values["exit_agrees"][:n].sum())
     early = leaving(n, changed, n_layers - float(values["exit_depth"][:n].mean()), threshold, sampled)
     subject = f"Of {n} tokens written, at least half have their final best guess by"
@@ -55,11 +56,11 @@ def leaving(n: int, changed: int, spared: float, threshold: float, guesses: bool
     what = "best guess" if guesses else "token"
     many = f"{what}{'es' if guesses else 's'}"
     if spared <= 0:
-        return f"before the output the lens is never {threshold:g} sure"
+        return f"before the output the lens never reaches {threshold:g} confidence"
     if not usable(n, changed):
         told = f"{changed} of {n} {many if n > 1 else what} would change"
         return f"leaving at {threshold:g} confidence, {FROM_0}, is not usable here ({LIMIT}): {told}"
-    would = f"would change {f'{changed} of {n} {many}' if changed else f'no {what}'}, each judged alone"
+    would = f"would change {f'{changed} of {n} {many}' if changed else f'no {what}'}, {AFTER}"
     where = f"the exit lies {spared:.1f} layers before the output on average"
     return f"leaving at {threshold:g} confidence, {FROM_0}, {would}; {where}"
 

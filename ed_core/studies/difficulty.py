@@ -70,11 +70,11 @@ class Trend:
         margin = MARGIN * n_layers
         small = max(abs(self.low), abs(self.high)) < margin
         if self.low > 0 or self.high < 0:
-            little = f", and less than {100 * MARGIN:g} % of the depth a level" if small else ""
-            return f"The slope is {'above' if self.low > 0 else 'below'} 0{little}."
+            little = f", within {100 * MARGIN:g} % of the depth a level" if small else ""
+            return f"The interval lies {'above' if self.low > 0 else 'below'} 0{little}."
         if small:
-            return f"The slope is at most {100 * MARGIN:g} % of the depth a level, up or down."
-        return "It is open whether the slope is above or below 0."
+            return f"The interval lies within {100 * MARGIN:g} % of the depth a level around 0."
+        return "The interval holds 0."
 
 
 @dataclass(frozen=True)

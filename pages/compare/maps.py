@@ -170,7 +170,7 @@ RINGS = (
     "apart"
 )
 BEST = "**Best matches** · dotted: the same share of the depth in both models"
-ERRORS = "**Against the controls** · error at each layer's best match"
+ERRORS = "**Against the controls** · error at each depth's best match"
 REPLACED = "**Loss with one layer replaced by a linear map** · dashed: 10 % more, above which a layer counts as useful"
 READING = """Matches along the dotted line are what the same steps spread over more layers would give; matches that end
 early, what new work in the deeper model's last layers would give. The smallest error

@@ -253,7 +253,8 @@ TEXTS = {
     "The papers saw": "Exchanging or leaving out middle layers costs little, the first and last layers much (Lad et "
     "al. 2024); deep contiguous stretches go first (Gromov et al. 2024). Models with a stretch run twice have led "
     "public leaderboards without training (community, 2024 to 2026).",
-    "Look for": "a block of pale cells: layers that can go, or change places, together. In the repeats: blue cells.",
+    "Look for": "a block of cells that cost little (pale or blue by loss, dark by KL and by best guesses kept): layers "
+    "that can go, or change places, together. In the repeats: blue cells.",
     "By construction": "Cells above the diagonal hold no stretch: it would end before it begins. Leaving out all "
     "layers reads the embedding. Exchanges are symmetric, and only layers of one kind are exchanged.",
     "Beware": "The best of hundreds of variants on one text is partly luck: measure the chosen one on other prompts. "

@@ -87,8 +87,8 @@ def first_token(result, contributions, lens) -> None:
 
 TEACH = """Not computed yet. **Run** checks on this very prompt that what enters a layer, plus what attention adds, plus
 what the MLP adds, is what leaves it, and shows how much of what is missing is rounding."""
-READ_ERROR = """Colour is the power of ten. In float32 everything lies between 1e-8 and 1e-7, in bfloat16 near 1e-3:
-that is the dtype. A single bright row or column far above the rest points to a term that is not read, or a token
+READ_ERROR = """Colour is the power of ten. In float32 most errors lie near 3e-8, in bfloat16 near 1e-3: that is the
+dtype. A single bright row or column far above the rest points to a term that is not read, or a token
 whose stream cancels."""
 READ_SLOPE = """In bfloat16 a small branch drowns in the stream's rounding and the error cannot see a forgotten factor;
 rounding does not correlate with the branch, a forgotten factor does. A branch below rounding has no mark."""

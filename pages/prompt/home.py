@@ -431,20 +431,21 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
     return view
 
 
-ABOUT_DEPTHS = "The model keeps writing; below each token, the depth from which the model's best guess there stays."
+ABOUT_DEPTHS = "The model keeps writing; below each token, the depth from which its final best guess leads for good."
 TEACH_DEPTHS = (
-    "**Run** lets the model continue the question, and shows for every token from which depth its best guess stays."
+    "**Run** lets the model continue the question, and shows for every token the depth from which its final best guess "
+    "leads for good."
 )
 RULES = """**Mean depth** (● KL, overlap): the depth from which the lens stays within a threshold of the output,
 mean over all thresholds.
 
 **Turn** (● cosine): two levels fitted to the mean cosine, the first below 0, the second above.
 
-**The papers' rules** (◆, hollow: not clear){moved}. *Cosine*: the last layer whose mean cosine is below 0 before
-one where it is not. *KL*: the first layer before which the divergence is below {kl:.0f} % of its largest. *Overlap*:
-the first before which more than {overlap:.0f} % of the best tokens are the output's. *Clear*: other thresholds (thin
-bar) and variants give a layer within a tenth of the depth, it lasts, and fewer than half of five untrained
-twins have it too; of several prompts also their interval lies there.
+**The papers' rules** (◆, hollow: not clear, or only so far){moved}. *Cosine*: the last layer whose mean cosine is below
+0 before one where it is not. *KL*: the first layer before which the divergence is below {kl:.0f} % of its largest.
+*Overlap*: the first before which more than {overlap:.0f} % of the best tokens are the output's. *Clear*: other
+thresholds (thin bar) and variants give a layer within a tenth of the depth, it lasts, and fewer than half of five
+untrained twins have it too; of several prompts also their interval lies there.
 
 {twins}"""
 UNTRAINED = "**Untrained twins** (grey band): same config, random weights. What they share needs no training to appear."

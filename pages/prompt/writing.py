@@ -29,8 +29,8 @@ def more(result: ProbeResult, view: View) -> None:
     show.figure("ratio", fig, caption, result, "deep_thinking_ratio", RATIO, place=right)
 
 
-TEACH = """Not computed yet. **Run** lets the model continue the question, and shows for every token from which depth
-the model's best guess there stays."""
+TEACH = """Not computed yet. **Run** lets the model continue the question, and shows for every token the depth
+from which its final best guess leads for good."""
 RATIO = (
     "Chen et al. 2026 find more tokens whose divergence falls late where a model reasons correctly, in long answers."
 )

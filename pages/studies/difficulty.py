@@ -91,8 +91,8 @@ CAPTIONS = {
     ),
     False: (
         "**Depth score by level** · where the effect of leaving a layer out is centred; dots: single prompts",
-        "The depth score is the mean layer, weighted by how much leaving it out changes: later layers, or the "
-        "prediction. Here of the mean effect over a level's prompts; the papers take the maximum effect. ",
+        "The depth score is the mean layer, weighted by how much leaving it out changes later layers, or the "
+        "prediction. It is taken of the mean effect over a level's prompts; the papers take the maximum. ",
     ),
 }
 PAIRED = (
