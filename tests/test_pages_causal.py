@@ -126,7 +126,7 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
         "Update's cosine": "update_cosine",
         "Best guesses lost": "top1_lost",
     }.items():
-        assert values[f"{label} against measured KL"] == f"{data[f'prune.spearman_{name}']:+.2f}"
+        assert values[f"{label} against measured KL"] == f"{data[f'prune.spearman_{name}']:+.2f}".replace("-", "−")
     few = 1 - data["early_exit.exit_agrees"] < 0.1
     assert values["Mean exit depth"] == (f"{data['early_exit.exit_depth']:.1f} of 5" if few else "not usable here")
     assert values["Agreement on leaving"] == f"{data['early_exit.exit_agrees']:.0%}"

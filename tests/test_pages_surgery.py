@@ -311,7 +311,7 @@ def test_sentences_of_writing():
     )
     assert writing.sentence(values, 10, 0.9, sampled=True).endswith("1 of 3 best guesses would change.")
     never = values | {"exit_depth": np.array([10.0, 10, 10, np.nan]), "exit_agrees": np.ones(4)}
-    assert writing.sentence(never, 10, 0.9).endswith("; before the output the lens is never 0.9 sure.")
+    assert writing.sentence(never, 10, 0.9).endswith("; before the output the lens never reaches 0.9 confidence.")
     sure = values | {"exit_agrees": np.ones(4)}
     assert writing.sentence(sure, 10, 0.9).endswith(
         "would change no token, if all before it is the whole model's; the exit lies 3.0 layers before the output on "
@@ -319,7 +319,8 @@ def test_sentences_of_writing():
     )
     one = {name: v[:1] for name, v in values.items()}
     assert writing.sentence(one, 10, 0.9) == (
-        "The one token written has its final best guess by depth 2 of 10; before the output the lens is never 0.9 sure."
+        "The one token written has its final best guess by depth 2 of 10; before the output the lens never "
+        "reaches 0.9 confidence."
     )
     assert writing.sentence({"ids": np.array([-1])}, 10, 0.9) == "No token is written yet."
 

@@ -126,7 +126,7 @@ def test_the_summary_names_the_least_and_the_most_alike():
         "By rank over layers the sides agree least in upside down (ρ = −1.00) and most in alike (ρ = 1.00)."
     )
     one = {"q": found["q"]}
-    assert side_by_side.summary(one) == "One curve can be compared: alike (ρ = 1.00)."
+    assert side_by_side.summary(one) == "Only one curve can be compared by rank: alike (ρ = 1.00)."
     assert (
         side_by_side.summary({"p": [pair([1, 2, 3], [1, 2, 3])]}) == "No curve differs."
         and side_by_side.summary({}) == ""

@@ -237,7 +237,7 @@ class Measured:
         for name in ("one", "stretch")[: 1 if self.passes > 1 else 2]:
             read = self._part(name, MODEL)
             divergence, kept, angle = (read.mean(of) for of in ("kl", "top1_kept", "angular_distance"))
-            added, n, kept = read.added, self._n_layers - len(divergence.value) + 1, kept.bounded(0, 1)
+            added, n, kept = read.added, self._n_layers - len(divergence.value) + 1, kept.bounded(0.0, 1.0)
             start, chosen = int(divergence.value.argmin()), int(angle.value.argmin())
             found.append(
                 Cut(
@@ -262,7 +262,7 @@ class Measured:
             values = read.part[name].astype(np.float64)
             there = np.isfinite(values)
             mean = statistics.mean(np.where(there, values, 0.0), there.astype(float), read.over, self.seed)
-            found[name] = read.value(mean if name == "mean_depth" else mean.bounded(0, 1)) if there.any() else None
+            found[name] = read.value(mean if name == "mean_depth" else mean.bounded(0.0, 1.0)) if there.any() else None
         return Exit(tokens=probe.n_tokens, threshold=probe.threshold, prompts=len(read.part), **found)
 
     def _precisions(self) -> Precision:
