@@ -309,8 +309,8 @@ def test_a_precision_that_moves_a_depth_says_so(told):
         return next(words.precision(told.but(precision=card.Precision(own="fp32", rows=(of,)))))
 
     assert moved(5, 0, True) == (
-        "int8 keeps the papers' layers within one of fp32's: KL 5 (same); rank correlations of the curves that "
-        "the rules read at least 0.999."
+        "int8 keeps the papers' layers within one of fp32's: KL 5 (same); the curves that the rules read "
+        "have rank correlations of at least 0.999."
     )
     assert "int8 does not keep the papers' layers within one of fp32's: KL 9 (+4)" in moved(9, 4, False)
     assert "KL no layer any more" in moved(None, None, False, None) and "KL 3, none before" in moved(3, None, False)
