@@ -733,7 +733,8 @@ def test_the_sentence_says_whether_the_verdict_depends_on_the_lens():
     both = curves(logit=FALLING, affine=EARLY)
     assert both.spread("kl") == 3 and both.spread("overlap") == 4
     assert both.sentence == (
-        "Mean depth, of 7 layers, by KL: 4.5 (logit), 5.1 (affine); by overlap: 4.8 (logit), 2.8 (affine). "
+        "Mean depth over all thresholds, of 7 layers, by KL: 4.5 (logit), 5.1 (affine); by overlap: 4.8 (logit), 2.8 "
+        "(affine). "
         "Papers' rules: by KL more than a tenth of the depth apart (logit layer 4, affine layer 1); by overlap more "
         "than a tenth of the depth apart (logit layer 4, affine layer 0)."
     )
@@ -784,10 +785,10 @@ def test_the_certificate_in_words_says_where_the_lens_is_mute():
     assert "its KL is below that of a constant prediction at depth 0, not at depth 2 (undecided at" in said
     told = certificate({"constant": [-1.0] * 3} | logit[0], {"constant": [1.0] * 3} | logit[1])
     said = lenses.certified("affine", told)
-    assert "says more than a constant prediction at no depth (undecided at depths 0–2)" in said
+    assert "says more than a constant prediction at no depth for sure (undecided at depths 0–2)" in said
     few = certificate(*logit)
     del few["held_out"]["kl_minus"]
-    assert "too few for an interval: it is open whether it says more than a constant" in (
+    assert "held out are too few for an interval: whether it says more than a constant is open" in (
         lenses.certified("affine", few)
     )
 

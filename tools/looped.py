@@ -3,8 +3,8 @@
 `python -m tools.looped train --out FOLDER` trains the three kinds on both losses, one after the other, two seeds each;
 what is finished is not trained again, and what was stopped goes on. `python -m tools.looped table --out FOLDER` says
 how many problems each model solves, by length, and a loop with other numbers of passes. `python -m tools.looped depths
---out FOLDER` says how deep the answers lie, by length: mean depth at the answer by KL, and the centres over layers of
-what skips and erasure change. `python -m tools.looped sets --out FOLDER` writes the prompt sets `sums.jsonl` and
+--out FOLDER` says how deep the answers lie, by length: mean depth at the answer by KL, and the centre over depths of
+what erasure changes. `python -m tools.looped sets --out FOLDER` writes the prompt sets `sums.jsonl` and
 `chains.jsonl`, a level a length, on which `ed_core study`, `claims` and `cards` measure how models use their depth.
 `python -m tools.looped bundled` writes what ships of them: a set a task, of trained lengths alone, and the prompts that
 the pages open on (`prompts_of_characters.jsonl`).
@@ -59,7 +59,7 @@ LENGTH, BATCH = 64, 16
 CLIP = 1.0
 ITEMS = 2000  # tested of each length
 EACH, BEFORE = 4, 4  # of the prompt sets: problems of each form, and the most solved ones before
-READINGS = ("lens", "skips", "erasure")
+READINGS = ("lens", "erasure")
 SHOWN = {"alone": 0, "after 3": 3}  # bundled prompts of a length: solved problems of the same length before each
 TITLES = {"sums": "Sum of {} digits", "chains": "Chain of {} permutation{s}"}
 LETTERS = "abcdefghijkl"
@@ -366,22 +366,17 @@ def depths(out: Path) -> None:
 
 
 def answer_depths(model: Model, task: Task, out: Path) -> dict[str, dict[str, list[float]]]:
-    """By length and reading, a figure a prompt. Erasure puts the mean stream of all the task's prompts in."""
+    """By length and reading, a figure a prompt. Erasure puts the mean stream of the task's first
+    two prompts of each length in."""
     background = out / f"{task.name}.background.jsonl"
-    background.write_text(to_jsonl(prompts(task)), encoding="utf-8")
+    background.write_text(to_jsonl(p for p in prompts(task) if p["pair"] in "01"), encoding="utf-8")
     found = {}
     for length in task.trained + task.longer:
         asked = [Prompt(p["text"], p["answer"], p["id"]) for p in prompts(task, (length,))]
         lens = model.run(ed_core.LogitLens(), asked)
-        start = [result.answer_start for result in lens]
-        skips = [
-            model.run(ed_core.LayerSkip(mode="future", boundaries=(at,)), prompt)
-            for prompt, at in zip(asked, start, strict=True)
-        ]
         erased = model.run(ed_core.ResidualErasure(background=str(background)), asked)
         found[str(length)] = {
             "lens": [verdict.mean_depths([one], of=verdict.ANSWER)["kl"].depth for one in lens],
-            "skips": [centre(one["output"]) for one in skips],
             "erasure": [centre(one.summary["effect_elsewhere"]) for one in erased],
         }
     return found
