@@ -36,6 +36,7 @@ from .modules import Config, Pretrained, Tokenizer
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Options = dict[str, Any]  # of `from_pretrained`
+ALIGNED = 64  # bytes
 SAMPLES = ("5 + 7 = 12", "The quick brown fox.", "a=3; b=a;\n  b?", "Ünïcode — 好")
 
 
@@ -108,7 +109,16 @@ def _load(
         from .twins import shuffle
 
         shuffle(model, architecture, spec.control_seed)
+    _align_experts(model)
     return model, _tokenizer(spec, options), architecture, spec
+
+
+def _align_experts(model: Pretrained) -> None:
+    """Copy experts' weights that a file maps to an address no multiple of `ALIGNED`: the product over several experts
+    takes another kernel there, and its last bit differs from that of the same weights elsewhere."""
+    for weight in model.parameters():
+        if weight.ndim == 3 and weight.device.type == "cpu" and weight.data_ptr() % ALIGNED:
+            weight.data = weight.data.clone()
 
 
 def _refused(name: str, family: str, why: str) -> RefusedFamily:
