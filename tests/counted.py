@@ -394,9 +394,9 @@ def settles(
     prompts = rf"(?:; 5–95 %: {MEAN} to {MEAN} over (.+?)|; ([^:]+?): too few for an interval)?"
     context = rf"(?:; (\w+) (untrained twins?|cop(?:y|ies) with shuffled layers): {MEAN}(?:–{MEAN})?)?"
     then = "; " if where else r"\. "
-    beside, read = rf"(?:, {MEAN} \(overlap(?:; {MEAN} to {MEAN})?\))?", "" if where else ", read off the mean curves?"
+    beside, read = rf"(?:, {MEAN} \(overlap(?:; {MEAN} to {MEAN})?\))?", "" if where else ", from the mean curves?"
     match = re.match(
-        rf"{begin} over all thresholds {MEAN} of (\d+) \(KL{prompts}{context}\){beside}{read}(?:{then}|\.$)",
+        rf"{begin} over thresholds {MEAN} of (\d+) \(KL{prompts}{context}\){beside}{read}(?:{then}|\.$)",
         sentence,
     )
     assert match, sentence

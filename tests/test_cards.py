@@ -277,7 +277,7 @@ def test_the_headline_is_the_mean_depth_and_of_an_older_card_the_rules(told):
     )
     told = told.but(model=told.model.but(name="m", layers=30), mean_depths=means)
     assert words.headline(told) == (
-        "Mean depth of m over all thresholds, of 30 layers: 18.3 (18.0 to 18.6) by KL and 23.1 by overlap, read off "
+        "Mean depth of m over thresholds, of 30 layers: 18.3 (18.0 to 18.6) by KL and 23.1 by overlap, from "
         "the mean curves."
     )
     rules = (

@@ -169,7 +169,7 @@ def test_criteria_are_compared_by_their_layer(model_of, measure):
     said = among_others.sentence(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
     found = [naive_mean_depth(r["kl"].mean(1)) for r in results]
     middle = np.median(found[1:])
-    begins = f"On this prompt mean depth over all thresholds is {found[0]:.1f} of 5 (KL, read off the mean curve); "
+    begins = f"On this prompt mean depth over thresholds is {found[0]:.1f} of 5 (KL, from the mean curve); "
     assert said.startswith(begins)
     assert f"the median of 4 other prompts is {middle:.1f} (range" in said
     together, counted = among_others.reasons(LogitLens(), results[0].summary, [r.summary for r in results[1:]])

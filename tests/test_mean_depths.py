@@ -164,7 +164,7 @@ def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
         assert (found.layer, found.failed) == (layer, "" if layer else "twins")
         assert tables.settles(folder, model, name).endswith(said)
     told = tables.settles(folder, model, name)
-    assert told.startswith("Mean depth over all thresholds 18.3 of 30 (KL; 5–95 %: 18.0 ")
+    assert told.startswith("Mean depth over thresholds 18.3 of 30 (KL; 5–95 %: 18.0 ")
     assert "; five untrained twins: 12.2), " in told
 
 

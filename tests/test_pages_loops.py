@@ -47,7 +47,7 @@ def test_what_is_drawn_is_what_is_stored(looped):
     assert not test.exception and not test.error
     values = aggregate(Loops(), [result.summary])
     said = " ".join(m.value for m in test.markdown).replace("\\", "")
-    assert loops.sentence(values) in said and "of 3 passes, read off the mean curves" in said
+    assert loops.sentence(values) in said and "of 3 passes, from the mean curves" in said
     drawn = [numbers(one["data"][0]["y"]) for one in charts(test)]
     expected = (
         values["readout_kl"][3, :4],

@@ -465,7 +465,7 @@ def test_the_report_says_what_the_table_holds(done):
             in part
         )
         if name == "kl":
-            told = f"Mean depth over all thresholds {mean.depth:.1f} of 16 (KL; 5–95 %: "
+            told = f"Mean depth over thresholds {mean.depth:.1f} of 16 (KL; 5–95 %: "
             assert re.search(rf"{re.escape(told + within)} over 10 prompts\), [\d.]+ \(overlap", part)
         others = row[~row.variant.isin(["paper", "mean"])].depth
         assert f"{paper.low:.0f} to {paper.high:.0f}" in part and f"layer {paper.depth:.0f}" in part

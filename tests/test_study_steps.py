@@ -219,7 +219,7 @@ def row(step, criterion="kl", variant="mean", depth=4.0, low=None, high=None, n_
 def test_words_say_the_ends_and_what_lies_apart_from_both():
     rows = [row(0, depth=3.0, low=2.8, high=3.2), row(5, depth=6.0, low=5.0, high=7.0), row(9, depth=4.0)]
     assert steps.course(rows) == [
-        "Mean depth over all thresholds by KL: 3.0 (2.8 to 3.2) of 8 layers at step 0, 4.0 at step 9. "
+        "Mean depth over thresholds by KL: 3.0 (2.8 to 3.2) of 8 layers at step 0, 4.0 at step 9. "
         "In brackets 5–95 % over 9 prompts; another training may differ."
     ]
     rows[-1] |= dict(low=3.9, high=4.1)

@@ -28,7 +28,7 @@ def headline(told: Card) -> str:
     if not means:
         return f"{model}, {layers} layers. {rules(told)}"
     each = " and ".join(f"{mean(row)} by {by}" for by, row in means)
-    return f"Mean depth of {model} over all thresholds, of {layers} layers: {each}, read off the mean curves."
+    return f"Mean depth of {model} over thresholds, of {layers} layers: {each}, from the mean curves."
 
 
 def rules(told: Card) -> str:

@@ -183,9 +183,7 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
             return "This prompt's lens has no mean depth: it is the output from depth 1 on, or not finite"
         n_layers = len(curves_of(probe, this, first_token)[score.mean_depth]) - 1
         by = criteria.RULES[score.mean_depth].label
-        return (
-            f"On this prompt mean depth over all thresholds is {mine:.1f} of {n_layers} ({by}, read off the mean curve)"
-        )
+        return f"On this prompt mean depth over thresholds is {mine:.1f} of {n_layers} ({by}, from the mean curve)"
     if not score.share:
         if score.criterion:
             return f"{score.name} gives {_say(mine, score) if np.isfinite(mine) else 'no layer'} for this prompt"

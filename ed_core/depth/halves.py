@@ -102,7 +102,7 @@ def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
         f"{here:.2f} ({label})" for (name, label) in (("kl", "KL"), ("overlap", "overlap")) if (here := means[name])
     ]
     if told:
-        over = "Mean depth over all thresholds, of all tokens' mean curves, read at half layers"
+        over = "Mean depth over thresholds, of all tokens' mean curves, read at half layers"
         said.append(f"{over}: {' and '.join(told)} of {result.n_layers}.")
     return said
 

@@ -46,7 +46,7 @@ class ByLens:
         if len(self.settle) < 2:
             return "One lens alone does not show whether depth depends on the lens."
         means = "; ".join(filter(None, map(self._mean, OF_LENS)))
-        told = [f"Mean depth over all thresholds, of {self.n_layers} layers, {means}." if means else ""]
+        told = [f"Mean depth over thresholds, of {self.n_layers} layers, {means}." if means else ""]
         return " ".join(filter(None, [*told, f"Papers' rules: {'; '.join(map(self._rule, OF_LENS))}."]))
 
     def _mean(self, rule: str) -> str:

@@ -70,6 +70,6 @@ def sentence(aggregates: Mapping[str, np.ndarray]) -> str:
     depth = f"No mean depth over the {n} passes"
     if found:
         curves = f"curve{'s' * (len(found) > 1)}"
-        depth = f"Mean depth over all thresholds {' and '.join(found)} of {n} passes, read off the mean {curves}"
+        depth = f"Mean depth over thresholds {' and '.join(found)} of {n} passes, from the mean {curves}"
     fewer, more = (f"{float(aggregates['times_kl'][times]):.2g}" for times in (n - 1, n + 1))
     return f"{depth}. One pass fewer changes the output by {fewer} nats (KL), one more by {more}."

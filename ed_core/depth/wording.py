@@ -246,13 +246,13 @@ def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Uni
     def around(mean: MeanDepth) -> str:
         return f"; {apart(*ends, 1)}" if mean.interval is not None and (ends := mean.interval.ends) else ""
 
-    begin, curves = f"{where}: mean depth" if where else "Mean depth", ", read off the mean curve"
+    begin, curves = f"{where}: mean depth" if where else "Mean depth", ", from the mean curve"
     drawn_anew = "" if over is None else f"; {sure(kl.interval, over)}"
     beside = ""
     if found := twins.means("kl"):
         low, high = (f"{end(found):.1f}" for end in (min, max))
         beside = f"; {twins.called}: {low if low == high else f'{low}–{high}'}"
-    said = f"{begin} over all thresholds {kl.depth:.1f} of {kl.n_layers} (KL{drawn_anew}{beside})"
+    said = f"{begin} over thresholds {kl.depth:.1f} of {kl.n_layers} (KL{drawn_anew}{beside})"
     if overlap is not None and overlap.depth is not None:
         said += f", {overlap.depth:.1f} (overlap{around(overlap)})"
         curves += "s"

@@ -81,7 +81,7 @@ def _means(rows: Rows, of: str) -> list[Mapping[str, Any]]:
 
 def _from_to(found: Rows) -> str:
     first, last = found[0], found[-1]
-    said = f"Mean depth over all thresholds by {RULES[first['criterion']].label}: {_at(first)} of {first['n_layers']} "
+    said = f"Mean depth over thresholds by {RULES[first['criterion']].label}: {_at(first)} of {first['n_layers']} "
     said += f"layers at step {first['step']}, {_at(last)} at step {last['step']}"
     for end, word in ((min, "least"), (max, "most")):
         one = end(found, key=lambda row: row["depth"])
