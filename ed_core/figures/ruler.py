@@ -150,7 +150,7 @@ class Rows:
                 said = MEAN_DEPTH.format(number(mean.depth), self.n_layers, NAMES[name])
                 self._mark(name, self.depth(mean.depth), f"{mean.depth:.1f}", said)
         if turn is not None and turn.layer is not None:
-            said = f"layers turn from erasing to strengthening after layer {turn.layer} of {self.n_layers}"
+            said = f"layers turn from erasing to strengthening after layer {turn.layer} of 0–{self.n_layers - 1}"
             self._mark("cosine", self.depth(turn.layer + 1), f"turn {turn.layer}", said)
 
     def _answer(self, seen: Sequence[Seen]) -> None:
@@ -197,7 +197,7 @@ class Rows:
         if verdict is None or verdict.depth is None or verdict.ratio is None:
             return
         clear, colour, row = said is None or said.clear, colours.CRITERIA[name], self.row(name)
-        hover = f"{self.called}the papers' {NAMES[name]} rule: layer {verdict.depth} of {verdict.n_layers}"
+        hover = f"{self.called}the papers' {NAMES[name]} rule: layer {verdict.depth} of 0–{verdict.n_layers - 1}"
         hover += f", ratio {number(verdict.ratio)}" if self.relative else ""
         if said is not None:
             hover += "" if clear else "<br>clear so far" if said.so_far else "<br>not clear"
