@@ -143,7 +143,7 @@ TEXTS = {
     "Look for": "curves that take the same course at another relative depth. The ruler's bars are the layers in the "
     "colours of the mean cosine, A's marks above, B's below: circles the mean depths, the cosine's turn and, in "
     "grey, the depth from which the answer (or the next token) is the best guess for good, small diamonds what the "
-    "papers' rules give, hollow where that is not clear, or only so far.",
+    "papers' rules give, hollow where that is not clear, or clear only so far.",
     "By construction": "Maps have one colour scale for both sides. A map of differences over tokens is drawn only "
     "where both sides have the same tokens; of models of different depth it has the shallower one's layers. Its middle "
     "colour is 0.",

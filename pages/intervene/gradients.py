@@ -36,7 +36,7 @@ TEXTS = {
     "Look for": "the row at which colour leaves the question's tokens and gathers where the answer is about to be "
     "said. Blue takes probability from the answer, orange gives it.",
     "By construction": "Every row adds up to F(activation) − F(baseline). The last column is 0: nothing is predicted "
-    "after it. In the top row of part “layer” only the tokens right before the answer's can be other than 0.",
+    "after it. In the top row of part “layer” only positions that predict a token of the answer can be other than 0.",
     "Beware": "Check the bars below first: a row whose sum is off shows nothing. The baseline is the "
     "prompt's own mean, so attributions compare tokens with that mean, not with an empty prompt. Some depth may be "
     "used adaptively (Curth et al. 2026, arXiv 2604.12426).",
