@@ -687,5 +687,5 @@ def test_a_shipped_report_says_what_the_program_says(out):
 def test_results_of_a_probe_that_the_plan_does_not_name_are_refused():
     there = open_folder(shipped()[0])
     other = replace(there, plan=there.plan | {"probes": [there.plan["probes"][0] | {"name": "a\x00b"}]})
-    with pytest.raises(StudyError, match="its plan names a\x00b; run the study again"):
+    with pytest.raises(StudyError, match=r"its plan names 'a\\x00b'; run the study again"):
         other.probe(there.plan["probes"][0]["name"])

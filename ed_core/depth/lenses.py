@@ -182,15 +182,14 @@ def _below(ends: Mapping[str, Sequence[float]]) -> str:
     yes, no = high < 0, low > 0
     if yes.all():
         return "at every depth before the output"
-    if not yes.any() and no.all():
+    if no.all():
         return "at no depth"
-    said = [f"at {_named(np.flatnonzero(yes))}"] * bool(yes.any())
-    said += [f"not at {_named(np.flatnonzero(no))}"] * bool(no.any())
-    open_at = _named(np.flatnonzero(~yes & ~no))
-    if not yes.any():
-        said = [f"not at {_named(np.flatnonzero(no))}", *[]] if no.any() else []
-        return f"at no depth for sure ({'; '.join([*said, f'undecided at {open_at}'])})"
-    return ", ".join(said) + (f" (undecided at {open_at})" if not (yes | no).all() else "")
+    below = [f"at {_named(np.flatnonzero(yes))}"] * bool(yes.any())
+    above = [f"not at {_named(np.flatnonzero(no))}"] * bool(no.any())
+    undecided = [f"undecided at {_named(np.flatnonzero(~yes & ~no))}"] * (not (yes | no).all())
+    if not below:
+        return f"at no depth for sure ({'; '.join(above + undecided)})"
+    return ", ".join(below + above) + "".join(f" ({one})" for one in undecided)
 
 
 def _named(depths: np.ndarray) -> str:

@@ -115,7 +115,7 @@ class Folder:
         """A probe of the study with its parameters, split points apart (which are each prompt's own)."""
         parameters = next((p["parameters"] for p in self.plan["probes"] if p["name"] == name), None)
         if parameters is None:
-            planned = ", ".join(str(p["name"])[:40] for p in self.plan["probes"])
+            planned = ", ".join(repr(str(p["name"])[:40]) for p in self.plan["probes"])  # a stranger's words
             raise StudyError(
                 f"{self.out.name} holds results of {name[:40]!r}, and its plan names {planned or 'no probe'}; run the "
                 "study again in another folder."
