@@ -3,7 +3,9 @@ hidden."""
 
 from __future__ import annotations
 
+import base64
 import datetime
+import hashlib
 import http.client
 import os
 import re
@@ -29,7 +31,7 @@ HOST, BASE = "lab.example.org", "depth"
 
 
 def certificate(folder: Path) -> None:
-    """A key and a certificate for the host, signed by itself."""
+    """A key and a certificate for the host, signed by itself, and the digest by which a browser is told to trust it."""
     key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST)])
     now = datetime.datetime.now(datetime.UTC)
     builder = (
@@ -43,6 +45,9 @@ def certificate(folder: Path) -> None:
     (folder / "fullchain.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     (folder / "privkey.pem").write_bytes(key.private_bytes(*plain))
+    public = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    digest = hashlib.sha256(key.public_key().public_bytes(*public)).digest()
+    (folder / "digest").write_text(base64.b64encode(digest).decode())
 
 
 def nginx(folder: Path, plain: int, tls: int, port: int) -> tuple[list[str], dict[str, str]]:
@@ -82,7 +87,7 @@ def caddy(folder: Path, plain: int, tls: int, port: int) -> tuple[list[str], dic
 
 @pytest.fixture(scope="module", params=[nginx, caddy], ids=lambda one: one.__name__)
 def proxied(request, tmp_path_factory):
-    """The app behind a proxy as it is shipped: (plain port, TLS port, app, provider)."""
+    """The app behind a proxy as it is shipped: (plain port, TLS port, app, provider, digest of its key)."""
     if not shutil.which(request.param.__name__):
         pytest.skip(f"needs {request.param.__name__}, see QUARANTINES.md")
     folder = tmp_path_factory.mktemp("proxy")
@@ -96,7 +101,7 @@ def proxied(request, tmp_path_factory):
     try:
         with hosted(folder / "app", "login = 'optional'", port, BASE, options) as app:
             assert proxy.poll() is None, (folder / "log").read_text()
-            yield plain, tls, app, provider
+            yield plain, tls, app, provider, (folder / "digest").read_text()
     finally:
         proxy.terminate()
         proxy.wait(10)
@@ -128,7 +133,7 @@ def ask(
 
 
 def test_it_leads_to_tls_and_to_the_base_path(proxied):
-    plain, tls, _, _ = proxied
+    plain, tls, *_ = proxied
     there = ask(plain, "/depth/x?y=1", tls=False)
     assert there.status in (301, 308)
     assert re.fullmatch(rf"https://{HOST}(:{tls})?/depth/x\?y=1", there.headers["Location"])
@@ -142,7 +147,7 @@ def test_it_leads_to_tls_and_to_the_base_path(proxied):
 
 
 def test_liveness_is_passed_on_readiness_to_this_machine_alone_and_metrics_to_nobody(proxied):
-    _, tls, _, _ = proxied
+    _, tls, *_ = proxied
     until(lambda: ask(tls, "/depth/_stcore/health").read() == b"ok")
     for hidden in ("/depth/_stcore/metrics", "/depth/metrics"):
         assert ask(tls, hidden).status == 404
@@ -164,7 +169,7 @@ def test_liveness_is_passed_on_readiness_to_this_machine_alone_and_metrics_to_no
 
 
 def test_an_upload_above_the_size_does_not_reach_the_app(proxied):
-    _, tls, _, _ = proxied
+    _, tls, *_ = proxied
     if "Caddy" in ask(tls, "/depth/").headers.get_all("Server"):
         pytest.skip("Caddy counts what the app reads, and the app refuses this one unread, see QUARANTINES.md")
     assert ask(tls, "/depth/_stcore/upload_file/a/b", "PUT", b"x" * (22 << 20)).status == 413
@@ -177,7 +182,7 @@ def test_an_upload_above_the_size_does_not_reach_the_app(proxied):
 )
 def test_websockets_are_for_its_own_pages(proxied, host, origin, status):
     """The last: another name that leads here (DNS rebinding) is not this host."""
-    _, tls, app, _ = proxied
+    _, tls, app, *_ = proxied
     port = tls if host == HOST else int(re.search(r":(\d+)", app.address)[1])
     upgrade = {
         "Connection": "Upgrade",
@@ -190,12 +195,13 @@ def test_websockets_are_for_its_own_pages(proxied, host, origin, status):
 
 
 def test_pages_links_and_the_login_work_through_it(proxied, browser):
-    _, tls, _, provider = proxied
+    _, tls, _, provider, digest = proxied
     provider.who = {"sub": "1", "email": "ada@lab.org", "name": "Ada"}
-    chromium = browser.browser_type.launch(
-        executable_path=shutil.which("chromium"), args=[*FLAGS, f"--host-resolver-rules=MAP {HOST} 127.0.0.1"]
-    )
-    context = chromium.new_context(ignore_https_errors=True, viewport={"width": 1440, "height": 1200})
+    # the key is trusted as a signed one is: a certificate that is only excused is asked about again on every new
+    # connection, and a browser gives a request up after 32 of those (ERR_TOO_MANY_RETRIES)
+    trusted = [f"--host-resolver-rules=MAP {HOST} 127.0.0.1", f"--ignore-certificate-errors-spki-list={digest}"]
+    chromium = browser.browser_type.launch(executable_path=shutil.which("chromium"), args=[*FLAGS, *trusted])
+    context = chromium.new_context(viewport={"width": 1440, "height": 1200})
     context.set_default_timeout(240_000)  # patience for a busy machine
     page, errors = context.new_page(), []
     page.on("console", lambda m: errors.append(m.text) if m.type == "error" and "404" not in m.text else None)
