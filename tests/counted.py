@@ -180,13 +180,13 @@ def statement(sentence: str, found: Rule) -> int:
         return n + len(given) + _drawn(match[1], found)
     how = r"(not clear: .*?|clear|clear so far, not yet compared with five twins)"
     many = r"(\d+) of (\d+) (?:untrained twins|copies with shuffled layers)"
-    one = r"[Oo]ne (?:untrained twin|copy with shuffled layers) gives (it too,|none) within a tenth of the depth"
-    have = rf"(?:[;.] (?:{many} gives? it too, within a tenth of the depth|{one}(?: from it)?))?"
+    one = r"[Oo]ne (?:untrained twin|copy with shuffled layers) (gives it too|does not give it)"
+    have = rf"(?:[;.] (?:{many} gives? it too|{one}), within a tenth of the depth)?"
     match = re.fullmatch(rf"The papers' {name} rule gives layer (\d+) of 0–(\d+){interval}; {how}{have}\.", sentence)
     assert match, sentence
     depth, last, drawn, how, near, twins, alone = match.groups()
     assert (int(depth), int(last)) == (found.depth, found.n - 1)
-    assert (alone is not None) == (len(found.twins) == 1) and (alone == "it too,") == (
+    assert (alone is not None) == (len(found.twins) == 1) and (alone == "gives it too") == (
         alone is not None and found.near == 1
     )
     counted = 2 + _drawn(drawn, found)

@@ -326,7 +326,7 @@ def test_the_cut_says_what_the_proxy_would_have_chosen():
     assert (
         "layers 20–23" in said and "the loss changes by 0.50 (0.40 to 0.60) nats" in said and "80 % (70 to 90)" in said
     )
-    assert "chooses layers 2–5: 4.00 (3.90 to 4.10) nats" in said
+    assert "chooses layers 2–5: there the loss changes by 4.00 (3.90 to 4.10) nats per token" in said
     assert "chooses the same" in words.cut(cut.but(by_angle=card.ByAngle(start=20, loss=price(0.5))))
 
 

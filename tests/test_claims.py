@@ -447,7 +447,7 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
     )
     said = " ".join(one.reasons)
     for words in (
-        "5–95 % over 24 prompts; a verdict needs an error of at most 3 %, and",
+        "5–95 % over 24 prompts; a verdict needs a one-sided p of at most 0.03, and at most 0.05 after Holm",
         "there the statement holds too",
     ):
         assert words in said, words
@@ -476,7 +476,7 @@ def test_findings_are_judged_together_and_the_report_says_how_many_stand():
     assert [one.verdict for one in found] == [HOLDS] * 3
     assert [one.verdict for one in after] == [HOLDS, CANNOT_BE_TOLD, CANNOT_BE_TOLD, HOLDS]
     assert after[1].alone == HOLDS and after[1].sentence.startswith("It cannot be told here whether it is so")
-    assert any("By itself it holds here" in one and "among 3 claims" in one for one in after[1].reasons)
+    assert any("By itself it holds here" in one and "adjustment for 3 claims" in one for one in after[1].reasons)
     assert (
         finding.standing(after)
         == "3 verdicts when each claim is judged alone; 1 stands after Holm's adjustment for 3 claims tested together"

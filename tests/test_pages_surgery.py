@@ -314,8 +314,8 @@ def test_sentences_of_writing():
     assert writing.sentence(never, 10, 0.9).endswith("; before the output the lens never reaches 0.9 confidence.")
     sure = values | {"exit_agrees": np.ones(4)}
     assert writing.sentence(sure, 10, 0.9).endswith(
-        "would change no token, if all before it is the whole model's; the exit lies 3.0 layers before the output on "
-        "average."
+        "would change no token, each token judged after text of the whole model; the exit lies 3.0 layers before the "
+        "output on average."
     )
     one = {name: v[:1] for name, v in values.items()}
     assert writing.sentence(one, 10, 0.9) == (
@@ -342,6 +342,6 @@ def test_leaving_over_prompts_is_counted_token_by_token():
     spared = sum(n_layers - int(d) for depths, _ in prompts for d in depths) / 137
     said = writing.of_prompts(summaries, n_layers, 0.8)
     assert 0 < changed < 13 and said == (
-        f"Leaving at 0.8 confidence, depth 0 included, would change {changed} of 137 best guesses, if all before it is "
-        f"the whole model's; the exit lies {spared:.1f} layers before the output on average."
+        f"Leaving at 0.8 confidence, depth 0 included, would change {changed} of 137 best guesses, each token judged "
+        f"after text of the whole model; the exit lies {spared:.1f} layers before the output on average."
     )

@@ -325,7 +325,7 @@ def test_the_sinks_of_a_result_are_stored_with_its_measures_and_told_in_words(pa
     assert sinks.sentence((), ()).startswith("No sinks")
     assert sinks.summary([found, (), found]) == (
         f"4 sinks in 2 of 3 prompts, up to {found[0].ratio:.3g} times the median token's norm; largest rise by "
-        "layer 3's MLP (2 times), layer 5's attention (2 times)"
+        "layer 3's MLP in 2 spans of depths, layer 5's attention in 2"
     )
     assert sinks.summary([(), None]) == "no sinks in 1 prompt; unknown in 1 other"
     assert sinks.summary([found, None, None]).endswith("; unknown in 2 others")

@@ -182,7 +182,7 @@ def cut(one: Cut) -> str:
     if angle.start == start:
         return f"{said} {which} chooses the same."
     there = f"layer {angle.start}" if n == 1 else f"layers {angle.start}–{angle.start + n - 1}"
-    return f"{said} {which} chooses {there}: {value(angle.loss)} nats."
+    return f"{said} {which} chooses {there}: there the loss changes by {value(angle.loss)} nats per token."
 
 
 def leaving(told: Card) -> str:

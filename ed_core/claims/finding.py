@@ -192,8 +192,8 @@ def reasons(found: Found) -> list[str]:
 def _reasons(found: Found) -> Iterable[str]:
     layered = [(q, q.value.layers) for q in found.judging if q.value and q.value.layers]
     also = ", over prompts and over layers" if layered else ""
-    holm = f", and of {_error(LEVEL)} among the claims that are tested together"
-    yield f"Intervals are 5–95 % over {found.over}; a verdict needs an error of at most {_error(ALONE)}{also}{holm}."
+    needs = f"a verdict needs a one-sided p of at most {ALONE:g}{also}, and at most {LEVEL:g} after Holm's adjustment"
+    yield f"Intervals are 5–95 % over {found.over}; {needs} for the claims tested together."
     for q, ends in layered:
         low, high = (number(math.nan if end is None else end, q.digits) for end in ends)
         yield f"Over layers, {q.name}: {low} to {high}."
@@ -221,14 +221,13 @@ def _of_several(found: Found) -> str:
     if found.p is None or found.adjusted is None:
         return "A quantity was not judged, so nothing was tested."
     if found.alone == CANNOT_BE_TOLD:
-        return f"Error of the likelier verdict: {_error(found.p)} (limit {_error(ALONE)})."
+        return f"p of the likelier verdict: {_p(found.p)} (limit {ALONE:g})."
     if found.together < 2:
-        return f"Error of the verdict: {_error(found.p)}."
-    among = f"among {found.together} claims that were tested together"
+        return f"p of the verdict: {_p(found.p)}."
+    holm = f"after Holm's adjustment for {found.together} claims tested together"
     if found.verdict == found.alone:
-        return f"Error of the verdict: {_error(found.p)}, {among} {_error(found.adjusted)} (Holm)."
-    holm = f"{_error(found.adjusted)} (Holm; limit {_error(LEVEL)})"
-    return f"By itself it {found.alone} (error {_error(found.p)}); {among} the error is {holm}."
+        return f"p of the verdict: {_p(found.p)}; {holm} {_p(found.adjusted)}."
+    return f"By itself it {found.alone} (p: {_p(found.p)}); {holm} p is {_p(found.adjusted)} (limit {LEVEL:g})."
 
 
 def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over prompts: ") -> str:
@@ -270,9 +269,8 @@ def _between(holds: Range, digits: int) -> str:
     return " to ".join(number(end, digits) for end in holds if math.isfinite(end))
 
 
-def _error(value: float) -> str:
-    """A probability of error in per cent."""
-    return "below 0.1 %" if value < 0.001 else f"{100 * value:.2g} %"
+def _p(value: float) -> str:
+    return "below 0.001" if value < 0.001 else f"{value:.2g}"
 
 
 def counted(findings: Sequence[Found]) -> str:
@@ -311,7 +309,7 @@ def markdown(told: Report) -> str:
             head = (f"`{found.id}`", f"**{found.verdict}**") if not i else ("", "")
             value = f"{q.name}: {q.value.short}" if q.value else (found.reason if not i else "–")
             lines.append(table_row(*head, value, q.found, q.control.short if q.control else "–"))
-    lines += ["", "A verdict is of this model and these prompts, and allows an error of 5 %, all verdicts together."]
+    lines += ["", "A verdict is of this model and these prompts; those of a run are tested together at 5 % (Holm)."]
     for found in told.findings:
         lines += ["", f"## {found.title}", "", found.sentence, ""]
         lines += [f"- {said}" for said in found.reasons or [found.beside] if said]

@@ -88,8 +88,8 @@ class Twins:
     def have(self, near: int) -> str:
         """How many of them have a mark, in words."""
         if len(self.readings) == 1:
-            gives = "it too, within a tenth of the depth" if near else "none within a tenth of the depth from it"
-            return f"{self.called} gives {gives}"
+            gives = "gives it too" if near else "does not give it"
+            return f"{self.called} {gives}, within a tenth of the depth"
         n, (_, what) = len(self.readings), KINDS[self.kind]
         return f"{near} of {n} {what} {'gives' if near == 1 else 'give'} it too, within a tenth of the depth"
 

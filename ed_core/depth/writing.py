@@ -10,7 +10,7 @@ from ..results.aggregate import Summary
 
 UNUSABLE = 0.1  # share of the tokens that change from which on leaving early is called not usable
 LIMIT = "limit: a tenth"  # the same in words
-AFTER = "if all before it is the whole model's"  # each is judged so
+AFTER = "each token judged after text of the whole model"
 FROM_0 = "depth 0 included"  # where embedding and head share weights, that repeats the token just read
 
 

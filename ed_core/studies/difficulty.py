@@ -73,7 +73,7 @@ class Trend:
             little = f", within {100 * MARGIN:g} % of the depth a level" if small else ""
             return f"The interval lies {'above' if self.low > 0 else 'below'} 0{little}."
         if small:
-            return f"The interval lies within {100 * MARGIN:g} % of the depth a level around 0."
+            return f"The interval lies within ±{100 * MARGIN:g} % of the depth a level."
         return "The interval holds 0."
 
 

@@ -71,7 +71,7 @@ def course(rows: Rows) -> list[str]:
     if said:
         drawn = next((row["over"] for found in means for row in found if row["over"]), "")
         told = f"In brackets 5–95 % over {drawn}" if drawn else f"{rows[0]['prompts']} prompts"
-        said[-1] += f" {told}; another training may differ."
+        said[-1] += f" {told}; another training run may differ."
     return said + _turns(rows)
 
 

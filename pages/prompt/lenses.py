@@ -23,8 +23,8 @@ WINDOW = 20  # tokens of a map that stands beside two others
 NONE = "No lens is fitted to this model; **Fit a lens**, below, makes one. Until then the logit lens stands alone."
 COSTS = {
     "affine": "The affine lens costs little more than reading the prompts.",
-    "jacobian": "The Jacobian lens takes as many backward rows as the stream has dimensions for every prompt: on a CPU "
-    "minutes per prompt where the stream is several hundred wide.",
+    "jacobian": "The Jacobian lens computes a row of the Jacobian for each dimension of the stream, prompt by prompt: "
+    "on a CPU minutes per prompt where the stream is several hundred wide.",
 }
 
 
