@@ -20,7 +20,8 @@ from ed_core.figures import pictures as drawn
 from ed_core.figures.pictures import Look
 from ed_core.probes import find
 from ed_core.probes.description import Picture
-from ed_core.types import ProbeResult
+from ed_core.prompts import to_jsonl
+from ed_core.types import ProbeResult, Prompt
 from ed_ui import chart, remembered, session, streamlit_edges
 
 CAPTION = 44  # pixels that a figure's caption line takes
@@ -125,8 +126,15 @@ def meaning(result: ProbeResult, measure: str) -> None:
     st.markdown(f"**`{name}`** ({spec.unit}), dims ({dims}): {spec.meaning}.")
 
 
-def csv(key: str, data: str | Callable[[], str], name: str, label: str = "CSV") -> None:
-    st.download_button(label, data, f"{name}.csv", "text/csv", key=f"csv-{key}", icon=":material/download:")
+def csv(key: str, make: Callable[[], str], name: str, label: str = "CSV") -> None:
+    """A file is made when it is asked for: one that a run had replaced would be missing."""
+    st.download_button(label, make, f"{name}.csv", "text/csv", key=f"csv-{key}", icon=":material/download:")
+
+
+def prompts_file(prompts: Sequence[Prompt]) -> None:
+    """The prompts as the file that a command line takes."""
+    make, name = partial(to_jsonl, prompts), "prompts.jsonl"
+    st.download_button(name, make, name, "application/jsonl", icon=":material/download:")
 
 
 def origin(title: str, result: ProbeResult, expanded: int | bool = False) -> None:

@@ -5,7 +5,6 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import audit
 from ed_core.errors import EffectiveDepthError
-from ed_core.prompts import to_jsonl
 from ed_core.runs.spec import AuditRun
 from ed_core.service import estimate
 from ed_core.service.resolve import in_precisions
@@ -156,9 +155,7 @@ def command(spec, asked: list[str], prompts: list) -> None:
         model=prompt_set.source(spec), precisions=tuple(asked), prompts="prompts.jsonl", device=device, out="audit.npz"
     )
     st.code(asked_for.command, language="bash")
-    st.download_button(
-        "prompts.jsonl", to_jsonl(prompts), "prompts.jsonl", "application/jsonl", icon=":material/download:"
-    )
+    show.prompts_file(prompts)
 
 
 HEIGHT, TABLE_HEIGHT = 260, 820

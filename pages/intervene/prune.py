@@ -1,5 +1,7 @@
 """Which layers can go, measured; and where the model could have stopped."""
 
+from functools import partial
+
 import streamlit as st
 
 from ed_core import figures
@@ -131,8 +133,8 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
     why = probe_page.not_exported(results[0])
     look = {"icon": ":material/download:", "disabled": not ready or bool(why), "help": why or EXPORTS}
     for label, write, kind, mime, file in FILES:
-        data = write(n_layers, drop, name, evidence)
-        row.download_button(label, data, f"{file}-{key}.{kind}", mime, key=f"{kind}-{key}", **look)
+        make = partial(write, n_layers, drop, name, evidence)
+        row.download_button(label, make, f"{file}-{key}.{kind}", mime, key=f"{kind}-{key}", **look)
     if not look["disabled"] and drop and (packed := specs.of_gguf(results[0].request.models[0])):
         st.code(pruning.llama_quantize(drop, packed.file.name), language=None, wrap_lines=True)
 

@@ -1,5 +1,7 @@
 """What becomes of the model when layers are left out, exchanged or run twice."""
 
+from functools import partial
+
 import streamlit as st
 
 from ed_core import figures
@@ -189,9 +191,9 @@ def offer(row, order: list[int], cost: dict[str, float], results: list, key: str
     evidence = cost | {"n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
     why = probe_page.not_exported(results[0])
     look = {"icon": ":material/download:", "disabled": bool(why) or not (ready and order), "help": why or EXPORTS}
-    layers = pruning.order_list(n_layers, order, name, evidence)
+    layers = partial(pruning.order_list, n_layers, order, name, evidence)
     row.download_button("Layer list", layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
-    merge = pruning.passthrough(order, name, evidence) if order else ""
+    merge = partial(pruning.passthrough, order, name, evidence)
     row.download_button("mergekit", merge, f"surgery-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
 
 
