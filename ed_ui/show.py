@@ -148,7 +148,7 @@ def origin(title: str, result: ProbeResult, expanded: int | bool = False) -> Non
 
 def notes(found: Iterable[str], begin: str = "") -> None:
     """What results say beside their numbers, each note once."""
-    for note in dict.fromkeys(found):
+    for note in filter(None, dict.fromkeys(found)):
         st.info(f"{begin}{plain(note)}", icon=":material/info:")
 
 

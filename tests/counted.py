@@ -179,12 +179,13 @@ def statement(sentence: str, found: Rule) -> int:
         assert given == expected, (given, expected)
         return n + len(given) + _drawn(match[1], found)
     how = r"(not clear: .*?|clear|clear so far, not yet compared with five twins)"
-    many = r"(\d+) of (\d+) (?:untrained twins|copies with shuffled layers)"
+    many = r"(\d+|[Nn]one) of (\d+) (?:untrained twins|copies with shuffled layers)"
     one = r"[Oo]ne (?:untrained twin|copy with shuffled layers) (gives it too|does not give it)"
-    have = rf"(?:[;.] (?:{many} gives? it too|{one}), within a tenth of the depth)?"
+    have = rf"(?:[;.] (?:{many} gives? it(?: too)?|{one}), within a tenth of the depth)?"
     match = re.fullmatch(rf"The papers' {name} rule gives layer (\d+) of 0–(\d+){interval}; {how}{have}\.", sentence)
     assert match, sentence
     depth, last, drawn, how, near, twins, alone = match.groups()
+    near = "0" if near in ("none", "None") else near
     assert (int(depth), int(last)) == (found.depth, found.n - 1)
     assert (alone is not None) == (len(found.twins) == 1) and (alone == "gives it too") == (
         alone is not None and found.near == 1

@@ -124,7 +124,7 @@ def test_what_was_found_is_listed_drawn_and_quoted(cache):
         assert np.allclose(down, np.subtract(curve.values, curve.low))
     other = page(claim="one-layer-robust")
     assert other.code[0].value == found["one-layer-robust"].sentence
-    assert show.plain("Without a control: no twin.") in words(other) and len(charts(other)[0]["data"]) == 1
+    assert show.plain("No control: no twin.") in words(other) and len(charts(other)[0]["data"]) == 1
     assert not charts(page(claim="adaptive"))
 
 

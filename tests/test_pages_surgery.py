@@ -4,6 +4,7 @@ one sentence."""
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -307,7 +308,8 @@ def test_sentences_of_writing():
     said = writing.sentence(values, 10, 0.9)
     assert said == (
         "Of 3 tokens written, at least half have their final best guess by depth 4 of 10; leaving at 0.9 confidence, "
-        "depth 0 included, is not usable here (limit: a tenth): 1 of 3 tokens would change."
+        "depth 0 included, where the lens sees only the token just read, is not usable "
+        "here (limit: a tenth): 1 of 3 tokens would change."
     )
     assert writing.sentence(values, 10, 0.9, sampled=True).endswith("1 of 3 best guesses would change.")
     never = values | {"exit_depth": np.array([10.0, 10, 10, np.nan]), "exit_agrees": np.ones(4)}
@@ -332,6 +334,14 @@ def test_layers_spared_are_never_said_where_many_tokens_would_change(changed, us
     assert f"{changed} of 20 tokens" in said or (not changed and "change no token" in said)
 
 
+@pytest.mark.parametrize(
+    "loss, d_vocab, said", [(3.25, 26, False), (3.27, 26, True), (math.nan, 26, False), (9.0, None, False)]
+)
+def test_a_text_that_the_model_predicts_worse_than_a_uniform_guess_says_so(loss, d_vocab, said):
+    told = pruning.worse_than_uniform(loss, d_vocab)
+    assert bool(told) is said and (not said or "(3.27 against 3.26 nats per token)" in told)
+
+
 def test_leaving_over_prompts_is_counted_token_by_token():
     rng, n_layers = np.random.default_rng(3), 12
     prompts = [(rng.integers(0, n_layers + 1, n), rng.random(n) < 0.97) for n in (40, 7, 90)]
@@ -342,6 +352,7 @@ def test_leaving_over_prompts_is_counted_token_by_token():
     spared = sum(n_layers - int(d) for depths, _ in prompts for d in depths) / 137
     said = writing.of_prompts(summaries, n_layers, 0.8)
     assert 0 < changed < 13 and said == (
-        f"Leaving at 0.8 confidence, depth 0 included, would change {changed} of 137 best guesses, each token judged "
+        f"Leaving at 0.8 confidence, depth 0 included, where the lens sees only the token just read, would change "
+        f"{changed} of 137 best guesses, each token judged "
         f"after text of the whole model; the exit lies {spared:.1f} layers before the output on average."
     )

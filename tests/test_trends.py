@@ -191,7 +191,14 @@ def test_the_sentence_never_goes_beyond_the_interval():
 def test_two_sizes_are_a_difference_and_few_models_have_no_interval():
     two = [point(n, r, size, kind=MEASURED, drawn=[r] * 9) for n, r, size in zip("ab", (0.5, 0.6), SIZES)]
     told = trends.slope(two).sentence
-    assert "Two sizes show no trend" in told and "rises" not in told and "in whole layers" in told
+    assert "Two sizes cannot show a trend" in told and "rises" not in told and "in at least 90 % of resamples" in told
+    rng, (small, large) = np.random.default_rng(3), SIZES[:2]
+    drawn = {size: 0.5 + rng.normal(0, 0.02, 4000) + (size == large) * 0.03 for size in (small, large)}
+    two = [point(n, d.mean(), size, kind=MEASURED, drawn=d, prompts=40) for n, (size, d) in zip("ab", drawn.items())]
+    change = np.quantile(drawn[large] - drawn[small], (0.05, 0.95))
+    assert f"(change, 5–95 % over prompts: {change[0]:+.3f} to {change[1]:+.3f})".replace("-", "−") in (
+        trends.slope(two).sentence
+    ), "of the change that is told, not of a slope"
     few = made(0.1, each=1, sets=("a",))
     assert len(few) < FEWEST and "no interval, and no conclusion" in trends.slope(few).sentence
     none = trends.slope([replace(p, source=MEASURED) for p in few])

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from itertools import chain, pairwise
+from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -533,6 +533,7 @@ def from_studies(say: str) -> Iterator[str]:
         published = [p for p in points.published_points() if p.training == "base"] or points.published_points()
         for criterion in ("cosine", "kl", "overlap"):
             yield trends.slope([p for p in published if p.criterion == criterion]).sentence
+        yield from (trends.slope(found).sentence for found in measured(folder))
         return
     if say == "leaderboard.Fit.sentence":
         scores = ("average", "gpqa")
@@ -547,15 +548,28 @@ def from_studies(say: str) -> Iterator[str]:
         names = sorted({p.model for p in published})
         for base, other in pairwise(names[:3]):
             yield trends.difference(published, base, other).sentence
+        for found in measured(folder):
+            yield trends.difference(found, *dict.fromkeys(p.model for p in found)).sentence
         return
-    label = next(iter(folder.plan["models"]))["label"]
-    for name in folder.sets:
+    labels = [model["label"] for model in folder.plan["models"] if not model.get("control")]
+    for label, name in product(labels, folder.sets):
         if say == "difficulty.Difficulty.sentence" and len(folder.groups(name)) > 2:
             for kind in difficulty.kinds(folder):
                 yield difficulty.look(folder, label, name, kind).sentence
         if say == "agreement.sentences":
             rows = parquet.read_table(folder.out / "verdict.parquet").to_pylist()
             yield from agreement.sentences(agreement.estimates(folder, label, name, rows))
+
+
+def measured(folder: Any) -> Iterator[list[Any]]:
+    """What the two models of a study give on each of its sets, by criterion."""
+    from ed_core.studies import points
+
+    for name in folder.sets:
+        found = [p for p in points.measured_points(folder, name) if p.training]
+        for criterion in dict.fromkeys(p.criterion for p in found):
+            if len(two := [p for p in found if p.criterion == criterion and np.isfinite(p.ratio)]) == 2:
+                yield two
 
 
 def courses() -> Iterator[str]:
@@ -639,7 +653,7 @@ def differing() -> list[str]:
 
 # ---------------------------------------------------------------- the list
 
-CARD = ("headline", "facts", "on", "of_its_time", "ranges", "rules", "turn", "identities", "leaving", "sinks")
+CARD = ("headline", "facts", "on", "of_its_time", "ranges", "rules", "turn", "identities", "sinks")
 CARD += ("precision", "claims", "stand")
 
 
@@ -725,6 +739,7 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
     "Prune and exit": {
         "pruning.generated": lambda: generated(pruning.generated),
         "pruning.by_loss": lambda: generated(pruning.by_loss),
+        "pruning.worse_than_uniform": lambda: [pruning.worse_than_uniform(8.5, 26)],
         "writing.of_prompts": lambda: [exits(0), exits(1), exits(30), exits(0, 30.0)],
     },
     "Surgery": {
@@ -778,7 +793,7 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         "finding.reasons": lambda: of_findings(lambda told: told.reasons),
         "finding.standing": lambda: [finding.standing(findings())],
     },
-    "Depth cards": {"words.cut": lambda: of_cards(lambda told: map(words.cut, told.cuts))}
+    "Depth cards": {"words.cuts": lambda: of_cards(words.cuts)}
     | {
         f"words.{name}": lambda name=name: of_cards(getattr(import_module("ed_core.cards.words"), name))
         for name in CARD
@@ -799,11 +814,12 @@ PARTS = {  # by module: what gives no sentence of its own
     "surgery": "kinds_of Choice.layers",
     "together": "Together.lead Together.lines Together.sentence told",
     "verdict": "Verdict.lead Verdict.sentence where",
-    "wording": "Twins.called apart doubts drawn level mean_depth of_layers over_prompts random_orders sure which_clear",
+    "wording": "Twins.called apart doubts drawn level mean_depth of_layers over_prompts over_what random_orders sure "
+    "which_clear",
     "writing": "leaving",
     "finding": "between valued number counted markdown",
     "criteria": "Rule.heading",
-    "words": "parameters depth mean mean_row ratio rule variants value claim markdown metadata",
+    "words": "cut leaving parameters depth mean mean_row ratio rule variants value claim markdown metadata",
     "agreement": "Estimate.label",
     "trends": "signed size",
     "reproduce": "judged moved table markdown counted",

@@ -3,6 +3,7 @@ model card takes it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ..claims.claim import NOT_APPLICABLE
@@ -10,6 +11,7 @@ from ..claims.finding import between, counted, number, standing
 from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
+from ..depth.pruning import worse_than_uniform
 from ..depth.wording import mean_depth, which_clear
 from ..depth.writing import AFTER, FROM_0, LIMIT, usable
 from ..statistics import FEWEST, FEWEST_FORMS
@@ -185,6 +187,13 @@ def cut(one: Cut) -> str:
     return f"{said} {which} chooses {there}: there the loss changes by {value(angle.loss)} nats per token."
 
 
+def cuts(told: Card) -> list[str]:
+    """What leaving out layers costs, by length, with what is to be known of that loss; and what leaving early does."""
+    whole = max((one.whole for one in told.cuts if one.whole is not None), default=math.nan)
+    more = worse_than_uniform(whole, told.model.vocabulary), leaving(told)
+    return [*map(cut, told.cuts), *filter(None, more)]
+
+
 def leaving(told: Card) -> str:
     """Where the tokens settle that the model writes, and how many of them leaving early would change."""
     found = told.exit
@@ -294,8 +303,8 @@ def markdown(told: Card) -> str:
     lines += ["", *(f"- {said}" for said in (turn(told), rules(told)) if said)]
     lines += [f"  - {row.sentence}" for row in told.depths if row.sentence]
     lines += [f"- {told.lenses.sentence}"] if told.lenses.sentence else []
-    lines += ["", "### Cuts that change the predictions least", "", *(f"- {cut(one)}" for one in told.cuts)]
-    lines += [f"- {CHOSEN}", *(f"- {said}" for said in [leaving(told)] if said)]
+    lines += ["", "### Cuts that change the predictions least", "", *(f"- {said}" for said in cuts(told))]
+    lines += [f"- {CHOSEN}"]
     lines += ["", "### Published claims", "", f"{claims(told)}.", ""]
     lines += [f"{stand(told)}.", ""] if stand(told) else []
     lines += ["| claim | source | verdict | here | untrained twin |", "|---|---|---|---|---|"]

@@ -37,9 +37,9 @@ OPENS = {
     NOT_APPLICABLE: "Not applicable here:",
 }
 OF_CONTROL = {  # what the control's verdict means
-    HOLDS: "there the statement holds",
-    DOES_NOT: "there it does not hold",
-    CANNOT_BE_TOLD: "there it cannot be told",
+    HOLDS: "by itself it holds there",
+    DOES_NOT: "by itself it does not hold there",
+    CANNOT_BE_TOLD: "by itself it cannot be told there",
 }
 SEVERAL = {
     HOLDS: "hold here",
@@ -125,10 +125,8 @@ class Finding:
         if math.isfinite(value):
             said += f"; the value lies {number(apart[0], q.digits)} from {number(apart[1], q.digits)}"
         if turned:
-            changed = " and ".join(f"with {_between(h, q.digits)} the verdict by itself is “{v}”" for h, v in turned)
-            two = all(map(math.isfinite, q.holds))
-            moved_by = "A range a fifth narrower or wider" if two else "A limit moved by a fifth"
-            said = f"{said}. {moved_by} turns the verdict: {changed}."
+            changed = " and ".join(f"with {_between(h, q.digits)} it {verdict}" for h, verdict in turned)
+            said = f"{said}. By itself it {self.alone.verdict}; {changed}."
         else:
             others = " or ".join(_between(holds, q.digits) for holds, _ in moved)
             said = f"{said}. With {others} the verdict by itself is the same."
@@ -179,9 +177,18 @@ def sentence(found: Found) -> str:
     """The one that can be quoted: never more than this model and these prompts."""
     if found.verdict == NOT_APPLICABLE:
         return f"{OPENS[found.verdict]} {found.statement} ({found.of}). {found.reason}"
-    values = "; ".join(f"{q.name}: {q.value.short}" for q in found.judging if q.value)
+    values = "; ".join(f"{q.name}: {_both_ways(q)}" for q in found.judging if q.value)
     why = f" {_of_several(found)}" if found.alone and found.verdict == CANNOT_BE_TOLD else ""
     return f"{OPENS[found.verdict]} {found.statement} ({found.of}). {values[:1].upper()}{values[1:]}.{why}"
+
+
+def _both_ways(q: Judged) -> str:
+    """A value with its interval over prompts and, where it is one of layers, over layers: either can decide."""
+    assert q.value
+    low, high = q.value.layers or (None, None)
+    if low is None or high is None or not q.value.short.endswith(")"):
+        return q.value.short
+    return f"{q.value.short[:-1]}; over layers {number(low, q.digits)} to {number(high, q.digits)})"
 
 
 def reasons(found: Found) -> list[str]:
@@ -196,7 +203,7 @@ def _reasons(found: Found) -> Iterable[str]:
     yield f"Intervals are 5–95 % over {found.over}; {needs} for the claims tested together."
     for q, ends in layered:
         low, high = (number(math.nan if end is None else end, q.digits) for end in ends)
-        yield f"Over layers, {q.name}: {low} to {high}."
+        yield f"5–95 % over layers, {q.name}: {low} to {high}{f' {unit}' if (unit := PRINTED.get(q.unit, '')) else ''}."
     for q in found.judging:
         if not q.value or q.value.why:
             yield f"Not judged, {q.name}: {q.value.why if q.value else 'it was not measured'}."
@@ -213,7 +220,7 @@ def _reasons(found: Found) -> Iterable[str]:
         too = " too" * (found.control == found.verdict == HOLDS)
         yield f"One untrained twin: {theirs}; {OF_CONTROL[found.control]}{too}."
     elif found.control_reason:
-        yield f"Without a control: {found.control_reason}"
+        yield f"No control: {found.control_reason}"
 
 
 def _of_several(found: Found) -> str:
@@ -221,7 +228,7 @@ def _of_several(found: Found) -> str:
     if found.p is None or found.adjusted is None:
         return "A quantity was not judged, so nothing was tested."
     if found.alone == CANNOT_BE_TOLD:
-        return f"p of the likelier verdict: {_p(found.p)} (limit {ALONE:g})."
+        return f"Neither verdict is sure: the smaller p is {_p(found.p)} (limit {ALONE:g})."
     if found.together < 2:
         return f"p of the verdict: {_p(found.p)}."
     holm = f"after Holm's adjustment for {found.together} claims tested together"
@@ -258,8 +265,8 @@ def between(low: float, high: float, digits: int) -> str:
 
 
 def number(value: float, digits: int) -> str:
-    """A number as it is printed; small ones keep two figures, what rounding leaves is 0."""
-    value = 0.0 if abs(value) < ROUNDING else value
+    """A number as it is printed; small ones keep two figures, those below 0.0001 are 0."""
+    value = 0.0 if abs(value) < min(1e-4, 10.0**-digits) else value
     text = f"{value:.{digits}f}" if abs(value) >= 10.0**-digits or not value else f"{value:.2g}"
     return text.replace("-", "−")
 

@@ -284,7 +284,14 @@ def _finding(claim: Claim, model: str, name: str, mine: Evidence, twins: Evidenc
     found, reason = measured(mine)
     if not claim.control:
         return Finding(claim, model, name, found, reason, None, "it would take the twins of all models.")
-    return Finding(claim, model, name, found, reason, *measured(twins))
+    control, refused = measured(twins)
+    return Finding(claim, model, name, found, reason, control, refused and of_the_twin(refused))
+
+
+def of_the_twin(refused: str) -> str:
+    """Why there is no control, of what its refusal says of a model: a larger set would not help it."""
+    why = refused.partition(";")[0].rstrip(".")
+    return f"the untrained twin was refused ({why[:1].lower()}{why[1:]})."
 
 
 def measure(

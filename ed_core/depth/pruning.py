@@ -4,6 +4,7 @@ only."""
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -35,6 +36,17 @@ def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, floa
         "perplexity": float(np.exp(at["nll"])),
         "perplexity_whole": float(np.exp(curves["nll_whole"])),
     }
+
+
+def worse_than_uniform(loss: float, d_vocab: int | None) -> str:
+    """What has to be said where the whole model's `loss` on a text, nats per token, is above a uniform guess's,
+    `ln d_vocab`; "" otherwise, and where the vocabulary is not known."""
+    if not d_vocab or not loss > (even := math.log(d_vocab)):
+        return ""
+    return (
+        f"The whole model predicts this text worse than a uniform guess would ({loss:.2f} against {even:.2f} nats per "
+        "token), so its loss says little of its layers."
+    )
 
 
 def generated(written: Mapping[str, np.ndarray], n_prompts: int, n: int = 1) -> str:

@@ -280,13 +280,14 @@ def sentence(sinks: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int]
     return " ".join(filter(None, [said, told_at_end(at_end, tokens)]))
 
 
-def brief(sinks: Sequence[Sink], tokens: Sequence[str], counted: bool = False) -> str:
-    """Which tokens are sinks, at which depths, and whether the means count them, in one line; "" where there are
-    none."""
+def brief(sinks: Sequence[Sink], tokens: Sequence[str], counted: bool = False, in_depths: bool = True) -> str:
+    """Which tokens are sinks, at which depths, and whether the curves beside the maps count them, and the depths do
+    (`in_depths`), in one line; "" where there are none."""
     if not sinks:
         return ""
     named = ", ".join(f"token {s.pos} ({tokens[s.pos]!r}, {_where(s)})" for s in sinks[:NAMED])
     curves = f"{'counted in' if counted else 'left out of'} the curves beside the maps"
+    curves += f"{' and' if counted else ', counted'} in the depths" * in_depths
     return f"Sink{'s' * (len(sinks) > 1)}: {named}{_more(sinks)}, {curves}."
 
 

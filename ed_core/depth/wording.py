@@ -91,7 +91,12 @@ class Twins:
             gives = "gives it too" if near else "does not give it"
             return f"{self.called} {gives}, within a tenth of the depth"
         n, (_, what) = len(self.readings), KINDS[self.kind]
-        return f"{near} of {n} {what} {'gives' if near == 1 else 'give'} it too, within a tenth of the depth"
+        many = (
+            f"{near} of {n} {what} {'gives' if near == 1 else 'give'} it too"
+            if near
+            else f"none of {n} {what} gives it"
+        )
+        return f"{many}, within a tenth of the depth"
 
 
 def statement(
@@ -263,7 +268,7 @@ def sure(interval: Interval | None, over: Units) -> str:
     """How sure a depth over prompts is: its interval, and over what."""
     if interval is None or interval.ends is None:
         return f"{over.words}: too few for an interval"
-    return _over(level(*interval.ends, 1), over.words)
+    return over_what(level(*interval.ends, 1), over.words)
 
 
 def apart(low: float, high: float, digits: int | None = None) -> str:
@@ -277,7 +282,7 @@ def apart(low: float, high: float, digits: int | None = None) -> str:
     return f"{low:.3g} in at least 90 % of resamples"
 
 
-def _over(ends: str, words: str) -> str:
+def over_what(ends: str, words: str) -> str:
     """The ends of an interval, and what it is over: "18.0 to 18.6 over 9 prompts"."""
     return f"{ends} {'over' if ' to ' in ends else 'of'} {words}"
 
@@ -300,7 +305,7 @@ def drawn(interval: Interval | None, over: Units | None = None) -> str:
         return f"none in {100 * interval.undefined:.1f} % of resamples of {words}"
     ends = level(*interval.ends)
     if not interval.undefined:
-        return _over(ends, words)
+        return over_what(ends, words)
     some = "" if " to " in ends else " that give a layer"
     return f"{ends}{some}, none in {100 * interval.undefined:.1f} %, over {words}"
 

@@ -11,7 +11,7 @@ from ..results.aggregate import Summary
 UNUSABLE = 0.1  # share of the tokens that change from which on leaving early is called not usable
 LIMIT = "limit: a tenth"  # the same in words
 AFTER = "each token judged after text of the whole model"
-FROM_0 = "depth 0 included"  # where embedding and head share weights, that repeats the token just read
+FROM_0 = "depth 0 included, where the lens sees only the token just read"
 
 
 def sentence(values: Mapping[str, np.ndarray], n_layers: int, threshold: float, sampled: bool = False) -> str:
@@ -61,7 +61,7 @@ def leaving(n: int, changed: int, spared: float, threshold: float, guesses: bool
         told = f"{changed} of {n} {many if n > 1 else what} would change"
         return f"leaving at {threshold:g} confidence, {FROM_0}, is not usable here ({LIMIT}): {told}"
     would = f"would change {f'{changed} of {n} {many}' if changed else f'no {what}'}, {AFTER}"
-    where = f"the exit lies {spared:.1f} layers before the output on average"
+    where = f"the exit lies {spared:.1f} layers before the output{' on average' * (n > 1)}"
     return f"leaving at {threshold:g} confidence, {FROM_0}, {would}; {where}"
 
 

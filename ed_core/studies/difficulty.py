@@ -74,7 +74,7 @@ class Trend:
             return f"The interval lies {'above' if self.low > 0 else 'below'} 0{little}."
         if small:
             return f"The interval lies within ±{100 * MARGIN:g} % of the depth a level."
-        return "The interval holds 0."
+        return "The interval includes 0."
 
 
 @dataclass(frozen=True)

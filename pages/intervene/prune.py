@@ -58,6 +58,9 @@ def panels(batch: running.Batch, asked: dict, written: ExactAnswers, n_prompts: 
         if pruned:
             offers(pruned, asked["prune"], ready=not batch.running and len(pruned) == n_prompts)
     answers(batch, asked["prune"], written, n_prompts)
+    if pruned:
+        whole = among_others.over_prompts(asked["prune"], [r.summary for r in pruned])["nll_whole"]
+        show.notes([pruning.worse_than_uniform(float(whole), pruned[0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
     exits(leaving, twins["early_exit"], lens, batch.running)
 

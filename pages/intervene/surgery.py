@@ -82,6 +82,7 @@ def panels(batch: running.Batch, asked: Surgery, n_prompts: int) -> None:
         typed_order(curves, done, asked, ready)
     if kinds := surgery.kinds_of(curves):
         maps(curves, kinds, shown, twins if len(twins) == len(done) else [], asked, ready)
+    show.notes([pruning.worse_than_uniform(float(curves["loss_whole"]), shown[0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
     show.notes(note for result in shown for note in result.notes)
 

@@ -96,10 +96,10 @@ CAPTIONS = {
     ),
 }
 PAIRED = (
-    "Bars are 5 to 95 % over the prompts of a level, or over their forms where enough are known. The line joins "
-    "what the levels' mean curves give. The sentence gives a straight line's slope; where prompts of different levels "
-    "belong together, it is of the prompts' own depths (dots), and can differ from the line. It says so if the whole "
-    "interval lies within 2 % of the depth a level."
+    "Bars say how sure a level's depth is: 5 to 95 % when its prompts, or their forms where enough are known, are "
+    "drawn anew. The line joins what the levels' mean curves give. The sentence gives a straight line's "
+    "slope; where prompts of different levels belong together, it is of the prompts' own depths (dots), and can differ "
+    "from the line. It says so if the whole interval lies within 2 % of the depth a level."
 )
 TEXTS = {
     "Look for": "A slope whose interval lies above 0: depth rises with the level.",

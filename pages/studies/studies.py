@@ -239,9 +239,10 @@ AGREEMENT = (
 )
 READING = (
     "Mean depth is the mean over all thresholds of the depth from which the lens stays within the threshold of the "
-    "output, drawn as `depth / layers`; a rule's layer stands at `(layer + 1) / layers`. Bars are 5 to 95 % over the "
-    f"forms of the prompts from {FEWEST_FORMS} forms up, else over prompts from {FEWEST} up. The cosine reads what a "
-    "layer writes, KL and overlap what stands before it: one layer apart by definition. Nothing is averaged."
+    "output, drawn as `depth / layers`; a rule's layer stands at `(layer + 1) / layers`. Bars say how sure it is: 5 to "
+    f"95 % when the forms of the prompts (from {FEWEST_FORMS} up), else the prompts (from {FEWEST} up), are drawn "
+    "anew. The cosine reads what a layer writes, KL and overlap what stands before it: one layer apart by "
+    "definition. Nothing is averaged."
 )
 BANDS = (
     " The grey band is what a rule gives as its threshold moves: the cosine's 0 by 0.05 either way, KL's half "
