@@ -104,7 +104,7 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
             ["8 of 30", "the KL rule and the cosine rule meet."],
             ["are apart"],
         ),
-        ([rule("cosine", 20), rule("kl", 7)], ["there are no ranges"], ["meet", "apart"]),
+        ([rule("cosine", 20), rule("kl", 7)], ["give no ranges"], ["meet", "apart"]),
         (
             [rule("cosine", None), rule("kl", 7, 7, 7), rule("overlap", 8, 8, 8)],
             ["The papers' rules that give a layer differ by at most", "The cosine rule gives no layer."],

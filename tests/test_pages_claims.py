@@ -96,7 +96,9 @@ def test_before_a_run_the_claims_of_the_models_card_are_shown(cache):
     )
     for one in shipped.claims:
         assert (
-            not one.quantities or one.verdict == "not applicable" or show.plain(one.quantities[0].value.short) in said
+            not one.quantities
+            or one.verdict == "not applicable"
+            or show.plain(finding.both_ways(one.quantities[0])) in said
         )
 
 
@@ -111,7 +113,7 @@ def test_what_was_found_is_listed_drawn_and_quoted(cache):
     for one in found.values():
         for quantity in one.judging:
             if quantity.value:
-                assert show.plain(quantity.value.short) in said
+                assert show.plain(finding.both_ways(quantity)) in said
     assert show.plain("It has <b>no</b> answers.") in said and "<b>no</b>" not in said
     assert test.code[0].value == found["turn"].sentence
     assert all(show.plain(reason) in said for reason in found["turn"].reasons)

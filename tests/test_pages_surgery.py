@@ -316,15 +316,15 @@ def test_sentences_of_writing():
     assert writing.sentence(never, 10, 0.9).endswith("; before the output the lens never reaches 0.9 confidence.")
     sure = values | {"exit_agrees": np.ones(4)}
     assert writing.sentence(sure, 10, 0.9).endswith(
-        "would change no token, each token judged after text of the whole model; the exit lies 3.0 layers before the "
-        "output on average."
+        "would change no token, each token judged with the whole model's keys and values before it; the exit lies 3.0 "
+        "layers before the output on average."
     )
     one = {name: v[:1] for name, v in values.items()}
     assert writing.sentence(one, 10, 0.9) == (
         "The one token written has its final best guess by depth 2 of 10; before the output the lens never "
         "reaches 0.9 confidence."
     )
-    assert writing.sentence({"ids": np.array([-1])}, 10, 0.9) == "No token is written yet."
+    assert writing.sentence({"ids": np.array([-1])}, 10, 0.9) == "No token has been written yet."
 
 
 @pytest.mark.parametrize("changed, usable", [(0, True), (1, True), (2, False), (19, False)])
@@ -353,6 +353,6 @@ def test_leaving_over_prompts_is_counted_token_by_token():
     said = writing.of_prompts(summaries, n_layers, 0.8)
     assert 0 < changed < 13 and said == (
         f"Leaving at 0.8 confidence, depth 0 included, where the lens sees only the token just read, would change "
-        f"{changed} of 137 best guesses, each token judged "
-        f"after text of the whole model; the exit lies {spared:.1f} layers before the output on average."
+        f"{changed} of 137 best guesses, each token judged with the whole model's keys and values before it; the exit "
+        f"lies {spared:.1f} layers before the output on average."
     )

@@ -220,10 +220,11 @@ def test_a_sink_that_is_written_twice_has_two_spans_and_two_writers():
     assert found.writer == "layer 1's MLP and layer 4's attention"
     tokens = [f"t{i}" for i in range(T)]
     assert sinks.brief((found,), tokens) == (
-        "Sink: token 0 ('t0', depths 2–3, from 5), left out of the curves beside the maps, counted in the depths."
+        "Sink: token 0 ('t0', depths 2–3, from 5), left out of the curves beside the maps, counted in mean depths and "
+        "rules."
     )
     assert sinks.brief((found,), tokens, counted=True).endswith(
-        "from 5), counted in the curves beside the maps and in the depths."
+        "from 5), counted in the curves beside the maps and in mean depths and rules."
     )
     assert sinks.sentence((found,), tokens) == (
         "Sink: token 0 ('t0'), up to 20 times the median norm, at depths 2–3 (written by layer 1's MLP) and from 5 "

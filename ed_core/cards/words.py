@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from ..claims.claim import NOT_APPLICABLE
-from ..claims.finding import between, counted, number, standing
+from ..claims.finding import between, counted, here, judgement, number, of_twin, standing
 from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
@@ -116,7 +116,7 @@ def identities(told: Card) -> str:
         return f"The checks fail ({found.failures[0]})."
     slopes = "" if found.slope_error is None else f"; slopes {found.slope_error:.1g} from 1"
     return (
-        f"The checks pass on {found.tokens} tokens in {found.dtype}. Largest errors, in the model's own order of sums: "
+        f"The checks pass on {found.tokens} tokens in {found.dtype}. Largest errors, adding in the model's own order: "
         f"sums of the layers' parts {found.miss:.1g}, logits from the last residual {found.closure:.1g}, logits layer "
         f"by layer {found.replay:.1g} (limit {found.miss_limit:.0e}){slopes}."
     )
@@ -205,7 +205,7 @@ def leaving(told: Card) -> str:
     around = f" ({around}" if around else ""
     leaving = f"Leaving at {found.threshold:g} confidence, {FROM_0},"
     if lost == 0 and not high:
-        early = f"{leaving} would change no token, if any leaves before the output"
+        early = f"{leaving} would change no token; one that is never so sure leaves at the output"
     elif lost is not None and usable(1, lost):
         early = f"{leaving} would change {share} of a prompt's tokens{around}"
     else:
@@ -235,20 +235,13 @@ def precision(told: Card) -> Iterator[str]:
     own, rows = told.precision.own, told.precision.rows
     for name in dict.fromkeys(row.precision for row in rows):
         of = [row for row in rows if row.precision == name]
-        depths = ", ".join(f"{RULES[row.rule].label} {_moved(row)}" for row in of)
+        depths = ", ".join(f"{_moved(row, told)} ({RULES[row.rule].label})" for row in of)
         orders = [row.order for row in of if row.order is not None]
-        at_least = (
-            f"the curves that the rules read have rank correlations of at least {_down(min(orders))}" if orders else ""
-        )
-        least = (
-            f"; {'the curves that the rules read keep their order' if orders and min(orders) == 1 else at_least}"
-            if orders
-            else ""
-        )
-        held = "keeps" if all(row.same for row in of) else "does not keep"
+        least = f"; the curves' rank correlation with {own}'s is at least {_down(min(orders))}" if orders else ""
+        within = "at most one" if all(row.same for row in of) else "more than one"
         means = [row for row in told.precision.means if row.precision == name]
         yield from ([f"Mean depth in {name}: {'; '.join(_mean_moved(row, own) for row in means)}."] if means else [])
-        yield f"{name} {held} the papers' layers within one of {own}'s: {depths}{least}."
+        yield f"In {name} the papers' rules move by {within} layer from {own}'s: {depths}{least}."
 
 
 def _mean_moved(row: MovedMean, own: str) -> str:
@@ -256,13 +249,13 @@ def _mean_moved(row: MovedMean, own: str) -> str:
     return f"{mean_depth(row.depth)} by {RULES[row.of].label}, in {own} {mean(row.own)}"
 
 
-def _moved(row: Moved) -> str:
-    if row.depth is None:
-        return "no layer" if row.same else "no layer any more"
-    if row.moved is None:
-        return f"{report.number(row.depth)}, none before"
-    moved = f"{row.moved:+.0f}".replace("-", "−") if row.moved else "same"
-    return f"{report.number(row.depth)} ({moved})"
+def _moved(row: Moved, told: Card) -> str:
+    """A rule's layer in another precision, and in the card's own where that is another one."""
+    own = depth_of(told, row.rule, "logit")
+    was = report.number(own.depth) if own else "–"
+    now = "no layer" if row.depth is None else f"layer {report.number(row.depth)}"
+    same = row.same if row.depth is None else row.moved == 0
+    return f"{now}, same" if same else f"{now}, {told.precision.own}: {'no layer' if was == '–' else was}"
 
 
 def _down(value: float) -> str:
@@ -273,9 +266,10 @@ def claim(one: Found) -> tuple[str, str]:
     """A claim's values here, and the twin's."""
     if one.verdict == NOT_APPLICABLE:
         return one.reason, "–"
-    here = [f"{q.name}: {q.value.short}" if q.value else "–" for q in one.judging]
+    own = [f"{q.name}: {here(one, q)}" for q in one.judging]
     twin = [q.control.short if q.control else "–" for q in one.judging]
-    return "; ".join(here), "; ".join(twin)
+    over = f"; over {one.over}" if one.over and any(q.value for q in one.judging) else ""
+    return f"{'; '.join(own)}{over}", "; ".join(filter(None, [*twin, of_twin(one)]))
 
 
 def claims(told: Card) -> str:
@@ -309,7 +303,7 @@ def markdown(told: Card) -> str:
     lines += [f"{stand(told)}.", ""] if stand(told) else []
     lines += ["| claim | source | verdict | here | untrained twin |", "|---|---|---|---|---|"]
     for one in told.claims:
-        lines.append(report.table_row(one.title, one.source, f"**{one.verdict}**", *claim(one)))
+        lines.append(report.table_row(one.title, one.source, f"**{judgement(one)}**", *claim(one)))
     lines += ["", "### What to know of the numbers", "", f"- {identities(told)}", f"- {sinks(told)}"]
     lines += [f"- {said}" for said in (*precision(told), *told.lenses.certificates.values(), *told.missing)]
     lines += ["", "Made by:", "", *(f"    {command}" for command in told.commands), ""]

@@ -177,12 +177,32 @@ def sentence(found: Found) -> str:
     """The one that can be quoted: never more than this model and these prompts."""
     if found.verdict == NOT_APPLICABLE:
         return f"{OPENS[found.verdict]} {found.statement} ({found.of}). {found.reason}"
-    values = "; ".join(f"{q.name}: {_both_ways(q)}" for q in found.judging if q.value)
+    values = "; ".join(f"{q.name}: {both_ways(q)}" for q in found.judging if q.value)
     why = f" {_of_several(found)}" if found.alone and found.verdict == CANNOT_BE_TOLD else ""
     return f"{OPENS[found.verdict]} {found.statement} ({found.of}). {values[:1].upper()}{values[1:]}.{why}"
 
 
-def _both_ways(q: Judged) -> str:
+def judgement(found: Found) -> str:
+    """The verdict, in a cell; with what it is by itself, where the adjustment for several claims took it."""
+    by_itself = found.alone and found.alone != found.verdict
+    return f"{found.verdict} (by itself it {found.alone})" if by_itself else found.verdict
+
+
+def here(found: Found, q: Judged) -> str:
+    """What was measured of a quantity, in a cell: its intervals, and where there is no value, why."""
+    if q.value is None:
+        return "–"
+    none = q.value.value is None and found.beside
+    return f"{both_ways(q)}. {found.beside}" if none else both_ways(q)
+
+
+def of_twin(found: Found) -> str:
+    """What the untrained twin's values come to, "" without one."""
+    too = " too" * (found.control == found.verdict == HOLDS)
+    return f"{OF_CONTROL[found.control]}{too}" if found.control else ""
+
+
+def both_ways(q: Judged) -> str:
     """A value with its interval over prompts and, where it is one of layers, over layers: either can decide."""
     assert q.value
     low, high = q.value.layers or (None, None)
@@ -217,8 +237,7 @@ def _reasons(found: Found) -> Iterable[str]:
             yield f"Beside it, {q.name}: {q.value.short}."
     if found.control:
         theirs = "; ".join(f"{q.name}: {q.control.short}" for q in found.judging if q.control)
-        too = " too" * (found.control == found.verdict == HOLDS)
-        yield f"One untrained twin: {theirs}; {OF_CONTROL[found.control]}{too}."
+        yield f"One untrained twin: {theirs}; {of_twin(found)}."
     elif found.control_reason:
         yield f"No control: {found.control_reason}"
 

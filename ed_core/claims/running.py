@@ -20,6 +20,7 @@ from ..files import open_sealed, seal
 from ..fits import checkpoint
 from ..probes import find as find_probe
 from ..service.resolve import resolve
+from ..sources import sizes
 from ..sources.bundled import SETS
 from ..sources.specs import config_of, n_layers, n_passes
 from ..statistics import FEWEST, FEWEST_FORMS, units
@@ -183,6 +184,7 @@ def run(
         worked=bool(asked.counterpart),
         answered=sum(bool(p.answer) for p in prompts) >= FEWEST,
         passes=n_passes(spec) or 1,
+        d_vocab=sizes.read(config_of(spec)).d_vocab,
     )
     refused = {claim.id: why for claim in claims if (why := _why_not(claim, bare))}
     needed = {part for claim in claims if claim.id not in refused for part in claim.parts} | set(more)

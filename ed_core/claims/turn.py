@@ -35,9 +35,9 @@ FAILED = {
 
 
 AGAINST = (  # what contradicts a turn in the middle, in the order of its errors
-    "The first third of the layers lies above 0.",
-    "The last quarter of the layers lies below 0.",
-    "Nor is it shown that the first third of the layers lies above 0, or the last quarter below.",
+    "The mean cosine of the first {first} layers lies above 0.",
+    "The mean cosine of the last {last} layers lies below 0.",
+    "Nor is it shown that the mean cosine of the first {first} layers lies above 0, or that of the last {last} below.",
 )
 
 
@@ -99,7 +99,8 @@ def turns(evidence: Evidence) -> Measured:
     }
     near = sum(t is not None and t.layer is not None and abs(t.split - k) <= 0.1 * n for t in twins)
     contrary = [3 * p <= ALONE for p in ways(MIDDLE)] if held.failed == "sign" else []
-    against = AGAINST[contrary.index(True) if any(contrary) else -1]
+    first, last = math.ceil(MIDDLE[0] * n), n - math.ceil(MIDDLE[1] * n) + 1
+    against = AGAINST[contrary.index(True) if any(contrary) else -1].format(first=first, last=last)
     told = {"p": 100 * found.p, "near": near, "n": len(twins), "orders": random_orders(n), "against": against}
     said = FAILED.get(held.failed, "").format(**told)
     if there:
@@ -193,7 +194,7 @@ TURN = Claim(
 )
 STATIC_RATIO = Claim(
     "static-ratio",
-    "The share of the depth in use does not move with size",
+    "The share of the depth in use moves by less than 0.1 per tenfold size",
     "within this family mean depth / L changes by less than 0.1 per tenfold increase in size",
     "Hu et al. 2025 (2512.14064)",
     "slope of mean depth / L on log10(parameters) by least squares, by KL and by overlap; interval over prompts, which "

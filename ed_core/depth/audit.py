@@ -291,7 +291,8 @@ def compare(results: Mapping[str, Sequence[ProbeResult]], reference: str) -> Aud
         by_probe = _by_probe(of_one)
         if set(READS) <= set(by_probe):
             contributions, lens = (by_probe[name] for name in READS)
-            verdicts[precision] = of_prompts(contributions, lens)
+            forms = [r.request.prompts[0].form for r in lens]
+            verdicts[precision] = of_prompts(contributions, lens, forms=forms)
     return Audit(reference, curves, tuple(comparisons), verdicts)
 
 

@@ -55,7 +55,8 @@ class ByLens:
         told = ", ".join(
             f"{'none' if depth is None else f'{depth:.1f}'} ({short(lens)})" for lens, depth in found.items()
         )
-        return f"by {OF_LENS[rule].label}: {told}" if len(found) > 1 else ""
+        scale = ", each lens against its own largest" * (rule == "kl")
+        return f"by {OF_LENS[rule].label}{scale}: {told}" if len(found) > 1 else ""
 
     def _rule(self, rule: str) -> str:
         found, name = self.criteria[rule], OF_LENS[rule].label

@@ -45,7 +45,7 @@ def worse_than_uniform(loss: float, d_vocab: int | None) -> str:
         return ""
     return (
         f"The whole model predicts this text worse than a uniform guess would ({loss:.2f} against {even:.2f} nats per "
-        "token), so its loss says little of its layers."
+        "token), so its loss says little about its layers."
     )
 
 

@@ -287,7 +287,7 @@ def brief(sinks: Sequence[Sink], tokens: Sequence[str], counted: bool = False, i
         return ""
     named = ", ".join(f"token {s.pos} ({tokens[s.pos]!r}, {_where(s)})" for s in sinks[:NAMED])
     curves = f"{'counted in' if counted else 'left out of'} the curves beside the maps"
-    curves += f"{' and' if counted else ', counted'} in the depths" * in_depths
+    curves += f"{' and' if counted else ', counted'} in mean depths and rules" * in_depths
     return f"Sink{'s' * (len(sinks) > 1)}: {named}{_more(sinks)}, {curves}."
 
 

@@ -85,6 +85,13 @@ class Twins:
         found = [r.means[name].depth for r in self.readings if name in r.means]
         return [depth for depth in found if depth is not None]
 
+    def beside(self, name: str) -> str:
+        """Their mean depths, as they stand behind the model's own: "; five untrained twins: 17.6–23.3"."""
+        if not (found := self.means(name)):
+            return ""
+        low, high = (f"{end(found):.1f}" for end in (min, max))
+        return f"; {self.called if name == 'kl' else 'theirs'}: {low if low == high else f'{low}–{high}'}"
+
     def have(self, near: int) -> str:
         """How many of them have a mark, in words."""
         if len(self.readings) == 1:
@@ -171,11 +178,16 @@ def rules(
 
 def which_clear(clear: Sequence[str], so_far: Sequence[str], n: int) -> str:
     """Which of `n` rules that give a layer are clear, and which are but for a comparison with five twins."""
-    found = [f"{_and(clear)} {'is' if len(clear) == 1 else 'are'} clear"] if clear else []
+    found = [f"{_theirs(clear)} clear"] if clear else []
     if so_far:
-        be = "is" if len(so_far) == 1 else "are"
-        found.append(f"{_and(so_far)} {be} clear so far (not yet compared with five twins)")
+        found.append(f"{_theirs(so_far)} clear so far (not yet compared with five twins)")
     return ", ".join(found) or ("none clear" if n > 1 else "not clear")
+
+
+def _theirs(rules: Sequence[str]) -> str:
+    """ "the cosine's is", "the KL's and the overlap's are"."""
+    named = [f"the {name}'s" for name in rules]
+    return f"{_and(named)} {'is' if len(rules) == 1 else 'are'}"
 
 
 def _elsewise(criterion: Criterion) -> str:
@@ -253,13 +265,9 @@ def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Uni
 
     begin, curves = f"{where}: mean depth" if where else "Mean depth", ", from the mean curve"
     drawn_anew = "" if over is None else f"; {sure(kl.interval, over)}"
-    beside = ""
-    if found := twins.means("kl"):
-        low, high = (f"{end(found):.1f}" for end in (min, max))
-        beside = f"; {twins.called}: {low if low == high else f'{low}–{high}'}"
-    said = f"{begin} over thresholds {kl.depth:.1f} of {kl.n_layers} (KL{drawn_anew}{beside})"
+    said = f"{begin} over thresholds {kl.depth:.1f} of {kl.n_layers} (KL{drawn_anew}{twins.beside('kl')})"
     if overlap is not None and overlap.depth is not None:
-        said += f", {overlap.depth:.1f} (overlap{around(overlap)})"
+        said += f", {overlap.depth:.1f} (overlap{around(overlap)}{twins.beside('overlap')})"
         curves += "s"
     return f"{said}{'' if where else curves}."
 
@@ -380,7 +388,7 @@ def of_layers(layer: int, n_layers: int) -> str:
 
 def random_orders(n_layers: int) -> str:
     """What the turn's split is held against (`continuous.orders`)."""
-    return "random orders of the layers' cosines" + (f", in blocks of {BLOCK}," if n_layers >= DEEP else "")
+    return f"random orders of {BLOCK}-layer blocks" if n_layers >= DEEP else "random layer orders"
 
 
 def _layer(depth: int | None) -> str:

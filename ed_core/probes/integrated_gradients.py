@@ -33,6 +33,11 @@ def completeness(result: ProbeResult | Mapping[str, np.ndarray]) -> np.ndarray:
     return share
 
 
+def most_nodes(cap: int) -> int:
+    """The most nodes that doubling reaches within `cap`: `2^k + 1`."""
+    return int(2 ** ((cap - 1).bit_length() - 1) + 1)
+
+
 def incomplete(result: ProbeResult) -> list[int]:
     """The blocks whose attributions are not to be relied on: their sum misses by more than `TOLERANCE` of the scale."""
     return [int(layer) for layer in np.flatnonzero(completeness(result) > LIMIT)]

@@ -18,7 +18,7 @@ from .. import statistics
 from ..depth.continuous import TENTH
 from ..depth.criteria import OF_LENS, RULES, depths
 from ..depth.wording import level, over_what
-from ..statistics import FEWEST, Units
+from ..statistics import FEWEST, FEWEST_FORMS, Units
 from . import difficulty, tables
 from .folder import Folder, Sums
 
@@ -135,7 +135,7 @@ def _apart(there: Sequence[tuple[float | int, Estimate]], all_of_them: bool) -> 
         return f"{which} differ by at most {within.format(first.n_layers)}: {places}."
     said = f"{which} differ by up to {_layer(end - begin)} of {first.n_layers} layers: {places}."
     if first.high is None or last.low is None:
-        return f"{said} Below {FEWEST} prompts there are no ranges."
+        return f"{said} Fewer than {FEWEST} prompts, or {FEWEST_FORMS} forms, give no ranges."
     meet = "are apart" if first.high < last.low else "meet"
     return f"{said} The ranges over prompts of the {first.label} and the {last.label} {meet}."
 

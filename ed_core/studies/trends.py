@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from .. import statistics
 from ..depth.criteria import OF_LENS, RULES
 from ..errors import StudyError
-from ..statistics import FEWEST, Interval, interval
+from ..statistics import FEWEST, FEWEST_FORMS, Interval, interval
 from .points import MEANS, MEASURED, Point, combined
 
 CALLED = {f"mean_{name}": f"mean depth ({rule.label})" for name, rule in OF_LENS.items()}
@@ -69,7 +69,11 @@ class Slope:
         if self.sizes == 2:
             told = f"{of} goes from {self.start[1]:.2f} to {self.end[1]:.2f}"
         if not np.isfinite(self.low):
-            few = f"fewer than {FEWEST} prompts" if self.over == "prompts" else f"fewer than {FEWEST} models"
+            few = (
+                f"fewer than {FEWEST} prompts, or {FEWEST_FORMS} forms,"
+                if self.over == "prompts"
+                else f"fewer than {FEWEST} models"
+            )
             return f"{told}. With {few} there is no interval, and no conclusion.{self._aside}"
         between = math.log10(self.end[0] / self.start[0]) if self.sizes == 2 else 1.0
         told += " (change, " if self.sizes == 2 else " ("
@@ -242,7 +246,7 @@ class Difference:
             return f"{told}: the same on all {self.n} {self.over}, in whole layers, so no interval can be given."
         if not np.isfinite(self.low):
             few = (
-                f"fewer than {FEWEST} prompts"
+                f"fewer than {FEWEST} prompts, or {FEWEST_FORMS} forms,"
                 if self.over == "prompts"
                 else f"one {self.over.replace('sets', 'set').replace('pairs', 'pair')}"
             )
@@ -257,6 +261,8 @@ class Difference:
             return f"{told}. These {self.over} do not show which is larger.{more}"
         deeper = self.other if self.low > 0 else self.base
         like = "Over prompts like these" if self.over == "prompts" else f"On these {self.n} {self.over}"
+        if self.criterion not in MEANS:  # one threshold of many
+            like = f"At the papers' threshold, {like[0].lower()}{like[1:]}"
         return f"{told}. {like} {deeper} has the larger share on average."
 
 

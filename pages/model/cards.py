@@ -194,8 +194,11 @@ PARAMETERS = (
     text("card", "cards.card"),
 )
 COLUMNS = ("claims", "layer that changes least", "quarter that changes least")
-DEPTHS = "**Depth**: circles mean depth under the logit lens, diamonds the papers' rules; bars: 5 to 95 % over prompts"
-BAND = "beside each model its untrained twin; shaded: 5 to 95 % over prompts"
+DEPTHS = (
+    "**Depth**: circles mean depth under the logit lens, diamonds the papers' rules; bars: 5 to 95 % over prompts or "
+    "their forms"
+)
+BAND = "beside each model its untrained twin; shaded: 5 to 95 % over prompts or their forms"
 READING = (
     "Mean depth as `depth / layers`, a rule's layer as `(layer + 1) / layers`. The rules read different things: what "
     "the layers add (cosine), how far the lens is from the output (KL), and which tokens it would say (overlap)."

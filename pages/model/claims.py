@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import streamlit as st
 
 from ed_core import figures
-from ed_core.claims import CLAIMS, Claim, find, running
+from ed_core.claims import CLAIMS, Claim, find, finding, running
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ed_core.claims.finding import counted, standing
 from ed_core.claims.record import Found
@@ -82,26 +82,35 @@ def body(wanted: Claims) -> None:
 def listed(found: Mapping[str, Found]) -> None:
     """All claims, with verdict, value, the paper's figure and the control's value; of quantities that judge nothing
     the details tell."""
-    lines = [["claim", "verdict", "here (5–95 % over prompts)", "the paper found", "untrained twin"], ["---"] * 5]
+    lines = [
+        ["claim", "verdict", "here (5–95 % over prompts or their forms)", "the paper found", "untrained twin"],
+        ["---"] * 5,
+    ]
     for claim in CLAIMS:
         one = found.get(claim.id)
         silent = one is not None and one.verdict == NOT_APPLICABLE
         stored = {q.name: q for q in one.quantities} if one else {}
-        for i, quantity in enumerate(claim.judging[:1] if silent else claim.judging):
+        rows = claim.judging[:1] if silent else claim.judging
+        for i, quantity in enumerate(rows):
             measured = stored.get(quantity.name)
-            values = [of.short if of else "" for of in (measured and measured.value, measured and measured.control)]
+            twin = measured.control.short if measured and measured.control else "–"
             title = f"**{show.plain(claim.title)}** {show.plain(claim.source)}"
-            head = [title, badge(one.verdict) if one else "not run"] if not i else ["", ""]
-            here = f"{show.plain(quantity.name)}: **{show.plain(values[0])}**" if values[0] else "–"
+            head = [title, badge(one) if one else "not run"] if not i else ["", ""]
+            here = "–"
+            if one and measured and measured.value:
+                here = f"{show.plain(quantity.name)}: **{show.plain(finding.here(one, measured))}**"
             if not i and one and one.reason:
                 here = show.plain(one.reason)
-            lines.append([*head, here, show.plain(quantity.found), show.plain(values[1]) or "–"])
+            if one and i == len(rows) - 1:
+                here += f", over {show.plain(one.over)}" if one.over and measured and measured.value else ""
+                twin = "; ".join(filter(None, [twin, finding.of_twin(one)]))
+            lines.append([*head, here, show.plain(quantity.found), show.plain(twin)])
     with st.container(key="claims-table"):
         st.markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
-def badge(verdict: str) -> str:
-    return BADGES[verdict].format(verdict)
+def badge(found: Found) -> str:
+    return BADGES[found.verdict].format(found.verdict) + finding.judgement(found).removeprefix(found.verdict)
 
 
 def detail(wanted: Claims, found: Mapping[str, Found]) -> None:
@@ -114,7 +123,7 @@ def detail(wanted: Claims, found: Mapping[str, Found]) -> None:
     if one is None:
         show.empty(claim.title, TEACH, None, first=True)
     else:
-        st.markdown(badge(one.verdict))
+        st.markdown(badge(one))
         st.code(one.sentence, language=None, wrap_lines=True)
         with st.expander("Why"):
             said = one.reasons or [one.beside]  # findings of an older format have none
@@ -151,7 +160,7 @@ PARAMETERS = (
 )
 ALSO = "Further models of this one's family, with commas between: what is said of size needs three models."
 OF_CARD = "**Run** checks them on the prompts above."
-CAPTION = "**{}** · whiskers: 5 to 95 % over prompts"
+CAPTION = "**{}** · whiskers: 5 to 95 % over prompts or their forms"
 TEACH = (
     "Not checked yet on this model and these prompts. **Run** measures what the claim needs, on the model and, where "
     "the claim has a control, on untrained twins; what is measured once serves all claims."
