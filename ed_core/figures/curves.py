@@ -274,7 +274,7 @@ def _frame(n: int, view: View, x: str, unit: str) -> Canvas:
             orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), bgcolor=colours.CLEAR
         ),
         xaxis=dict(PLAIN, range=[-0.5, n - 0.5], title=axis_title(x, 8), **whole_ticks(n)),
-        yaxis={**PLAIN, "title": axis_title(unit, 7), "showgrid": True, "gridcolor": colours.FAINT},
+        yaxis={**PLAIN, "title": axis_title(unit), "showgrid": True, "gridcolor": colours.FAINT},
     )
     canvas.draw_depths(view.depth_lines, layer_px, upright=True)
     canvas.along("x", x, n - (x == "depth"))
