@@ -187,7 +187,7 @@ async def packed(file: Path) -> Response:
 
 @cache
 def _packed(file: Path) -> bytes:
-    return gzip.compress(file.read_bytes(), 6, mtime=0)
+    return gzip.compress(streamlit_edges.light(file), 6, mtime=0)
 
 
 def full(why: str, more: Mapping[str, str]) -> Response:
