@@ -258,7 +258,8 @@ def run(args: argparse.Namespace) -> None:
     requests = {probe: [probe.request(spec, prompt) for prompt in prompts] for probe in probes}
     stored = {r.key: store.get(r.key) for rs in requests.values() for r in rs} if store else {}
     found = {key: result for key, result in stored.items() if result is not None}
-    todo = [(probe, r) for probe, rs in requests.items() for r in rs if r.key not in found]
+    of_prompts = zip(*requests.values())  # one prompt after the other: its probes share trace and walks
+    todo = [(probe, r) for rs in of_prompts for probe, r in zip(requests, rs) if r.key not in found]
     memory = parse(args.memory)
     if todo:
         with uncollected(for_good=True):
