@@ -138,5 +138,5 @@ def rows(alone: dict[str, tuple[float, float]], words: tuple[float, float], figu
             words[1] <= LIMIT,
         ),
         Row("  a page of one word in the same browser", told(alone["word"]), "", True),
-        Row("  its first figure; a page of one figure", f"{told(figure)}; {told(bare['figure'])}", "", True),
+        Row("  its first figure; a page of one figure", f"{told(figure)}; {told(alone['figure'])}", "", True),
     ]
