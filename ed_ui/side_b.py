@@ -37,6 +37,7 @@ COMMON = (
     inputs.OVERLAID,
     inputs.BY_NUMBER,
     inputs.COUNT_SINKS,
+    *pair_panel.LINKED,
 )
 OF_MODEL = (
     text("second", "two.model"),

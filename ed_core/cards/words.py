@@ -10,7 +10,7 @@ from ..claims.finding import between, counted, number, standing
 from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
-from ..depth.wording import mean_depth, which_clear
+from ..depth.wording import mean_depth, printed, which_clear
 from ..depth.writing import AFTER, FROM_0, LIMIT, usable
 from ..statistics import FEWEST, FEWEST_FORMS
 from ..studies import report
@@ -252,7 +252,7 @@ def _moved(row: Moved) -> str:
         return "no layer" if row.same else "no layer any more"
     if row.moved is None:
         return f"{report.number(row.depth)}, none before"
-    moved = f"{row.moved:+.0f}".replace("-", "−") if row.moved else "same"
+    moved = printed(row.moved, "+.0f") if row.moved else "same"
     return f"{report.number(row.depth)} ({moved})"
 
 

@@ -102,6 +102,8 @@ def status(batch: running.Batch, done: list[str], outcome: audit.Audit | None, n
             live.status(batch, f"**{over} through {', '.join(done) or 'no precision'} so far** · {{}}".format)
         elif outcome is not None:
             st.markdown(f"Over **{over}** through {', '.join(done)}.")
+        else:
+            st.markdown("Nothing measured yet for these prompts, this model and these precisions.")
         if outcome is not None:
             said = f"Is the number an artefact of its precision? {outcome.sentence()}"
             show.conclusion("audit", said, outcome.findings())

@@ -9,6 +9,7 @@ from ed_core import figures
 from ed_core.cards import card, page, words
 from ed_core.claims import running
 from ed_core.depth.criteria import OF_LENS, RULES
+from ed_core.depth.wording import printed
 from ed_core.types import ModelSpec
 from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, run_panel, show
 from ed_ui.inputs import choice, text
@@ -151,7 +152,7 @@ def cut(one: card.Cut) -> str:
     """The stretch that changes the predictions least and its price, in a cell."""
     n, start = one.layers, one.start
     where = f"layer {start}" if n == 1 else f"{start}–{start + n - 1}"
-    return f"{where}: {one.loss.value:+.2f} nats, {one.kept.value:.0%} kept".replace("-", "−")
+    return f"{where}: {printed(one.loss.value, '+.2f')} nats, {one.kept.value:.0%} kept"
 
 
 def whole(found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None) -> None:
