@@ -267,7 +267,7 @@ def sure(interval: Interval | None, over: Units) -> str:
     return _over(level(*interval.ends, 1), over.words)
 
 
-def printed(value: float | np.floating[Any], form: str = ".3g") -> str:
+def printed(value: int | float | np.floating[Any], form: str = ".3g") -> str:
     """A number in this form (`+.2g`, `.2f`, `+d`), its minus a minus and no hyphen."""
     return f"{value:{form}}".replace("-", "−")
 

@@ -239,6 +239,7 @@ def added_curves(
     drawn = np.concatenate([np.ravel(values) for values in (*lines.values(), *behind.values())])
     if np.nanmax(drawn, initial=0.0) > ADDED[-1]:
         fig.layout.yaxis.range = [min(float(np.nanmin(drawn, initial=0.0)) * 1.1, -0.1), ADDED[-1]]
+        fig.layout.yaxis.title = axis_title(f"nats, cut off at {ADDED[-1]:g}")
     return fig
 
 

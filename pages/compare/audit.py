@@ -168,7 +168,7 @@ SOON = "Shown once the prompts have run in the widest precision and one other."
 TABLE = "What differs from {}"
 KEY = """ρ: rank correlation of a curve with {reference}'s (expected at least {limits}); after it the largest
 difference, in % of the curve's range. A mean depth may move within {reference}'s interval over prompts, a layer of the
-papers' rules by one. **beyond**: more than that.
+papers' rules by one. **beyond**: more than that. All tokens count, sinks too.
 After a depth, from eight prompts on: 5–95 % over prompts, and in what share of the resamples there is none."""
 CHOICES = ("fp32", "bf16", "fp16", "int8", "4bit")
 CHOOSE = "The others are compared with the widest of them. Each is a model of its own, opened when its turn comes."
