@@ -44,13 +44,13 @@ APP = next(place for place in (HERE / "app" / "app.py", HERE.parent / "app.py") 
 # In the page itself, behind what Streamlit puts into its head: the app's own style (`app.py`) reaches the browser after
 # its first figures, which then move.
 STYLE = b"<style>%s</style>" % (HERE / "style.css").read_bytes()
-# What draws words and figures comes on demand, words behind the first figures, which then move: the browser is told to
-# fetch it at once.
+# What draws words, figures and widgets comes on demand, behind what stands below it, which then moves: the browser is
+# told to fetch it at once.
 PARTS = ("BidiComponent", "PlotlyChart", "StreamlitMarkdown", "Html", "rehype-raw", "rehype-katex", "remark-emoji")
+WIDGETS = ("PageLink", "ButtonGroup", "Button", "TextArea", "TextInput", "Selectbox", "Checkbox", "Slider")
 FETCHED = b"".join(
-    b'<link rel="modulepreload" crossorigin href="./static/js/%s">' % file.name.encode()
-    for name in PARTS
-    for file in sorted(streamlit_edges.STATIC.glob(f"{name}.*.js"))
+    b'<link rel="modulepreload" crossorigin href="./static/js/%s">' % name.encode()
+    for name in streamlit_edges.scripts(*PARTS, *WIDGETS)
 )
 # Streamlit looks for the server below the page's own name first, which a browser's console shows as two errors.
 BELOW = """<script>(window.__streamlit ??= {}).BACKEND_BASE_URL ??=

@@ -258,6 +258,13 @@ def empty(title: str, text: str, height: int | None = 420, first: bool = False) 
             st.caption(text)
 
 
+def place(key: str, height: int):
+    """A place that is at least as high as a figure of so many pixels with its caption: what stands below it stays where
+    it is while one thing in it takes another's place."""
+    st.html(f"<style>.st-key-place-{key} {{ min-height: {height + CAPTION}px; }}</style>")
+    return st.container(key=f"place-{key}")
+
+
 def token(text: str, special: bool = False) -> str:
     """A token as Markdown: code, or orange where it is a special one."""
     return f":orange-background[{code(text, 40)}]" if special else code(text, 40)

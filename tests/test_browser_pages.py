@@ -257,14 +257,42 @@ new PerformanceObserver(all => window.shifts.push(...all.getEntries().filter(e =
   .observe({type: 'layout-shift', buffered: true});"""
 
 
-@pytest.mark.parametrize("room", ["", "logit_lens", "cases"])
-def test_a_page_hardly_moves_while_it_loads(server, visitor, room):
+CUT = """[...document.querySelectorAll('.stButtonGroup, .stButtonGroup *')]
+  .filter(e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX !== 'visible')
+  .map(e => e.innerText)"""
+MOVES = {
+    "": 0.1,
+    "logit_lens": 0.02,
+    "cases": 0.05,
+    "two?model=ed-demo-16": 0.02,
+    "surgery?model=ed-demo-16": 0.02,
+    "difficulty": 0.02,
+}
+
+
+@pytest.mark.parametrize("page", MOVES)
+def test_a_page_hardly_moves_while_it_loads(server, visitor, page):
     tab = visitor(viewport={"width": 1440, "height": 900})
     tab.add_init_script(SHIFTS)
-    tab.goto(f"{server}/{room}")
+    tab.goto(f"{server}/{page}")
     tab.locator(".st-key-page").wait_for(state="attached")
     settled(tab)
-    assert 0 < sum(tab.evaluate("window.shifts")) <= 0.1
+    assert 0 < sum(tab.evaluate("window.shifts")) <= MOVES[page]
+    assert not tab.evaluate(CUT), "buttons have the room that they take"
+
+
+@pytest.mark.parametrize("page", ["writing", "surgery", "numerics"])
+def test_a_page_hardly_moves_while_it_runs(server, visitor, page):
+    tab = visitor(viewport={"width": 1440, "height": 900})
+    tab.add_init_script(SHIFTS)
+    tab.goto(f"{server}/{page}?model={MODEL}")
+    tab.get_by_role("button", name="Run").wait_for()
+    fill(tab, "Prompt", TEXT[:-3])
+    tab.evaluate("window.shifts = []")
+    tab.get_by_role("button", name="Run").click()
+    tab.locator(".st-key-box-map").wait_for()
+    settled(tab)
+    assert sum(tab.evaluate("window.shifts")) <= 0.02
 
 
 ON_TOKENS = """chart => {

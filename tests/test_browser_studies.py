@@ -55,7 +55,7 @@ def test_a_study_is_plotted_as_its_tables_say(server, page, folder):
     settled(page)
 
 
-def test_a_training_is_followed_step_by_step_with_the_slider(server, page):
+def test_a_training_is_followed_step_by_step_with_the_slider(server, page, visitor):
     page.goto(f"{server}/studies?study=training")
     training = open_folder(STUDIES / "training")
     (labels,) = steps.series(training).values()
@@ -73,6 +73,10 @@ def test_a_training_is_followed_step_by_step_with_the_slider(server, page):
     wait(page, lambda: drawn(page, "steps-ratio")["mean"]["x"] == pytest.approx(ratios[:, 0], rel=1e-6))
     page.get_by_role("radio", name="attention").click()
     wait(page, lambda: drawn(page, "steps-cos")["mean"]["x"] == pytest.approx(cosines[:, 0], rel=1e-6))
+    wait(page, lambda: "step=0" in page.url and "branch=attn" in page.url)
+    fresh = visitor()
+    fresh.goto(page.url)
+    assert drawn(fresh, "steps-cos")["mean"]["x"] == pytest.approx(cosines[:, 0], rel=1e-6), "its link opens that step"
     page.get_by_role("radio", name="side by side").click()
     assert drawn(page, "study-curves").keys() >= set(labels.values()), "steps beside each other as models are"
 

@@ -817,3 +817,10 @@ def test_replacement_is_drawn_as_what_it_adds_to_the_loss():
     assert np.allclose(held.y, [10, 50]) and np.allclose(fitted.y, [0, 25])
     assert [s.y0 for s in fig.layout.shapes if s.name == "useful from here"] == [10]
     assert "3 instead of 2 nats" in held.text[1]
+
+
+@pytest.mark.parametrize("most", [4.9, 12.0])
+def test_a_curve_of_added_losses_says_where_it_is_cut_off(most):
+    fig = figures.added_curves({"least": np.array([0.0, 0.5, most])}, "length", 300)
+    cut_off = most > 5
+    assert (fig.layout.yaxis.range is not None) == cut_off == ("cut off at 5" in fig.layout.yaxis.title.text)

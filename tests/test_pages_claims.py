@@ -86,6 +86,13 @@ def test_before_a_run_every_claim_is_listed_with_what_the_paper_found(cache, mon
     assert "--claim usefulness" in test.code[-1].value and "--set copy" in test.code[-1].value
 
 
+def test_the_page_names_its_own_box_and_not_the_command_lines_option(cache):
+    test = page(claim="static-ratio")
+    told = words(test) + " ".join(code.value for code in test.code[:1])
+    assert told.count("under “Also of its family”") == 2 and "--also" not in told
+    assert test.text_input(key="claims.also").label == "Also of its family"
+
+
 def test_before_a_run_the_claims_of_the_models_card_are_shown(cache):
     test = page(claim="usefulness")
     assert not test.exception and not test.error

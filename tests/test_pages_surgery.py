@@ -79,6 +79,17 @@ def test_surgery_draws_and_says_what_is_stored(results):
     assert holds(plotted(kl), curves["drop_kl"][:, 1:])
 
 
+def test_a_map_stands_while_parts_of_its_result_are_still_to_come(results):
+    whole = results["surgery"][0]
+    test = app(SURGERY, order=ORDER, continued="4", seed="2")
+    for n, name in enumerate(whole.measures):  # in the order in which they come
+        there = dict(list(whole.measures.items())[:n])
+        partial = replace(whole, measures=there, complete=False, summary={}, provenance={})
+        session_of(test).batches["surgery"].results["surgery.0"] = partial
+        test.run()
+        assert not test.exception and not test.error, name
+
+
 def test_over_prompts_surgery_shows_the_aggregate_and_exports_it(results):
     probe = Surgery(order=ORDER, continued=4, seed=2)
     curves = aggregate.aggregate(probe, [r.summary for r in results["surgery"]])

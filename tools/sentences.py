@@ -814,7 +814,7 @@ PARTS = {  # by module: what gives no sentence of its own
     "surgery": "kinds_of Choice.layers",
     "together": "Together.lead Together.lines Together.sentence told",
     "verdict": "Verdict.lead Verdict.sentence where",
-    "wording": "Twins.beside Twins.called apart doubts drawn level mean_depth of_layers over_prompts over_what "
+    "wording": "Twins.beside Twins.called apart doubts drawn level mean_depth of_layers over_prompts over_what printed "
     "random_orders sure which_clear",
     "writing": "leaving",
     "finding": "between both_ways here judgement of_twin valued number counted markdown",

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
+from ..depth.wording import printed
 from ..studies.report import table_row
 from .claim import (
     ALONE,
@@ -275,7 +276,7 @@ def between(low: float, high: float, digits: int) -> str:
     alike it is said how often they are, so that an interval without width does not pass for certainty."""
     low, high = (0.0 if abs(end) < ROUNDING else end for end in (low, high))
     for n in range(digits, digits + 4):
-        ends = [f"{end:.{n}f}".replace("-", "−") for end in (low, high)]
+        ends = [printed(end, f".{n}f") for end in (low, high)]
         if ends[0] != ends[1] and all(round(end, n) or not end for end in (low, high)):
             break
     if ends[0] != ends[1]:
@@ -286,8 +287,7 @@ def between(low: float, high: float, digits: int) -> str:
 def number(value: float, digits: int) -> str:
     """A number as it is printed; small ones keep two figures, those below 0.0001 are 0."""
     value = 0.0 if abs(value) < min(1e-4, 10.0**-digits) else value
-    text = f"{value:.{digits}f}" if abs(value) >= 10.0**-digits or not value else f"{value:.2g}"
-    return text.replace("-", "−")
+    return printed(value, f".{digits}f" if abs(value) >= 10.0**-digits or not value else ".2g")
 
 
 def _between(holds: Range, digits: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .. import statistics
+from ..depth.wording import printed
 from ..probes.scores import layer_effect
 from ..statistics import all_above, permuted_correlation, rank_correlations, some_below
 from ..studies.reproduce import second_over_first
@@ -30,7 +31,7 @@ SMALLEST, LARGEST = 1e-12, 30.0  # ratio of effects, for its logarithm; of the l
 
 def _nats(added: float) -> str:
     """A change of the loss, in words."""
-    return f"{added:+.3g} nats".replace("-", "−")
+    return f"{printed(added, '+.3g')} nats"
 
 
 def second_half(evidence: Evidence) -> Measured:

@@ -10,6 +10,7 @@ import numpy as np
 from ..fits.measured import Maps, Replacement
 from ..probes.scores import rank_correlation
 from .continuous import TENTH
+from .wording import printed
 
 MARGIN = 0.9  # a map beats a control where its error is less than so much of the control's
 SLOPE = (0.8, 1.25)  # of matching on relative depth: what counts as the same stretch
@@ -132,7 +133,7 @@ def _share(value: float) -> str:
 
 
 def _figure(value: float) -> str:
-    return f"{value:.2f}".replace("-", "−") if np.isfinite(value) else "not defined"
+    return printed(value, ".2f") if np.isfinite(value) else "not defined"
 
 
 # ---------------------------------------------------------------- one model

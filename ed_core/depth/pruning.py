@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..probes.scores import rank_correlation
+from .wording import printed
 
 LISTED = 6  # layers that a sentence names one by one
 
@@ -71,19 +72,19 @@ def by_loss(
     most, fewest = int(np.argmax(added)), np.flatnonzero(exact == exact.min())
     said = [
         f"By loss, {_named([most], n)} {'counts' if n == 1 else 'count'} most: without "
-        f"{'it' if n == 1 else 'them'} the loss changes by {_signed(added[most])} nats per token, and the model "
-        f"{_answers(n_prompts)(exact[most])}."
+        f"{'it' if n == 1 else 'them'} the loss changes by {printed(added[most], '+.2g')} nats per token, and the "
+        f"model {_answers(n_prompts)(exact[most])}."
     ]
     if exact.min() == exact.max():
         return said
-    near, far = _signed(added[fewest].min()), _signed(added[fewest].max())
+    near, far = printed(added[fewest].min(), "+.2g"), printed(added[fewest].max(), "+.2g")
     said.append(
         f"Without {_fewest(exact, n)} the loss changes by {near if near == far else f'{near} to {far}'} nats per token."
     )
     if (rank := rank_correlation(added, -exact)) is not None:
         units = f"{len(added)} {'layers' if n == 1 else f'stretches of {n} layers'}"
         said.append(
-            f"Over {units} the rank correlation of added loss with answers lost is ρ = {_signed(rank, '.2f')} (no "
+            f"Over {units} the rank correlation of added loss with answers lost is ρ = {printed(rank, '+.2f')} (no "
             "interval)."
         )
     return said
@@ -96,10 +97,6 @@ def _answers(n_prompts: int) -> Callable[[float | np.floating[Any] | np.ndarray]
         return f"writes {round(float(share) * n_prompts)} of {n_prompts} answers"
 
     return told
-
-
-def _signed(value: float | np.floating[Any], digits: str = ".2g") -> str:
-    return f"{value:+{digits}}".replace("-", "−")
 
 
 def _unit(n: int) -> str:

@@ -20,6 +20,7 @@ from ..results.aggregate import summary_without
 from ..sources.controls import label as control_label
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .among_others import Likeness, curves_of, likeness_of, over_tokens
+from .wording import printed
 
 SIDES = ("A", "B")
 NO_UNITS = ("ratio", "cosine", "probability", "share", "relative change")  # numbers that a curve's title explains
@@ -104,7 +105,7 @@ class Pair:
         if self.relative:
             where = f"{100 * relative_depth(len(difference), min(self.n_layers))[at]:.0f} % of the depth"
         unit = f" {self.curve.unit}" if self.curve.unit not in NO_UNITS else ""
-        return f"{_signed(difference[at])}{unit}, at {where}"
+        return f"{printed(difference[at], '+.3g')}{unit}, at {where}"
 
 
 def pairs(
@@ -281,8 +282,5 @@ def _parameters(mine: Side, theirs: Side) -> Iterator[str]:
 
 
 def _rho(alike: Likeness) -> str:
-    return f"{alike.spearman:.2f}".replace("-", "−")
-
-
-def _signed(value: float | np.floating) -> str:
-    return f"{value:+.3g}".replace("-", "−")
+    assert alike.spearman is not None  # as of `Likeness.text`
+    return printed(alike.spearman, ".2f")

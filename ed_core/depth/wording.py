@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -277,6 +278,11 @@ def sure(interval: Interval | None, over: Units) -> str:
     if interval is None or interval.ends is None:
         return f"{over.words}: too few for an interval"
     return over_what(level(*interval.ends, 1), over.words)
+
+
+def printed(value: int | float | np.floating[Any], form: str = ".3g") -> str:
+    """A number in this form (`+.2g`, `.2f`, `+d`), its minus a minus and no hyphen."""
+    return f"{value:{form}}".replace("-", "−")
 
 
 def apart(low: float, high: float, digits: int | None = None) -> str:

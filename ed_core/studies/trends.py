@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from .. import statistics
 from ..depth.criteria import OF_LENS, RULES
+from ..depth.wording import printed
 from ..errors import StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, Interval, interval
 from .points import MEANS, MEASURED, Point, combined
@@ -359,7 +360,7 @@ def _same(each: np.ndarray) -> bool:
 def signed(value: int | float, digits: int = 3) -> str:
     """A number with its sign, a minus as one is printed; a rounded zero has none."""
     text = f"{value:+.{digits}f}"
-    return text.lstrip("+-") if not float(text) else text.replace("-", "−")
+    return printed(value, f"+.{digits}f") if float(text) else text.lstrip("+-")
 
 
 def _range(low: float, high: float, over: str) -> str:

@@ -101,6 +101,8 @@ def status(batch: running.Batch, done: list[str], outcome: audit.Audit | None, n
             live.status(batch, f"**{over} through {', '.join(done) or 'no precision'} so far** · {{}}".format)
         elif outcome is not None:
             st.markdown(f"Over **{over}** through {', '.join(done)}.")
+        else:
+            st.markdown("Nothing measured yet for these prompts, this model and these precisions.")
         if outcome is not None:
             said = f"Is the number an artefact of its precision? {outcome.sentence()}"
             show.conclusion("audit", said, outcome.findings())
@@ -163,7 +165,7 @@ SOON = "Shown once the prompts have run in the widest precision and one other."
 TABLE = "What differs from {}"
 KEY = """ρ: rank correlation of a curve with {reference}'s (expected at least {limits}); after it the largest
 difference, in % of the curve's range. A mean depth may move within {reference}'s interval, a layer of the
-papers' rules by one. **beyond**: more than that.
+papers' rules by one. **beyond**: more than that. All tokens count, sinks too.
 After a depth, from eight prompts on: 5–95 % over prompts, or over their forms where enough are known, and in what share
 of the resamples there is none."""
 CHOICES = ("fp32", "bf16", "fp16", "int8", "4bit")

@@ -66,7 +66,7 @@ def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Sid
     verdicts = [judged(side) for side in of_side]
     headline(batch, order, names, verdicts, found)
     ruler(names, verdicts, of_side)
-    pair_panel.inputs(shown, [[s.result for s in side.values()] for side in of_side])
+    pair_panel.controls(shown, [[s.result for s in side.values()] for side in of_side])
     for name in shown:
         lines = [v.lines if v else {} for v in verdicts]
         of_probe = [side[name] for side in of_side]

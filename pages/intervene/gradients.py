@@ -8,7 +8,7 @@ from ed_core.probes.integrated_gradients import TOLERANCE, UNSETTLED, completene
 from ed_ui import probe_page, show
 
 
-def above(result):
+def beneath(result):
     if failed := incomplete(result):
         layers = f"layer{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}"
         st.warning(FAILED.format(layers=layers, tolerance=f"{TOLERANCE:.1%}"), icon=":material/border_clear:")
@@ -54,8 +54,8 @@ probe_page.Page(
     "to the activation, layer by layer.",
     TEXTS,
     more,
-    above=above,
-    said_above=lambda note: note.startswith(UNSETTLED),
+    beneath=beneath,
+    said=lambda note: note.startswith(UNSETTLED),
     needs_answer=lambda probe: True,
     sound=lambda result: not incomplete(result),
 ).show()

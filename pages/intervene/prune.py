@@ -6,6 +6,7 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import among_others, pruning, writing
+from ed_core.depth.wording import printed
 from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune, prune
 from ed_core.results import aggregate
 from ed_core.sources import controls, specs
@@ -110,7 +111,7 @@ def proxies(results: list, asked: Prune, x: str) -> None:
 
 
 def signed(value) -> str:
-    return "–" if value is None or value != value else f"{float(value):+.2f}".replace("-", "−")
+    return "–" if value is None or value != value else printed(float(value), "+.2f")
 
 
 def offers(results: list, asked: Prune, ready: bool) -> None:

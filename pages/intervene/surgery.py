@@ -6,6 +6,7 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import among_others, pruning, surgery
+from ed_core.depth.wording import printed
 from ed_core.figures import View
 from ed_core.figures.skips import VALUES
 from ed_core.probes import Surgery
@@ -74,14 +75,21 @@ def panels(batch: running.Batch, asked: Surgery, n_prompts: int) -> None:
     prompt_set.status(batch, done, n_prompts)
     shown = done or [aggregate.summarize(r) for r in [batch.result("surgery.0")] if r is not None]
     ready = bool(done) and not batch.running and len(done) == n_prompts
-    if not shown or "loss_whole" not in shown[0].measures:
-        show.empty(Surgery.title, "" if batch.running else TEACH, HEIGHT, first=True)
+    order = st.container(key="typed-order") if asked.order else None
+    place = show.place("map", HEIGHT)
+    if order is not None and "order_loss" not in (done[0].measures if done else ()):
+        order.caption(f"**Order {show.plain(asked.order)}**: {ORDER_SOON}")
+    if not shown or not {"loss_whole", *surgery.PROXIES} <= shown[0].measures.keys():
+        with place:
+            show.empty(Surgery.title, "" if batch.running else TEACH, HEIGHT, first=True)
         return probe_page.texts(TEXTS)
     curves = among_others.over_prompts(asked, [r.summary for r in shown])
-    if "order_loss" in curves and done:
-        typed_order(curves, done, asked, ready)
+    if "order_loss" in curves and done and order is not None:
+        with order:
+            typed_order(curves, done, asked, ready)
     if kinds := surgery.kinds_of(curves):
-        maps(curves, kinds, shown, twins if len(twins) == len(done) else [], asked, ready)
+        with place:
+            maps(curves, kinds, shown, twins if len(twins) == len(done) else [], asked, ready)
     show.notes([pruning.worse_than_uniform(float(curves["loss_whole"]), shown[0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
     show.notes(note for result in shown for note in result.notes)
@@ -107,8 +115,11 @@ def maps(curves: dict, kinds: list[str], results: list, twins: list, asked: Surg
     )
     drawn = results[0]["random_layer"].tolist() if kind == "repeat" else ()
     found = surgery.rows(curves, kind, drawn)
-    if ready:
-        show.conclusion("surgery", surgery.sentence(curves, kind, found), surgery.reasons(curves, kind, found))
+    with st.container(key="said"):
+        if ready:
+            show.conclusion("surgery", surgery.sentence(curves, kind, found), surgery.reasons(curves, kind, found))
+        else:
+            st.markdown("&nbsp;")
     left, right = st.columns([11, 9])
     with left:
         one_map("map", curves, kind, value, found, results, CAPTION[kind])
@@ -157,11 +168,10 @@ def table(found: list[surgery.Row], kind: str, curves: dict) -> None:
         }
         for name, chosen in row.chosen.items():
             called = surgery.PROXIES[name][0]
-            one[f"{called[0].upper()}{called[1:]} chooses"] = f"{chosen.layers} ({chosen.loss - whole:+.2g})".replace(
-                "-", "−"
-            )
+            cost = printed(chosen.loss - whole, "+.2g")
+            one[f"{called[0].upper()}{called[1:]} chooses"] = f"{chosen.layers} ({cost})"
         if kind == "repeat":
-            one["Random layer as often"] = f"{row.random_layer} ({row.random_loss - whole:+.2g})".replace("-", "−")
+            one["Random layer as often"] = f"{row.random_layer} ({printed(row.random_loss - whole, '+.2g')})"
         rows.append(one)
     formats = {name: ".0%" if name == "Kept" else ".3g" for name in rows[0] if isinstance(rows[0][name], float)}
     show.table("best", rows, 260, formats)
@@ -229,6 +239,7 @@ VIEW = (
     choice("value", "surgery.value", "loss", list(VALUES)),
     number("length", "surgery.length", 1, 1, 256, int),
 )
+ORDER_SOON = "what it costs, and what the model then writes, stands here once it is measured."
 WRITERS = (("whole", "The whole model"), ("order", "The typed order"))
 LENGTH = {"drop": "length of the stretch", "swap": "distance", "repeat": "length of the stretch"}
 TEACH = """Not computed yet. **Run** leaves out every stretch of layers, exchanges every two layers and runs every

@@ -42,7 +42,7 @@ def page() -> None:
     if source == "bundled":
         name = prompt_set.bundled(row, "claims.set", model)
     also = remembered.widget(
-        row.text_input, "Also of its family", "claims.also", "", words=True, help=ALSO, placeholder="none", width=260
+        row.text_input, BOX, "claims.also", "", words=True, help=ALSO, placeholder="none", width=260
     )
     if source != "bundled":
         prompts = tuple(prompt_set.lines(MOST))
@@ -100,13 +100,18 @@ def listed(found: Mapping[str, Found]) -> None:
             if one and measured and measured.value:
                 here = f"{show.plain(quantity.name)}: **{show.plain(finding.here(one, measured))}**"
             if not i and one and one.reason:
-                here = show.plain(one.reason)
+                here = show.plain(on_page(one.reason))
             if one and i == len(rows) - 1:
                 here += f", over {show.plain(one.over)}" if one.over and measured and measured.value else ""
                 twin = "; ".join(filter(None, [twin, finding.of_twin(one)]))
             lines.append([*head, here, show.plain(quantity.found), show.plain(twin)])
     with st.container(key="claims-table"):
         st.markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
+
+
+def on_page(said: str) -> str:
+    """What a claim says, with the page's box in place of the command line's option."""
+    return said.replace("with --also", f"under “{BOX}”").replace("--also", f"“{BOX}”")
 
 
 def badge(found: Found) -> str:
@@ -124,10 +129,10 @@ def detail(wanted: Claims, found: Mapping[str, Found]) -> None:
         show.empty(claim.title, TEACH, None, first=True)
     else:
         st.markdown(badge(one))
-        st.code(one.sentence, language=None, wrap_lines=True)
+        st.code(on_page(one.sentence), language=None, wrap_lines=True)
         with st.expander("Why"):
             said = one.reasons or [one.beside]  # findings of an older format have none
-            st.markdown("\n".join(f"- {show.plain(reason)}" for reason in said if reason))
+            st.markdown("\n".join(f"- {show.plain(on_page(reason))}" for reason in said if reason))
         if one.curves:
             fig = figures.claim_curves(one.curves)
             show.figure(f"claim-{name}", fig, CAPTION.format(show.plain(claim.title)), about=lambda: about(claim, one))
@@ -141,7 +146,7 @@ def detail(wanted: Claims, found: Mapping[str, Found]) -> None:
         "It would be contradicted by": claim.contradicted,
     }
     with st.expander("How it is measured", expanded=one is None):
-        st.markdown("\n".join(f"- **{head}:** {show.plain(words)}" for head, words in told.items()))
+        st.markdown("\n".join(f"- **{head}:** {show.plain(on_page(words))}" for head, words in told.items()))
     with st.expander("The same from the command line"):
         st.code(wanted.command((name,)), language="bash")
 
@@ -158,6 +163,7 @@ PARAMETERS = (
     text("also", "claims.also"),
     choice("claim", "claims.claim", CLAIMS[0].id, tuple(claim.id for claim in CLAIMS)),
 )
+BOX = "Also of its family"
 ALSO = "Further models of this one's family, with commas between: what is said of size needs three models."
 OF_CARD = "**Run** checks them on the prompts above."
 CAPTION = "**{}** · whiskers: 5 to 95 % over prompts or their forms"

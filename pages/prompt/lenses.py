@@ -6,6 +6,7 @@ import streamlit as st
 
 from ed_core import figures, fits
 from ed_core.depth import lenses
+from ed_core.depth.wording import printed
 from ed_core.errors import EffectiveDepthError, FitRefused
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
@@ -136,9 +137,7 @@ def _settle(read: lenses.ByLens) -> str:
         f"Mean over tokens of the depth from which a token is the best guess for good, of {read.n_layers}: {means}."
     ]
     agree = {f"{lenses.short(a)} and {lenses.short(b)}": rho for (a, b), rho in read.agree.items()}
-    told = [
-        f"{both} {'not defined' if rho is None else f'{rho:+.2f}'.replace('-', '−')}" for both, rho in agree.items()
-    ]
+    told = [f"{both} {'not defined' if rho is None else printed(rho, '+.2f')}" for both, rho in agree.items()]
     said += [f"Rank correlation of these depths over tokens: {', '.join(told)}."] * bool(told)
     return " ".join(said)
 

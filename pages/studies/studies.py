@@ -73,7 +73,8 @@ def taken() -> None:
 
 
 def body(out) -> None:
-    """All of one study; drawn again every second while it runs."""
+    """All of one study; drawn again every second while it runs, and when one of its own choices changes, which the
+    address then tells."""
     panel(out)
     if not (out / PLAN).is_file():
         return
@@ -91,6 +92,7 @@ def body(out) -> None:
     if over_steps.chosen(row, folder):
         over_steps.panel(row, folder, verdict, summary, name)
         exports(folder)
+        common_link.write()
         return
     depths(row, of_set)
     agreement(folder, of_set, name)
@@ -98,6 +100,7 @@ def body(out) -> None:
     literature.panel(folder, name)
     words(folder, of_set, name)
     exports(folder)
+    common_link.write()
 
 
 def panel(out) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import statistics
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
