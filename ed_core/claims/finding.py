@@ -193,8 +193,8 @@ def here(found: Found, q: Judged) -> str:
     """What was measured of a quantity, in a cell: its intervals, and where there is no value, why."""
     if q.value is None:
         return "–"
-    none = q.value.value is None and found.beside
-    return f"{both_ways(q)}. {found.beside}" if none else both_ways(q)
+    why = found.beside.removesuffix(".")
+    return f"{both_ways(q)}. {why}" if q.value.value is None and why else both_ways(q)
 
 
 def of_twin(found: Found) -> str:
