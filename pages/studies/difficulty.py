@@ -19,7 +19,7 @@ def page() -> None:
     if not known:
         st.info(NONE, icon=":material/stairs:")
         return
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-difficulty")
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-top")
     folder = open_folder(known[remembered.one_of(row.selectbox, "Study", "difficulty.study", list(known), width=320)])
     sets = levelled(folder)
     link.among(of_set, sets, "prompt set")

@@ -42,7 +42,7 @@ def page() -> None:
     if not known:
         st.info("There is no study yet: choose models and prompts above, then **Run**.", icon=":material/science:")
         return
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-studies")
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-top")
     name = remembered.one_of(row.selectbox, "Study", "studies.study", list(known))
     common_link.write()
     link.share(row)
