@@ -281,6 +281,16 @@ def test_a_page_hardly_moves_while_it_loads(server, visitor, page):
     assert not tab.evaluate(CUT), "buttons have the room that they take"
 
 
+@pytest.mark.parametrize("page", ["maps", "claims", "skip"])
+def test_run_stands_where_its_row_begins(server, visitor, page):
+    tab = visitor(viewport={"width": 1440, "height": 900})
+    tab.goto(f"{server}/{page}?model={MODEL}")
+    run = tab.get_by_role("button", name="Run").first
+    run.wait_for()
+    settled(tab)
+    assert run.bounding_box()["x"] == tab.locator(".st-key-run-row").bounding_box()["x"]
+
+
 @pytest.mark.parametrize("page", ["writing", "surgery", "numerics"])
 def test_a_page_hardly_moves_while_it_runs(server, visitor, page):
     tab = visitor(viewport={"width": 1440, "height": 900})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from test_browser import settled, wait
+from test_browser_pages import ON_TOKENS
 
 from ed_core.depth.criteria import RULES
 from ed_core.sources.bundled import STUDIES
@@ -66,6 +67,12 @@ def test_a_training_is_followed_step_by_step_with_the_slider(server, page, visit
     ratios = steps.over_layers(summary, labels, "prompts", "contributions.layer_ratio")
     cosines = steps.over_layers(summary, labels, "prompts", "contributions.attn_cos")
     assert drawn(page, "steps-ratio")["mean"]["x"] == pytest.approx(ratios[:, -1], rel=1e-6), "the last step at first"
+    for width in (1440, 1100, 800):
+        page.set_viewport_size({"width": width, "height": 2400})
+        settled(page)
+        for key in ("ratio", "cos", "kl"):
+            n_steps, n_words, covered, _ = page.locator(f".st-key-box-steps-{key} .ed-chart").evaluate(ON_TOKENS)
+            assert n_steps and n_words and not covered, (width, key)
     slider = page.get_by_role("slider", name="Step")
     slider.press("ArrowLeft")
     wait(page, lambda: drawn(page, "steps-ratio")["mean"]["x"] == pytest.approx(ratios[:, -2], rel=1e-6))
