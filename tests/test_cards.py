@@ -165,7 +165,7 @@ def test_a_depth_that_another_precision_loses_is_not_the_same(out, told, monkeyp
     found = Measured(out / "claims", "sums", 0, None, other, ("bf16",), "fp32")._precisions()
     gone = next(row for row in found.rows if row.rule == "kl")
     assert gone.moved is None and gone.same is False
-    assert "no layer, fp32: " in " ".join(words.precision(told.but(precision=found)))
+    assert "KL none, in fp32 " in " ".join(words.precision(told.but(precision=found)))
 
 
 def test_it_says_what_the_model_is_and_what_was_not_measured(told, model):
@@ -309,13 +309,15 @@ def test_a_precision_that_moves_a_depth_says_so(told):
         return next(words.precision(told.but(precision=card.Precision(own="fp32", rows=(of,)))))
 
     assert moved(5, 0, True) == (
-        "In int8 the papers' rules move by at most one layer from fp32's: layer 5, same (KL); the curves' rank "
-        "correlation with fp32's is at least 0.999."
+        "In int8 the papers' rules move by at most one layer from fp32's; the curves' rank correlation with fp32's is "
+        "at least 0.999."
     )
-    own = card.depth_of(told, "kl", "logit").depth
-    more = f"In int8 the papers' rules move by more than one layer from fp32's: layer 9, fp32: {own:.0f} (KL)"
-    assert more in moved(9, 4, False) and f"no layer, fp32: {own:.0f} (KL)" in moved(None, None, False, None)
-    assert "layer 3, fp32: " in moved(3, None, False)
+    own = words.depth(card.depth_of(told, "kl", "logit"))
+    more = f"In int8 one of the papers' rules gives another layer than in fp32, by more than one: KL 9, in fp32 {own};"
+    assert moved(9, 4, False).startswith(more) and f"one: KL none, in fp32 {own}." in moved(None, None, False, None)
+    assert "KL 3, in fp32 " in moved(3, None, False) and moved(5, 0, True, 1.0).endswith(
+        "; every curve keeps its order."
+    )
 
 
 def test_the_cut_says_what_the_proxy_would_have_chosen():

@@ -268,7 +268,8 @@ def test_sentences_of_surgery():
     assert [(r.length, r.n, r.best.i, r.median) for r in rows] == [(1, 3, 1, 3.0), (2, 2, 1, 6.5), (3, 1, 0, 11.0)]
     said = surgery.sentence(curves, "drop", rows)
     assert said == (
-        "The cheapest layer to leave out is layer 1, on the text it was chosen by: loss 2 → 2.5 (+0.5) nats per token."
+        "By loss, the cheapest layer to leave out is layer 1, on the text it was chosen on: 2 → 2.5 (+0.5) nats per "
+        "token."
     )
     told = surgery.reasons(curves, "drop", rows)
     assert any(
@@ -290,7 +291,7 @@ def test_sentences_of_surgery():
     found = surgery.rows(again, "repeat", [2, 1, 0])
     assert surgery.sentence(again, "repeat", found) == (
         "Running layer 1 twice lowers the loss, 2.6 → 2.5 (−0.1) nats per token: the best of 6 stretches, on the text "
-        "it was chosen by."
+        "it was chosen on."
     )
     assert surgery.reasons(again, "repeat", found) == [
         "Control: 1 further pass through layer 2, drawn at random, gives 2.6 → 2.55 (−0.05) nats per token."

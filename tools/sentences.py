@@ -814,12 +814,12 @@ PARTS = {  # by module: what gives no sentence of its own
     "surgery": "kinds_of Choice.layers",
     "together": "Together.lead Together.lines Together.sentence told",
     "verdict": "Verdict.lead Verdict.sentence where",
-    "wording": "Twins.beside Twins.called apart doubts drawn level mean_depth of_layers over_prompts over_what printed "
-    "random_orders sure which_clear",
+    "wording": "Twins.beside Twins.called Twins.named apart doubts drawn level mean_depth of_layers over_prompts "
+    "over_what printed random_orders sure which_clear",
     "writing": "leaving",
     "finding": "between both_ways here judgement of_twin valued number counted markdown",
     "criteria": "Rule.heading",
-    "words": "cut leaving parameters depth mean mean_row ratio rule variants value claim markdown metadata",
+    "words": "cut judging leaving parameters depth mean mean_row ratio rule variants value claim markdown metadata",
     "agreement": "Estimate.label",
     "trends": "signed size",
     "reproduce": "judged moved table markdown counted",

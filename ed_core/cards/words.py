@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..claims.claim import NOT_APPLICABLE
+from ..claims.claim import ALONE, NOT_APPLICABLE
 from ..claims.finding import between, counted, here, judgement, number, of_twin, standing
 from ..claims.record import Found
+from ..depth.answer import number as in_words
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
 from ..depth.pruning import worse_than_uniform
@@ -20,6 +21,8 @@ from .card import Card, Cut, Depth, Mean, Moved, MovedMean, Value, depth_of, mea
 
 NEVER = "The papers' three rules read different things and are never averaged."
 MEAN = "mean over all thresholds of the depth from which the lens stays within the threshold of the output"
+SHARES = "Share: mean depth / layers, of a rule (layer + 1) / layers."
+NEEDED = f"A verdict needs a one-sided p of at most {ALONE:g}, tighter than the 5–95 % shown."
 CHOSEN = "Chosen and judged on the same prompts, and nothing is trained afterwards."
 
 
@@ -86,11 +89,12 @@ def turn(told: Card) -> str:
 def facts(told: Card) -> str:
     """What the model is, in a line."""
     m = told.model
-    shared = f", {m.key_value_heads} for keys and values" if m.key_value_heads != m.heads else ""
+    pairs = f", {m.key_value_heads} key-value head{'s' * (m.key_value_heads != 1)}"
+    heads = f"{m.heads} query heads{pairs}" if m.key_value_heads != m.heads else f"{m.heads} heads"
     tied = "tied" if m.tied else "untied"
     looped = f" ({m.layers // m.passes} in {m.passes} passes)" if m.passes > 1 else ""
     return (
-        f"{m.family}, {m.layers} layers{looped} of width {m.width:,}, {m.heads} heads{shared}, "
+        f"{m.family}, {m.layers} layers{looped} of width {m.width:,}, {heads}, "
         f"vocabulary {m.vocabulary:,} ({tied} head), {parameters(m.parameters)} parameters, computed in "
         f"{m.precision}"
     )
@@ -235,13 +239,19 @@ def precision(told: Card) -> Iterator[str]:
     own, rows = told.precision.own, told.precision.rows
     for name in dict.fromkeys(row.precision for row in rows):
         of = [row for row in rows if row.precision == name]
-        depths = ", ".join(f"{_moved(row, told)} ({RULES[row.rule].label})" for row in of)
+        moved = [row for row in of if not row.same]
         orders = [row.order for row in of if row.order is not None]
         least = f"; the curves' rank correlation with {own}'s is at least {_down(min(orders))}" if orders else ""
-        within = "at most one" if all(row.same for row in of) else "more than one"
+        if orders and min(orders) == 1:
+            least = "; every curve keeps its order"
         means = [row for row in told.precision.means if row.precision == name]
         yield from ([f"Mean depth in {name}: {'; '.join(_mean_moved(row, own) for row in means)}."] if means else [])
-        yield f"In {name} the papers' rules move by {within} layer from {own}'s: {depths}{least}."
+        if not moved:
+            yield f"In {name} the papers' rules move by at most one layer from {own}'s{least}."
+            continue
+        many = f"{in_words(len(moved))} of the papers' rules {'give' if len(moved) > 1 else 'gives'}"
+        each = "; ".join(_moved(row, told) for row in moved)
+        yield f"In {name} {many} another layer than in {own}, by more than one: {each}{least}."
 
 
 def _mean_moved(row: MovedMean, own: str) -> str:
@@ -250,12 +260,10 @@ def _mean_moved(row: MovedMean, own: str) -> str:
 
 
 def _moved(row: Moved, told: Card) -> str:
-    """A rule's layer in another precision, and in the card's own where that is another one."""
-    own = depth_of(told, row.rule, "logit")
-    was = report.number(own.depth) if own else "–"
-    now = "no layer" if row.depth is None else f"layer {report.number(row.depth)}"
-    same = row.same if row.depth is None else row.moved == 0
-    return f"{now}, same" if same else f"{now}, {told.precision.own}: {'no layer' if was == '–' else was}"
+    """A rule's layer in another precision, and in the card's own with its range."""
+    was, now = depth(depth_of(told, row.rule, "logit")), report.number(row.depth)
+    now, was = (one if one != "–" else "none" for one in (now, was))
+    return f"{RULES[row.rule].label} {now}, in {told.precision.own} {was}"
 
 
 def _down(value: float) -> str:
@@ -277,6 +285,12 @@ def claims(told: Card) -> str:
     return counted(told.claims)
 
 
+def judging(told: Card) -> list[str]:
+    """What to know of the table of claims."""
+    loss = any(worse_than_uniform(one.whole or 0.0, told.model.vocabulary) for one in told.cuts)
+    return [NEEDED, *["Claims that rest on the loss say little here: it is worse than a uniform guess's."] * loss]
+
+
 def stand(told: Card) -> str:
     """How many of the claims' verdicts stand when all are judged together; "" in a card of an older format."""
     return standing(told.claims)
@@ -294,13 +308,14 @@ def markdown(told: Card) -> str:
     for row in told.depths:
         twin = depth(row.twin) if row.twin else "not measured"
         lines.append(f"| {rule(row)} | {depth(row)} | {ratio(row)} | {variants(row)} | {twin} |")
-    lines += ["", *(f"- {said}" for said in (turn(told), rules(told)) if said)]
+    lines += ["", SHARES, "", *(f"- {said}" for said in (turn(told), rules(told)) if said)]
     lines += [f"  - {row.sentence}" for row in told.depths if row.sentence]
     lines += [f"- {told.lenses.sentence}"] if told.lenses.sentence else []
     lines += ["", "### Cuts that change the predictions least", "", *(f"- {said}" for said in cuts(told))]
     lines += [f"- {CHOSEN}"]
     lines += ["", "### Published claims", "", f"{claims(told)}.", ""]
     lines += [f"{stand(told)}.", ""] if stand(told) else []
+    lines += [" ".join(judging(told)), ""]
     lines += ["| claim | source | verdict | here | untrained twin |", "|---|---|---|---|---|"]
     for one in told.claims:
         lines.append(report.table_row(one.title, one.source, f"**{judgement(one)}**", *claim(one)))
@@ -321,7 +336,7 @@ def metadata(told: Card) -> str:
     found += [
         (
             f"effective_depth_ratio_{name}",
-            f"Effective depth / layers, {rule.heading} rule",
+            f"(layer + 1) / layers, {rule.heading} rule",
             depth_of(told, name, "logit"),
         )
         for name, rule in RULES.items()

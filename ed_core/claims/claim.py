@@ -204,9 +204,8 @@ def enough(part: Part | int, what: str = "prompts", fewest: int = FEWEST) -> Non
     n = part if isinstance(part, int) else len(part)
     if n < fewest and not (isinstance(part, Part) and part.units.enough):
         of_forms = "" if isinstance(part, int) else f" (or {FEWEST_FORMS} of different forms)"
-        raise ClaimRefused(
-            f"An interval needs at least {fewest} {what}{of_forms}, and there are {n}; use a larger set."
-        )
+        which = "a harder or a larger" if "wrongly" in what else "a larger"
+        raise ClaimRefused(f"An interval needs at least {fewest} {what}{of_forms}, and there are {n}; use {which} set.")
 
 
 @dataclass(frozen=True)

@@ -95,8 +95,8 @@ NO_HARDER_DEEPER = Claim(
 )
 ADAPTIVE = Claim(
     "adaptive",
-    "Harder answers appear later",
-    "the answer to a harder prompt appears at a greater depth",
+    "Answers to harder prompts stay among the best five only from deeper on",
+    "the answer to a harder prompt stays among the best five only from a greater depth on",
     "Curth et al. 2026 (2604.12426)",
     "slope over levels of the first depth from which every token of the answer stays among the lens's best five",
     "Up to 50 prompts over the levels; over matched sets, where prompts of all levels belong together. "

@@ -100,7 +100,7 @@ def replaced(evidence: Evidence) -> Measured:
 
 EVEN_TURNS = Claim(
     "even-turns",
-    "Middle layers turn the stream by small, even angles",
+    "Middle layers turn the stream by small, even angles, each its own way",
     "the middle layers turn the stream by small angles of much the same size, each in a direction that has little in "
     "common with the next one's",
     "arXiv 2602.05970",

@@ -190,7 +190,7 @@ SECOND_HALF_WEAK = Claim(
 )
 ONE_LAYER_ROBUST = Claim(
     "one-layer-robust",
-    "At least 72 % of the best guesses stay without any one inner layer",
+    "At least 72 % of the best guesses stay, whichever inner layer is left out",
     "at least 72 % of the best guesses stay, whichever inner layer is left out",
     "Lad et al. 2024 (2406.19384)",
     "share of tokens whose best guess stays without layer s, 0 < s < L - 1: the smallest; beside it their mean, and "
@@ -215,7 +215,7 @@ ONE_LAYER_ROBUST = Claim(
 )
 COSINE_WEAK_PROXY = Claim(
     "cosine-weak-proxy",
-    "A layer's cosine predicts its worth at most moderately",
+    "How far a layer turns the stream predicts its worth at most moderately",
     "the cosine between a layer's input and output predicts at most moderately what leaving the layer out costs",
     "Hinostroza et al. 2026 (2605.14075)",
     "Spearman's rank correlation over layers of 1 - cos(h[l], h[l+1]), the paper's score, with the loss without the "
@@ -235,7 +235,7 @@ COSINE_WEAK_PROXY = Claim(
 )
 DEEP_SKIPS_LATE = Claim(
     "deep-skips-late",
-    "The stretch that can go lies deep",
+    "The angle at the last token finds a deep, cheap stretch",
     "the stretch of layers that the angle at the last token chooses to leave out has its middle in the second half and "
     "costs less than the median stretch",
     "Gromov et al. 2024 (2403.17887)",

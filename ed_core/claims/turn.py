@@ -194,7 +194,7 @@ TURN = Claim(
 )
 STATIC_RATIO = Claim(
     "static-ratio",
-    "The share of the depth in use moves by less than 0.1 per tenfold size",
+    "Mean depth / L changes by less than 0.1 per tenfold increase in size",
     "within this family mean depth / L changes by less than 0.1 per tenfold increase in size",
     "Hu et al. 2025 (2512.14064)",
     "slope of mean depth / L on log10(parameters) by least squares, by KL and by overlap; interval over prompts, which "

@@ -68,8 +68,10 @@ class ByLens:
             return f"by {name} no layer under any lens"
         if any(c.depth is None for c in found.values()):
             return f"by {name} no layer under some lenses ({told})"
-        more = (self.spread(rule) or 0) > TENTH * self.n_layers
-        how = "more than a tenth of the depth apart" if more else "within a tenth of the depth"
+        far = max(TENTH * self.n_layers, 1.0)  # one layer is the finest step
+        within = "a tenth of the depth" if far > 1 else "one layer"
+        more = (self.spread(rule) or 0) > far
+        how = f"more than {within} apart" if more else f"within {within}"
         return f"by {name} {how} ({told})"
 
 

@@ -71,7 +71,10 @@ def by_loss(
     exact, added = np.asarray(written["exact"], np.float64), curves["nll"] - curves["nll_whole"]
     most, fewest = int(np.argmax(added)), np.flatnonzero(exact == exact.min())
     said = [
-        f"By loss, {_named([most], n)} {'counts' if n == 1 else 'count'} most: without "
+        f"By loss no {'layer' if n == 1 else 'stretch'} counts: it falls whichever is left out, least without "
+        f"{_named([most], n)} ({printed(added[most], '+.2g')} nats per token)."
+        if added[most] < 0
+        else f"By loss, {_named([most], n)} {'counts' if n == 1 else 'count'} most: without "
         f"{'it' if n == 1 else 'them'} the loss changes by {printed(added[most], '+.2g')} nats per token, and the "
         f"model {_answers(n_prompts)(exact[most])}."
     ]

@@ -128,15 +128,15 @@ def sentence(curves: Curves, kind: str, found: Sequence[Row]) -> str:
         best = found[0].best
         what = "layer to leave out is layer" if found[0].length == 1 else "stretch to leave out is layers"
         return (
-            f"The cheapest {what} {best.layers}, on the text it was chosen by: loss "
+            f"By loss, the cheapest {what} {best.layers}, on the text it was chosen on: "
             f"{_moves(whole, best.loss)} nats per token."
         )
     row, n = min(found, key=lambda one: one.best.loss), sum(one.n for one in found)
     if kind == "swap":
         moves = _moves(whole, row.best.loss)
         return (
-            f"The cheapest of {n} exchanges is that of layers {row.best.layers}, on the text it was chosen by: loss "
-            f"{moves} nats per token."
+            f"By loss, the cheapest of {n} exchanges is that of layers {row.best.layers}, on the text it was chosen "
+            f"on: {moves} nats per token."
         )
     if row.best.loss >= whole:
         return (
@@ -145,7 +145,7 @@ def sentence(curves: Curves, kind: str, found: Sequence[Row]) -> str:
         )
     return (
         f"Running layer{'s' * (row.length > 1)} {row.best.layers} twice lowers the loss, "
-        f"{_moves(whole, row.best.loss)} nats per token: the best of {n} stretches, on the text it was chosen by."
+        f"{_moves(whole, row.best.loss)} nats per token: the best of {n} stretches, on the text it was chosen on."
     )
 
 

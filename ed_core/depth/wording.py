@@ -67,7 +67,10 @@ class Twins:
 
     @property
     def called(self) -> str:
-        n = len(self.readings)
+        return self.named(len(self.readings))
+
+    def named(self, n: int) -> str:
+        """So many of them, in words."""
         one, more = KINDS[self.kind]
         return f"{number(n)} {one if n == 1 else more}"
 
@@ -91,7 +94,8 @@ class Twins:
         if not (found := self.means(name)):
             return ""
         low, high = (f"{end(found):.1f}" for end in (min, max))
-        return f"; {self.called if name == 'kl' else 'theirs'}: {low if low == high else f'{low}–{high}'}"
+        called = self.named(len(found)) if name == "kl" else "its" if len(found) == 1 else "theirs"
+        return f"; {called}: {low if low == high else f'{low}–{high}'}"
 
     def have(self, near: int) -> str:
         """How many of them have a mark, in words."""
@@ -244,12 +248,13 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
     if turn.failed == "twins":
         near = twins.turning(turn)
         return f"No turn of its own: {near} of {len(twins.readings)} untrained twins turn near layer {turn.split} too."
+    ends = (turn.before_ends, turn.after_ends)
+    if any(one is not None and one[0] <= 0 <= one[1] for one in ends):
+        return "No cosine turn: a level's interval over prompts reaches 0."
     if turn.before > 0 and turn.after > 0:
         return "No cosine turn: both levels above 0."
     if turn.before < 0 and turn.after < 0:
         return "No cosine turn: both levels below 0."
-    if turn.before < 0 < turn.after:
-        return "No cosine turn: a level's interval over prompts reaches 0."
     if turn.before > 0 > turn.after:
         return "No cosine turn: first level above 0, second below."
     return "No cosine turn: a level is 0."

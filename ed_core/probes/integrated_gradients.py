@@ -77,7 +77,7 @@ class IntegratedGradients(Probe):
         TokenMap(
             "Integrated gradients",
             ("attribution",),
-            "share of the answer's probability that rests on this token",
+            "what this token adds to the answer's probability, against the baseline",
             "Blue takes probability from the answer, orange gives it. Every row adds up to F(activation) - "
             "F(baseline), up to the completeness error below.",
         ),
@@ -93,7 +93,7 @@ class IntegratedGradients(Probe):
             "attribution",
             ("layer", "pos"),
             "probability",
-            "share of the answer's probability that rests on this token here",
+            "what this token adds to the answer's probability here, against the baseline",
             None,
             None,
             "pos_abs_sum",

@@ -23,7 +23,7 @@ def more(result, view):
     fig = figures.limit_bars(result["nodes_used"], cap, "nodes", name="nodes", limit_name=f"at most {cap}")
     show.figure("nodes", fig, "Nodes used", result, "nodes_used", NODES, place=middle)
     fig = figures.layer_curves({"activation": result["f_x"], "baseline": result["f_baseline"]}, "", "probability")
-    show.figure("f", fig, "The answer's probability at both ends", result, "f_baseline", place=right)
+    show.figure("f", fig, "Sum of the answer tokens' probabilities, at both ends", result, "f_baseline", place=right)
     probe_page.profile(result, "attribution", view)
 
 

@@ -118,7 +118,7 @@ def offers(results: list, asked: Prune, ready: bool) -> None:
     """The cheapest stretch and the chosen set, in words and as files."""
     curves = aggregate.aggregate(asked, [r.summary for r in results])
     best = pruning.best_stretch(curves["kl"], asked.n)
-    title = f"Cheapest stretch of {asked.n} layers" if asked.n > 1 else "Cheapest layer"
+    title = f"Least KL, {asked.n} layers in a row" if asked.n > 1 else "Least KL, one layer"
     offer(results, best, pruning.costs(curves, best[0]), title, "best", ready)
     if asked.drop:
         offer(results, list(asked.drop), pruning.costs(curves, None), "The chosen set", "set", ready)

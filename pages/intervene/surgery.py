@@ -245,10 +245,10 @@ LENGTH = {"drop": "length of the stretch", "swap": "distance", "repeat": "length
 TEACH = """Not computed yet. **Run** leaves out every stretch of layers, exchanges every two layers and runs every
 stretch twice, and measures how the model then predicts the text."""
 CAPTION = {
-    "drop": "**Left out**: layers from a row to a column · ring: costs least at its length, cross: angular distance's "
+    "drop": "**Left out**: layers from a row to a column · ring: least loss at its length, cross: angular distance's "
     "choice",
-    "swap": "**Exchanged**: the layers of a row and a column · ring: costs least at its distance",
-    "repeat": "**Run twice**: layers from a row to a column · ring: costs least at its length",
+    "swap": "**Exchanged**: the layers of a row and a column · ring: least loss at its distance",
+    "repeat": "**Run twice**: layers from a row to a column · ring: least loss at its length",
 }
 READING = {
     "loss": "Colours are centred on the whole model's loss: orange is worse, blue is better.",

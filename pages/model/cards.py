@@ -199,7 +199,7 @@ PARAMETERS = (
     choice("curve", "cards.curve", "kl", tuple(CURVES)),
     text("card", "cards.card"),
 )
-COLUMNS = ("claims", "layer that changes least", "quarter that changes least")
+COLUMNS = ("claims", "layer left out, least KL", "stretch left out, least KL")
 DEPTHS = (
     "**Depth**: circles mean depth under the logit lens, diamonds the papers' rules; bars: 5 to 95 % over prompts or "
     "their forms"
@@ -216,7 +216,7 @@ TEACH = (
 )
 TEXTS = {
     "Why a card": "Which of the published statements hold for this model, how sure that is, and what the cut "
-    "that changes least costs: in one document that others can check, print and put beside the model.",
+    "of least KL costs: in one document that others can check, print and put beside the model.",
     "Look for": "a mean depth apart from its untrained twin's, and claims that hold for one model and not for another.",
     "Beware": "A card is of one prompt set. Two cards on different sets differ in models and prompts at once. "
     "A card that was pulled from a shelf was measured by somebody else; its commands say how.",

@@ -98,7 +98,7 @@ whose stream cancels."""
 READ_SLOPE = """In bfloat16 a small branch drowns in the stream's rounding and the error cannot see a forgotten factor;
 rounding does not correlate with the branch, a forgotten factor does. A branch below rounding has no mark."""
 READ_SINK = """In many models the first token's norm is a hundred times the others', and attention rests on it (Xiao et
-al. 2024, Sun et al. 2024): means that count it may reflect little else."""
+al. 2024, Sun et al. 2024): means of lengths that count it may reflect little else."""
 TEXTS = {
     "Why it matters": "Reading a module's output where the model adds something else gives a smooth, plausible and "
     "wrong curve. So a model is opened only where its sums hold; this page shows the same figures on your prompt.",

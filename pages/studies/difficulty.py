@@ -92,7 +92,8 @@ CAPTIONS = {
     False: (
         "**Depth score by level** · where the effect of leaving a layer out is centred; dots: single prompts",
         "The depth score is the mean layer, weighted by how much leaving it out changes later layers, or the "
-        "prediction. The effect is the mean over a level's prompts; the papers take the maximum. ",
+        "prediction. The effect is that on all tokens unless the study asks for later ones, and the mean over a "
+        "level's prompts; the papers look at later tokens, and take the maximum. ",
     ),
 }
 PAIRED = (
