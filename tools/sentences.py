@@ -53,7 +53,7 @@ from ed_core.depth import (
 from ed_core.depth.continuous import MeanDepth, Turn
 from ed_core.depth.criteria import Criterion
 from ed_core.depth.wording import Reading, Twins
-from ed_core.probes import Contributions, LayerSkip, LogitLens, Numerics
+from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens, Numerics
 from ed_core.probes.description import Curve
 from ed_core.results import lookup
 from ed_core.sources.bundled import FITS, STUDIES
@@ -908,9 +908,13 @@ def document() -> str:
             except Exception as error:
                 raise RuntimeError(f"no example of {name}: {error!r}; mend its entry in {__name__}.SAID") from error
             lines += ["", f"`{name}`", "", *(f"- {text}" for text in _unlike(said))]
-    lines += ["", "## Fixed words"]
+    lines += ["", "## Fixed words, of pages and of maps"]
     for page, said in fixed():
         lines += ["", f"`pages/{page}.py`", "", *(f"- {text}" for text in said)]
+    for probe in PROBES:
+        for one in probe.pictures or ():
+            said = [_line(text) for text in (one.caption, one.reading, one.teach) if text]
+            lines += ["", f"`{probe.name}`, {one.title}", "", *(f"- {text}" for text in said)]
     return "\n".join([*lines, ""])
 
 
