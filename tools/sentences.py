@@ -785,7 +785,7 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
     },
 }
 PARTS = {  # by module: what gives no sentence of its own
-    "among_others": "Likeness.distance called",
+    "among_others": "Likeness.distance Likeness.rho called",
     "answer": "number",
     "audit": "Audit.together Comparison.title reference_of table",
     "exactness": "Row.label",
@@ -799,7 +799,8 @@ PARTS = {  # by module: what gives no sentence of its own
     "surgery": "kinds_of Choice.layers",
     "together": "Together.lead Together.lines Together.sentence told",
     "verdict": "Verdict.lead Verdict.sentence where",
-    "wording": "Twins.called apart doubts drawn level mean_depth of_layers over_prompts random_orders sure which_clear",
+    "wording": "Twins.called apart doubts drawn level mean_depth of_layers over_prompts printed random_orders sure "
+    "which_clear",
     "writing": "leaving",
     "finding": "between valued number counted markdown",
     "criteria": "Rule.heading",

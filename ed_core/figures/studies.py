@@ -135,19 +135,21 @@ def study_curves(
     values of untrained twins, thin and grey behind them all, with one name in the legend."""
     canvas = Canvas(height, (64, 16, 40, 44), uirevision="over-depth", width_px=width_px)
     hues = [colour for colour in LINES if colour != THRESHOLD or not twins]
-    for i, (name, of_one) in enumerate(twins.items()):
-        values = np.asarray(of_one, float)
-        x = relative_depth(len(values), n_layers[name])
+    for i, (name, twin) in enumerate(twins.items()):
+        y = np.asarray(twin, float)
+        x = relative_depth(len(y), n_layers[name])
         canvas.add(
             "scatter",
             x=x,
-            y=values,
+            y=y,
             mode="lines",
             name=TWINS,
             legendgroup=TWINS,
             showlegend=not i,
             legendrank=LAST,
-            text=[f"untrained twin of {escaped(name)}<br>{at:.2f} of the depth: {v:.4g}" for at, v in zip(x, values)],
+            text=[
+                f"untrained twin of {escaped(name)}<br>{at:.2f} of the depth: {value:.4g}" for at, value in zip(x, y)
+            ],
             hoverinfo="text",
             line=dict(color=colours.CONTROL, width=1, dash="dash"),
         )
