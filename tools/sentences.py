@@ -800,7 +800,7 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
     },
 }
 PARTS = {  # by module: what gives no sentence of its own
-    "among_others": "Likeness.distance called",
+    "among_others": "Likeness.distance Likeness.rho called",
     "answer": "number",
     "audit": "Audit.together Comparison.title reference_of table",
     "exactness": "Row.label",

@@ -255,6 +255,10 @@ class Likeness:
         return 0 if self.spearman >= SAME and self.apart <= APART else 1 if self.spearman >= PARTLY else 2
 
     @property
+    def rho(self) -> str:
+        return "not defined" if self.spearman is None else wording.printed(self.spearman, ".2f")
+
+    @property
     def text(self) -> str:
         size = "" if self.size is None or 0.9 < self.size < 1.1 else f"; mean size {self.size:.2g} times the model's"
         assert self.spearman is not None  # shapes are compared only where both curves vary

@@ -89,7 +89,7 @@ class Pair:
         shape = "shapes cannot be compared"
         alike = self.likeness
         if alike.shape is not None:
-            shape = f"{SHAPES[alike.shape]} (ρ = {_rho(alike)}; {alike.distance})"
+            shape = f"{SHAPES[alike.shape]} (ρ = {alike.rho}; {alike.distance})"
         left = ", sinks left out" if self.counted is not None else ""
         said = f"{title}: largest difference B − A = {self._at(self.difference, at)}{left}; {shape}."
         if self.counted is None or not np.isfinite(self.counted).any():
@@ -172,7 +172,7 @@ def summary(found: Mapping[str, Sequence[Pair]]) -> str:
         return "No curve differs, sinks left out." if apart else "No curve differs."
 
     def named(p: Pair) -> str:
-        return f"{p.curve.title[0].lower()}{p.curve.title[1:]} (ρ = {_rho(p.likeness)})"
+        return f"{p.curve.title[0].lower()}{p.curve.title[1:]} (ρ = {p.likeness.rho})"
 
     if len(ranked) == 1:
         return f"Only one curve can be compared by rank: {named(ranked[0])}."

@@ -267,7 +267,7 @@ class Lenses(Probe):
             "input)",
             "Row 0 is the embedding, the top row the model's own output; a token is written where it is another than "
             "in the row below.",
-            f"What the model would predict if it ended at each depth, by the {title.lower()}.",
+            f"{title}: what the model would predict if it ended at each depth.",
             title,
         )
         for lens, title in LENSES.items()

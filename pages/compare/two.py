@@ -8,7 +8,20 @@ from ed_core import figures
 from ed_core.depth import side_by_side, verdict
 from ed_core.depth.side_by_side import SIDES
 from ed_core.sources import specs
-from ed_ui import chart, inputs, live, pair_panel, picker, probe_page, prompt_box, remembered, running, show, side_b
+from ed_ui import (
+    chart,
+    common_link,
+    inputs,
+    live,
+    pair_panel,
+    picker,
+    probe_page,
+    prompt_box,
+    remembered,
+    running,
+    show,
+    side_b,
+)
 from ed_ui.pair_panel import Shown
 
 PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
@@ -16,6 +29,7 @@ PLACES = ("first", "second")  # of the inputs; which of them is A is the swap bu
 
 def page() -> None:
     side_b.open_link()
+    common_link.say_troubles()
     mode = side_b.mode()
     prompt_box.draw()
     place = running.row_begins()
