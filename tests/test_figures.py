@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import zip_longest
 
+import drawn
 import numpy as np
 import pytest
 from kept_cases import results
@@ -99,6 +101,13 @@ def draw(name: str, result: ProbeResult, **view):
     return MAPS[name][0](
         result, View(**{"depth_lines": LINES, "selected": 0, "answer_start": result.answer_start, **view})
     )
+
+
+def test_every_figure_is_as_it_was_when_somebody_last_read_what_changed():
+    kept, found, at = drawn.FILE.read_text(encoding="utf-8").split("\n")[:-1], list(drawn.lines(drawn.drawn())), ""
+    for before, now in zip_longest(kept, found):
+        at = now if (now or "").startswith("# ") else at
+        assert before == now, f"in {at}; where it is meant so: PYTHONPATH=. python tests/drawn.py"
 
 
 def test_importing_the_figures_loads_neither_torch_nor_streamlit():
