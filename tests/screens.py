@@ -5,19 +5,32 @@ code changes on the screen is then read in the file's difference."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import kept_cases
+import pytest
+import test_pages_claims
+import test_pages_maps
 from drawn import digest
 from google.protobuf import text_format
+from streamlit.testing.v1 import AppTest
+from test_pages import app
 
+import ed_ui.downloads
+import ed_ui.running
+from ed_core.cases.kept import Kept
 from ed_core.errors import EffectiveDepthError
+from ed_core.results import lookup
+from ed_core.service.jobs import Jobs
+from ed_core.sources import bundled, catalogue
+from ed_ui.case_studies import kept as kept_here
 
 FILE = Path(__file__).parent / "data" / "screens.txt"
 MACHINES = re.compile(r"[\d.]+ (GB|MB|kB|s|min|h)\b")  # what another machine says otherwise
@@ -42,23 +55,31 @@ ROOMS: tuple[tuple[str, dict[str, str]], ...] = (
     ("intervene/prune", SUMS | {"prompts": "bundled", "n": "2", "tasks": "copy,lookup"}),
     ("intervene/surgery", SUMS),
     ("intervene/surgery", ENGLISH | {"map": "drop", "value": "kl", "order": "0-9,8-29"}),
-    ("compare/two", SUMS | {"compare": "models", "model_b": "ed-demo-16"}),
-    ("compare/two", ENGLISH | {"compare": "prompts"}),
+    ("compare/two", SUMS | {"compare": "models", "second": "ed-demo-16"}),
+    ("compare/two", LOOPS | {"compare": "models", "second": "ed-plain-16", "sinks": "true", "probe": "logit_lens"}),
+    ("compare/two", ENGLISH | {"compare": "prompts", "second_example": "english-a"}),
     ("compare/audit", SUMS),
-    ("compare/maps", SUMS | {"second_model": "ed-demo-16"}),
+    ("compare/maps", SUMS | {"second": "ed-demo-16", "shown": "shuffled"}),
+    ("compare/maps", SUMS | {"maps": "within"}),
     ("studies/studies", {}),
+    ("studies/studies", {"study": "gsm8k", "beside": "gsm8k", "score": "ifeval", "rule": "mean_overlap"}),
+    ("studies/studies", {"study": "training", "view": "side by side", "branch": "attn", "axis": "linear"}),
     ("studies/difficulty", {}),
+    ("studies/difficulty", {"study": "toys", "set": "look-ups", "effect": "effect"}),
     ("model/cards", SUMS),
+    ("model/cards", ENGLISH | {"curve": "overlap"}),
     ("model/claims", SUMS),
+    ("model/claims", SUMS | {"set": "copy", "claim": "turn"}),
     ("model/numerics", SUMS),
     ("model/loops", LOOPS),
     ("case_studies/gallery", {}),
+    ("case_studies/case", {"id": "bcdfghjkmn"}),
+    ("case_studies/case", {"id": "zzzzzzzzzz"}),
+    *(("case_studies/case", {"id": file.stem}) for file in sorted(bundled.CASES.glob("*.edcase"))),
 )  # fmt: skip
 
 
-def opened(page: str, query: dict[str, str]) -> Any:
-    from test_pages import app
-
+def opened(page: str, query: dict[str, str]) -> AppTest:
     return app(f"pages/{page}.py", prompt=None, **({"model": "ed-demo-8"} | query))
 
 
@@ -75,13 +96,13 @@ def section(page: str, query: dict[str, str]) -> str:
 
 
 def kept() -> dict[str, list[str]]:
-    """The file's lines by room. A line that stands in it already is told by its digest."""
+    """The file's lines by room. A line that stands in it already is told by its digest, "= …"."""
     found: dict[str, list[str]] = {}
     for line in FILE.read_text(encoding="utf-8").split("\n")[:-1]:
         if line.startswith("# "):
-            found[line] = []
+            room = found[line] = []
         else:
-            list(found.values())[-1].append(line)
+            room += [f"= {one}" for one in line[2:].split()] if line.startswith("= ") else [line]
     return found
 
 
@@ -118,33 +139,39 @@ def short(line: str) -> str:
     return line if len(line) <= LONG else f"{line[:LONG]}… {digest(line)}"
 
 
-def begin(patch: Any) -> None:
-    """A laboratory that has computed nothing and computes nothing."""
-    import ed_ui.downloads
-    import ed_ui.running
-    from ed_core.results import lookup
-    from ed_core.service.jobs import Jobs
-    from ed_core.sources import catalogue
-
-    answer: Future = Future()
-    answer.set_exception(EffectiveDepthError("no hub here"))
-    patch.setattr(ed_ui.downloads, "_asking", lambda: SimpleNamespace(submit=lambda *_: answer))
-    patch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
-    for known in (lookup.store.cache_clear, ed_ui.running.jobs.clear, catalogue.entries.cache_clear):
+def forget() -> None:
+    """What a process knows of another test's laboratory."""
+    for known in (lookup.store.cache_clear, ed_ui.running.jobs.clear, catalogue.entries.cache_clear, kept_here.clear):
         known()
 
 
-if __name__ == "__main__":
-    import pytest
+def begin(patch: pytest.MonkeyPatch, cache: Path) -> None:
+    """A laboratory that computes nothing and asks no hub; it holds findings of claims, maps between two models and a
+    case study of its own."""
+    answer: Future = Future()
+    answer.set_exception(EffectiveDepthError("no hub here"))
+    patch.setenv("ED_CACHE", str(cache))
+    patch.setattr(ed_ui.downloads, "_asking", lambda: SimpleNamespace(submit=lambda *_: answer))
+    patch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
+    forget()
+    test_pages_maps.stored(test_pages_maps.wanted("ed-demo-8", "ed-demo-16"))
+    test_pages_claims.stored(test_pages_claims.wanted())
+    own = kept_cases.small("Our <b>own</b>", tags=("x",), notes="*n*")
+    Kept(cache).add(replace(own, id="bcdfghjkmn", created=1.7e9, changed=1.7e9 + 90))
 
+
+if __name__ == "__main__":
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as cache:
-        os.environ["ED_CACHE"] = cache
-        begin(patch)
+        begin(patch, Path(cache))
         told, written = [], set()
         for room in ROOMS:
             told.append(section(*room))
             for line in lines(*room):
-                again = f"= {digest(line)}"
-                told.append(again if line in written and len(line) > len(again) else line)
+                if line not in written:
+                    told.append(line)
+                elif told[-1].startswith("= "):
+                    told[-1] += f" {digest(line)}"
+                else:
+                    told.append(f"= {digest(line)}")
                 written.add(line)
         FILE.write_text("\n".join(told) + "\n", encoding="utf-8")

@@ -13,10 +13,9 @@ from screens import ROOMS, section
 @pytest.fixture(scope="module", autouse=True)
 def nothing_computed(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
-        screens.begin(patch)
+        screens.begin(patch, tmp_path_factory.mktemp("cache"))
         yield
-        screens.begin(patch)
+    screens.forget()
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: section(*room)[2:])
