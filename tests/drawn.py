@@ -23,7 +23,7 @@ from ed_core.depth.verdict import Verdict
 from ed_core.depth.wording import Reading, Statement, Twins
 from ed_core.figures import View, pictures
 from ed_core.fits import measured
-from ed_core.probes import PROBES
+from ed_core.probes import PROBES, LayerSkip
 from ed_core.probes.description import Curve
 from ed_core.types import Measure, ProbeResult
 
@@ -79,6 +79,7 @@ def declared() -> Iterator[tuple[str, Any]]:
                 every = list(views(result, other))
                 for seen, view, first in every if look == pictures.LOOKS[0] and result.complete else every[:1]:
                     said = pictures.caption(picture, result, look) + pictures.beside(picture, view)
+                    said += f" · {figures.describe(result, measure)}" * (seen == "alone")
                     shown = replace(look, first_token=first)
                     yield (
                         f"{name} {i} {measure} {seen}: {said}",
@@ -140,6 +141,12 @@ def others() -> Iterator[tuple[str, Any]]:
     )
     yield "limit", figures.limit_bars(np.array([0.5, -1, 1.5]), 1.0, "u", name="n", limit_name="l")
     contributions, skip, future = (fake(*one) for one in (("contributions",), ("layer_skip",), ("layer_skip",)))
+    yield "no sinks", figures.contribution_norms(contributions, View(sinks=(0, 2)))
+    yield "only sinks", figures.contribution_norms(contributions, View(sinks=(0, 1, 2, 3)), first_token=False)
+    yield "cosines without sinks", figures.cosine_map(contributions, View(sinks=(0, 2), read_at=(1, 2)))
+    split = Measure(LayerSkip.spec("boundaries"), np.array([3, 2], np.int32))
+    future = replace(future, measures={**future.measures, "boundaries": split})
+    yield "split points", figures.boundary_map(future, View(), 1)
     yield "profile", figures.token_profile(contributions, "layer_cos", 1, first_token=False, depth_lines=LINES)
     yield "profile of depths", figures.token_profile(contributions, ["resid_norm"], 1, log=True)
     yield "output bars", figures.output_bars(skip, View(control=future, control_name="twin"))
@@ -301,6 +308,7 @@ def lines(of: dict[str, Any]) -> Iterator[str]:
         parts = [(trace.get("name"), trace) for trace in spec["data"]]
         parts += [(key, one) for key in ("shapes", "annotations") for one in layout.pop(key, ())]
         yield f"# {name}"
+        yield figures.describe_curves(figure, "It")
         parts += [(key, layout.pop(key)) for key in sorted(layout) if key.startswith(SAID)]
         for key, part in (*parts, ("layout", layout)):
             line = f"{key}: {told(part)}"
