@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -123,8 +124,9 @@ def test_the_servers_folders_have_names(monkeypatch, tmp_path):
     assert limits.places_of_the_server() == {}
     monkeypatch.setenv("ED_LOCAL_FOLDERS", "false")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.setattr(tempfile, "tempdir", "/elsewhere")
     found = {place.decode(): name.decode() for place, name in limits.places_of_the_server().items()}
     assert found[str(tmp_path / "kept")] == "cache" and found[str(tmp_path / "hub")] == "models"
-    assert found[str(settings.ROOT)] == "app" and found[sys.prefix] == "python" and found["/tmp/"] == "tmp/"
+    assert found[str(settings.ROOT)] == "app" and found[sys.prefix] == "python" and found["/elsewhere/"] == "tmp/"
     assert list(found) == sorted(found, key=len, reverse=True), "a folder before the one that it lies in"
     assert Path("/") not in map(Path, found)
