@@ -43,13 +43,17 @@ ROOMS: tuple[tuple[str, dict[str, str]], ...] = (
     ("prompt/home", LOOPS),
     ("prompt/home", ENGLISH | {"sinks": "true", "first_token": "false", "shade": "kl", "token": "3"}),
     ("prompt/home", SUMS | {"control": "untrained", "depths": "true", "example": "copy-3-a"}),
+    ("prompt/home", SUMS | {"of": "answer", "lens": "ed-demo-8-affine", "tokens": "3-20", "kl": "0.25"}),
+    ("prompt/home", {"model": "Qwen/Qwen2.5-1.5B", "token": "x", "shade": "y", "run": "0" * 12, "example": "z"}),
     ("prompt/contributions", SUMS | {"measure": "attn_cos"}),
+    ("prompt/contributions", SUMS | {"control": "shuffled", "control_seed": "3"}),
     ("prompt/logit_lens", ENGLISH | {"shade": "rank"}),
     ("prompt/lenses", SUMS),
     ("prompt/writing", SUMS),
     ("intervene/skip", SUMS | {"token": "4"}),
     ("intervene/skip", SUMS | {"mode": "future", "boundaries": "4,8"}),
     ("intervene/erase", SUMS),
+    ("intervene/erase", SUMS | {"target": "future"}),
     ("intervene/gradients", SUMS),
     ("intervene/prune", SUMS),
     ("intervene/prune", SUMS | {"prompts": "bundled", "n": "2", "tasks": "copy,lookup"}),
@@ -59,11 +63,13 @@ ROOMS: tuple[tuple[str, dict[str, str]], ...] = (
     ("compare/two", LOOPS | {"compare": "models", "second": "ed-plain-16", "sinks": "true", "probe": "logit_lens"}),
     ("compare/two", ENGLISH | {"compare": "prompts", "second_example": "english-a"}),
     ("compare/audit", SUMS),
+    ("compare/audit", SUMS | {"precisions": "fp32", "prompts": "bundled"}),
     ("compare/maps", SUMS | {"second": "ed-demo-16", "shown": "shuffled"}),
     ("compare/maps", SUMS | {"maps": "within"}),
     ("studies/studies", {}),
     ("studies/studies", {"study": "gsm8k", "beside": "gsm8k", "score": "ifeval", "rule": "mean_overlap"}),
-    ("studies/studies", {"study": "training", "view": "side by side", "branch": "attn", "axis": "linear"}),
+    ("studies/studies", {"study": "training", "branch": "attn", "axis": "linear"}),
+    ("studies/studies", {"study": "training", "view": "side by side", "held": "both", "size": "3B to 10B"}),
     ("studies/difficulty", {}),
     ("studies/difficulty", {"study": "toys", "set": "look-ups", "effect": "effect"}),
     ("model/cards", SUMS),
@@ -153,6 +159,7 @@ def begin(patch: pytest.MonkeyPatch, cache: Path) -> None:
     patch.setenv("ED_CACHE", str(cache))
     patch.setattr(ed_ui.downloads, "_asking", lambda: SimpleNamespace(submit=lambda *_: answer))
     patch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
+    patch.setattr(ed_ui.running, "free", lambda device: 64 << 30)
     forget()
     test_pages_maps.stored(test_pages_maps.wanted("ed-demo-8", "ed-demo-16"))
     test_pages_claims.stored(test_pages_claims.wanted())
