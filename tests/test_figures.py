@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import zip_longest
 
+import drawn
 import numpy as np
 import pytest
-from kept_cases import results
 
 from ed_core import figures
 from ed_core.depth import verdict
@@ -23,7 +24,7 @@ from ed_core.figures.panel import MOST_TEXTS
 from ed_core.figures.pictures import Look
 from ed_core.figures.text import shown
 from ed_core.fits import measured
-from ed_core.probes import LayerSkip, LogitLens, ResidualErasure, find
+from ed_core.probes import LogitLens, ResidualErasure, find
 from ed_core.results import aggregate
 from ed_core.results.aggregate import summarize
 from ed_core.sources.published import published, published_marks
@@ -99,6 +100,13 @@ def draw(name: str, result: ProbeResult, **view):
     return MAPS[name][0](
         result, View(**{"depth_lines": LINES, "selected": 0, "answer_start": result.answer_start, **view})
     )
+
+
+def test_every_figure_is_as_it_was_when_somebody_last_read_what_changed():
+    kept, found, at = drawn.FILE.read_text(encoding="utf-8").split("\n")[:-1], list(drawn.lines(drawn.drawn())), ""
+    for before, now in zip_longest(kept, found):
+        at = now if (now or "").startswith("# ") else at
+        assert before == now, f"in {at}; where it is meant so: PYTHONPATH=. python tests/drawn.py"
 
 
 def test_importing_the_figures_loads_neither_torch_nor_streamlit():
@@ -391,27 +399,6 @@ def test_what_is_beyond_the_colours_says_so():
     assert "≥ 1: beyond" in text[0, 0] and "≤ 0.2: beyond" in text[1, 0] and "beyond" not in text[2, 2]
 
 
-def test_the_largest_distance_of_two_predictions_is_called_what_it_is():
-    skip = figures.skip_map(fake("layer_skip"), View()).layout.xaxis2
-    assert skip.ticktext == ("0", "√2") and skip.title.text == "output change,<br>L2, at most √2"
-    erased = figures.token_map(fake("residual_erasure"), View(), "effect")
-    assert erased.data[0].colorbar.ticktext == ("0", "0.5", "1", "√2")
-    assert erased.layout.xaxis2.title.text == "maximum,<br>L2, at most √2"
-    assert all("√2 = 1.41" in p.reading for p in (LayerSkip.pictures[0], ResidualErasure.pictures[0]))
-
-
-def test_damage_has_colours_of_its_own():
-    def scale(fig):
-        return [colour for _, colour in fig.data[0].colorscale]
-
-    damage = scale(figures.output_by_token(fake("layer_skip"), View()))
-    assert damage[0] == colours.DAMAGE[0] and damage[-1] == colours.DAMAGE[-1]
-    assert scale(figures.token_map(fake("residual_erasure"), View(), "effect")) == damage
-    assert scale(figures.skip_map(fake("layer_skip"), View()))[-1] == damage[-1]
-    for other in ("contributions", "lens"):
-        assert not set(scale(draw(other, fake(PROBE[other])))) & set(damage)
-
-
 def test_the_erasures_strip_leaves_out_the_position_that_predicts_the_answer():
     result = replace(fake("residual_erasure"), answer_start=3)
     result["effect"][:] = np.array([0.1, 0.2, 0.9, 0.3])
@@ -564,21 +551,6 @@ def test_published_ratios_are_their_depths():
     assert {m[1] for m in published_marks(n_layers=28, dataset="gsm8k", criterion="kl")} == {"kl"}
 
 
-def test_curves_take_the_colour_of_what_they_are_about():
-    fig = figures.layer_curves(
-        {"attn_cos": np.zeros(3), "mlp_cos": np.ones(3), "layer_cos": np.full(3, np.nan)},
-        "t",
-        "cosine",
-        depth_lines=LINES,
-    )
-    assert [t.line.color for t in fig.data] == [figures.ATTENTION, figures.MLP, figures.BOTH]
-    slopes = figures.slope_curves(results()["numerics"])
-    assert [t.line.color for t in slopes.data] == [figures.ATTENTION, figures.MLP]
-    profile = figures.token_profile(fake("contributions", tokens=HOSTILE), "layer_cos", 0)
-    assert len(profile.data) == 2 and "<img" not in profile.to_json()
-    assert [t.type for t in figures.output_bars(fake("layer_skip"), View()).data] == ["bar", "scatter"]
-
-
 @pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize("filled", [0.0, 0.5, 1.0])
 def test_describe_is_one_sentence_without_nan(name, filled):
@@ -643,18 +615,6 @@ def strip_of(fig) -> np.ndarray:
     return next(t for t in fig.data if t.name == "mean").x
 
 
-def test_bars_beyond_the_limit_have_the_colour_of_a_failure():
-    fig = figures.limit_bars(np.array([0.5, 1.0, 1.5]), 1.0, "unit", name="n", limit_name="l")
-    assert list(fig.data[0].marker.color) == [figures.BOTH, figures.BOTH, "#B2182B"]
-
-
-def test_a_spread_is_drawn_from_its_own_quantiles():
-    low, median, high = np.zeros(3), np.ones(3), np.full(3, 5.0)
-    fig = figures.spread_curve(np.full(3, 2.0), np.stack([low, median, high]), "unit", others="all 9 others")
-    found = {t.name: t.y[0] for t in fig.data}
-    assert found == {"lower end": 0, "all 9 others": 5, "median": 1, "this prompt": 2}
-
-
 def test_a_boundary_is_the_first_token_looked_at():
     result = fake("layer_skip", mode="future")
     spec = find("layer_skip").spec("boundaries")
@@ -678,13 +638,6 @@ def test_marks_on_lines_are_described_by_what_lies_along_them():
     assert figures.describe_curves(fig, "It") == "It: KL, smallest 0.25, largest 0.75 share of the depth."
 
 
-def test_slopes_are_drawn_within_their_limit():
-    found = results()["numerics"]
-    limit = found.provenance["limits"]["slope"]
-    lines = [s.y0 for s in figures.slope_curves(found).layout.shapes if s.name == "limit"]
-    assert lines == [-limit, limit]
-
-
 # ---------------------------------------------------------------- sinks beside the maps
 
 SUNK = {"sinks": (0, 2), "count_sinks": False}
@@ -692,18 +645,6 @@ SUNK = {"sinks": (0, 2), "count_sinks": False}
 
 def strip_with(fig):
     return [trace.x for trace in fig.data if trace.name == "with sinks"]
-
-
-def test_a_strip_leaves_the_sinks_out_and_says_so():
-    result, kept = fake("contributions"), [1, 3]
-    for first_token, title in ((True, "mean, no sinks"), (False, "mean, no first<br>and no sinks")):
-        fig = figures.contribution_norms(result, View(**SUNK), first_token=first_token)
-        np.testing.assert_allclose(strip_of(fig), result["layer_ratio"][:, kept].mean(1), rtol=1e-6)
-        assert fig.layout.xaxis2.title.text == title
-    counted = figures.contribution_norms(result, View(sinks=(0, 2), count_sinks=True))
-    np.testing.assert_allclose(strip_of(counted), result["layer_ratio"].mean(1), rtol=1e-6)
-    every = figures.contribution_norms(result, View(sinks=(0, 1, 2, 3), count_sinks=False))
-    np.testing.assert_allclose(strip_of(every), result["layer_ratio"].mean(1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("read_at, kept", [(None, [1, 3]), ((1, 2), [1]), ((1,), []), ((2,), [])])
@@ -732,16 +673,6 @@ def test_the_erasures_strip_leaves_the_sinks_out_and_a_sum_stays_whole():
     given = fake("integrated_gradients")
     fig = figures.token_map(given, View(**SUNK), "attribution")
     np.testing.assert_allclose(strip_of(fig), np.abs(given["attribution"]).sum(1), rtol=1e-5)
-
-
-def test_a_caption_says_what_its_strip_does_with_the_sinks():
-    maps = {"norms": find("contributions").pictures[0], "lens": LogitLens.pictures[0]}
-    assert pictures.beside(maps["norms"], View(**SUNK)) == " · beside: without sinks (◆)"
-    assert pictures.beside(maps["lens"], View(**SUNK)) == " · beside: without sinks (◆), dotted: with them"
-    assert pictures.beside(maps["lens"], View(sinks=(1,), count_sinks=True)) == " · beside: sinks (◆) counted"
-    assert pictures.beside(maps["norms"], View(count_sinks=False)) == ""
-    assert pictures.beside(find("integrated_gradients").pictures[0], View(**SUNK)) == ""
-    assert pictures.beside(LayerSkip.pictures[0], View(**SUNK)) == ""
 
 
 def test_means_without_some_tokens_are_those_of_the_others():
@@ -807,16 +738,6 @@ def test_best_matches_stand_on_relative_depth_beside_their_controls():
     assert np.allclose(by_r2.y, by_error.y)
     best, shuffled, mean = figures.best_errors(found).data
     assert np.allclose(best.y, [0.2, 0.3, 0.55]) and np.allclose(shuffled.y, 0.7) and np.allclose(mean.y, 0.58)
-
-
-def test_replacement_is_drawn_as_what_it_adds_to_the_loss():
-    told = {"model": {"name": "small"}}
-    found = measured.Replacement(np.array([2.2, 3.0]), np.array([2.0, 2.5]), 2.0, 2.0, np.zeros(2), 90, 9, told)
-    fig = figures.replacement_bars(found)
-    held, fitted = fig.data
-    assert np.allclose(held.y, [10, 50]) and np.allclose(fitted.y, [0, 25])
-    assert [s.y0 for s in fig.layout.shapes if s.name == "useful from here"] == [10]
-    assert "3 instead of 2 nats" in held.text[1]
 
 
 @pytest.mark.parametrize("most", [4.9, 12.0])

@@ -430,11 +430,6 @@ def test_a_request_of_a_side_is_the_probes_own():
     assert side.requests == {"logit_lens": LogitLens(k=3).request(ModelSpec("m"), Prompt("p"))}
 
 
-def test_what_is_larger_in_b_is_orange_and_what_is_larger_in_a_is_blue():
-    bars = figures.pair_curves(pair([1, 2, 3], [1, 5, 0]), ("x", "y")).data[2]
-    assert bars.y.tolist() == [0, 3, -3] and list(bars.marker.color[1:]) == ["#D55E00", "#0072B2"]
-
-
 def test_sides_that_differ_in_a_sink_alone_are_said_to():
     from dataclasses import replace
 

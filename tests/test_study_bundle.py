@@ -308,3 +308,17 @@ def test_figures_are_drawn_of_what_the_tables_hold(computed):
 def test_a_file_that_nobody_knows_is_refused_and_none_is_written(computed, tmp_path, capsys, name, told):
     assert main(["study", str(computed), "--export", str(tmp_path / "summary.csv"), str(tmp_path / name)]) == 2
     assert told in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_a_zip_file_of_ours_is_one_for_everybody():
+    there, written = {"a.txt": b"plain", "Sätze/α.json": b"x" * 999}, io.BytesIO()
+    zipped = archive.Writer(written)
+    for name, content in there.items():
+        zipped.add(name, [content[:2], content[2:]], compressed="/" in name)
+    zipped.close()
+    with zipfile.ZipFile(written) as file:
+        told = {one.filename: one for one in file.infolist()}
+        assert file.testzip() is None and {name: file.read(name) for name in told} == there
+    assert [one.flag_bits for one in told.values()] == [0, 0x800], "names beyond ASCII say so"
+    assert [one.compress_type for one in told.values()] == [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]
+    assert told["Sätze/α.json"].compress_size < 50 and all(one.date_time[0] == 1980 for one in told.values())

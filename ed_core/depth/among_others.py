@@ -261,9 +261,7 @@ class Likeness:
     @property
     def text(self) -> str:
         size = "" if self.size is None or 0.9 < self.size < 1.1 else f"; mean size {self.size:.2g} times the model's"
-        assert self.spearman is not None  # shapes are compared only where both curves vary
-        rho = wording.printed(self.spearman, ".2f")
-        return f"{_lower(self.curve.title)} (ρ = {rho}; {self.distance}{size})"
+        return f"{_lower(self.curve.title)} (ρ = {self.rho}; {self.distance}{size})"
 
     @property
     def distance(self) -> str:

@@ -279,8 +279,3 @@ def _parameters(mine: Side, theirs: Side) -> Iterator[str]:
             if (value := getattr(probe, f.name)) != getattr(other, f.name):
                 label, words = told(f, value)
                 yield f"{label.lower()}: {words}"
-
-
-def _rho(alike: Likeness) -> str:
-    assert alike.spearman is not None  # as of `Likeness.text`
-    return printed(alike.spearman, ".2f")

@@ -1,0 +1,26 @@
+"""What stands on the screen in every room is what stood there when somebody last read what changed."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+import pytest
+import screens
+from drawn import digest
+from screens import ROOMS, section
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_computed(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        screens.begin(patch, tmp_path_factory.mktemp("cache"))
+        yield
+    screens.forget()
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: section(*room)[2:])
+def test_a_room_is_as_it_was(room):
+    for before, now in zip_longest(screens.kept()[section(*room)], screens.lines(*room)):
+        assert before == now or before == f"= {digest(now)}", (
+            "where it is meant so: PYTHONPATH=. python tests/screens.py"
+        )
