@@ -212,8 +212,9 @@ def test_a_claim_says_what_the_command_line_writes(server, page, tmp_path):
     wait(page, lambda: "untrained twin" in plotted(page, f"claim-{claim}"))
     settled(page)
     verdict, here, _, twin = row.locator("td").all_inner_texts()[1:]
-    assert one["verdict"] in verdict and here == f"{quantity['name']}: {quantity['value']['short']}"
-    assert twin == quantity["control"]["short"]
+    assert one["verdict"] in verdict
+    assert here == f"{quantity['name']}: {quantity['value']['short']}, over {one['over']}"
+    assert twin.startswith(f"{quantity['control']['short']}; by itself ")
     assert page.locator("[data-testid=stMain] pre").first.inner_text().strip() == one["sentence"]
     for label, curve in one["curves"].items():
         np.testing.assert_allclose(plotted(page, f"claim-{claim}")[label], curve["values"], rtol=1e-5, atol=1e-7)
