@@ -263,8 +263,8 @@ CUT = """[...document.querySelectorAll('.stButtonGroup, .stButtonGroup *')]
   .map(e => e.innerText)"""
 MOVES = {
     "": 0.1,
-    "logit_lens": 0.02,
-    "cases": 0.05,
+    "logit_lens": 0.1,
+    "cases": 0.1,
     "two?model=ed-demo-16": 0.02,
     "surgery?model=ed-demo-16": 0.02,
     "difficulty": 0.02,
