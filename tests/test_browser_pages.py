@@ -289,7 +289,7 @@ def test_run_stands_where_its_row_begins(server, visitor, page):
     run = tab.get_by_role("button", name="Run").first
     run.wait_for()
     settled(tab)
-    assert run.bounding_box()["x"] == tab.locator(".st-key-run-row").bounding_box()["x"]
+    assert run.bounding_box()["x"] == tab.locator("[class*=st-key-run-row]").first.bounding_box()["x"]
 
 
 @pytest.mark.parametrize("page", ["writing", "surgery", "numerics"])
