@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
 RESAMPLES, ENDS = 1000, (0.05, 0.95)  # of a bootstrap, and the quantiles that are its interval
 FEWEST = 8  # prompts that an interval over them needs
@@ -336,6 +335,8 @@ def about(value: float, error: float, freedom: int) -> np.ndarray:
 def student_p(value: ArrayLike, error: ArrayLike, bound: float, freedom: int, above: bool) -> np.ndarray:
     """The probability of error of saying that numbers lie below `bound` (or above it), by Student's t with so many
     degrees of freedom: for many places at once, where 1 000 resamples are too few to pay for all of them."""
+    from scipy import special
+
     apart, error = (np.asarray(value, np.float64) - bound) * (1 if above else -1), np.asarray(error, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(error > SMALLEST, apart / error, np.nan_to_num(np.sign(apart) * math.inf))
@@ -357,6 +358,8 @@ def all_above(curve: Resampled, bound: float, over: Units) -> float:
 @lru_cache(maxsize=32)
 def _student(freedom: int) -> np.ndarray:
     """`RESAMPLES` quantiles of Student's t, evenly spaced."""
+    from scipy import special  # a tenth of a second, which most processes need not wait for
+
     found: np.ndarray = special.stdtrit(freedom, (np.arange(RESAMPLES) + 0.5) / RESAMPLES)
     found.flags.writeable = False  # shared by all who ask
     return found

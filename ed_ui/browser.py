@@ -32,7 +32,7 @@ if (!window.edBrowser) {
   addEventListener('input', event => inBox(event) && save(), true);
   addEventListener('keydown', event => {
     if (!inBox(event) || event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
-    const run = () => document.querySelector('.st-key-run-row button');
+    const run = () => document.querySelector('[class*=st-key-run-row] button');
     // not before what was typed has come back: a press sent earlier would bring along what it replaced
     setTimeout(when, 150, () => run() && !run().disabled && idle(), () => run().click(), 100);
   }, true);

@@ -6,10 +6,10 @@ import streamlit as st
 
 from ed_core.fits import measured
 from ed_core.fits.file import Fit
-from ed_core.prompts import read_jsonl, to_jsonl
+from ed_core.prompts import read_jsonl
 from ed_core.sources.bundled import MIXED, SETS, load_prompts, set_names
 from ed_core.types import Prompt
-from ed_ui import picker, prompt_box, prompt_set, remembered, run_panel
+from ed_ui import picker, prompt_box, prompt_set, remembered, run_panel, show
 from ed_ui.runs import Fitted
 
 EXAMPLES = "examples"  # the bundled prompts of all tasks
@@ -73,5 +73,4 @@ def run(
 def command(wanted: Fitted, out: str) -> None:
     """The same fit from the command line, and the file of prompts that it needs."""
     st.code(wanted.spec("prompts.jsonl", out).command, language="bash")
-    lines = to_jsonl(wanted.prompts)
-    st.download_button("prompts.jsonl", lines, "prompts.jsonl", "application/jsonl", icon=":material/download:")
+    show.prompts_file(wanted.prompts)

@@ -102,7 +102,8 @@ def _depths(folder: Folder, there: Mapping[int, str], rows: Sequence[Mapping], n
 
 def _layers(there: Mapping[int, str], summary: Sequence[Mapping], name: str, branch: str, step: int) -> None:
     at, maps = list(there).index(step), [(f"contributions.{branch}_{end}", end) for end in ("ratio", "cos")]
-    for place, (measure, key) in zip(st.columns(3), [*maps, ("logit_lens.kl", "kl")], strict=True):
+    places = st.container(key="steps-maps").columns(3)
+    for place, (measure, key) in zip(places, [*maps, ("logit_lens.kl", "kl")], strict=True):
         z = steps.over_layers(summary, there, name, measure)
         if len(z):
             of, unit = measure.partition(".")[2], export.unit_of(measure)

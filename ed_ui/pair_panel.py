@@ -18,8 +18,8 @@ from ed_core.figures.pictures import measures as named
 from ed_core.probes import find
 from ed_core.probes.description import Picture
 from ed_core.types import ProbeResult
-from ed_ui import probe_page, show
-from ed_ui.inputs import BRANCHES, BY_NUMBER, COUNT_SINKS, OVERLAID
+from ed_ui import inputs, probe_page, show
+from ed_ui.inputs import BRANCHES, BY_NUMBER, COUNT_SINKS, OVERLAID, Input, choice
 
 WINDOW = 48  # tokens; more get a slider
 CURVE_HEIGHT, MAP_HEIGHT = 300, 400
@@ -50,6 +50,18 @@ def maps(name: str) -> list[Picture]:
     return [picture for picture in declared if picture.choice] or list(declared[:1])
 
 
+def _choices(name: str) -> Input:
+    """Which of a probe's maps is shown."""
+    options = [picture.choice for picture in maps(name)]
+    return choice(f"{name}_map", f"two.map.{name}", options[0], options, "shown as")
+
+
+BRANCH = replace(inputs.BRANCH, key="two.branch")
+SHADE = choice("shade", "two.shade", "probability", SHADES, "Lens shade")
+CHOICES = {name: _choices(name) for name in side_by_side.COMPARED if len(maps(name)) > 1}
+LINKED = (BRANCH, SHADE, *CHOICES.values())  # what a link to the page carries of them
+
+
 def over_tokens(name: str) -> bool:
     """Whether the columns of a probe's maps are tokens."""
     return _along(name, "pos")
@@ -64,7 +76,7 @@ def _along(name: str, dim: str) -> bool:
     return any(dim in find(name).spec(measure).dims for p in maps(name) for measure in named(p, Look())[:1])
 
 
-def inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]) -> None:
+def controls(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]) -> None:
     """The inputs that say which of a probe's measures the maps show, and which tokens."""
     some = [next((r for r in of_side if r is not None), None) for of_side in results]
     laid = None not in some and alike(*some)
@@ -75,26 +87,25 @@ def inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]
     shown = [maps(name) for name in names]
     first = [picture.measures[0] for of_probe in shown for picture in of_probe]
     if any("{branch}" in measure for measure in first):
-        row.segmented_control("Contribution of", list(BRANCHES), default="both", required=True, key="two.branch")
-    for name, of_probe in zip(names, shown, strict=True):
-        if len(of_probe) > 1:
-            options = [picture.choice for picture in of_probe]
-            key = f"two.map.{name}"
-            row.segmented_control("shown as", options, default=options[0], required=True, key=key)
+        BRANCH.draw(row.segmented_control, required=True)
+    for name in names:
+        if name in CHOICES:
+            CHOICES[name].draw(row.segmented_control, required=True)
     if any("{shade}" in measure for measure in first):
-        row.selectbox("Lens shade", list(SHADES), key="two.shade", width=190)
-    if laid:
-        OVERLAID.draw(row.toggle)
-    if apart:
-        BY_NUMBER.draw(row.toggle, help=ABOUT_NUMBER)
+        SHADE.draw(row.selectbox, width=190)
     tokens = [r.tokens if r is not None else () for r in some]
     same = tokens[0] == tokens[1]
-    if any(probe_page.sinks_of(r) for of_side in results for r in of_side if r is not None):
-        COUNT_SINKS.draw(row.toggle)
     for side, n in zip(SIDES[: 2 - same], map(len, tokens), strict=False):
         if n > WINDOW:
             label = "Tokens shown" if same else f"Tokens shown of {side}"
             row.slider(label, 0, n - 1, (n - WINDOW, n - 1), key=f"two.window.{side}.{n}", width=220)
+    # behind what has a width that is known: a switch takes its place when its script is there
+    if laid:
+        OVERLAID.draw(row.toggle)
+    if apart:
+        BY_NUMBER.draw(row.toggle, help=ABOUT_NUMBER)
+    if any(probe_page.sinks_of(r) for of_side in results for r in of_side if r is not None):
+        COUNT_SINKS.draw(row.toggle)
 
 
 def alike(a: ProbeResult, b: ProbeResult) -> bool:
@@ -106,10 +117,8 @@ def map_of(name: str, first_token: bool) -> Map | None:
     """What the page's inputs say of a probe's map; None where it has none of one result."""
     if not maps(name):
         return None
-    state = st.session_state
-    branch, shade = state.get("two.branch") or "both", state.get("two.shade") or "probability"
-    look = Look(BRANCHES[branch], SHADES[shade], first_token=first_token)
-    chosen = state.get(f"two.map.{name}")
+    look = Look(BRANCHES[BRANCH.value], SHADES[SHADE.value], first_token=first_token)
+    chosen = CHOICES[name].value if name in CHOICES else ""
     picture = next((p for p in maps(name) if p.choice == chosen), maps(name)[0])
     return Map(picture, look, named(picture, look)[0])
 

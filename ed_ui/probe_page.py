@@ -45,24 +45,24 @@ Panels = Callable[[ProbeResult, View], None]
 class Page:
     """A page for one probe.
 
-    Its main map is the first of the probe's pictures, seen as `look` says (which also gets a result), with what stands
-    `above` it (and which notes that has `said_above`), or what `figure` draws; `more` draws what stands below, the
-    probe's other pictures where nothing is given. `teach` says what Run would do. `texts`: short paragraphs under
-    headings of their own, what the papers saw, what to look for, what is fixed by construction, what to beware of.
-    `inputs` draws those that the map needs, `parameters` are what a link carries of them; `over_tokens`: whether the
-    map has tokens to choose a window of; `sound`: whether a result may be compared with others. `needs_answer` tells
-    whether the probe, with its parameters, reads the answer's tokens: the page then offers the model's own continuation
-    as one. `height`: of the map, from the number of layers (0 where unknown). `over_sinks`: whether its means may leave
-    the sinks out. `ask` draws the probe's inputs in place of a form of all its parameters. `controlled`: whether a twin
-    can be measured beside it."""
+    Its main map is the first of the probe's pictures, seen as `look` says (which also gets a result), or what `figure`
+    draws; `beneath` it stands what a result has to say of it (and which notes that has `said`), for the map would move
+    if that came above it; `more` draws what stands below, the probe's other pictures where nothing is given. `teach`
+    says what Run would do. `texts`: short paragraphs under headings of their own, what the papers saw, what to look
+    for, what is fixed by construction, what to beware of. `inputs` draws those that the map needs, `parameters` are
+    what a link carries of them; `over_tokens`: whether the map has tokens to choose a window of; `sound`: whether a
+    result may be compared with others. `needs_answer` tells whether the probe, with its parameters, reads the answer's
+    tokens: the page then offers the model's own continuation as one. `height`: of the map, from the number of layers (0
+    where unknown). `over_sinks`: whether its means may leave the sinks out. `ask` draws the probe's inputs in place of
+    a form of all its parameters. `controlled`: whether a twin can be measured beside it."""
 
     probe: type[Probe]
     teach: str
     texts: Mapping[str, str] = field(default_factory=dict)
     more: Panels | None = None
     look: Callable[[ProbeResult], Look] = lambda _: Look()
-    above: Callable[[ProbeResult], None] = lambda _: None
-    said_above: Callable[[str], bool] = lambda _: False
+    beneath: Callable[[ProbeResult], None] = lambda _: None
+    said: Callable[[str], bool] = lambda _: False
     figure: Panels | None = None
     inputs: Callable[[], None] | None = None
     needs_answer: Callable[[Probe], bool] = lambda _: False
@@ -119,10 +119,10 @@ class Page:
                 self.inputs()
         # what is drawn while a result arrives stays in the place of what stood there before; the words come behind the
         # map, which would move them
-        place, below, words = st.container(), st.container(), st.container()
+        height = min(self.height(specs.n_layers(batch.requests[name].models[0]) or 0), show.TALLEST)
+        place, below, words = show.place("map", height), st.container(), st.container()
         if result is None:
             with place:
-                height = min(self.height(specs.n_layers(batch.requests[name].models[0]) or 0), show.TALLEST)
                 show.empty(self.probe.title, "" if batch.running else self.teach, height, first=True)
             with words:
                 texts(self.texts)
@@ -137,16 +137,16 @@ class Page:
         with place:
             (self.figure or self._map)(result, seen)
         with below:
+            self.beneath(result)
             if self.over_tokens:
                 window(result, seen, self.over_sinks)
-            show.notes(note for note in result.notes if not self.said_above(note))
+            show.notes(note for note in result.notes if not self.said(note))
         with words:
             texts(self.texts)
         (self.more or self._others)(result, seen)
 
     def _map(self, result: ProbeResult, seen: View) -> None:
         look = self.look(result)
-        self.above(result)
         one = next(pictures.pictures(result, look))
         said = pictures.caption(one, result, look)
         show.picture("map", one, result, seen, look, said[:1].upper() + said[1:])

@@ -151,6 +151,7 @@ def draw_examples():
         on_change=_task_picked,
         args=(key,),
         label_visibility="collapsed",
+        width=streamlit_edges.width(row.pills, map(task_name, sorted_by)),
     )
     if here and picker.model() in MODELS and not (here["known"] and here["task"] in sorted_by):
         row.markdown(":orange-badge[outside what this model was taught]", width="content")

@@ -11,7 +11,7 @@ import streamlit as st
 from ed_core import outside
 from ed_core.cases.snippet import run_command
 from ed_core.errors import PromptError
-from ed_core.prompts import parse_jsonl, to_jsonl
+from ed_core.prompts import parse_jsonl
 from ed_core.sources import tokens
 from ed_core.sources.bundled import default_set, mixed_prompts, set_names
 from ed_core.types import ModelSpec, Prompt
@@ -199,9 +199,7 @@ def command(specs: Iterable[ModelSpec], probes, prompts: list[Prompt]) -> None:
     for spec in specs:
         line = run_command(probes, spec, "prompts.jsonl", f"{spec.control or 'result'}.npz")
         st.code(line, language="bash")
-    st.download_button(
-        "prompts.jsonl", to_jsonl(prompts), "prompts.jsonl", "application/jsonl", icon=":material/download:"
-    )
+    show.prompts_file(prompts)
 
 
 def source(spec: ModelSpec) -> str:

@@ -84,6 +84,8 @@ def widget(
 ) -> Any:
     """Draw a widget that holds its value over page changes. `words`: one to type in, whose value is set only where it
     is another. `changed` is called with the key in place of `note`."""
+    if draw.__name__ in streamlit_edges.AROUND and "width" not in more:  # buttons, whose place is kept
+        more["width"] = streamlit_edges.width(draw, map(more.get("format_func", str), more["options"]))
     streamlit_edges.tell(key, value(key, default), always=not words)
     return draw(label, key=key, on_change=changed, args=(key,), **more)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from ed_ui import picker
+from ed_ui import picker, streamlit_edges
 from ed_ui.navigation import ROOMS, Entry, Room
 
 
@@ -27,7 +27,8 @@ def framed(here: Room, tab: Entry, page: Callable[[], bool]) -> bool:
             shown = [one for one in here.tabs if not one.hidden]
             with st.container(horizontal=True, gap="xsmall", key="tabs"):
                 for one in shown if len(shown) > 1 else ():
-                    st.page_link(one.file, label=one.title)
+                    wide = streamlit_edges.width(st.page_link, [one.title])
+                    st.page_link(one.file, label=one.title, width=wide)
             if tab.model:
                 picker.box()
         if tab.model:

@@ -33,7 +33,7 @@ def draw(
     ends."""
     watch(run, page, ended)
     running = run.running
-    row = st.container(horizontal=True, vertical_alignment="center", key="run-row" if linked else f"run-row-{page}")
+    row = st.container(horizontal=True, vertical_alignment="center", key=f"run-row-{page}")
     for i, (name, (label, start)) in enumerate(begin.items()):
         look = {"type": "secondary" if i else "primary", "icon": ":material/play_arrow:"}
         label = label if i or not run.unfinished else "Resume"

@@ -20,7 +20,8 @@ from ed_core.figures import pictures as drawn
 from ed_core.figures.pictures import Look
 from ed_core.probes import find
 from ed_core.probes.description import Picture
-from ed_core.types import ProbeResult
+from ed_core.prompts import to_jsonl
+from ed_core.types import ProbeResult, Prompt
 from ed_ui import chart, remembered, session, streamlit_edges
 
 CAPTION = 44  # pixels that a figure's caption line takes
@@ -125,8 +126,15 @@ def meaning(result: ProbeResult, measure: str) -> None:
     st.markdown(f"**`{name}`** ({spec.unit}), dims ({dims}): {spec.meaning}.")
 
 
-def csv(key: str, data: str | Callable[[], str], name: str, label: str = "CSV") -> None:
-    st.download_button(label, data, f"{name}.csv", "text/csv", key=f"csv-{key}", icon=":material/download:")
+def csv(key: str, make: Callable[[], str], name: str, label: str = "CSV") -> None:
+    """A file is made when it is asked for: one that a run had replaced would be missing."""
+    st.download_button(label, make, f"{name}.csv", "text/csv", key=f"csv-{key}", icon=":material/download:")
+
+
+def prompts_file(prompts: Sequence[Prompt]) -> None:
+    """The prompts as the file that a command line takes."""
+    make, name = partial(to_jsonl, prompts), "prompts.jsonl"
+    st.download_button(name, make, name, "application/jsonl", icon=":material/download:")
 
 
 def origin(title: str, result: ProbeResult, expanded: int | bool = False) -> None:
@@ -140,7 +148,7 @@ def origin(title: str, result: ProbeResult, expanded: int | bool = False) -> Non
 
 def notes(found: Iterable[str], begin: str = "") -> None:
     """What results say beside their numbers, each note once."""
-    for note in dict.fromkeys(found):
+    for note in filter(None, dict.fromkeys(found)):
         st.info(f"{begin}{plain(note)}", icon=":material/info:")
 
 
@@ -248,6 +256,13 @@ def empty(title: str, text: str, height: int | None = 420, first: bool = False) 
             st.info(text, icon=":material/play_circle:")
         else:
             st.caption(text)
+
+
+def place(key: str, height: int):
+    """A place that is at least as high as a figure of so many pixels with its caption: what stands below it stays where
+    it is while one thing in it takes another's place."""
+    st.html(f"<style>.st-key-place-{key} {{ min-height: {height + CAPTION}px; }}</style>")
+    return st.container(key=f"place-{key}")
 
 
 def token(text: str, special: bool = False) -> str:

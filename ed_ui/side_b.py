@@ -14,7 +14,7 @@ from ed_core.probes import LayerSkip, Probe, find
 from ed_core.prompts import check_length, check_text
 from ed_core.results import lookup
 from ed_core.service.resolve import twin
-from ed_core.sources import controls, tokens
+from ed_core.sources import controls, remote, tokens
 from ed_core.sources.bundled import CHARACTERS, WORDS, example_of
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import common_link, downloads, inputs, link, pair_panel, picker, probe_page, prompt_box, remembered, show
@@ -37,6 +37,7 @@ COMMON = (
     inputs.OVERLAID,
     inputs.BY_NUMBER,
     inputs.COUNT_SINKS,
+    *pair_panel.LINKED,
 )
 OF_MODEL = (
     text("second", "two.model"),
@@ -77,9 +78,11 @@ def open_link() -> None:
 
 def first_model(of: str = "two") -> dict[str, str]:
     """What stands on side B at first: the other bundled model of the same tokens; for any other model its own untrained
-    twin."""
+    twin, for one that is elsewhere, which can have none, the first other one in the list."""
     here = picker.model()
     alike = next((names for names in (WORDS, CHARACTERS) if here in names), ())
+    if not alike and remote.is_remote(here):
+        alike = picker.names()
     other = next((name for name in alike if name != here), "")
     return {f"{of}.model": other} if other else {f"{of}.model": here, f"{of}.control": "untrained"}
 
@@ -158,9 +161,11 @@ def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
         required=True,
         help=picker.ABOUT_PRECISION,
     )
-    box = box.container(horizontal=True, vertical_alignment="bottom")
+    row_of_control = box.container(horizontal=True, vertical_alignment="bottom")
+    if any(map(remote.is_remote, (spec.source, name))):
+        box.caption(NO_TWIN)
     kind = remembered.widget(
-        box.selectbox,
+        row_of_control.selectbox,
         "Model B: control",
         f"{of}.control",
         options=(NONE, *controls.KINDS),
@@ -169,7 +174,9 @@ def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
         help=CONTROL,
     )
     limits = dict(min_value=0, max_value=controls.MOST)
-    seed = remembered.widget(box.number_input, "Seed", f"{of}.control.seed", width=130, disabled=kind == NONE, **limits)
+    seed = remembered.widget(
+        row_of_control.number_input, "Seed", f"{of}.control.seed", width=130, disabled=kind == NONE, **limits
+    )
     found = picker.chosen(name, precision, spec.device)
     # one download is offered at a time
     if found.missing is not None and picker.current().missing is None:
@@ -259,4 +266,5 @@ ABOUT_PROMPT = (
     "Encoded as the first one is: same template, same special tokens.",
     "Optional; appended without a separator.",
 )
+NO_TWIN = "A model that is elsewhere has no twin here: a twin is made of a model's own files, which stay there."
 CONTROL = "A twin of the second model in its place: untrained (random weights), or its own layers in random order."

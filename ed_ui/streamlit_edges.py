@@ -14,12 +14,13 @@ import ctypes
 import gc
 import json
 import logging
+import math
 import re
 import secrets
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -77,6 +78,7 @@ def page(file: str, **more: Any):
 # -------------------------------------------------------------------- figures
 
 STATIC = Path(st.__file__).parent / "static" / "static" / "js"
+HEAD = 16384  # bytes of a script that hold what it imports
 
 
 def plotly_script() -> str:
@@ -87,6 +89,34 @@ def plotly_script() -> str:
     Not needed: where `st.plotly_chart` with a key redraws in place (a page of one figure that changes every second;
     its `.js-plotly-plot` stays the same element)."""
     return next(STATIC.glob("PlotlyChart.*.js")).name
+
+
+def scripts(*names: str) -> list[str]:
+    """The files of Streamlit's browser side with these names, and those that they import."""
+    found: list[str] = []
+    wanted = [file.name for name in names for file in sorted(STATIC.glob(f"{name}.*.js"))]
+    while wanted:
+        if (name := wanted.pop(0)) not in found:
+            found.append(name)
+            begin = (STATIC / name).read_bytes()[:HEAD].decode(errors="ignore")
+            wanted += re.findall(r"""\b(?:from|import)["']\./([\w.-]+\.js)["']""", begin)
+    return found
+
+
+def light(file: Path) -> bytes:
+    """One of Streamlit's files as a browser gets it: in the one that keeps plotly, plotly's bundle of maps, curves and
+    bars (`cases.report`), which are all that pages draw, stands in the whole one's place.
+
+    Cures: a third of what a first visit loads, packed, are globes, maps of streets and calendars.
+    Not needed: where Streamlit's own is no larger. Where it no longer looks as it does here, it is served as it is."""
+    from ed_core.cases import report
+
+    script = file.read_bytes()
+    if file.name != plotly_script():
+        return script
+    before, begins, rest = script.partition(b"((e,t,n)=>{(function(e,n){typeof t==`object`&&t.exports?")
+    _, ends, after = rest.rpartition(b"return window.Plotly=e,e})")
+    return before + b"((e,module)=>{" + report.plotly_script().encode() + after if begins and ends else script
 
 
 # -------------------------------------------------------------------- the browser's history
@@ -548,6 +578,33 @@ def run_every(seconds: float) -> None:
 
 
 # -------------------------------------------------------------------- boxes
+
+LETTERS = {  # pixels of the page's letters at 14 px, by width; what is not among them is taken for as wide as an "a"
+    2.8: " ",
+    3.5: "ijlI|',.:;",
+    4.2: "()[]{}!-f",
+    4.8: "rt/",
+    5.9: "sz?*",
+    6.5: "cvxyJYLF",
+    6.9: "ekE",
+    7.7: "bdghnopquASTUZRPVX",
+    8.4: "BCDGK&",
+    9.2: "HNOQw",
+    11.2: "mMW%@",
+}
+WIDTHS = {letter: width for width, letters in LETTERS.items() for letter in letters}
+AROUND = {"pills": 26.0, "segmented_control": 34.0, "page_link": 20.0}  # a button's edges, beside its letters
+BETWEEN = {"pills": 4.0, "segmented_control": -1.0, "page_link": 0.0}
+
+
+def width(draw: Callable, labels: Iterable[str]) -> int:
+    """Pixels that a row of buttons takes, or a link.
+
+    Cures: a widget's script comes after the page, a bare box of 24 by 40 pixels stands in its place until then, and
+    what is behind it in a row moves aside.
+    Not needed: where a page with `st.pills` and a select box in one row, opened in a fresh browser, does not move."""
+    name, found = draw.__name__, [sum(WIDTHS.get(letter, 7.1) for letter in label) for label in labels]
+    return math.ceil(sum(found) + len(found) * AROUND[name] + (len(found) - 1) * BETWEEN[name]) + 2
 
 
 def tell(key: str, value: Any, always: bool = True) -> None:

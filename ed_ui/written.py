@@ -18,6 +18,7 @@ from ed_ui import chart, remembered, running, show
 from ed_ui.session import Batch
 
 WINDOW = 40  # tokens on the map
+TEXT_HEIGHT = 122  # pixels of the text, four lines: what is below it stays where it is while it is written
 
 
 def asked() -> Generation:
@@ -56,7 +57,7 @@ def _told(result: ProbeResult, again: Callable[[], Batch], small: bool) -> None:
         left.caption(said)
     else:
         left.markdown(said)
-        left.code(result.provenance.get("written", text) or " ", language=None, wrap_lines=True)
+        left.code(result.provenance.get("written", text) or " ", language=None, wrap_lines=True, height=TEXT_HEIGHT)
     if result.complete or not n:
         return
     if right.button("Stop here", icon=":material/stop_circle:", on_click=_stop, args=(n, again), help=STOP):

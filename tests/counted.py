@@ -179,14 +179,15 @@ def statement(sentence: str, found: Rule) -> int:
         assert given == expected, (given, expected)
         return n + len(given) + _drawn(match[1], found)
     how = r"(not clear: .*?|clear|clear so far, not yet compared with five twins)"
-    many = r"(\d+) of (\d+) (?:untrained twins|copies with shuffled layers)"
-    one = r"[Oo]ne (?:untrained twin|copy with shuffled layers) gives (it too,|none) within a tenth of the depth"
-    have = rf"(?:[;.] (?:{many} gives? it too, within a tenth of the depth|{one}(?: from it)?))?"
+    many = r"(\d+|[Nn]one) of (\d+) (?:untrained twins|copies with shuffled layers)"
+    one = r"[Oo]ne (?:untrained twin|copy with shuffled layers) (gives it too|does not give it)"
+    have = rf"(?:[;.] (?:{many} gives? it(?: too)?|{one}), within a tenth of the depth)?"
     match = re.fullmatch(rf"The papers' {name} rule gives layer (\d+) of 0–(\d+){interval}; {how}{have}\.", sentence)
     assert match, sentence
     depth, last, drawn, how, near, twins, alone = match.groups()
+    near = "0" if near in ("none", "None") else near
     assert (int(depth), int(last)) == (found.depth, found.n - 1)
-    assert (alone is not None) == (len(found.twins) == 1) and (alone == "it too,") == (
+    assert (alone is not None) == (len(found.twins) == 1) and (alone == "gives it too") == (
         alone is not None and found.near == 1
     )
     counted = 2 + _drawn(drawn, found)
@@ -266,8 +267,8 @@ def rules(sentence: str, found: Mapping[str, Rule]) -> int:
         width = one.ends and f"{one.ends[0]:.3g}" != f"{one.ends[1]:.3g}"
         assert bool(low) == bool(width)
         assert not low or np.allclose([float(low), float(high)], one.ends, rtol=0.006)
-    clear = [name for _, name, _, _ in given if found[NAMES[name]].clear]
-    so_far = [name for _, name, _, _ in given if found[NAMES[name]].so_far]
+    clear = [f"the {name}'s" for _, name, _, _ in given if found[NAMES[name]].clear]
+    so_far = [f"the {name}'s" for _, name, _, _ in given if found[NAMES[name]].so_far]
     defined = sum(one.depth is not None for one in found.values())
     listed = lambda names: " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
     be = lambda names: "is" if len(names) == 1 else "are"
@@ -394,13 +395,17 @@ def settles(
     prompts = rf"(?:; 5–95 %: {MEAN} to {MEAN} over (.+?)|; ([^:]+?): too few for an interval)?"
     context = rf"(?:; (\w+) (untrained twins?|cop(?:y|ies) with shuffled layers): {MEAN}(?:–{MEAN})?)?"
     then = "; " if where else r"\. "
-    beside, read = rf"(?:, {MEAN} \(overlap(?:; {MEAN} to {MEAN})?\))?", "" if where else ", from the mean curves?"
+    theirs = rf"(?:; (?:theirs|its): {MEAN}(?:–{MEAN})?)?"
+    beside, read = (
+        rf"(?:, {MEAN} \(overlap(?:; {MEAN} to {MEAN})?{theirs}\))?",
+        "" if where else ", from the mean curves?",
+    )
     match = re.match(
         rf"{begin} over thresholds {MEAN} of (\d+) \(KL{prompts}{context}\){beside}{read}(?:{then}|\.$)",
         sentence,
     )
     assert match, sentence
-    kl, n, low, high, units, few, many, called, t_low, t_high, overlap, o_low, o_high = match.groups()
+    kl, n, low, high, units, few, many, called, t_low, t_high, overlap, o_low, o_high, to_low, to_high = match.groups()
     assert abs(float(kl) - depth) <= 0.052 and int(n) == n_layers
     assert (ends is not None) == (units is not None or few is not None), sentence
     if units is not None or few is not None:
@@ -422,6 +427,11 @@ def settles(
         assert many == word(len(twins)) and ("twin" in called) == (kind == "untrained")
         assert abs(float(t_low) - min(depths)) <= 0.052 and abs(float(t_high or t_low) - max(depths)) <= 0.052
         counted += 3
+    depths = [d for d in (mean_depth("overlap", twin["overlap"]) for twin in twins) if d is not None]
+    assert (to_low is None) == (not depths or overlap is None)
+    if to_low is not None:
+        assert abs(float(to_low) - min(depths)) <= 0.052 and abs(float(to_high or to_low) - max(depths)) <= 0.052
+        counted += 2
     rest = sentence[match.end() :]
     return counted + turn(f"{rest[:1].upper()}{rest[1:]}", own["cosine"], twins, level_ends)
 
@@ -468,17 +478,18 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         return 2
     match = re.fullmatch(r"No cosine turn: (.*)\.", sentence)
     assert match, sentence
-    blocks = ", in blocks of 4," if len(curve) >= 24 else ""
-    if match[1] == f"more than 5 % of random orders of the layers' cosines{blocks} split at least as well":
+    unsure = any(low <= 0 <= high for low, high in level_ends)
+    orders = "random orders of 4-layer blocks" if len(curve) >= 24 else "random layer orders"
+    if match[1] == f"more than 5 % of {orders} split at least as well":
         assert before < 0 < after and chance(curve) >= 0.04
     elif match[1] == "both levels above 0":
-        assert before > 0 and after > 0
+        assert before > 0 and after > 0 and not unsure
     elif match[1] == "both levels below 0":
-        assert before < 0 and after < 0
+        assert before < 0 and after < 0 and not unsure
     elif match[1] == "first level above 0, second below":
-        assert before > 0 > after
+        assert before > 0 > after and not unsure
     elif match[1] == "a level's interval over prompts reaches 0":
-        assert before < 0 < after and not level_ends[0][1] < 0 < level_ends[1][0]
+        assert unsure
     else:
         assert match[1] == "a level is 0" and min(abs(before), abs(after)) < 1e-12, match[1]
     return 1
@@ -516,7 +527,7 @@ def since(said: str, rows: Sequence[bool], n_layers: int) -> int:
     if depth == 0:
         assert said == "at every depth", said
     elif earliest < depth:
-        assert said == f"for good from depth {depth} of {n_layers} (first: {earliest})", said
+        assert said == f"for good from depth {depth} of {n_layers} (first at {earliest})", said
     else:
         assert said == f"for good from depth {depth} of {n_layers}", said
     return 2
@@ -541,7 +552,7 @@ def seen_at(sentence: str, lens: ProbeResult) -> int:
         what = named[0] if lens.answer_start else f"The next token {named[0]}"
         assert sentence.startswith(f"{what} is the best guess ") and sentence.endswith("."), sentence
         if lasting(led[0]) == first(led[0]) == n_layers:
-            assert sentence == f"{what} is the best guess at the output alone (depth {n_layers}).", sentence
+            assert sentence == f"{what} is the best guess only at the output (depth {n_layers}).", sentence
             return 3
         return 1 + since(sentence.removeprefix(f"{what} is the best guess ")[:-1], led[0], n_layers)
     if not right:
@@ -596,7 +607,8 @@ def seen_over(sentence: str, answers: Sequence[Sequence[int | None]], own: Seque
         r"(?:The|For (\d+) prompts? without an answer the) model's own next token is the lens's best guess "
         rf"for good from depth {depth}\."
     )
-    match = re.fullmatch(f"(?:{known})? ?(?:{alone})?", sentence)
+    whole = sentence.replace("For the one prompt", "For 1 of 1 prompt").replace("For the prompt", "For 1 of 1 prompt")
+    match = re.fullmatch(f"(?:{known})? ?(?:{alone})?", whole)
     assert match, sentence
     count, n, one, every, *first_part, other = match.groups()[:10]
     rest = match.groups()[10:]

@@ -34,6 +34,7 @@ from ed_ui.case_studies import kept as kept_here
 
 FILE = Path(__file__).parent / "data" / "screens.txt"
 MACHINES = re.compile(r"[\d.]+ (GB|MB|kB|s|min|h)\b")  # what another machine says otherwise
+EXACT = re.compile(r"\d+\.\d{6,}(e-?\d+)?")  # whose last digits differ from one processor to another
 LONG = 150  # letters of a line that are written out; of more a digest
 SUMS, LOOPS, ENGLISH = (
     {"model": m, **more} for m, more in (("ed-demo-8", {}), ("ed-loop-4x4", {}), ("smollm2", {"example": "english-b"}))
@@ -137,6 +138,7 @@ def said(child: Any, proto: Any) -> str:
         lambda m: f"{m[3]} " if m[2] else "",
         text,
     )
+    text = EXACT.sub(lambda m: f"{float(m[0]):.4g}", text)
     return MACHINES.sub("# \\1", text)
 
 

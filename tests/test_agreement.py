@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -94,15 +96,15 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
         ([rule("kl", 5, 5, 5, 8), rule("overlap", 4, 4, 4, 8)], ["differ by at most one layer of 8:"], ["up to"]),
         (
             [rule("cosine", 20, 19, 21), rule("kl", 7, 6, 8), rule("overlap", 19, 18, 21)],
-            ["by up to 13 of 30 layers: KL rule 7, overlap rule 19 and cosine rule 20", "do not overlap"],
+            ["by up to 13 of 30 layers: KL rule 7, overlap rule 19 and cosine rule 20", "are apart"],
             ["by at most", "rule overlap"],
         ),
         (
             [rule("cosine", 20, 12, 22), rule("kl", 12, 7, 15)],
-            ["8 of 30", "the KL rule and the cosine rule overlap."],
-            ["do not overlap"],
+            ["8 of 30", "the KL rule and the cosine rule meet."],
+            ["are apart"],
         ),
-        ([rule("cosine", 20), rule("kl", 7)], ["there are no ranges"], ["rule overlap", "not overlap"]),
+        ([rule("cosine", 20), rule("kl", 7)], ["give no ranges"], ["meet", "apart"]),
         (
             [rule("cosine", None), rule("kl", 7, 7, 7), rule("overlap", 8, 8, 8)],
             ["The papers' rules that give a layer differ by at most", "The cosine rule gives no layer."],
@@ -121,8 +123,8 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
             ["sinks"],
         ),
         (
-            [rule("settle", 23.8, 23.1, 24.2)],
-            ["is final from a mean depth of 24.8 of 30 (5–95 %: 24.1 to 25.2)."],
+            [replace(rule("settle", 23.8, 23.1, 24.2), over="50 prompts")],
+            ["is final: mean over tokens 24.8 of 30 (5–95 %: 24.1 to 25.2 over 50 prompts)."],
             ["rule"],
         ),
     ],

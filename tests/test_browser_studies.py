@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from test_browser import settled, wait
+from test_browser_pages import ON_TOKENS
 
 from ed_core.depth.criteria import RULES
 from ed_core.sources.bundled import STUDIES
@@ -28,7 +29,7 @@ def folder():
 
 def drawn(page, key: str) -> dict[str, dict]:
     """The traces of a figure, by name."""
-    page.locator(".st-key-run-row").wait_for()
+    page.locator("[class*=st-key-run-row]").wait_for()
     settled(page)
     return {trace["name"]: trace for trace in wait(page, lambda: page.evaluate(DRAWN, key))}
 
@@ -55,7 +56,7 @@ def test_a_study_is_plotted_as_its_tables_say(server, page, folder):
     settled(page)
 
 
-def test_a_training_is_followed_step_by_step_with_the_slider(server, page):
+def test_a_training_is_followed_step_by_step_with_the_slider(server, page, visitor):
     page.goto(f"{server}/studies?study=training")
     training = open_folder(STUDIES / "training")
     (labels,) = steps.series(training).values()
@@ -66,6 +67,12 @@ def test_a_training_is_followed_step_by_step_with_the_slider(server, page):
     ratios = steps.over_layers(summary, labels, "prompts", "contributions.layer_ratio")
     cosines = steps.over_layers(summary, labels, "prompts", "contributions.attn_cos")
     assert drawn(page, "steps-ratio")["mean"]["x"] == pytest.approx(ratios[:, -1], rel=1e-6), "the last step at first"
+    for width in (1440, 1100, 800):
+        page.set_viewport_size({"width": width, "height": 2400})
+        settled(page)
+        for key in ("ratio", "cos", "kl"):
+            n_steps, n_words, covered, _ = page.locator(f".st-key-box-steps-{key} .ed-chart").evaluate(ON_TOKENS)
+            assert n_steps and n_words and not covered, (width, key)
     slider = page.get_by_role("slider", name="Step")
     slider.press("ArrowLeft")
     wait(page, lambda: drawn(page, "steps-ratio")["mean"]["x"] == pytest.approx(ratios[:, -2], rel=1e-6))
@@ -73,6 +80,10 @@ def test_a_training_is_followed_step_by_step_with_the_slider(server, page):
     wait(page, lambda: drawn(page, "steps-ratio")["mean"]["x"] == pytest.approx(ratios[:, 0], rel=1e-6))
     page.get_by_role("radio", name="attention").click()
     wait(page, lambda: drawn(page, "steps-cos")["mean"]["x"] == pytest.approx(cosines[:, 0], rel=1e-6))
+    wait(page, lambda: "step=0" in page.url and "branch=attn" in page.url)
+    fresh = visitor()
+    fresh.goto(page.url)
+    assert drawn(fresh, "steps-cos")["mean"]["x"] == pytest.approx(cosines[:, 0], rel=1e-6), "its link opens that step"
     page.get_by_role("radio", name="side by side").click()
     assert drawn(page, "study-curves").keys() >= set(labels.values()), "steps beside each other as models are"
 

@@ -165,7 +165,7 @@ def test_a_depth_that_another_precision_loses_is_not_the_same(out, told, monkeyp
     found = Measured(out / "claims", "sums", 0, None, other, ("bf16",), "fp32")._precisions()
     gone = next(row for row in found.rows if row.rule == "kl")
     assert gone.moved is None and gone.same is False
-    assert "no layer any more" in " ".join(words.precision(told.but(precision=found)))
+    assert "KL none, in fp32 " in " ".join(words.precision(told.but(precision=found)))
 
 
 def test_it_says_what_the_model_is_and_what_was_not_measured(told, model):
@@ -292,7 +292,7 @@ def test_the_headline_is_the_mean_depth_and_of_an_older_card_the_rules(told):
     )
     assert "the definitions of its time" in words.of_its_time(told) and "clear" not in words.rules(told)
     told = told.but(mean_depths=())
-    assert words.of_its_time(told) == "" and words.rules(told).endswith("no layer (overlap); cosine is clear.")
+    assert words.of_its_time(told) == "" and words.rules(told).endswith("no layer (overlap); the cosine's is clear.")
 
 
 def test_a_depth_in_words():
@@ -309,11 +309,15 @@ def test_a_precision_that_moves_a_depth_says_so(told):
         return next(words.precision(told.but(precision=card.Precision(own="fp32", rows=(of,)))))
 
     assert moved(5, 0, True) == (
-        "int8 keeps the papers' layers within one of fp32's: KL 5 (same); the curves that the rules read "
-        "have rank correlations of at least 0.999."
+        "In int8 the papers' rules move by at most one layer from fp32's; the curves' rank correlation with fp32's is "
+        "at least 0.999."
     )
-    assert "int8 does not keep the papers' layers within one of fp32's: KL 9 (+4)" in moved(9, 4, False)
-    assert "KL no layer any more" in moved(None, None, False, None) and "KL 3, none before" in moved(3, None, False)
+    own = words.depth(card.depth_of(told, "kl", "logit"))
+    more = f"In int8 one of the papers' rules gives another layer than in fp32, by more than one: KL 9, in fp32 {own};"
+    assert moved(9, 4, False).startswith(more) and f"one: KL none, in fp32 {own}." in moved(None, None, False, None)
+    assert "KL 3, in fp32 " in moved(3, None, False) and moved(5, 0, True, 1.0).endswith(
+        "; every curve keeps its order."
+    )
 
 
 def test_the_cut_says_what_the_proxy_would_have_chosen():
@@ -326,7 +330,7 @@ def test_the_cut_says_what_the_proxy_would_have_chosen():
     assert (
         "layers 20–23" in said and "the loss changes by 0.50 (0.40 to 0.60) nats" in said and "80 % (70 to 90)" in said
     )
-    assert "chooses layers 2–5: 4.00 (3.90 to 4.10) nats" in said
+    assert "chooses layers 2–5: there the loss changes by 4.00 (3.90 to 4.10) nats per token" in said
     assert "chooses the same" in words.cut(cut.but(by_angle=card.ByAngle(start=20, loss=price(0.5))))
 
 

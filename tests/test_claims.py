@@ -263,7 +263,7 @@ def test_limits_chosen_here_are_named_with_the_distance_and_with_others():
     sure, close = limits(np.linspace(0.1, 0.3, 1000)), limits(np.linspace(0.41, 0.45, 1000))
     assert sure.distance == pytest.approx(0.3) and not sure.turns and "With 0.40 or 0.60 the" in sure.told
     assert close.turns and [one.verdict for one in close.moved] == [DOES_NOT, HOLDS]
-    assert "with 0.40 the verdict by itself is “does not hold here”" in close.told
+    assert "By itself it holds here; with 0.40 it does not hold here." in close.told
     assert limits(np.linspace(0.1, 0.3, 1000), chosen=False) is None
     assert Quantity("", "", (0.35, 0.75), "", "").moved(0.2) == pytest.approx((0.31, 0.79))
     assert Quantity("", "", (-np.inf, 0.02), "", "").moved(-0.2) == pytest.approx((-np.inf, 0.016))
@@ -447,16 +447,16 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
     )
     said = " ".join(one.reasons)
     for words in (
-        "5–95 % over 24 prompts; a verdict needs an error of at most 3 %, and",
-        "there the statement holds too",
+        "5–95 % over 24 prompts; a verdict needs a one-sided p of at most 0.03, and at most 0.05 after Holm",
+        "by itself it holds there too",
     ):
         assert words in said, words
     assert "The paper found: 0.72 to 0.95 of the best guesses kept without a layer." in said
     other = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.5))).told()
     assert other.sentence.startswith("Does not hold here: at least 72 %")
-    assert "there it does not hold." in other.reasons[-1]
+    assert "by itself it does not hold there." in other.reasons[-1]
     apart = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.9))).told()
-    assert apart.reasons[-1].endswith("there the statement holds.")
+    assert apart.reasons[-1].endswith("by itself it holds there.")
     none = finding.Finding(claim, "m", "s", None, "It has no prompts.").told()
     assert none.verdict == NOT_APPLICABLE and none.sentence.startswith("Not applicable here: at least 72 %")
     assert none.sentence.endswith("(m on s). It has no prompts.") and none.p is None
@@ -465,7 +465,7 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
 def test_no_turn_is_said_with_the_condition_that_failed():
     one = finding.Finding(find("turn"), "m", "s", find("turn").of(cosine(np.full(30, 0.3)))).told()
     assert one.verdict == DOES_NOT and one.quantities[0].value.value is None
-    assert one.sentence.endswith("the turn: no turn.") and "No first level below 0" in one.beside
+    assert one.sentence.endswith("the turn: no turn found.") and "No first level below 0" in one.beside
 
 
 def test_findings_are_judged_together_and_the_report_says_how_many_stand():
@@ -476,7 +476,7 @@ def test_findings_are_judged_together_and_the_report_says_how_many_stand():
     assert [one.verdict for one in found] == [HOLDS] * 3
     assert [one.verdict for one in after] == [HOLDS, CANNOT_BE_TOLD, CANNOT_BE_TOLD, HOLDS]
     assert after[1].alone == HOLDS and after[1].sentence.startswith("It cannot be told here whether it is so")
-    assert any("By itself it holds here" in one and "among 3 claims" in one for one in after[1].reasons)
+    assert any("By itself it holds here" in one and "adjustment for 3 claims" in one for one in after[1].reasons)
     assert (
         finding.standing(after)
         == "3 verdicts when each claim is judged alone; 1 stands after Holm's adjustment for 3 claims tested together"

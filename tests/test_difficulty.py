@@ -80,9 +80,9 @@ def test_depths_that_rise_by_one_a_level_are_seen_as_that(kind, pairs):
             True,
             "The interval lies above 0, within 2 % of the depth a level.",
         ),
-        ({"1": [2, 4] * 4, "2": [4, 2] * 4}, True, "The interval holds 0."),
-        ({"1": [2, 5] * 4, "2": [2, 5, 5, 2] * 2}, False, "The interval holds 0."),
-        ({"1": [3] * 8, "2": [3] * 8}, True, "The interval lies within 2 % of the depth a level around 0."),
+        ({"1": [2, 4] * 4, "2": [4, 2] * 4}, True, "The interval includes 0."),
+        ({"1": [2, 5] * 4, "2": [2, 5, 5, 2] * 2}, False, "The interval includes 0."),
+        ({"1": [3] * 8, "2": [3] * 8}, True, "The interval lies within ±2 % of the depth a level."),
         ({"1": [2] * 7, "2": [5] * 7}, False, "there is no interval, and no conclusion."),
     ],
 )

@@ -738,3 +738,10 @@ def test_best_matches_stand_on_relative_depth_beside_their_controls():
     assert np.allclose(by_r2.y, by_error.y)
     best, shuffled, mean = figures.best_errors(found).data
     assert np.allclose(best.y, [0.2, 0.3, 0.55]) and np.allclose(shuffled.y, 0.7) and np.allclose(mean.y, 0.58)
+
+
+@pytest.mark.parametrize("most", [4.9, 12.0])
+def test_a_curve_of_added_losses_says_where_it_is_cut_off(most):
+    fig = figures.added_curves({"least": np.array([0.0, 0.5, most])}, "length", 300)
+    cut_off = most > 5
+    assert (fig.layout.yaxis.range is not None) == cut_off == ("cut off at 5" in fig.layout.yaxis.title.text)

@@ -733,13 +733,13 @@ def test_the_sentence_says_whether_the_verdict_depends_on_the_lens():
     both = curves(logit=FALLING, affine=EARLY)
     assert both.spread("kl") == 3 and both.spread("overlap") == 4
     assert both.sentence == (
-        "Mean depth over thresholds, of 7 layers, by KL: 4.5 (logit), 5.1 (affine); by overlap: 4.8 (logit), 2.8 "
-        "(affine). "
-        "Papers' rules: by KL more than a tenth of the depth apart (logit layer 4, affine layer 1); by overlap more "
-        "than a tenth of the depth apart (logit layer 4, affine layer 0)."
+        "Mean depth over thresholds, of 7 layers, by KL, each lens against its own largest: 4.5 (logit), 5.1 (affine); "
+        "by overlap: 4.8 (logit), 2.8 (affine). "
+        "Papers' rules: by KL more than one layer apart (logit layer 4, affine layer 1); by overlap more "
+        "than one layer apart (logit layer 4, affine layer 0)."
     )
     same = curves(logit=FALLING, affine=FALLING)
-    assert "by KL within a tenth of the depth (logit layer 4, affine layer 4);" in same.sentence
+    assert "by KL within one layer (logit layer 4, affine layer 4);" in same.sentence
     one = curves(logit=FALLING, affine=NEVER)
     assert "by KL no layer under some lenses (logit layer 4, affine no layer)" in one.sentence
     assert "Papers' rules: by KL no layer under any lens" in curves(logit=NEVER, affine=NEVER).sentence

@@ -11,6 +11,7 @@ import prepared
 import pytest
 from hosted_app import until
 
+from ed_core.commands import main
 from ed_core.errors import IdentityFailed, NotFinite, TooLarge
 from ed_core.models import kept, opening
 from ed_core.models.verify import verify
@@ -255,6 +256,44 @@ def test_a_worker_measures_when_it_is_idle_and_its_queue_hears_of_it(spec):
         assert isinstance(job.error, IdentityFailed)
     finally:
         jobs.close()
+
+
+@pytest.fixture
+def shell(small_folder, tmp_path, monkeypatch):
+    """`run` of the shell, each time as in a process of its own; the file that it writes."""
+    asked, out = tmp_path / "asked.jsonl", tmp_path / "r.npz"
+
+    def run(text, *options):
+        from ed_core.notebook import model
+
+        model._models.cache_clear()
+        asked.write_text(json.dumps({"text": text}))
+        argv = ["run", "contributions", "--model", str(small_folder), "--prompts", str(asked), "--out", str(out)]
+        return main([*argv, *options])
+
+    return run, out
+
+
+def test_the_shell_believes_them_and_measures_when_the_file_is_written(shell, measured, capsys, monkeypatch):
+    run, out = shell
+    assert run("5 + 7 = ") == 0 and len(measured) == 1
+    written = []
+    monkeypatch.setattr(opening, "verify", lambda model: written.append(out.exists()) or verify(model))
+    out.unlink()
+    assert run("1 + 2 = ") == 0 and written == [True] and out.exists()
+    assert run("1 + 2 = ") == 0 and written == [True], "all of it is stored"
+    assert run("1 + 2 = ", "--no-cache") == 0 and written == [True, True], "nothing is believed then"
+
+
+def test_what_the_shell_wrote_is_gone_where_they_fail(shell, spec, capsys, monkeypatch):
+    run, out = shell
+    assert run("5 + 7 = ") == 0
+    breaks(monkeypatch)
+    assert run("1 + 2 = ") == 2 and not out.exists()
+    assert "Refused" in (said := capsys.readouterr().err) and str(out) in said
+    assert Store().get(Contributions().request(spec, Prompt("1 + 2 = ")).key) is None
+    assert Store().get(Contributions().request(spec, Prompt("5 + 7 = ")).key) is not None, "measured at its opening"
+    assert run("1 + 2 = ") == 2 and not out.exists(), "nothing is believed any more"
 
 
 BROKEN = """

@@ -97,6 +97,14 @@ def test_what_a_link_says_of_a_page_comes_back_as_the_same_link(stored, page):
     assert test.query_params["example"] == "copy-3-a" and test.query_params["model"] == "small"
 
 
+def test_which_maps_stand_side_by_side_is_in_the_link_and_what_cannot_be_is_said(stored):
+    shown = {"branch": "attn", "contributions_map": "direction", "shade": "entropy"}
+    test = opened("pages/compare/two.py", example="copy-3-a", **shown, by_number="perhaps")
+    assert not test.exception and "is 'perhaps'" in said(test)
+    test.run()
+    assert {name: test.query_params.get(name) for name in shown} == shown and "by_number" not in test.query_params
+
+
 COMMON = ("precision", "control", "control_seed", "template", "special_tokens", "token", "run", "example", "device")
 
 

@@ -312,7 +312,7 @@ def test_layers_that_match_nothing_end_the_matches_and_are_said_to(n_b):
     found.error[6:] = 0.95
     read = matching.match(found)
     assert matching.reading(read) == "part" and read.slope == pytest.approx(1.0)
-    assert "about the same share of the depth, up to 62 %; none is of small's last depths" in matching.sentence(found)
+    assert "same share of the depth, up to 62 %; none of small's last depths has a match" in matching.sentence(found)
 
 
 @pytest.mark.parametrize("control", ["error_shuffled", "error_mean"])

@@ -133,7 +133,7 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
     assert values["Deep-thinking ratio"] == f"{data['logit_lens.deep_thinking_ratio']:.0%}"
     said = " ".join(m.value for m in test.markdown)
     best = int(data["prune.cheapest"])
-    assert f"Cheapest layer: {best}" in said and f"KL {data['prune.kl'][best]:.3g} nats" in said
+    assert f"Least KL, one layer: {best}" in said and f"KL {data['prune.kl'][best]:.3g} nats" in said
     assert (
         "The chosen set: 1, 2" in said
         and f"KL {data['prune.drop_kl']:.3g} nats" in said
@@ -184,7 +184,7 @@ def data_of(result, name: str) -> np.ndarray:
 def test_pruning_says_how_many_prompts_are_missing_and_exports_nothing_yet(stored_set):
     test = prune_on([*SET, Prompt("never measured")], **{"prune.drop": "1,2"})
     said = " ".join(m.value for m in test.markdown)
-    assert "4 of 5 prompts measured" in said and "Cheapest layer" in said
+    assert "4 of 5 prompts measured" in said and "Least KL, one layer" in said
     downloads = {b.label: b.proto.disabled for b in test.get("download_button") if b.label in ("Keep-list", "mergekit")}
     assert downloads == {"Keep-list": True, "mergekit": True}
 
@@ -193,7 +193,7 @@ def test_one_prompt_is_pruned_as_before(stored, stored_set):
     test = app("pages/intervene/prune.py")
     curves = aggregate.aggregate(Prune, [stored["prune"].summary])
     cheapest = pruning.best_stretch(curves["kl"], 1)[0]
-    assert f"Cheapest layer: {cheapest}" in " ".join(m.value for m in test.markdown)
+    assert f"Least KL, one layer: {cheapest}" in " ".join(m.value for m in test.markdown)
     assert len(charts(test)) == 7 and not drawn(test, "median", curves["kl"]), "one prompt has no spread"
     assert test.run().query_params["run"] == stored["prune"].request.key[:12]
 

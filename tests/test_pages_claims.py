@@ -86,6 +86,13 @@ def test_before_a_run_every_claim_is_listed_with_what_the_paper_found(cache, mon
     assert "--claim usefulness" in test.code[-1].value and "--set copy" in test.code[-1].value
 
 
+def test_the_page_names_its_own_box_and_not_the_command_lines_option(cache):
+    test = page(claim="static-ratio")
+    told = words(test) + " ".join(code.value for code in test.code[:1])
+    assert told.count("under “Also of its family”") == 2 and "--also" not in told
+    assert test.text_input(key="claims.also").label == "Also of its family"
+
+
 def test_before_a_run_the_claims_of_the_models_card_are_shown(cache):
     test = page(claim="usefulness")
     assert not test.exception and not test.error
@@ -96,7 +103,9 @@ def test_before_a_run_the_claims_of_the_models_card_are_shown(cache):
     )
     for one in shipped.claims:
         assert (
-            not one.quantities or one.verdict == "not applicable" or show.plain(one.quantities[0].value.short) in said
+            not one.quantities
+            or one.verdict == "not applicable"
+            or show.plain(finding.both_ways(one.quantities[0])) in said
         )
 
 
@@ -111,7 +120,7 @@ def test_what_was_found_is_listed_drawn_and_quoted(cache):
     for one in found.values():
         for quantity in one.judging:
             if quantity.value:
-                assert show.plain(quantity.value.short) in said
+                assert show.plain(finding.both_ways(quantity)) in said
     assert show.plain("It has <b>no</b> answers.") in said and "<b>no</b>" not in said
     assert test.code[0].value == found["turn"].sentence
     assert all(show.plain(reason) in said for reason in found["turn"].reasons)
@@ -124,7 +133,7 @@ def test_what_was_found_is_listed_drawn_and_quoted(cache):
         assert np.allclose(down, np.subtract(curve.values, curve.low))
     other = page(claim="one-layer-robust")
     assert other.code[0].value == found["one-layer-robust"].sentence
-    assert show.plain("Without a control: no twin.") in words(other) and len(charts(other)[0]["data"]) == 1
+    assert show.plain("No control: no twin.") in words(other) and len(charts(other)[0]["data"]) == 1
     assert not charts(page(claim="adaptive"))
 
 

@@ -120,7 +120,7 @@ def test_pruning_and_early_exit_have_the_controls_curves(stored, controlled):
             assert any(len(f) == len(curves[name]) and np.allclose(f, curves[name], rtol=1e-5) for f in behind), name
     own, control = (code.value for code in test.code if code.value.startswith("python"))
     assert "--control" not in own and "--control untrained" in control and "--seed 3" in control
-    assert any("Cheapest layer" in m.value for m in test.markdown)
+    assert any("Least KL, one layer" in m.value for m in test.markdown)
 
 
 def test_home_draws_and_says_it_for_each_probe(stored, controlled):

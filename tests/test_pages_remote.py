@@ -12,6 +12,7 @@ from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.service.resolve import resolve
 from ed_ui import picker
+from ed_ui.side_b import NO_TWIN
 
 NAME = "ndif:small"
 
@@ -49,13 +50,25 @@ def test_home_says_what_leaves_and_draws_what_came(elsewhere):
         ("pages/prompt/lenses.py", "a lens is fitted to streams, which do not leave the service"),
         ("pages/prompt/writing.py", "generation is not measured on a model that is elsewhere"),
         ("pages/compare/audit.py", "is measured as the service runs it"),
-        ("pages/compare/two.py", "A control is made of the model's own parts"),
     ],
 )
 def test_what_cannot_be_measured_there_is_one_sentence_on_its_page(elsewhere, page, words):
     test = app(page, model=NAME)
     assert not test.exception
     assert [words in one for one in said(test)].count(True) == 1
+
+
+def test_beside_a_model_that_is_elsewhere_stands_another_one_and_no_twin(elsewhere):
+    page = "pages/compare/two.py"
+    test = app(page, model=NAME)
+    assert not test.exception and not test.error
+    assert test.selectbox(key="two.model").value not in ("", NAME)
+    assert test.selectbox(key="two.control").value == "none"
+    assert [one.value for one in test.caption].count(NO_TWIN) == 1
+    asked = app(page, model=NAME, second=NAME, second_control="untrained")
+    assert [one for one in said(asked) if "those of ndif:small are elsewhere" in one]
+    here = app(page, model="small")
+    assert here.selectbox(key="two.control").value == "untrained" and NO_TWIN not in [one.value for one in here.caption]
 
 
 def test_an_installation_that_sends_nothing_says_so(elsewhere, monkeypatch):

@@ -367,6 +367,19 @@ def test_curves_of_models_of_unequal_depth_stand_on_relative_depth():
     assert "range a" not in by_name and list(by_name["range b"].y) == [1, 2, 3, 1, 0, -1]
 
 
+def test_twins_are_thin_and_grey_behind_the_models_and_have_one_name():
+    one = (np.arange(5.0),) * 3
+    layers = {"a": 4, "b": 4}
+    twins = {"a": np.arange(5.0) + 1, "b": np.arange(5.0) + 2}
+    fig = study_curves({"a": one, "b": one}, layers, "nats", twins=twins)
+    grey, models = fig.data[:2], [t for t in fig.data if t.name in layers]
+    assert [list(t.y) for t in grey] == [list(values) for values in twins.values()], "behind: drawn first"
+    assert all(t.line.width < model.line.width for t in grey for model in models)
+    named = [t.name for t in fig.data if t.showlegend is not False]
+    assert set(named) == {"untrained twins", "a", "b"} and {t.legendgroup for t in grey} == {"untrained twins"}
+    assert [t.text[0].partition("<br>")[0] for t in grey] == ["untrained twin of a", "untrained twin of b"]
+
+
 def test_a_legend_of_many_lines_makes_its_own_room():
     """On a phone every name takes a row: the figure grows by that many, and no name is longer than a row."""
     name = "a name that goes on and on, longer than anybody wants it to be"

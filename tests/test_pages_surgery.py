@@ -4,6 +4,7 @@ one sentence."""
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -76,6 +77,17 @@ def test_surgery_draws_and_says_what_is_stored(results):
     assert set(written) <= {code.value for code in test.code}
     kl = app(SURGERY, order=ORDER, continued="4", seed="2", map="drop", value="kl")
     assert holds(plotted(kl), curves["drop_kl"][:, 1:])
+
+
+def test_a_map_stands_while_parts_of_its_result_are_still_to_come(results):
+    whole = results["surgery"][0]
+    test = app(SURGERY, order=ORDER, continued="4", seed="2")
+    for n, name in enumerate(whole.measures):  # in the order in which they come
+        there = dict(list(whole.measures.items())[:n])
+        partial = replace(whole, measures=there, complete=False, summary={}, provenance={})
+        session_of(test).batches["surgery"].results["surgery.0"] = partial
+        test.run()
+        assert not test.exception and not test.error, name
 
 
 def test_over_prompts_surgery_shows_the_aggregate_and_exports_it(results):
@@ -256,7 +268,8 @@ def test_sentences_of_surgery():
     assert [(r.length, r.n, r.best.i, r.median) for r in rows] == [(1, 3, 1, 3.0), (2, 2, 1, 6.5), (3, 1, 0, 11.0)]
     said = surgery.sentence(curves, "drop", rows)
     assert said == (
-        "The cheapest layer to leave out is layer 1, on the text it was chosen by: loss 2 → 2.5 (+0.5) nats per token."
+        "By loss, the cheapest layer to leave out is layer 1, on the text it was chosen on: 2 → 2.5 (+0.5) nats per "
+        "token."
     )
     told = surgery.reasons(curves, "drop", rows)
     assert any(
@@ -278,7 +291,7 @@ def test_sentences_of_surgery():
     found = surgery.rows(again, "repeat", [2, 1, 0])
     assert surgery.sentence(again, "repeat", found) == (
         "Running layer 1 twice lowers the loss, 2.6 → 2.5 (−0.1) nats per token: the best of 6 stretches, on the text "
-        "it was chosen by."
+        "it was chosen on."
     )
     assert surgery.reasons(again, "repeat", found) == [
         "Control: 1 further pass through layer 2, drawn at random, gives 2.6 → 2.55 (−0.05) nats per token."
@@ -307,22 +320,23 @@ def test_sentences_of_writing():
     said = writing.sentence(values, 10, 0.9)
     assert said == (
         "Of 3 tokens written, at least half have their final best guess by depth 4 of 10; leaving at 0.9 confidence, "
-        "depth 0 included, is not usable here (limit: a tenth): 1 of 3 tokens would change."
+        "depth 0 included, where the lens sees only the token just read, is not usable "
+        "here (limit: a tenth): 1 of 3 tokens would change."
     )
     assert writing.sentence(values, 10, 0.9, sampled=True).endswith("1 of 3 best guesses would change.")
     never = values | {"exit_depth": np.array([10.0, 10, 10, np.nan]), "exit_agrees": np.ones(4)}
     assert writing.sentence(never, 10, 0.9).endswith("; before the output the lens never reaches 0.9 confidence.")
     sure = values | {"exit_agrees": np.ones(4)}
     assert writing.sentence(sure, 10, 0.9).endswith(
-        "would change no token, if all before it is the whole model's; the exit lies 3.0 layers before the output on "
-        "average."
+        "would change no token, each token judged with the whole model's keys and values before it; the exit lies 3.0 "
+        "layers before the output on average."
     )
     one = {name: v[:1] for name, v in values.items()}
     assert writing.sentence(one, 10, 0.9) == (
         "The one token written has its final best guess by depth 2 of 10; before the output the lens never "
         "reaches 0.9 confidence."
     )
-    assert writing.sentence({"ids": np.array([-1])}, 10, 0.9) == "No token is written yet."
+    assert writing.sentence({"ids": np.array([-1])}, 10, 0.9) == "No token has been written yet."
 
 
 @pytest.mark.parametrize("changed, usable", [(0, True), (1, True), (2, False), (19, False)])
@@ -330,6 +344,14 @@ def test_layers_spared_are_never_said_where_many_tokens_would_change(changed, us
     said = writing.leaving(20, changed, 12.5, 0.9)
     assert ("not usable" in said) == (not usable) and ("12.5 layers before the output" in said) == usable
     assert f"{changed} of 20 tokens" in said or (not changed and "change no token" in said)
+
+
+@pytest.mark.parametrize(
+    "loss, d_vocab, said", [(3.25, 26, False), (3.27, 26, True), (math.nan, 26, False), (9.0, None, False)]
+)
+def test_a_text_that_the_model_predicts_worse_than_a_uniform_guess_says_so(loss, d_vocab, said):
+    told = pruning.worse_than_uniform(loss, d_vocab)
+    assert bool(told) is said and (not said or "(3.27 against 3.26 nats per token)" in told)
 
 
 def test_leaving_over_prompts_is_counted_token_by_token():
@@ -342,6 +364,7 @@ def test_leaving_over_prompts_is_counted_token_by_token():
     spared = sum(n_layers - int(d) for depths, _ in prompts for d in depths) / 137
     said = writing.of_prompts(summaries, n_layers, 0.8)
     assert 0 < changed < 13 and said == (
-        f"Leaving at 0.8 confidence, depth 0 included, would change {changed} of 137 best guesses, if all before it is "
-        f"the whole model's; the exit lies {spared:.1f} layers before the output on average."
+        f"Leaving at 0.8 confidence, depth 0 included, where the lens sees only the token just read, would change "
+        f"{changed} of 137 best guesses, each token judged with the whole model's keys and values before it; the exit "
+        f"lies {spared:.1f} layers before the output on average."
     )

@@ -87,13 +87,13 @@ def hold_one(report: Report, where: str, made, lens, twins=()) -> None:
         found, curves = verdict.of_prompt(made, lens, of=of, twins=twins), curves_at(made, lens, at)
         beside = [curves_at(*pair, at) for pair in twins]
         kept = [t for t in at if t not in out]
-        without = curves_at(made, lens, kept) if kept else dict.fromkeys(CRITERIA, ())
+        without = curves_at(made, lens, kept) if kept else None  # of a sink alone nothing is left to read
         judged = {
             name: Rule(
                 name,
                 read(curves, name),
                 counted.USUAL[name],
-                read(without, name),
+                without and read(without, name),
                 [read(twin, name) for twin in beside],
             )
             for name in CRITERIA

@@ -3,11 +3,13 @@ with its pages."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
 import subprocess
 import sys
+import urllib.request
 
 import psutil
 import pytest
@@ -15,6 +17,7 @@ from hosted_app import ROOT, hosted, until
 
 from ed_core.service import health
 from ed_core.service.jobs import Jobs
+from ed_ui.streamlit_edges import STATIC, light
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +126,23 @@ def test_the_page_carries_the_apps_style(app):
     assert "<style>" not in app.get("/_stcore/health")[2]
     status, headers, body = app.get("/", "HEAD")
     assert status in (200, 405) and not body and headers.get("content-length") != "0"
+
+
+@pytest.mark.parametrize("name", [STATIC.parent.glob("js/PlotlyChart.*.js"), STATIC.parent.glob("css/*.css")])
+def test_scripts_and_styles_come_packed_to_whoever_takes_them_so(app, name):
+    file = next(name)
+    path = f"/static/{file.parent.name}/{file.name}"
+    plain = app.get(path)[1]
+    request = urllib.request.Request(app.address + path, headers={"Accept-Encoding": "gzip, br"})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        told, body = answer.headers, answer.read()
+    assert told["Content-Encoding"] == "gzip" and gzip.decompress(body) == light(file)
+    assert 3 * len(body) < file.stat().st_size and told["Vary"] == "Accept-Encoding"
+    for same in ("Cache-Control", "Content-Type", "Content-Security-Policy"):
+        assert told[same] == plain[same], same
+    assert "Content-Encoding" not in plain
+    _, part, body = app.get(path, accept_encoding="gzip", range="bytes=0-9")
+    assert part["Content-Length"] == "10" and body.encode() == file.read_bytes()[:10]
 
 
 def test_an_upload_without_the_token_is_refused(app):

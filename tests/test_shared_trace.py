@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from ed_core.commands import main
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.probes import PROBES, Answers, Contributions, ExactAnswers, LayerSkip, LogitLens, Prune
+from ed_core.prompts import to_jsonl
 from ed_core.service import compute
 from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
@@ -47,6 +49,23 @@ def test_probes_of_one_prompt_read_it_once(kept, passes):
     assert len(passes) == 3, "what was asked for longest ago makes room"
     compute.run(kept, Contributions().request(kept.spec, PROMPT))
     assert len(passes) == 4
+
+
+def test_the_shell_asks_all_probes_of_a_prompt_before_the_next(tmp_path, monkeypatch):
+    """Few traces are kept, whatever the number of prompts."""
+    order, run = [], compute.run
+    monkeypatch.setattr(
+        compute,
+        "run",
+        lambda model, request, **more: (
+            order.append((request.prompts[0].text, request.probe)) or run(model, request, **more)
+        ),
+    )
+    asked, names = tmp_path / "p.jsonl", ("contributions", "prune", "answers")
+    asked.write_text(to_jsonl([PROMPT, OTHER]))
+    words = ["--model", "ed-demo-8", "--prompts", str(asked), "--out", str(tmp_path / "r.npz"), "--no-cache"]
+    assert main(["run", *names, *words]) == 0
+    assert order == [(prompt.text, name) for prompt in (PROMPT, OTHER) for name in names]
 
 
 def test_what_is_left_without_each_layer_is_walked_once(kept, monkeypatch):

@@ -220,9 +220,12 @@ def test_a_sink_that_is_written_twice_has_two_spans_and_two_writers():
     assert found.writer == "layer 1's MLP and layer 4's attention"
     tokens = [f"t{i}" for i in range(T)]
     assert sinks.brief((found,), tokens) == (
-        "Sink: token 0 ('t0', depths 2–3, from 5), left out of the curves beside the maps."
+        "Sink: token 0 ('t0', depths 2–3, from 5), left out of the curves beside the maps, counted in mean depths and "
+        "rules."
     )
-    assert sinks.brief((found,), tokens, counted=True).endswith("from 5), counted in the curves beside the maps.")
+    assert sinks.brief((found,), tokens, counted=True).endswith(
+        "from 5), counted in the curves beside the maps and in mean depths and rules."
+    )
     assert sinks.sentence((found,), tokens) == (
         "Sink: token 0 ('t0'), up to 20 times the median norm, at depths 2–3 (written by layer 1's MLP) and from 5 "
         "(layer 4's attention)."
@@ -325,7 +328,7 @@ def test_the_sinks_of_a_result_are_stored_with_its_measures_and_told_in_words(pa
     assert sinks.sentence((), ()).startswith("No sinks")
     assert sinks.summary([found, (), found]) == (
         f"4 sinks in 2 of 3 prompts, up to {found[0].ratio:.3g} times the median token's norm; largest rise by "
-        "layer 3's MLP (2 times), layer 5's attention (2 times)"
+        "layer 3's MLP in 2 spans of depths, layer 5's attention in 2"
     )
     assert sinks.summary([(), None]) == "no sinks in 1 prompt; unknown in 1 other"
     assert sinks.summary([found, None, None]).endswith("; unknown in 2 others")

@@ -11,6 +11,9 @@ import pytest
 import streamlit
 import uvicorn
 
+from ed_core.cases import report
+from ed_ui import streamlit_edges
+
 LOOKED_AT = {"streamlit": "1.67.0", "uvicorn": "0.54.0"}
 # By what `ed_ui/streamlit_edges.py` replaces or reaches into: a digest of its source.
 # Where one differs, read the new source beside what the edge says of it ("Cures", "Not needed"), then write the digest
@@ -68,3 +71,15 @@ def test_what_is_patched_is_what_was_looked_at(name):
     assert digest(name) == EDGES[name], (
         f"{name} is another in {versions} than in {LOOKED_AT}: read it beside ed_ui/streamlit_edges.py"
     )
+
+
+def test_the_file_that_keeps_plotly_is_still_one_that_a_lighter_one_can_be_put_into(tmp_path):
+    file = streamlit_edges.STATIC / streamlit_edges.plotly_script()
+    script, light = file.read_text(encoding="utf-8"), streamlit_edges.light(file).decode()
+    ours = report.plotly_script()
+    begin = light.index(ours)
+    assert light[:begin].endswith("=n(((e,module)=>{") and script.startswith(light[: begin - len("((e,module)=>{")])
+    assert light[begin + len(ours) :].startswith("})),") and script.endswith(light[begin + len(ours) :])
+    assert 2 * len(light) < len(script)
+    (other := tmp_path / file.name).write_bytes(b"import of another make")
+    assert streamlit_edges.light(other) == other.read_bytes()

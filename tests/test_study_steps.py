@@ -220,10 +220,10 @@ def test_words_say_the_ends_and_what_lies_apart_from_both():
     rows = [row(0, depth=3.0, low=2.8, high=3.2), row(5, depth=6.0, low=5.0, high=7.0), row(9, depth=4.0)]
     assert steps.course(rows) == [
         "Mean depth over thresholds by KL: 3.0 (2.8 to 3.2) of 8 layers at step 0, 4.0 at step 9. "
-        "In brackets 5–95 % over 9 prompts; another training may differ."
+        "In brackets 5–95 % over 9 prompts; another training run may differ."
     ]
     rows[-1] |= dict(low=3.9, high=4.1)
-    assert "; most 6.0 (5.0 to 7.0) at step 5. In" in steps.course(rows)[0]
+    assert "; 6.0 (5.0 to 7.0) at step 5. In" in steps.course(rows)[0]
     rows[-1] |= dict(high=5.1)
     assert "most" not in steps.course(rows)[0], "its range meets the last one's"
     turns = [row(step, "cosine", "turn", depth) for step, depth in ((0, None), (5, 3), (9, 4))]

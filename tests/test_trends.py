@@ -191,7 +191,14 @@ def test_the_sentence_never_goes_beyond_the_interval():
 def test_two_sizes_are_a_difference_and_few_models_have_no_interval():
     two = [point(n, r, size, kind=MEASURED, drawn=[r] * 9) for n, r, size in zip("ab", (0.5, 0.6), SIZES)]
     told = trends.slope(two).sentence
-    assert "Two sizes show no trend" in told and "rises" not in told and "in whole layers" in told
+    assert "Two sizes cannot show a trend" in told and "rises" not in told and "in at least 90 % of resamples" in told
+    rng, (small, large) = np.random.default_rng(3), SIZES[:2]
+    drawn = {size: 0.5 + rng.normal(0, 0.02, 4000) + (size == large) * 0.03 for size in (small, large)}
+    two = [point(n, d.mean(), size, kind=MEASURED, drawn=d, prompts=40) for n, (size, d) in zip("ab", drawn.items())]
+    change = np.quantile(drawn[large] - drawn[small], (0.05, 0.95))
+    assert f"(change, 5–95 % over prompts: {change[0]:+.3f} to {change[1]:+.3f})".replace("-", "−") in (
+        trends.slope(two).sentence
+    ), "of the change that is told, not of a slope"
     few = made(0.1, each=1, sets=("a",))
     assert len(few) < FEWEST and "no interval, and no conclusion" in trends.slope(few).sentence
     none = trends.slope([replace(p, source=MEASURED) for p in few])
@@ -277,12 +284,12 @@ def test_published_pairs_are_compared_over_the_sets_they_share():
     assert found.difference == pytest.approx(0.1) and found.where == ("x", "y", "z") and found.n == 3
     assert (found.low, found.high) == (pytest.approx(0.1 - half, abs=1e-5), pytest.approx(0.1 + half, abs=1e-5))
     assert "on x, y and z: b minus a is +0.100 of the depth, +2.8 of 28 layers (5–95 % over 3 sets" in found.sentence
-    assert "On these 3 sets b has the larger share on average" in found.sentence
+    assert "on these 3 sets b has the larger share on average" in found.sentence
     back = trends.difference(some, "b", "a")
     assert (
         back.difference == -found.difference and "a minus b is −0.100 of the depth, −2.8 of 28 layers" in back.sentence
     )
-    assert "On these 3 sets b has the larger share on average" in back.sentence
+    assert "on these 3 sets b has the larger share on average" in back.sentence
     level = [replace(p, ratio=0.6 if p.model == "b" else 0.5) for p in some]
     assert "the same on all 3 sets, in whole layers, so no interval" in trends.difference(level, "a", "b").sentence
     with pytest.raises(StudyError, match="no set on which both"):
@@ -296,7 +303,7 @@ def test_measured_models_are_compared_resample_by_resample():
     b = point("b", 0.53, kind=MEASURED, drawn=shared + 0.03 + rng.normal(0, 0.001, 1000), layers=36)
     found = trends.difference([a, b], "a", "b")
     assert 0.027 < found.low < 0.03 < found.high < 0.033 and found.over == "prompts" and found.n_layers is None
-    assert "Over prompts like these b has the larger share on average" in found.sentence
+    assert "over prompts like these b has the larger share on average" in found.sentence
     apart = trends.difference([a, replace(b, drawn=rng.permutation(b.drawn))], "a", "b")
     assert apart.low < 0 < apart.high and "do not show" in apart.sentence
     fewer = trends.difference([a, replace(b, prompts=4)], "a", "b")
@@ -332,7 +339,7 @@ def test_the_published_pairs_say_what_the_table_supports():
     }
     assert all(one.n == 4 and one.over == "pairs of models" for one in told.values())
     assert all("do not show" in told[criterion, "base"].sentence for criterion in ("cosine", "kl", "overlap"))
-    assert "On these 4 pairs of models the one has the larger share on average" in told["cosine", "instruct"].sentence
+    assert "on these 4 pairs of models the one has the larger share on average" in told["cosine", "instruct"].sentence
     by_hand = [
         np.mean([points.entry_of(m, n, s, "overlap").effective_depth + 1 for s in ("hellaswag", "gsm8k", "aime24")]) / n
         for pair, n in zip(source.PAIRS, (28, 28, 48, 64))

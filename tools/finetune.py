@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 
 import ed_core
+from ed_core.depth.wording import printed
 from ed_core.models.opening import load_model
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import SETS
@@ -187,10 +188,10 @@ def table(out: Path) -> Iterator[str]:
     base = [f"{any_of[by]['before']:.2f}" for by in ("kl", "overlap")]
     yield f"| as published | {_shares(told['base']['solved'])} | {base[0]} | {base[1]} |"
     for loss_on, after in told["after"].items():
-        cells = [
-            f"{d['after']:.2f}; {d['difference']:+.2f} ({d['low']:+.2f} to {d['high']:+.2f})".replace("-", "−")
-            for d in (after["depths"][by] for by in ("kl", "overlap"))
-        ]
+        cells = []
+        for d in (after["depths"][by] for by in ("kl", "overlap")):
+            more, low, high = (printed(d[name], "+.2f") for name in ("difference", "low", "high"))
+            cells.append(f"{d['after']:.2f}; {more} ({low} to {high})")
         name = {"all": "all tokens", "answer": "answers alone"}[loss_on]
         yield f"| fine-tuned, loss on {name} | {_shares(after['solved'])} | {cells[0]} | {cells[1]} |"
     twins = [[t[by] for t in told["twins"]] for by in ("kl", "overlap")]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from itertools import chain, pairwise
+from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ from ed_core.depth import (
 from ed_core.depth.continuous import MeanDepth, Turn
 from ed_core.depth.criteria import Criterion
 from ed_core.depth.wording import Reading, Twins
-from ed_core.probes import Contributions, LayerSkip, LogitLens, Numerics
+from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens, Numerics
 from ed_core.probes.description import Curve
 from ed_core.results import lookup
 from ed_core.sources.bundled import FITS, STUDIES
@@ -533,6 +533,7 @@ def from_studies(say: str) -> Iterator[str]:
         published = [p for p in points.published_points() if p.training == "base"] or points.published_points()
         for criterion in ("cosine", "kl", "overlap"):
             yield trends.slope([p for p in published if p.criterion == criterion]).sentence
+        yield from (trends.slope(found).sentence for found in measured(folder))
         return
     if say == "leaderboard.Fit.sentence":
         scores = ("average", "gpqa")
@@ -547,15 +548,28 @@ def from_studies(say: str) -> Iterator[str]:
         names = sorted({p.model for p in published})
         for base, other in pairwise(names[:3]):
             yield trends.difference(published, base, other).sentence
+        for found in measured(folder):
+            yield trends.difference(found, *dict.fromkeys(p.model for p in found)).sentence
         return
-    label = next(iter(folder.plan["models"]))["label"]
-    for name in folder.sets:
+    labels = [model["label"] for model in folder.plan["models"] if not model.get("control")]
+    for label, name in product(labels, folder.sets):
         if say == "difficulty.Difficulty.sentence" and len(folder.groups(name)) > 2:
             for kind in difficulty.kinds(folder):
                 yield difficulty.look(folder, label, name, kind).sentence
         if say == "agreement.sentences":
             rows = parquet.read_table(folder.out / "verdict.parquet").to_pylist()
             yield from agreement.sentences(agreement.estimates(folder, label, name, rows))
+
+
+def measured(folder: Any) -> Iterator[list[Any]]:
+    """What the two models of a study give on each of its sets, by criterion."""
+    from ed_core.studies import points
+
+    for name in folder.sets:
+        found = [p for p in points.measured_points(folder, name) if p.training]
+        for criterion in dict.fromkeys(p.criterion for p in found):
+            if len(two := [p for p in found if p.criterion == criterion and np.isfinite(p.ratio)]) == 2:
+                yield two
 
 
 def courses() -> Iterator[str]:
@@ -639,7 +653,7 @@ def differing() -> list[str]:
 
 # ---------------------------------------------------------------- the list
 
-CARD = ("headline", "facts", "on", "of_its_time", "ranges", "rules", "turn", "identities", "leaving", "sinks")
+CARD = ("headline", "facts", "on", "of_its_time", "ranges", "rules", "turn", "identities", "sinks")
 CARD += ("precision", "claims", "stand")
 
 
@@ -725,6 +739,7 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
     "Prune and exit": {
         "pruning.generated": lambda: generated(pruning.generated),
         "pruning.by_loss": lambda: generated(pruning.by_loss),
+        "pruning.worse_than_uniform": lambda: [pruning.worse_than_uniform(8.5, 26)],
         "writing.of_prompts": lambda: [exits(0), exits(1), exits(30), exits(0, 30.0)],
     },
     "Surgery": {
@@ -778,14 +793,14 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         "finding.reasons": lambda: of_findings(lambda told: told.reasons),
         "finding.standing": lambda: [finding.standing(findings())],
     },
-    "Depth cards": {"words.cut": lambda: of_cards(lambda told: map(words.cut, told.cuts))}
+    "Depth cards": {"words.cuts": lambda: of_cards(words.cuts)}
     | {
         f"words.{name}": lambda name=name: of_cards(getattr(import_module("ed_core.cards.words"), name))
         for name in CARD
     },
 }
 PARTS = {  # by module: what gives no sentence of its own
-    "among_others": "Likeness.distance called",
+    "among_others": "Likeness.distance Likeness.rho called",
     "answer": "number",
     "audit": "Audit.together Comparison.title reference_of table",
     "exactness": "Row.label",
@@ -799,11 +814,12 @@ PARTS = {  # by module: what gives no sentence of its own
     "surgery": "kinds_of Choice.layers",
     "together": "Together.lead Together.lines Together.sentence told",
     "verdict": "Verdict.lead Verdict.sentence where",
-    "wording": "Twins.called apart doubts drawn level mean_depth of_layers over_prompts random_orders sure which_clear",
+    "wording": "Twins.beside Twins.called Twins.named apart doubts drawn level mean_depth of_layers over_prompts "
+    "over_what printed random_orders sure which_clear",
     "writing": "leaving",
-    "finding": "between valued number counted markdown",
+    "finding": "between both_ways here judgement of_twin valued number counted markdown",
     "criteria": "Rule.heading",
-    "words": "parameters depth mean mean_row ratio rule variants value claim markdown metadata",
+    "words": "cut judging leaving parameters depth mean mean_row ratio rule variants value claim markdown metadata",
     "agreement": "Estimate.label",
     "trends": "signed size",
     "reproduce": "judged moved table markdown counted",
@@ -892,9 +908,13 @@ def document() -> str:
             except Exception as error:
                 raise RuntimeError(f"no example of {name}: {error!r}; mend its entry in {__name__}.SAID") from error
             lines += ["", f"`{name}`", "", *(f"- {text}" for text in _unlike(said))]
-    lines += ["", "## Fixed words"]
+    lines += ["", "## Fixed words, of pages and of maps"]
     for page, said in fixed():
         lines += ["", f"`pages/{page}.py`", "", *(f"- {text}" for text in said)]
+    for probe in PROBES:
+        for one in probe.pictures or ():
+            said = [_line(text) for text in (one.caption, one.reading, one.teach) if text]
+            lines += ["", f"`{probe.name}`, {one.title}", "", *(f"- {text}" for text in said)]
     return "\n".join([*lines, ""])
 
 

@@ -155,7 +155,8 @@ class ByAngle(Record):
 
 
 class Cut(Record):
-    """What leaving out so many layers in a row costs, of the stretch that changes the predictions least."""
+    """What leaving out so many layers in a row costs, of the stretch that changes the predictions least. `whole`: the
+    whole model's loss on these prompts, nats per token; missing from older cards."""
 
     layers: int
     start: int
@@ -164,6 +165,7 @@ class Cut(Record):
     loss: Value
     kept: Value
     by_angle: ByAngle
+    whole: Number = None
 
 
 class Exit(Record):

@@ -247,6 +247,7 @@ class Measured:
                     kl=read.value(divergence, start),
                     loss=read.value(added, start),
                     kept=read.value(kept, start),
+                    whole=read.mean("nll_whole").value.item(),
                     by_angle=ByAngle(start=chosen, loss=read.value(added, chosen)),
                 )
             )

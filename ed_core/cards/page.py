@@ -12,6 +12,7 @@ from typing import Any
 from ..cases import report
 from ..claims.running import CONTROL, MODEL
 from ..depth.criteria import RULES
+from ..depth.wording import printed
 from ..figures import colours
 from . import words
 from .card import Card, Curve, depth_of, mean_depth_of
@@ -107,7 +108,7 @@ def drawing(
     parts.append(f"<style>{STYLE}</style>")
     for tick in ticks:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
-        number = f"{tick:g}".replace("-", "−")
+        number = printed(tick, "g")
         parts.append(f'<text x="{LEFT - 4}" y="{y(tick) + 3:.1f}" text-anchor="end">{number}</text>')
     every = max(1, math.ceil((n - 1) / 6))
     places = range(0, n, every)

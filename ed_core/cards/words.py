@@ -3,13 +3,16 @@ model card takes it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-from ..claims.claim import NOT_APPLICABLE
-from ..claims.finding import between, counted, number, standing
+from ..claims.claim import ALONE, NOT_APPLICABLE
+from ..claims.finding import between, counted, here, judgement, number, of_twin, standing
 from ..claims.record import Found
+from ..depth.answer import number as in_words
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
+from ..depth.pruning import worse_than_uniform
 from ..depth.wording import mean_depth, which_clear
 from ..depth.writing import AFTER, FROM_0, LIMIT, usable
 from ..statistics import FEWEST, FEWEST_FORMS
@@ -18,6 +21,8 @@ from .card import Card, Cut, Depth, Mean, Moved, MovedMean, Value, depth_of, mea
 
 NEVER = "The papers' three rules read different things and are never averaged."
 MEAN = "mean over all thresholds of the depth from which the lens stays within the threshold of the output"
+SHARES = "Share: mean depth / layers, of a rule (layer + 1) / layers."
+NEEDED = f"A verdict needs a one-sided p of at most {ALONE:g}, tighter than the 5–95 % shown."
 CHOSEN = "Chosen and judged on the same prompts, and nothing is trained afterwards."
 
 
@@ -84,11 +89,12 @@ def turn(told: Card) -> str:
 def facts(told: Card) -> str:
     """What the model is, in a line."""
     m = told.model
-    shared = f", {m.key_value_heads} for keys and values" if m.key_value_heads != m.heads else ""
+    pairs = f", {m.key_value_heads} key-value head{'s' * (m.key_value_heads != 1)}"
+    heads = f"{m.heads} query heads{pairs}" if m.key_value_heads != m.heads else f"{m.heads} heads"
     tied = "tied" if m.tied else "untied"
     looped = f" ({m.layers // m.passes} in {m.passes} passes)" if m.passes > 1 else ""
     return (
-        f"{m.family}, {m.layers} layers{looped} of width {m.width:,}, {m.heads} heads{shared}, "
+        f"{m.family}, {m.layers} layers{looped} of width {m.width:,}, {heads}, "
         f"vocabulary {m.vocabulary:,} ({tied} head), {parameters(m.parameters)} parameters, computed in "
         f"{m.precision}"
     )
@@ -114,7 +120,7 @@ def identities(told: Card) -> str:
         return f"The checks fail ({found.failures[0]})."
     slopes = "" if found.slope_error is None else f"; slopes {found.slope_error:.1g} from 1"
     return (
-        f"The checks pass on {found.tokens} tokens in {found.dtype}. Largest errors, in the model's own order of sums: "
+        f"The checks pass on {found.tokens} tokens in {found.dtype}. Largest errors, adding in the model's own order: "
         f"sums of the layers' parts {found.miss:.1g}, logits from the last residual {found.closure:.1g}, logits layer "
         f"by layer {found.replay:.1g} (limit {found.miss_limit:.0e}){slopes}."
     )
@@ -182,7 +188,14 @@ def cut(one: Cut) -> str:
     if angle.start == start:
         return f"{said} {which} chooses the same."
     there = f"layer {angle.start}" if n == 1 else f"layers {angle.start}–{angle.start + n - 1}"
-    return f"{said} {which} chooses {there}: {value(angle.loss)} nats."
+    return f"{said} {which} chooses {there}: there the loss changes by {value(angle.loss)} nats per token."
+
+
+def cuts(told: Card) -> list[str]:
+    """What leaving out layers costs, by length, with what is to be known of that loss; and what leaving early does."""
+    whole = max((one.whole for one in told.cuts if one.whole is not None), default=math.nan)
+    more = worse_than_uniform(whole, told.model.vocabulary), leaving(told)
+    return [*map(cut, told.cuts), *filter(None, more)]
 
 
 def leaving(told: Card) -> str:
@@ -196,7 +209,7 @@ def leaving(told: Card) -> str:
     around = f" ({around}" if around else ""
     leaving = f"Leaving at {found.threshold:g} confidence, {FROM_0},"
     if lost == 0 and not high:
-        early = f"{leaving} would change no token, if any leaves before the output"
+        early = f"{leaving} would change no token; one that is never so sure leaves at the output"
     elif lost is not None and usable(1, lost):
         early = f"{leaving} would change {share} of a prompt's tokens{around}"
     else:
@@ -226,20 +239,19 @@ def precision(told: Card) -> Iterator[str]:
     own, rows = told.precision.own, told.precision.rows
     for name in dict.fromkeys(row.precision for row in rows):
         of = [row for row in rows if row.precision == name]
-        depths = ", ".join(f"{RULES[row.rule].label} {_moved(row)}" for row in of)
+        moved = [row for row in of if not row.same]
         orders = [row.order for row in of if row.order is not None]
-        at_least = (
-            f"the curves that the rules read have rank correlations of at least {_down(min(orders))}" if orders else ""
-        )
-        least = (
-            f"; {'the curves that the rules read keep their order' if orders and min(orders) == 1 else at_least}"
-            if orders
-            else ""
-        )
-        held = "keeps" if all(row.same for row in of) else "does not keep"
+        least = f"; the curves' rank correlation with {own}'s is at least {_down(min(orders))}" if orders else ""
+        if orders and min(orders) == 1:
+            least = "; every curve keeps its order"
         means = [row for row in told.precision.means if row.precision == name]
         yield from ([f"Mean depth in {name}: {'; '.join(_mean_moved(row, own) for row in means)}."] if means else [])
-        yield f"{name} {held} the papers' layers within one of {own}'s: {depths}{least}."
+        if not moved:
+            yield f"In {name} the papers' rules move by at most one layer from {own}'s{least}."
+            continue
+        many = f"{in_words(len(moved))} of the papers' rules {'give' if len(moved) > 1 else 'gives'}"
+        each = "; ".join(_moved(row, told) for row in moved)
+        yield f"In {name} {many} another layer than in {own}, by more than one: {each}{least}."
 
 
 def _mean_moved(row: MovedMean, own: str) -> str:
@@ -247,13 +259,11 @@ def _mean_moved(row: MovedMean, own: str) -> str:
     return f"{mean_depth(row.depth)} by {RULES[row.of].label}, in {own} {mean(row.own)}"
 
 
-def _moved(row: Moved) -> str:
-    if row.depth is None:
-        return "no layer" if row.same else "no layer any more"
-    if row.moved is None:
-        return f"{report.number(row.depth)}, none before"
-    moved = f"{row.moved:+.0f}".replace("-", "−") if row.moved else "same"
-    return f"{report.number(row.depth)} ({moved})"
+def _moved(row: Moved, told: Card) -> str:
+    """A rule's layer in another precision, and in the card's own with its range."""
+    was, now = depth(depth_of(told, row.rule, "logit")), report.number(row.depth)
+    now, was = (one if one != "–" else "none" for one in (now, was))
+    return f"{RULES[row.rule].label} {now}, in {told.precision.own} {was}"
 
 
 def _down(value: float) -> str:
@@ -264,14 +274,21 @@ def claim(one: Found) -> tuple[str, str]:
     """A claim's values here, and the twin's."""
     if one.verdict == NOT_APPLICABLE:
         return one.reason, "–"
-    here = [f"{q.name}: {q.value.short}" if q.value else "–" for q in one.judging]
+    own = [f"{q.name}: {here(one, q)}" for q in one.judging]
     twin = [q.control.short if q.control else "–" for q in one.judging]
-    return "; ".join(here), "; ".join(twin)
+    over = f"; over {one.over}" if one.over and any(q.value for q in one.judging) else ""
+    return f"{'; '.join(own)}{over}", "; ".join(filter(None, [*twin, of_twin(one)]))
 
 
 def claims(told: Card) -> str:
     """How the claims came out."""
     return counted(told.claims)
+
+
+def judging(told: Card) -> list[str]:
+    """What to know of the table of claims."""
+    loss = any(worse_than_uniform(one.whole or 0.0, told.model.vocabulary) for one in told.cuts)
+    return [NEEDED, *["Claims that rest on the loss say little here: it is worse than a uniform guess's."] * loss]
 
 
 def stand(told: Card) -> str:
@@ -291,16 +308,17 @@ def markdown(told: Card) -> str:
     for row in told.depths:
         twin = depth(row.twin) if row.twin else "not measured"
         lines.append(f"| {rule(row)} | {depth(row)} | {ratio(row)} | {variants(row)} | {twin} |")
-    lines += ["", *(f"- {said}" for said in (turn(told), rules(told)) if said)]
+    lines += ["", SHARES, "", *(f"- {said}" for said in (turn(told), rules(told)) if said)]
     lines += [f"  - {row.sentence}" for row in told.depths if row.sentence]
     lines += [f"- {told.lenses.sentence}"] if told.lenses.sentence else []
-    lines += ["", "### Cuts that change the predictions least", "", *(f"- {cut(one)}" for one in told.cuts)]
-    lines += [f"- {CHOSEN}", *(f"- {said}" for said in [leaving(told)] if said)]
+    lines += ["", "### Cuts that change the predictions least", "", *(f"- {said}" for said in cuts(told))]
+    lines += [f"- {CHOSEN}"]
     lines += ["", "### Published claims", "", f"{claims(told)}.", ""]
     lines += [f"{stand(told)}.", ""] if stand(told) else []
+    lines += [" ".join(judging(told)), ""]
     lines += ["| claim | source | verdict | here | untrained twin |", "|---|---|---|---|---|"]
     for one in told.claims:
-        lines.append(report.table_row(one.title, one.source, f"**{one.verdict}**", *claim(one)))
+        lines.append(report.table_row(one.title, one.source, f"**{judgement(one)}**", *claim(one)))
     lines += ["", "### What to know of the numbers", "", f"- {identities(told)}", f"- {sinks(told)}"]
     lines += [f"- {said}" for said in (*precision(told), *told.lenses.certificates.values(), *told.missing)]
     lines += ["", "Made by:", "", *(f"    {command}" for command in told.commands), ""]
@@ -318,7 +336,7 @@ def metadata(told: Card) -> str:
     found += [
         (
             f"effective_depth_ratio_{name}",
-            f"Effective depth / layers, {rule.heading} rule",
+            f"(layer + 1) / layers, {rule.heading} rule",
             depth_of(told, name, "logit"),
         )
         for name, rule in RULES.items()

@@ -117,7 +117,7 @@ def _answered(one: Part, worked: Part) -> tuple[Part, Part, int]:
 
 DEEP_THINKING = Claim(
     "deep-thinking",
-    "Answers with more late-settling tokens are right more often",
+    "Answers with more tokens whose divergence falls late are right more often",
     "prompts with a larger share of written tokens whose divergence falls late are answered correctly more often",
     "Chen et al. 2026 (2602.13517)",
     "Spearman's rank correlation over the prompts of one model of the share of written tokens whose divergence first "
@@ -132,7 +132,7 @@ DEEP_THINKING = Claim(
 )
 LIKELIHOOD_OR_GENERATION = Claim(
     "likelihood-or-generation",
-    "Deep layers matter more where the model writes",
+    "Written answers rest on deeper layers than likelihood does",
     "exact answers rest on deeper layers than likelihood does",
     "arXiv 2510.02091",
     "Σ s g[s] / Σ g[s] - Σ s n[s] / Σ n[s]; g[s] is the share of exact answers lost without layer s, n[s] the loss "

@@ -174,15 +174,15 @@ class Claim:
             )
         if self.answers and not (evidence.answers or evidence.answered):
             raise ClaimRefused("It needs prompts with known answers, and these have none; choose a set with answers.")
-        if self.levels and len(evidence.level_names) < 2:
-            raise ClaimRefused(
-                f"It compares at least 2 levels of difficulty, and the set has {len(evidence.level_names)}; choose a "
-                "set with levels."
-            )
         if self.worked and not evidence.worked:
             raise ClaimRefused(
                 "It compares answers in one step with the same tasks worked out step by step, and this set has no "
                 "worked-out counterpart; choose one that has, for instance sum_mod10."
+            )
+        if self.levels and len(evidence.level_names) < 2:
+            raise ClaimRefused(
+                f"It compares at least 2 levels of difficulty, and the set has {len(evidence.level_names)}; choose a "
+                "set with levels."
             )
         for name in self.parts:
             if name in evidence.troubles:
@@ -204,9 +204,8 @@ def enough(part: Part | int, what: str = "prompts", fewest: int = FEWEST) -> Non
     n = part if isinstance(part, int) else len(part)
     if n < fewest and not (isinstance(part, Part) and part.units.enough):
         of_forms = "" if isinstance(part, int) else f" (or {FEWEST_FORMS} of different forms)"
-        raise ClaimRefused(
-            f"An interval needs at least {fewest} {what}{of_forms}, and there are {n}; use a larger set."
-        )
+        which = "a harder or a larger" if "wrongly" in what else "a larger"
+        raise ClaimRefused(f"An interval needs at least {fewest} {what}{of_forms}, and there are {n}; use {which} set.")
 
 
 @dataclass(frozen=True)

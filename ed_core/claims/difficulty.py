@@ -34,7 +34,10 @@ def harder(evidence: Evidence) -> Measured:
         raise ClaimRefused("No level has enough prompts with a depth.")
     unit = "mean depth by KL" if drawn is lines[SETTLED["kl"]] else "depth score, layers"
     beside = f"{none} prompts have no effect on later tokens and no depth score." if none else ""
-    return Measured(estimates, len(evidence.parts["logit_lens"]), _curve(drawn, unit, names), beside, drawn.over)
+    over, of_score = drawn.over, lines[SCORE]
+    if isinstance(of_score, Line) and of_score.over != over:  # skips are measured on fewer prompts
+        over = f"{over} (that of the depth score over {of_score.over})"
+    return Measured(estimates, len(evidence.parts["logit_lens"]), _curve(drawn, unit, names), beside, over)
 
 
 def appears(evidence: Evidence) -> Measured:
@@ -64,7 +67,7 @@ def _curve(drawn: Line, unit: str, names: tuple[str, ...]) -> Curve:
 
 NO_HARDER_DEEPER = Claim(
     "no-harder-deeper",
-    "Harder prompts do not go deeper",
+    "Harder prompts go deeper by less than 2 % of the layers a level",
     "the line through the levels' depths rises by less than 2 % of the layers a level, or not at all",
     "Csordás et al. 2025 §5 (2505.13898); Hu et al. 2025 (2512.14064)",
     "slope of a straight line through the levels, over L: of each prompt's depth score Σ s e[s] / Σ e[s] (effects of "
@@ -92,8 +95,8 @@ NO_HARDER_DEEPER = Claim(
 )
 ADAPTIVE = Claim(
     "adaptive",
-    "Harder answers appear later",
-    "the answer to a harder prompt appears at a greater depth",
+    "Answers to harder prompts stay among the best five only from deeper on",
+    "the answer to a harder prompt stays among the best five only from a greater depth on",
     "Curth et al. 2026 (2604.12426)",
     "slope over levels of the first depth from which every token of the answer stays among the lens's best five",
     "Up to 50 prompts over the levels; over matched sets, where prompts of all levels belong together. "

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from .. import statistics
+from ..depth.pruning import worse_than_uniform
 from ..errors import StudyError
 from ..studies.folder import Folder
 from ..studies.points import Point
@@ -50,7 +51,8 @@ class Evidence:
     """What was measured of one model on one prompt set. `troubles`: why a part is not there; `models`: the model and
     those of its family beside it; `points`: their depths, with resamples over prompts that all share. `twins`: the
     contributions of untrained twins. `answers`: every prompt has a known answer; `answered`: enough of them have one.
-    `worked`: whether the set has a worked-out counterpart. `passes`: how often the layers run."""
+    `worked`: whether the set has a worked-out counterpart. `passes`: how often the layers run. `d_vocab`: tokens
+    that the model knows, None where nobody says."""
 
     n_layers: int
     parts: Mapping[str, Part]
@@ -64,6 +66,11 @@ class Evidence:
     worked: bool = False
     answered: bool = False
     passes: int = 1
+    d_vocab: int | None = None
+
+    def of_loss(self, whole: float) -> str:
+        """What is to be said of claims that rest on a loss, where the whole model's is above a uniform guess's."""
+        return worse_than_uniform(whole, self.d_vocab)
 
 
 def part_of(folder: Folder, label: str, name: str, probe: str) -> Part:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
+from ..depth.wording import printed
 from ..studies.report import table_row
 from .claim import (
     ALONE,
@@ -37,9 +38,9 @@ OPENS = {
     NOT_APPLICABLE: "Not applicable here:",
 }
 OF_CONTROL = {  # what the control's verdict means
-    HOLDS: "there the statement holds",
-    DOES_NOT: "there it does not hold",
-    CANNOT_BE_TOLD: "there it cannot be told",
+    HOLDS: "by itself it holds there",
+    DOES_NOT: "by itself it does not hold there",
+    CANNOT_BE_TOLD: "by itself it cannot be told there",
 }
 SEVERAL = {
     HOLDS: "hold here",
@@ -125,10 +126,8 @@ class Finding:
         if math.isfinite(value):
             said += f"; the value lies {number(apart[0], q.digits)} from {number(apart[1], q.digits)}"
         if turned:
-            changed = " and ".join(f"with {_between(h, q.digits)} the verdict by itself is “{v}”" for h, v in turned)
-            two = all(map(math.isfinite, q.holds))
-            moved_by = "A range a fifth narrower or wider" if two else "A limit moved by a fifth"
-            said = f"{said}. {moved_by} turns the verdict: {changed}."
+            changed = " and ".join(f"with {_between(h, q.digits)} it {verdict}" for h, verdict in turned)
+            said = f"{said}. By itself it {self.alone.verdict}; {changed}."
         else:
             others = " or ".join(_between(holds, q.digits) for holds, _ in moved)
             said = f"{said}. With {others} the verdict by itself is the same."
@@ -179,9 +178,38 @@ def sentence(found: Found) -> str:
     """The one that can be quoted: never more than this model and these prompts."""
     if found.verdict == NOT_APPLICABLE:
         return f"{OPENS[found.verdict]} {found.statement} ({found.of}). {found.reason}"
-    values = "; ".join(f"{q.name}: {q.value.short}" for q in found.judging if q.value)
+    values = "; ".join(f"{q.name}: {both_ways(q)}" for q in found.judging if q.value)
     why = f" {_of_several(found)}" if found.alone and found.verdict == CANNOT_BE_TOLD else ""
     return f"{OPENS[found.verdict]} {found.statement} ({found.of}). {values[:1].upper()}{values[1:]}.{why}"
+
+
+def judgement(found: Found) -> str:
+    """The verdict, in a cell; with what it is by itself, where the adjustment for several claims took it."""
+    by_itself = found.alone and found.alone != found.verdict
+    return f"{found.verdict} (by itself it {found.alone})" if by_itself else found.verdict
+
+
+def here(found: Found, q: Judged) -> str:
+    """What was measured of a quantity, in a cell: its intervals, and where there is no value, why."""
+    if q.value is None:
+        return "–"
+    why = found.beside.removesuffix(".")
+    return f"{both_ways(q)}. {why}" if q.value.value is None and why else both_ways(q)
+
+
+def of_twin(found: Found) -> str:
+    """What the untrained twin's values come to, "" without one."""
+    too = " too" * (found.control == found.verdict == HOLDS)
+    return f"{OF_CONTROL[found.control]}{too}" if found.control else ""
+
+
+def both_ways(q: Judged) -> str:
+    """A value with its interval over prompts and, where it is one of layers, over layers: either can decide."""
+    assert q.value
+    low, high = q.value.layers or (None, None)
+    if low is None or high is None or not q.value.short.endswith(")"):
+        return q.value.short
+    return f"{q.value.short[:-1]}; over layers {number(low, q.digits)} to {number(high, q.digits)})"
 
 
 def reasons(found: Found) -> list[str]:
@@ -192,11 +220,11 @@ def reasons(found: Found) -> list[str]:
 def _reasons(found: Found) -> Iterable[str]:
     layered = [(q, q.value.layers) for q in found.judging if q.value and q.value.layers]
     also = ", over prompts and over layers" if layered else ""
-    holm = f", and of {_error(LEVEL)} among the claims that are tested together"
-    yield f"Intervals are 5–95 % over {found.over}; a verdict needs an error of at most {_error(ALONE)}{also}{holm}."
+    needs = f"a verdict needs a one-sided p of at most {ALONE:g}{also}, and at most {LEVEL:g} after Holm's adjustment"
+    yield f"Intervals are 5–95 % over {found.over}; {needs} for the claims tested together."
     for q, ends in layered:
         low, high = (number(math.nan if end is None else end, q.digits) for end in ends)
-        yield f"Over layers, {q.name}: {low} to {high}."
+        yield f"5–95 % over layers, {q.name}: {low} to {high}{f' {unit}' if (unit := PRINTED.get(q.unit, '')) else ''}."
     for q in found.judging:
         if not q.value or q.value.why:
             yield f"Not judged, {q.name}: {q.value.why if q.value else 'it was not measured'}."
@@ -210,10 +238,9 @@ def _reasons(found: Found) -> Iterable[str]:
             yield f"Beside it, {q.name}: {q.value.short}."
     if found.control:
         theirs = "; ".join(f"{q.name}: {q.control.short}" for q in found.judging if q.control)
-        too = " too" * (found.control == found.verdict == HOLDS)
-        yield f"One untrained twin: {theirs}; {OF_CONTROL[found.control]}{too}."
+        yield f"One untrained twin: {theirs}; {of_twin(found)}."
     elif found.control_reason:
-        yield f"Without a control: {found.control_reason}"
+        yield f"No control: {found.control_reason}"
 
 
 def _of_several(found: Found) -> str:
@@ -221,14 +248,13 @@ def _of_several(found: Found) -> str:
     if found.p is None or found.adjusted is None:
         return "A quantity was not judged, so nothing was tested."
     if found.alone == CANNOT_BE_TOLD:
-        return f"Error of the likelier verdict: {_error(found.p)} (limit {_error(ALONE)})."
+        return f"Neither verdict is sure: the smaller p is {_p(found.p)} (limit {ALONE:g})."
     if found.together < 2:
-        return f"Error of the verdict: {_error(found.p)}."
-    among = f"among {found.together} claims that were tested together"
+        return f"p of the verdict: {_p(found.p)}."
+    holm = f"after Holm's adjustment for {found.together} claims tested together"
     if found.verdict == found.alone:
-        return f"Error of the verdict: {_error(found.p)}, {among} {_error(found.adjusted)} (Holm)."
-    holm = f"{_error(found.adjusted)} (Holm; limit {_error(LEVEL)})"
-    return f"By itself it {found.alone} (error {_error(found.p)}); {among} the error is {holm}."
+        return f"p of the verdict: {_p(found.p)}; {holm} {_p(found.adjusted)}."
+    return f"By itself it {found.alone} (p: {_p(found.p)}); {holm} p is {_p(found.adjusted)} (limit {LEVEL:g})."
 
 
 def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over prompts: ") -> str:
@@ -250,7 +276,7 @@ def between(low: float, high: float, digits: int) -> str:
     alike it is said how often they are, so that an interval without width does not pass for certainty."""
     low, high = (0.0 if abs(end) < ROUNDING else end for end in (low, high))
     for n in range(digits, digits + 4):
-        ends = [f"{end:.{n}f}".replace("-", "−") for end in (low, high)]
+        ends = [printed(end, f".{n}f") for end in (low, high)]
         if ends[0] != ends[1] and all(round(end, n) or not end for end in (low, high)):
             break
     if ends[0] != ends[1]:
@@ -259,10 +285,9 @@ def between(low: float, high: float, digits: int) -> str:
 
 
 def number(value: float, digits: int) -> str:
-    """A number as it is printed; small ones keep two figures, what rounding leaves is 0."""
-    value = 0.0 if abs(value) < ROUNDING else value
-    text = f"{value:.{digits}f}" if abs(value) >= 10.0**-digits or not value else f"{value:.2g}"
-    return text.replace("-", "−")
+    """A number as it is printed; small ones keep two figures, those below 0.0001 are 0."""
+    value = 0.0 if abs(value) < min(1e-4, 10.0**-digits) else value
+    return printed(value, f".{digits}f" if abs(value) >= 10.0**-digits or not value else ".2g")
 
 
 def _between(holds: Range, digits: int) -> str:
@@ -270,9 +295,8 @@ def _between(holds: Range, digits: int) -> str:
     return " to ".join(number(end, digits) for end in holds if math.isfinite(end))
 
 
-def _error(value: float) -> str:
-    """A probability of error in per cent."""
-    return "below 0.1 %" if value < 0.001 else f"{100 * value:.2g} %"
+def _p(value: float) -> str:
+    return "below 0.001" if value < 0.001 else f"{value:.2g}"
 
 
 def counted(findings: Sequence[Found]) -> str:
@@ -311,7 +335,7 @@ def markdown(told: Report) -> str:
             head = (f"`{found.id}`", f"**{found.verdict}**") if not i else ("", "")
             value = f"{q.name}: {q.value.short}" if q.value else (found.reason if not i else "–")
             lines.append(table_row(*head, value, q.found, q.control.short if q.control else "–"))
-    lines += ["", "A verdict is of this model and these prompts, and allows an error of 5 %, all verdicts together."]
+    lines += ["", "A verdict is of this model and these prompts; those of a run are tested together at 5 % (Holm)."]
     for found in told.findings:
         lines += ["", f"## {found.title}", "", found.sentence, ""]
         lines += [f"- {said}" for said in found.reasons or [found.beside] if said]

@@ -91,15 +91,16 @@ def replaced(evidence: Evidence) -> Measured:
     curve = Curve.of("layer replaced", "loss, share of the whole model's", cost)
     n = int(needed.sum())
     each = "is needed: replacing it" if n == 1 else "are needed: replacing any of them"
-    said = f"{n} of {len(needed)} layers {each} raises the loss by more than 10 %."
-    return Measured(
-        estimates, len(part), curve, said if needed.any() else f"{NONE[0].upper()}{NONE[1:]}.", part.units.words
-    )
+    said = [f"{n} of {len(needed)} layers {each} raises the loss by more than 10 %."]
+    if not needed.any():
+        said = [f"{NONE[0].upper()}{NONE[1:]}."]
+    said.append(evidence.of_loss(float(part["whole"].sum() / part["tokens"].sum())))
+    return Measured(estimates, len(part), curve, " ".join(filter(None, said)), part.units.words)
 
 
 EVEN_TURNS = Claim(
     "even-turns",
-    "Middle layers turn the stream by small, even angles",
+    "Middle layers turn the stream by small, even angles, each its own way",
     "the middle layers turn the stream by small angles of much the same size, each in a direction that has little in "
     "common with the next one's",
     "arXiv 2602.05970",

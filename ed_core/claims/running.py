@@ -20,6 +20,7 @@ from ..files import open_sealed, seal
 from ..fits import checkpoint
 from ..probes import find as find_probe
 from ..service.resolve import resolve
+from ..sources import sizes
 from ..sources.bundled import SETS
 from ..sources.specs import config_of, n_layers, n_passes
 from ..statistics import FEWEST, FEWEST_FORMS, units
@@ -183,6 +184,7 @@ def run(
         worked=bool(asked.counterpart),
         answered=sum(bool(p.answer) for p in prompts) >= FEWEST,
         passes=n_passes(spec) or 1,
+        d_vocab=sizes.read(config_of(spec)).d_vocab,
     )
     refused = {claim.id: why for claim in claims if (why := _why_not(claim, bare))}
     needed = {part for claim in claims if claim.id not in refused for part in claim.parts} | set(more)
@@ -284,7 +286,14 @@ def _finding(claim: Claim, model: str, name: str, mine: Evidence, twins: Evidenc
     found, reason = measured(mine)
     if not claim.control:
         return Finding(claim, model, name, found, reason, None, "it would take the twins of all models.")
-    return Finding(claim, model, name, found, reason, *measured(twins))
+    control, refused = measured(twins)
+    return Finding(claim, model, name, found, reason, control, refused and of_the_twin(refused))
+
+
+def of_the_twin(refused: str) -> str:
+    """Why there is no control, of what its refusal says of a model: a larger set would not help it."""
+    why = refused.partition(";")[0].rstrip(".")
+    return f"the untrained twin was refused ({why[:1].lower()}{why[1:]})."
 
 
 def measure(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .. import statistics
+from ..depth.wording import printed
 from ..probes.scores import layer_effect
 from ..statistics import all_above, permuted_correlation, rank_correlations, some_below
 from ..studies.reproduce import second_over_first
@@ -30,7 +31,7 @@ SMALLEST, LARGEST = 1e-12, 30.0  # ratio of effects, for its logarithm; of the l
 
 def _nats(added: float) -> str:
     """A change of the loss, in words."""
-    return f"{added:+.3g} nats".replace("-", "−")
+    return f"{printed(added, '+.3g')} nats"
 
 
 def second_half(evidence: Evidence) -> Measured:
@@ -106,7 +107,8 @@ def proxy(evidence: Evidence) -> Measured:
 
     estimates = {INFLUENCE: correlation("block_influence", score), UPDATE: correlation("update_cosine", cosine)}
     drawn = Curve.of("layer left out", "loss added, nats", _added(part, seed))
-    beside = f"The whole model's loss is {whole.value[0]:.2f} nats per token."
+    loss_whole = float(whole.value[0])
+    beside = evidence.of_loss(loss_whole) or f"The whole model's loss is {loss_whole:.2f} nats per token."
     return Measured(estimates, len(part), drawn, beside, part.units.words)
 
 
@@ -148,9 +150,10 @@ def stretches(evidence: Evidence) -> Measured:
     ]
     cheapest = int(added.value.argmin())
     said.append(f"The loss is least without {cheapest}–{cheapest + length - 1}: {_nats(added.value[cheapest])}.")
+    said.append(evidence.of_loss(float(per_token(part, "nll_whole", seed).value[0])))
     drawn = Curve.of(f"first of {length} layers left out", "loss added, nats", added)
     estimates = {PLACE: at, COST: cost, OURS: ours, COST_OURS: cost_ours}
-    return Measured(estimates, len(part), drawn, " ".join(said), part.units.words)
+    return Measured(estimates, len(part), drawn, " ".join(filter(None, said)), part.units.words)
 
 
 def _added(part: Part, seed: int) -> statistics.Resampled:
@@ -161,9 +164,9 @@ def _added(part: Part, seed: int) -> statistics.Resampled:
 
 SECOND_HALF_WEAK = Claim(
     "second-half-weak",
-    "Later tokens hardly depend on the second half",
-    "skipping a layer of the second half changes later layers at later tokens less than half as much as skipping one "
-    "of the first",
+    "Later tokens depend less than half as much on the second half",
+    "skipping a layer of the second half changes later layers at later tokens, on average, less than half as much as "
+    "skipping one of the first",
     "Csordás et al. 2025 §3.2 (2505.13898)",
     "mean of e[s] over s ≥ L/2, over the mean over s < L/2; e[s] is the mean over later layers l of max over tokens "
     "|D[l] - D'[l]| / |D[l]| where layer s is skipped before a split point and read behind it; the last layer, which "
@@ -187,7 +190,7 @@ SECOND_HALF_WEAK = Claim(
 )
 ONE_LAYER_ROBUST = Claim(
     "one-layer-robust",
-    "Any one layer can go at little loss",
+    "At least 72 % of the best guesses stay, whichever inner layer is left out",
     "at least 72 % of the best guesses stay, whichever inner layer is left out",
     "Lad et al. 2024 (2406.19384)",
     "share of tokens whose best guess stays without layer s, 0 < s < L - 1: the smallest; beside it their mean, and "
@@ -212,7 +215,7 @@ ONE_LAYER_ROBUST = Claim(
 )
 COSINE_WEAK_PROXY = Claim(
     "cosine-weak-proxy",
-    "A layer's cosine says little about what it is worth",
+    "How far a layer turns the stream predicts its worth at most moderately",
     "the cosine between a layer's input and output predicts at most moderately what leaving the layer out costs",
     "Hinostroza et al. 2026 (2605.14075)",
     "Spearman's rank correlation over layers of 1 - cos(h[l], h[l+1]), the paper's score, with the loss without the "
@@ -232,7 +235,7 @@ COSINE_WEAK_PROXY = Claim(
 )
 DEEP_SKIPS_LATE = Claim(
     "deep-skips-late",
-    "The stretch that can go lies deep",
+    "The angle at the last token finds a deep, cheap stretch",
     "the stretch of layers that the angle at the last token chooses to leave out has its middle in the second half and "
     "costs less than the median stretch",
     "Gromov et al. 2024 (2403.17887)",

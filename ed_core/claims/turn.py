@@ -28,10 +28,17 @@ STATIC = 0.1
 SLOPES = {"mean_kl": "slope of mean depth by KL / L", "mean_overlap": "slope of mean depth by overlap / L"}
 PAPERS_SLOPES = {name: f"slope of (layer + 1) / L by the papers' {rule.label} rule" for name, rule in RULES.items()}
 FAILED = {
-    "sign": "No first level below 0 followed by a second above 0 is shown.",
+    "sign": "No first level below 0 followed by a second above 0 is shown. {against}",
     "order": "No two levels are shown: {p:.0f} % of {orders} split at least as well.",
     "twins": "{near} of {n} untrained twins turn within a tenth of the depth, so the turn needs no training to appear.",
 }
+
+
+AGAINST = (  # what contradicts a turn in the middle, in the order of its errors
+    "The mean cosine of the first {first} layers lies above 0.",
+    "The mean cosine of the last {last} layers lies below 0.",
+    "Nor is it shown that the mean cosine of the first {first} layers lies above 0, or that of the last {last} below.",
+)
 
 
 def turns(evidence: Evidence) -> Measured:
@@ -65,20 +72,24 @@ def turns(evidence: Evidence) -> Measured:
         of_layers = over_layers(lambda at, c: c.mean(), curve.value[layers])
         return max(beyond(over_prompts, 0.0, above), beyond(of_layers, 0.0, above))
 
+    def ways(holds: Range) -> tuple[float, float]:
+        """The errors of saying that the layers before the lower limit lie above 0, those behind the upper one below."""
+        first, last = slice(None, math.ceil(holds[0] * n)), slice(math.ceil(holds[1] * n) - 1, None)
+        return one_sign(first, True), one_sign(last, False)
+
     def judge(holds: Range) -> Errors:
         """It holds where there is a turn within the limits: both levels' signs, their order, and the place of the
         split. It does not where the layers before the lower limit lie above 0, those behind the upper one below, or
         the turn elsewhere."""
         inside, outside = by_draws(share)(holds)
         turn = max(signs, order)
-        first, last = slice(None, math.ceil(holds[0] * n)), slice(math.ceil(holds[1] * n) - 1, None)
-        ways = one_sign(first, True), one_sign(last, False), max(turn, outside)
-        return (1.0 if held.failed == "twins" else max(turn, inside)), min(1.0, len(ways) * min(ways))
+        against = *ways(holds), max(turn, outside)
+        return (1.0 if held.failed == "twins" else max(turn, inside)), min(1.0, len(against) * min(against))
 
     there = held.layer is not None
     whole = Estimate.of((k + 1) / n, share, judge=judge)
     if not there:
-        whole = Estimate(math.nan, math.nan, math.nan, nothing="no turn", judge=judge)
+        whole = Estimate(math.nan, math.nan, math.nan, nothing="no turn found", judge=judge)
     rule_whole = papers({"": curve.value[None]})[0]
     estimates = {
         SHARE: whole,
@@ -87,7 +98,11 @@ def turns(evidence: Evidence) -> Measured:
         PAPERS: Estimate.of(rule_whole, rule),
     }
     near = sum(t is not None and t.layer is not None and abs(t.split - k) <= 0.1 * n for t in twins)
-    said = FAILED.get(held.failed, "").format(p=100 * found.p, near=near, n=len(twins), orders=random_orders(n))
+    contrary = [3 * p <= ALONE for p in ways(MIDDLE)] if held.failed == "sign" else []
+    first, last = math.ceil(MIDDLE[0] * n), n - math.ceil(MIDDLE[1] * n) + 1
+    against = AGAINST[contrary.index(True) if any(contrary) else -1].format(first=first, last=last)
+    told = {"p": 100 * found.p, "near": near, "n": len(twins), "orders": random_orders(n), "against": against}
+    said = FAILED.get(held.failed, "").format(**told)
     if there:
         said = f"The turn is after layer {k}; {100 * found.p:.1f} % of {random_orders(n)} split at least as well."
     if twins and there:
@@ -179,7 +194,7 @@ TURN = Claim(
 )
 STATIC_RATIO = Claim(
     "static-ratio",
-    "The share of the depth in use does not move with size",
+    "Mean depth / L changes by less than 0.1 per tenfold increase in size",
     "within this family mean depth / L changes by less than 0.1 per tenfold increase in size",
     "Hu et al. 2025 (2512.14064)",
     "slope of mean depth / L on log10(parameters) by least squares, by KL and by overlap; interval over prompts, which "

@@ -21,8 +21,8 @@ from importlib import import_module
 from io import TextIOWrapper
 
 from .. import disk, extras
-from ..errors import EffectiveDepthError, ParameterError, ran_out
-from ..machine import gigabytes
+from ..errors import EffectiveDepthError, ModelError, ParameterError, ran_out
+from ..machine import gigabytes, uncollected
 from ..notebook.model import Model
 from ..probes import PROBES
 from ..settings import current
@@ -258,9 +258,14 @@ def run(args: argparse.Namespace) -> None:
     requests = {probe: [probe.request(spec, prompt) for prompt in prompts] for probe in probes}
     stored = {r.key: store.get(r.key) for rs in requests.values() for r in rs} if store else {}
     found = {key: result for key, result in stored.items() if result is not None}
-    todo = [(probe, r) for probe, rs in requests.items() for r in rs if r.key not in found]
+    of_prompts = zip(*requests.values())  # one prompt after the other: its probes share trace and walks
+    todo = [(probe, r) for rs in of_prompts for probe, r in zip(requests, rs) if r.key not in found]
     memory = parse(args.memory)
-    Model(spec).compute_missing(todo, store, found, memory)
+    if todo:
+        with uncollected(for_good=True):
+            import_module("..service.compute", __name__)
+    model = Model(spec, trust_kept=store is not None)
+    model.compute_missing(todo, store, found, memory)
     import numpy as np
 
     forms = [prompt.form for prompt in prompts]
@@ -278,6 +283,13 @@ def run(args: argparse.Namespace) -> None:
         first = next(counts_first(probe) for probe in probes if probe.name == verdict.READS[0])
         contributions, lens = (results[name] for name in verdict.READS)
         print("\n".join(together.told(contributions, lens, first, forms)))
+    if todo and store:
+        sys.stdout.flush()  # the results are there; now what they rest on is measured, if it was believed
+        try:
+            model.recheck(store)
+        except ModelError as error:
+            out.unlink(missing_ok=True)
+            raise type(error)(f"{error} {out} rested on it and was removed.") from None
 
 
 def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:

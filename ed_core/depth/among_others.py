@@ -255,10 +255,13 @@ class Likeness:
         return 0 if self.spearman >= SAME and self.apart <= APART else 1 if self.spearman >= PARTLY else 2
 
     @property
+    def rho(self) -> str:
+        return "not defined" if self.spearman is None else wording.printed(self.spearman, ".2f")
+
+    @property
     def text(self) -> str:
         size = "" if self.size is None or 0.9 < self.size < 1.1 else f"; mean size {self.size:.2g} times the model's"
-        rho = f"{self.spearman:.2f}".replace("-", "−")
-        return f"{_lower(self.curve.title)} (ρ = {rho}; {self.distance}{size})"
+        return f"{_lower(self.curve.title)} (ρ = {self.rho}; {self.distance}{size})"
 
     @property
     def distance(self) -> str:

@@ -100,6 +100,9 @@ def _answered(known: Sequence[Sequence[Seen]], more: bool) -> str:
     if not depths:
         return f"In none of {n} prompt{'s' * (n > 1)}{' with an answer' * more} is {what} the model's best guess."
     since = _middle(depths, known[0][0].n_layers)
+    if n == 1:
+        one = f"the {'one ' * more}prompt{' with an answer' * more}"
+        return f"For {one} {what} is the model's best guess; the lens has it for good from depth {since}."
     return f"For {which} {what} is the model's best guess; the lens has it for good from depth {since}."
 
 
@@ -149,7 +152,7 @@ def _since(depth: int, first: int | None, one: Seen) -> str:
         return "at every depth"
     earlier = first is not None and first < depth
     return (
-        f"for good from depth {depth} of {one.n_layers} (first: {first})"
+        f"for good from depth {depth} of {one.n_layers} (first at {first})"
         if earlier
         else f"for good from depth {depth} of {one.n_layers}"
     )
@@ -161,7 +164,7 @@ def _of_one(one: Seen) -> str:
         return f"The answer {token} is not the model's best guess, which is {_quoted(one.instead)}."
     what = token if one.given else f"The next token {token}"
     if one.best == one.n_layers and one.first_best == one.best:
-        return f"{what} is the best guess at the output alone (depth {one.best})."
+        return f"{what} is the best guess only at the output (depth {one.best})."
     return f"{what} is the best guess {_since(one.best, one.first_best, one)}."
 
 

@@ -28,7 +28,7 @@ from .continuous import MeanDepth
 from .criteria import RULES, Criterion
 from .together import Together, of_prompts
 from .verdict import READS
-from .wording import apart
+from .wording import apart, printed
 
 PROBES = tuple(probe() for probe in ALL if probe.audited)
 DRAWN = {f"{probe.name}.{curve.name}": curve for probe in PROBES for curve in probe.audit_curves}
@@ -291,7 +291,8 @@ def compare(results: Mapping[str, Sequence[ProbeResult]], reference: str) -> Aud
         by_probe = _by_probe(of_one)
         if set(READS) <= set(by_probe):
             contributions, lens = (by_probe[name] for name in READS)
-            verdicts[precision] = of_prompts(contributions, lens)
+            forms = [r.request.prompts[0].form for r in lens]
+            verdicts[precision] = of_prompts(contributions, lens, forms=forms)
     return Audit(reference, curves, tuple(comparisons), verdicts)
 
 
@@ -342,7 +343,7 @@ def todo(requests: Sequence[Request], stored: Mapping[str, ProbeResult | None]) 
 
 def _in_layers(criterion: Criterion, shift: int | None, interval: Interval | None) -> str:
     """A depth, by how far it moved, and its interval over prompts: 5–95 % and the share without a depth."""
-    moved = "" if criterion.depth is None or not shift else f" ({shift:+d})".replace("-", "−")
+    moved = "" if criterion.depth is None or not shift else f" ({printed(shift, '+d')})"
     if interval is None or interval.ends is None:
         return f"{_depth(criterion)}{moved}"
     none = f", none in {100 * interval.undefined:.0f} %" if interval.undefined else ""
@@ -367,7 +368,7 @@ def _layer(criterion: Criterion) -> str:
 
 
 def _rho(value: float) -> str:
-    return f"{value:.3f}".replace("-", "−")
+    return printed(value, ".3f")
 
 
 def _depth(criterion: Criterion) -> str:

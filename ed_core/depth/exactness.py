@@ -104,9 +104,8 @@ def sums(result: ProbeResult) -> Said:
         wrong = [f"{place}, beyond the limit of {limits['miss']:.0e}"] if not worst <= limits["miss"] else []
         if off > limits["slope"]:
             wrong.append(f"the slopes are off by {_small(off)} (limit {limits['slope']:g})")
-        return Said(
-            False, f"The sums do not hold on this prompt: {', and '.join(wrong)}; no curve here can be trusted."
-        )
+        what = "The sums do not hold on this prompt" if not worst <= limits["miss"] else "What is added is scaled"
+        return Said(False, f"{what}: {', and '.join(wrong)}; no curve here can be trusted.")
     held = f"The sums hold on every token: {place}"
     if share > 1:
         more = (

@@ -94,7 +94,7 @@ def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
         "MLP" + (f"; {n[EMBEDDING]} have it from the embedding on." if n[EMBEDDING] else "."),
     ]
     if (share := found.share) is not None:
-        parts = (("attention", "takes off", "adds", share), ("the MLPs", "take off", "add", 1 - share))
+        parts = (("attention", "removes", "adds", share), ("the MLPs", "remove", "add", 1 - share))
         told = [f"{name} {adds if part < 0 else off} {abs(100 * part):.0f} %" for name, off, adds, part in parts]
         said.append(f"From depth 1 on{same or ','} {told[0]} of the KL, {told[1]}.")
     means = {name: _of(result, name) for name in ("kl", "overlap")}

@@ -55,7 +55,8 @@ class ByLens:
         told = ", ".join(
             f"{'none' if depth is None else f'{depth:.1f}'} ({short(lens)})" for lens, depth in found.items()
         )
-        return f"by {OF_LENS[rule].label}: {told}" if len(found) > 1 else ""
+        scale = ", each lens against its own largest" * (rule == "kl")
+        return f"by {OF_LENS[rule].label}{scale}: {told}" if len(found) > 1 else ""
 
     def _rule(self, rule: str) -> str:
         found, name = self.criteria[rule], OF_LENS[rule].label
@@ -67,8 +68,10 @@ class ByLens:
             return f"by {name} no layer under any lens"
         if any(c.depth is None for c in found.values()):
             return f"by {name} no layer under some lenses ({told})"
-        more = (self.spread(rule) or 0) > TENTH * self.n_layers
-        how = "more than a tenth of the depth apart" if more else "within a tenth of the depth"
+        far = max(TENTH * self.n_layers, 1.0)  # one layer is the finest step
+        within = "a tenth of the depth" if far > 1 else "one layer"
+        more = (self.spread(rule) or 0) > far
+        how = f"more than {within} apart" if more else f"within {within}"
         return f"by {name} {how} ({told})"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from ..fits.measured import Maps, Replacement
 from ..probes.scores import rank_correlation
 from .continuous import TENTH
+from .wording import printed
 
 MARGIN = 0.9  # a map beats a control where its error is less than so much of the control's
 SLOPE = (0.8, 1.25)  # of matching on relative depth: what counts as the same stretch
@@ -102,7 +103,8 @@ def sentence(maps: Maps) -> str:
         else "lie at about the same share of the depth, as the same steps over "
         f"{'more' if n_b > n_a else 'fewer'} layers would",
         "late": f"end at {end}: none is among {b}'s last depths",
-        "part": f"lie at about the same share of the depth, up to {_share(found.reach)}; none is of {a}'s last depths",
+        "part": f"lie at about the same share of the depth, up to {_share(found.reach)}; none of {a}'s last depths has "
+        "a match",
         "neither": f"roughly follow the order of depth, not all at the same share of it, and end at {end}",
     }[which]
     said = f"{there}. These matches {said}"
@@ -115,8 +117,8 @@ def reasons(maps: Maps) -> str:
     found, other = match(maps), match(maps, "r2")
     return (
         f"{int(found.matches.sum())} of {maps.n_layers[0]} maps beat the controls by a tenth: median error at the best "
-        f"match {_median(found.error)}, shuffled {_median(found.shuffled)}, mean only {_median(found.mean)}. Share of "
-        f"the depth of the best match against the depth's own: slope {_figure(found.slope)}, rank correlation "
+        f"match {_median(found.error)}, shuffled {_median(found.shuffled)}, mean only {_median(found.mean)}. Relative "
+        f"depth of the match against that of its source: slope {_figure(found.slope)}, rank correlation "
         f"{_figure(found.rank)} (by R²: {_figure(other.slope)}, {_figure(other.rank)})."
     )
 
@@ -131,7 +133,7 @@ def _share(value: float) -> str:
 
 
 def _figure(value: float) -> str:
-    return f"{value:.2f}".replace("-", "−") if np.isfinite(value) else "not defined"
+    return printed(value, ".2f") if np.isfinite(value) else "not defined"
 
 
 # ---------------------------------------------------------------- one model

@@ -4,6 +4,7 @@ only."""
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..probes.scores import rank_correlation
+from .wording import printed
 
 LISTED = 6  # layers that a sentence names one by one
 
@@ -37,6 +39,17 @@ def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, floa
     }
 
 
+def worse_than_uniform(loss: float, d_vocab: int | None) -> str:
+    """What has to be said where the whole model's `loss` on a text, nats per token, is above a uniform guess's,
+    `ln d_vocab`; "" otherwise, and where the vocabulary is not known."""
+    if not d_vocab or not loss > (even := math.log(d_vocab)):
+        return ""
+    return (
+        f"The whole model predicts this text worse than a uniform guess would ({loss:.2f} against {even:.2f} nats per "
+        "token), so its loss says little about its layers."
+    )
+
+
 def generated(written: Mapping[str, np.ndarray], n_prompts: int, n: int = 1) -> str:
     """Which known answers are written without a layer, in one sentence: the aggregate of `exact_answers`."""
     exact, told = np.asarray(written["exact"], np.float64), _answers(n_prompts)
@@ -58,20 +71,23 @@ def by_loss(
     exact, added = np.asarray(written["exact"], np.float64), curves["nll"] - curves["nll_whole"]
     most, fewest = int(np.argmax(added)), np.flatnonzero(exact == exact.min())
     said = [
-        f"By loss, {_named([most], n)} {'counts' if n == 1 else 'count'} most: without "
-        f"{'it' if n == 1 else 'them'} the loss changes by {_signed(added[most])} nats per token, and the model "
-        f"{_answers(n_prompts)(exact[most])}."
+        f"By loss no {'layer' if n == 1 else 'stretch'} counts: it falls whichever is left out, least without "
+        f"{_named([most], n)} ({printed(added[most], '+.2g')} nats per token)."
+        if added[most] < 0
+        else f"By loss, {_named([most], n)} {'counts' if n == 1 else 'count'} most: without "
+        f"{'it' if n == 1 else 'them'} the loss changes by {printed(added[most], '+.2g')} nats per token, and the "
+        f"model {_answers(n_prompts)(exact[most])}."
     ]
     if exact.min() == exact.max():
         return said
-    near, far = _signed(added[fewest].min()), _signed(added[fewest].max())
+    near, far = printed(added[fewest].min(), "+.2g"), printed(added[fewest].max(), "+.2g")
     said.append(
         f"Without {_fewest(exact, n)} the loss changes by {near if near == far else f'{near} to {far}'} nats per token."
     )
     if (rank := rank_correlation(added, -exact)) is not None:
         units = f"{len(added)} {'layers' if n == 1 else f'stretches of {n} layers'}"
         said.append(
-            f"Over {units} the rank correlation of added loss with answers lost is ρ = {_signed(rank, '.2f')} (no "
+            f"Over {units} the rank correlation of added loss with answers lost is ρ = {printed(rank, '+.2f')} (no "
             "interval)."
         )
     return said
@@ -84,10 +100,6 @@ def _answers(n_prompts: int) -> Callable[[float | np.floating[Any] | np.ndarray]
         return f"writes {round(float(share) * n_prompts)} of {n_prompts} answers"
 
     return told
-
-
-def _signed(value: float | np.floating[Any], digits: str = ".2g") -> str:
-    return f"{value:+{digits}}".replace("-", "−")
 
 
 def _unit(n: int) -> str:

@@ -20,6 +20,7 @@ from ..results.aggregate import summary_without
 from ..sources.controls import label as control_label
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .among_others import Likeness, curves_of, likeness_of, over_tokens
+from .wording import printed
 
 SIDES = ("A", "B")
 NO_UNITS = ("ratio", "cosine", "probability", "share", "relative change")  # numbers that a curve's title explains
@@ -88,7 +89,7 @@ class Pair:
         shape = "shapes cannot be compared"
         alike = self.likeness
         if alike.shape is not None:
-            shape = f"{SHAPES[alike.shape]} (ρ = {_rho(alike)}; {alike.distance})"
+            shape = f"{SHAPES[alike.shape]} (ρ = {alike.rho}; {alike.distance})"
         left = ", sinks left out" if self.counted is not None else ""
         said = f"{title}: largest difference B − A = {self._at(self.difference, at)}{left}; {shape}."
         if self.counted is None or not np.isfinite(self.counted).any():
@@ -104,7 +105,7 @@ class Pair:
         if self.relative:
             where = f"{100 * relative_depth(len(difference), min(self.n_layers))[at]:.0f} % of the depth"
         unit = f" {self.curve.unit}" if self.curve.unit not in NO_UNITS else ""
-        return f"{_signed(difference[at])}{unit}, at {where}"
+        return f"{printed(difference[at], '+.3g')}{unit}, at {where}"
 
 
 def pairs(
@@ -171,7 +172,7 @@ def summary(found: Mapping[str, Sequence[Pair]]) -> str:
         return "No curve differs, sinks left out." if apart else "No curve differs."
 
     def named(p: Pair) -> str:
-        return f"{p.curve.title[0].lower()}{p.curve.title[1:]} (ρ = {_rho(p.likeness)})"
+        return f"{p.curve.title[0].lower()}{p.curve.title[1:]} (ρ = {p.likeness.rho})"
 
     if len(ranked) == 1:
         return f"Only one curve can be compared by rank: {named(ranked[0])}."
@@ -278,11 +279,3 @@ def _parameters(mine: Side, theirs: Side) -> Iterator[str]:
             if (value := getattr(probe, f.name)) != getattr(other, f.name):
                 label, words = told(f, value)
                 yield f"{label.lower()}: {words}"
-
-
-def _rho(alike: Likeness) -> str:
-    return f"{alike.spearman:.2f}".replace("-", "−")
-
-
-def _signed(value: float | np.floating) -> str:
-    return f"{value:+.3g}".replace("-", "−")

@@ -280,13 +280,14 @@ def sentence(sinks: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int]
     return " ".join(filter(None, [said, told_at_end(at_end, tokens)]))
 
 
-def brief(sinks: Sequence[Sink], tokens: Sequence[str], counted: bool = False) -> str:
-    """Which tokens are sinks, at which depths, and whether the means count them, in one line; "" where there are
-    none."""
+def brief(sinks: Sequence[Sink], tokens: Sequence[str], counted: bool = False, in_depths: bool = True) -> str:
+    """Which tokens are sinks, at which depths, and whether the curves beside the maps count them, and the depths do
+    (`in_depths`), in one line; "" where there are none."""
     if not sinks:
         return ""
     named = ", ".join(f"token {s.pos} ({tokens[s.pos]!r}, {_where(s)})" for s in sinks[:NAMED])
     curves = f"{'counted in' if counted else 'left out of'} the curves beside the maps"
+    curves += f"{' and' if counted else ', counted'} in mean depths and rules" * in_depths
     return f"Sink{'s' * (len(sinks) > 1)}: {named}{_more(sinks)}, {curves}."
 
 
@@ -325,14 +326,16 @@ def _more(sinks: Sequence[Sink]) -> str:
     return f" and {len(sinks) - NAMED} more" if len(sinks) > NAMED else ""
 
 
-def _times(n: int) -> str:
-    return "once" if n == 1 else f"{n} times"
+def _named_with_counts(writers: Sequence[tuple[str, int]]) -> list[str]:
+    """How many spans each begins; the first with the unit."""
+    (first, n), *others = writers
+    return [f"{first} in {n} span{'s' * (n != 1)} of depths", *(f"{writer} in {n}" for writer, n in others)]
 
 
-def _spans(sinks: Sequence[Sink]) -> str:
+def _in_all(sinks: Sequence[Sink]) -> str:
     """Where tokens are long more than once, so that what is written is more than there are sinks: how many spans."""
     n = sum(len(s.spans) for s in sinks)
-    return f", {n} spans of depths in all" if n != len(sinks) else ""
+    return f", {n} in all" if n != len(sinks) else ""
 
 
 def summary(sinks: Sequence[Sequence[Sink] | None]) -> str:
@@ -348,5 +351,5 @@ def summary(sinks: Sequence[Sequence[Sink] | None]) -> str:
     return (
         f"{len(every)} sink{'s' * (len(every) != 1)} in {sum(map(bool, told))} of {prompts}, up to "
         f"{max(s.ratio for s in every):.3g} times the median token's norm; largest rise by "
-        f"{', '.join(f'{writer} ({_times(n)})' for writer, n in writers)}{_spans(every)}{unknown}"
+        f"{', '.join(_named_with_counts(writers))}{_in_all(every)}{unknown}"
     )

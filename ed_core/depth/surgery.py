@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .wording import printed
+
 Curves = Mapping[str, np.ndarray]
 KINDS = ("drop", "swap", "repeat")
 PROXIES = {  # proxy: what it is called, and whether it takes the largest value
@@ -62,8 +64,8 @@ class Row:
 
 
 def kinds_of(curves: Curves) -> list[str]:
-    """Which maps there are."""
-    return [kind for kind in KINDS if f"{kind}_loss" in curves]
+    """Which maps there are, with all three of their values."""
+    return [kind for kind in KINDS if all(f"{kind}_{name}" in curves for name in ("loss", "kl", "top1_kept"))]
 
 
 def rows(curves: Curves, kind: str, random_layer: Sequence[int] = ()) -> list[Row]:
@@ -126,15 +128,15 @@ def sentence(curves: Curves, kind: str, found: Sequence[Row]) -> str:
         best = found[0].best
         what = "layer to leave out is layer" if found[0].length == 1 else "stretch to leave out is layers"
         return (
-            f"The cheapest {what} {best.layers}, on the text it was chosen by: loss "
+            f"By loss, the cheapest {what} {best.layers}, on the text it was chosen on: "
             f"{_moves(whole, best.loss)} nats per token."
         )
     row, n = min(found, key=lambda one: one.best.loss), sum(one.n for one in found)
     if kind == "swap":
         moves = _moves(whole, row.best.loss)
         return (
-            f"The cheapest of {n} exchanges is that of layers {row.best.layers}, on the text it was chosen by: loss "
-            f"{moves} nats per token."
+            f"By loss, the cheapest of {n} exchanges is that of layers {row.best.layers}, on the text it was chosen "
+            f"on: {moves} nats per token."
         )
     if row.best.loss >= whole:
         return (
@@ -143,7 +145,7 @@ def sentence(curves: Curves, kind: str, found: Sequence[Row]) -> str:
         )
     return (
         f"Running layer{'s' * (row.length > 1)} {row.best.layers} twice lowers the loss, "
-        f"{_moves(whole, row.best.loss)} nats per token: the best of {n} stretches, on the text it was chosen by."
+        f"{_moves(whole, row.best.loss)} nats per token: the best of {n} stretches, on the text it was chosen on."
     )
 
 
@@ -180,9 +182,9 @@ def _distances(found: Sequence[Row], whole: float) -> list[str]:
         what = f"the median of {row.n} exchanges" if row.n > 1 else "the only exchange"
         return f"at distance {row.length} {what}"
 
-    said = f"{median(near)} changes the loss by {_signed(near.median - whole)} nats per token"
+    said = f"{median(near)} changes the loss by {printed(near.median - whole, '+.2g')} nats per token"
     if far is not near:
-        said += f", {median(far)} by {_signed(far.median - whole)}"
+        said += f", {median(far)} by {printed(far.median - whole, '+.2g')}"
     return [f"{said[0].upper()}{said[1:]}."]
 
 
@@ -239,8 +241,4 @@ def _lengths(found: Sequence[Row]) -> str:
 
 
 def _moves(whole: float, loss: float) -> str:
-    return f"{whole:.3g} → {loss:.3g} ({_signed(loss - whole)})"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2g}".replace("-", "−")
+    return f"{whole:.3g} → {loss:.3g} ({printed(loss - whole, '+.2g')})"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -66,7 +67,10 @@ class Twins:
 
     @property
     def called(self) -> str:
-        n = len(self.readings)
+        return self.named(len(self.readings))
+
+    def named(self, n: int) -> str:
+        """So many of them, in words."""
         one, more = KINDS[self.kind]
         return f"{number(n)} {one if n == 1 else more}"
 
@@ -85,13 +89,26 @@ class Twins:
         found = [r.means[name].depth for r in self.readings if name in r.means]
         return [depth for depth in found if depth is not None]
 
+    def beside(self, name: str) -> str:
+        """Their mean depths, as they stand behind the model's own: "; five untrained twins: 17.6–23.3"."""
+        if not (found := self.means(name)):
+            return ""
+        low, high = (f"{end(found):.1f}" for end in (min, max))
+        called = self.named(len(found)) if name == "kl" else "its" if len(found) == 1 else "theirs"
+        return f"; {called}: {low if low == high else f'{low}–{high}'}"
+
     def have(self, near: int) -> str:
         """How many of them have a mark, in words."""
         if len(self.readings) == 1:
-            gives = "it too, within a tenth of the depth" if near else "none within a tenth of the depth from it"
-            return f"{self.called} gives {gives}"
+            gives = "gives it too" if near else "does not give it"
+            return f"{self.called} {gives}, within a tenth of the depth"
         n, (_, what) = len(self.readings), KINDS[self.kind]
-        return f"{near} of {n} {what} {'gives' if near == 1 else 'give'} it too, within a tenth of the depth"
+        many = (
+            f"{near} of {n} {what} {'gives' if near == 1 else 'give'} it too"
+            if near
+            else f"none of {n} {what} gives it"
+        )
+        return f"{many}, within a tenth of the depth"
 
 
 def statement(
@@ -166,11 +183,16 @@ def rules(
 
 def which_clear(clear: Sequence[str], so_far: Sequence[str], n: int) -> str:
     """Which of `n` rules that give a layer are clear, and which are but for a comparison with five twins."""
-    found = [f"{_and(clear)} {'is' if len(clear) == 1 else 'are'} clear"] if clear else []
+    found = [f"{_theirs(clear)} clear"] if clear else []
     if so_far:
-        be = "is" if len(so_far) == 1 else "are"
-        found.append(f"{_and(so_far)} {be} clear so far (not yet compared with five twins)")
+        found.append(f"{_theirs(so_far)} clear so far (not yet compared with five twins)")
     return ", ".join(found) or ("none clear" if n > 1 else "not clear")
+
+
+def _theirs(rules: Sequence[str]) -> str:
+    """ "the cosine's is", "the KL's and the overlap's are"."""
+    named = [f"the {name}'s" for name in rules]
+    return f"{_and(named)} {'is' if len(rules) == 1 else 'are'}"
 
 
 def _elsewise(criterion: Criterion) -> str:
@@ -226,12 +248,13 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
     if turn.failed == "twins":
         near = twins.turning(turn)
         return f"No turn of its own: {near} of {len(twins.readings)} untrained twins turn near layer {turn.split} too."
+    ends = (turn.before_ends, turn.after_ends)
+    if any(one is not None and one[0] <= 0 <= one[1] for one in ends):
+        return "No cosine turn: a level's interval over prompts reaches 0."
     if turn.before > 0 and turn.after > 0:
         return "No cosine turn: both levels above 0."
     if turn.before < 0 and turn.after < 0:
         return "No cosine turn: both levels below 0."
-    if turn.before < 0 < turn.after:
-        return "No cosine turn: a level's interval over prompts reaches 0."
     if turn.before > 0 > turn.after:
         return "No cosine turn: first level above 0, second below."
     return "No cosine turn: a level is 0."
@@ -248,13 +271,9 @@ def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Uni
 
     begin, curves = f"{where}: mean depth" if where else "Mean depth", ", from the mean curve"
     drawn_anew = "" if over is None else f"; {sure(kl.interval, over)}"
-    beside = ""
-    if found := twins.means("kl"):
-        low, high = (f"{end(found):.1f}" for end in (min, max))
-        beside = f"; {twins.called}: {low if low == high else f'{low}–{high}'}"
-    said = f"{begin} over thresholds {kl.depth:.1f} of {kl.n_layers} (KL{drawn_anew}{beside})"
+    said = f"{begin} over thresholds {kl.depth:.1f} of {kl.n_layers} (KL{drawn_anew}{twins.beside('kl')})"
     if overlap is not None and overlap.depth is not None:
-        said += f", {overlap.depth:.1f} (overlap{around(overlap)})"
+        said += f", {overlap.depth:.1f} (overlap{around(overlap)}{twins.beside('overlap')})"
         curves += "s"
     return f"{said}{'' if where else curves}."
 
@@ -263,7 +282,12 @@ def sure(interval: Interval | None, over: Units) -> str:
     """How sure a depth over prompts is: its interval, and over what."""
     if interval is None or interval.ends is None:
         return f"{over.words}: too few for an interval"
-    return _over(level(*interval.ends, 1), over.words)
+    return over_what(level(*interval.ends, 1), over.words)
+
+
+def printed(value: int | float | np.floating[Any], form: str = ".3g") -> str:
+    """A number in this form (`+.2g`, `.2f`, `+d`), its minus a minus and no hyphen."""
+    return f"{value:{form}}".replace("-", "−")
 
 
 def apart(low: float, high: float, digits: int | None = None) -> str:
@@ -277,7 +301,7 @@ def apart(low: float, high: float, digits: int | None = None) -> str:
     return f"{low:.3g} in at least 90 % of resamples"
 
 
-def _over(ends: str, words: str) -> str:
+def over_what(ends: str, words: str) -> str:
     """The ends of an interval, and what it is over: "18.0 to 18.6 over 9 prompts"."""
     return f"{ends} {'over' if ' to ' in ends else 'of'} {words}"
 
@@ -300,7 +324,7 @@ def drawn(interval: Interval | None, over: Units | None = None) -> str:
         return f"none in {100 * interval.undefined:.1f} % of resamples of {words}"
     ends = level(*interval.ends)
     if not interval.undefined:
-        return _over(ends, words)
+        return over_what(ends, words)
     some = "" if " to " in ends else " that give a layer"
     return f"{ends}{some}, none in {100 * interval.undefined:.1f} %, over {words}"
 
@@ -375,7 +399,7 @@ def of_layers(layer: int, n_layers: int) -> str:
 
 def random_orders(n_layers: int) -> str:
     """What the turn's split is held against (`continuous.orders`)."""
-    return "random orders of the layers' cosines" + (f", in blocks of {BLOCK}," if n_layers >= DEEP else "")
+    return f"random orders of {BLOCK}-layer blocks" if n_layers >= DEEP else "random layer orders"
 
 
 def _layer(depth: int | None) -> str:

@@ -10,8 +10,8 @@ from ..results.aggregate import Summary
 
 UNUSABLE = 0.1  # share of the tokens that change from which on leaving early is called not usable
 LIMIT = "limit: a tenth"  # the same in words
-AFTER = "if all before it is the whole model's"  # each is judged so
-FROM_0 = "depth 0 included"  # where embedding and head share weights, that repeats the token just read
+AFTER = "each token judged with the whole model's keys and values before it"
+FROM_0 = "depth 0 included, where the lens sees only the token just read"
 
 
 def sentence(values: Mapping[str, np.ndarray], n_layers: int, threshold: float, sampled: bool = False) -> str:
@@ -19,10 +19,11 @@ def sentence(values: Mapping[str, np.ndarray], n_layers: int, threshold: float, 
     is the best guess, not what was written."""
     n = written(values)
     if not n:
-        return "No token is written yet."
+        return "No token has been written yet."
     by = f"depth {int(np.sort(values['settle_depth'][:n])[(n - 1) // 2])} of {n_layers}"  # the lower median
     changed = int(n - values["exit_agrees"][:n].sum())
-    early = leaving(n, changed, n_layers - float(values["exit_depth"][:n].mean()), threshold, sampled)
+    at_0 = int(((values["exit_depth"][:n] == 0) & (values["exit_agrees"][:n] == 0)).sum())
+    early = leaving(n, changed, n_layers - float(values["exit_depth"][:n].mean()), threshold, sampled, at_0)
     subject = f"Of {n} tokens written, at least half have their final best guess by"
     if n == 1:
         subject = "The one token written has its final best guess by"
@@ -49,19 +50,20 @@ def usable(n: int, changed: float | int) -> bool:
     return changed < UNUSABLE * n
 
 
-def leaving(n: int, changed: int, spared: float, threshold: float, guesses: bool = False) -> str:
+def leaving(n: int, changed: int, spared: float, threshold: float, guesses: bool = False, at_0: int = 0) -> str:
     """What leaving at the first depth that is sure enough does to `n` tokens, a clause: how many it would change
     (`guesses`: of their best guesses), and only where these are few, how far before the output they leave. Each token
     is judged by itself, after the text and the keys and values of the whole model."""
     what = "best guess" if guesses else "token"
     many = f"{what}{'es' if guesses else 's'}"
+    of_0 = f", {at_0 if at_0 < changed else 'all'} of them left at depth 0" if at_0 and changed > 1 else ""
     if spared <= 0:
         return f"before the output the lens never reaches {threshold:g} confidence"
     if not usable(n, changed):
-        told = f"{changed} of {n} {many if n > 1 else what} would change"
+        told = f"{changed} of {n} {many if n > 1 else what} would change{of_0}"
         return f"leaving at {threshold:g} confidence, {FROM_0}, is not usable here ({LIMIT}): {told}"
     would = f"would change {f'{changed} of {n} {many}' if changed else f'no {what}'}, {AFTER}"
-    where = f"the exit lies {spared:.1f} layers before the output on average"
+    where = f"the exit lies {spared:.1f} layers before the output{' on average' * (n > 1)}"
     return f"leaving at {threshold:g} confidence, {FROM_0}, {would}; {where}"
 
 

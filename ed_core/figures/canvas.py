@@ -59,7 +59,7 @@ def whole_ticks(n: int) -> dict[str, Any]:
     return dict(tickvals=list(range(0, n, step)), tickangle=0)
 
 
-def axis_title(text: str, standoff: int = 4) -> dict[str, Any]:
+def axis_title(text: str, standoff: int = 7) -> dict[str, Any]:
     return dict(text=text, standoff=standoff, font=dict(size=11))
 
 

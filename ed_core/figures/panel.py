@@ -347,7 +347,7 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
             **look,
             **STEADY,
         )
-    named = axis_title(strip.title if strip.behind is None else f"{strip.title}<br>┄ {strip.behind_name}")
+    named = axis_title(strip.title if strip.behind is None else f"{strip.title}<br>┄ {strip.behind_name}", 4)
     ends = [strip.low, strip.high] if strip.low >= 0 else [strip.low, 0.0, strip.high]
     ticks = dict(tickvals=ends, ticktext=[f"{v:g}" if strip.log else number(v) for v in ends], tickangle=0)
     scale = (

@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..depth import surgery
+from ..depth.wording import printed
 from ..types import ProbeResult
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, axis_title, whole_ticks
@@ -212,7 +213,7 @@ def surgery_map(
     if value == "loss":
         whole, bar = float(curves["loss_whole"]), canvas.data[0]["colorbar"]
         signs = ["≤ " * words.startswith("≤") + "≥ " * words.startswith("≥") for words in bar["ticktext"]]
-        said = [f"{at - whole:+.2g}".replace("-", "\u2212") if at != whole else "whole" for at in bar["tickvals"]]
+        said = [printed(at - whole, "+.2g") if at != whole else "whole" for at in bar["tickvals"]]
         bar["ticktext"] = [sign + words for sign, words in zip(signs, said)]
     _mark(canvas, chosen, behind)
     canvas.data[0]["hoverongaps"] = False
@@ -238,6 +239,7 @@ def added_curves(
     drawn = np.concatenate([np.ravel(values) for values in (*lines.values(), *behind.values())])
     if np.nanmax(drawn, initial=0.0) > ADDED[-1]:
         fig.layout.yaxis.range = [min(float(np.nanmin(drawn, initial=0.0)) * 1.1, -0.1), ADDED[-1]]
+        fig.layout.yaxis.title = axis_title(f"nats, cut off at {ADDED[-1]:g}")
     return fig
 
 
@@ -286,7 +288,7 @@ def _told(curves: Mapping[str, np.ndarray], kind: str, i: int, j: int, shade: Sh
     """What a cell says on hover."""
     one = surgery.choice(curves, kind, i, j)
     several = kind == "swap" or j > i + 1
-    more = f"{one.loss - float(curves['loss_whole']):+.2g}".replace("-", "−")
+    more = printed(one.loss - float(curves["loss_whole"]), "+.2g")
     return (
         f"layer{'s' * several} {one.layers} {DONE[kind]}<br>loss {number(one.loss)} nats "
         f"({more})<br>KL {number(one.kl)} nats<br>"

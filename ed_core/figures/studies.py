@@ -32,6 +32,7 @@ HOLLOW = ("stable", "from_depth_1", "without_sinks")
 MEAN = "mean"  # the variant that is a depth between layers
 NOT_DEFINED = "not defined"
 PUBLISHED = "published"
+TWINS, LAST = "untrained twins", 2000  # in a legend
 THRESHOLD = "#7F7F7F"  # other thresholds
 SOURCES = {"measured": colours.BOTH, PUBLISHED: colours.OTHERS[0]}
 SHAPES = dict(zip((*TRAINING, ""), ("circle", "square", "diamond", "triangle-up", "cross")))
@@ -127,13 +128,32 @@ def study_curves(
     log: bool = False,
     height: int = 340,
     width_px: int = 1100,
+    twins: Mapping[str, ArrayLike] = {},
 ) -> go.Figure:
     """Curves of several models on relative depth, each with its range over prompts behind it. `curves`: by the model's
-    label, value, low and high `[layer]` or `[depth]`; a range of NaN or None is none."""
+    label, value, low and high `[layer]` or `[depth]`; a range of NaN or None is none. `twins`: by the same labels the
+    values of untrained twins, thin and grey behind them all, with one name in the legend."""
     canvas = Canvas(height, (64, 16, 40, 44), uirevision="over-depth", width_px=width_px)
+    hues = [colour for colour in LINES if colour != THRESHOLD or not twins]
+    for i, (name, untrained) in enumerate(twins.items()):
+        alike = np.asarray(untrained, float)
+        x = relative_depth(len(alike), n_layers[name])
+        canvas.add(
+            "scatter",
+            x=x,
+            y=alike,
+            mode="lines",
+            name=TWINS,
+            legendgroup=TWINS,
+            showlegend=not i,
+            legendrank=LAST,
+            text=[f"untrained twin of {escaped(name)}<br>{at:.2f} of the depth: {v:.4g}" for at, v in zip(x, alike)],
+            hoverinfo="text",
+            line=dict(color=colours.CONTROL, width=1, dash="dash"),
+        )
     for i, (name, of_one) in enumerate(curves.items()):
         values, low, high = (np.asarray(one, float) for one in of_one)
-        x, colour = relative_depth(len(values), n_layers[name]), LINES[i % len(LINES)]
+        x, colour = relative_depth(len(values), n_layers[name]), hues[i % len(hues)]
         if np.isfinite(low).any():
             add_range(canvas, x, low, high, colour, escaped(name))
         hover = [f"{escaped(name)}<br>{at:.2f} of the depth: {value:.4g}" for at, value in zip(x, values)]
@@ -152,7 +172,7 @@ def study_curves(
     canvas.layout["yaxis"] = dict(
         PLAIN, showgrid=True, gridcolor=colours.FAINT, type="log" if log else "linear", title=axis_title(unit)
     )
-    name_lines(canvas, len(curves))
+    name_lines(canvas, len(curves) + bool(twins))
     return canvas.figure()
 
 
@@ -336,7 +356,9 @@ def name_lines(canvas: Canvas, n: int) -> None:
     canvas.layout["margin"]["autoexpand"] = True
     canvas.layout["height"] += LEGEND_ROW * max(0, n - 2)  # two have room in the margin
     canvas.layout["showlegend"] = True
-    canvas.layout["legend"] = dict(orientation="h", x=0, y=1, yanchor="bottom", xanchor="left", font=dict(size=11))
+    canvas.layout["legend"] = dict(
+        orientation="h", x=0, y=1, yanchor="bottom", xanchor="left", font=dict(size=11), tracegroupgap=0
+    )
 
 
 def _marks(

@@ -7,6 +7,8 @@ import unicodedata
 
 import numpy as np
 
+from ..depth.wording import printed
+
 MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"}
 ALSO_ESCAPED = {ord(char): f"&#{ord(char)};" for char in "\"'$"}  # plotly knows numbered entities, but not &quot;
 
@@ -48,7 +50,7 @@ def number(value: float | int | np.floating) -> str:
     vectors, as what it is."""
     if abs(value) == 2**0.5:
         return "√2" if value > 0 else "\u2212√2"
-    return f"{value:.3g}".replace("-", "\u2212") if value == value else "not computed"
+    return printed(value) if value == value else "not computed"
 
 
 def _mark(char: str) -> str:

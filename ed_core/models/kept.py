@@ -1,5 +1,6 @@
 """Figures of identities that held before: of the same weights, run by the same code on the same device. A worker opens
-a model with them at once, and measures them again when it has nothing else to do (`service.worker`)."""
+a model with them at once, and measures them again when it has nothing else to do (`service.worker`); so does
+the shell's `run`, once its file is written."""
 
 from __future__ import annotations
 

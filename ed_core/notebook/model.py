@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from ..errors import InputError, ParameterError, StoreError
-from ..machine import learn, may_have_gpu
+from ..machine import learn, may_have_gpu, uncollected
 from ..probes import Probe
 from ..results import lookup
 from ..results.store import Store
@@ -22,10 +22,11 @@ from .result import Result
 
 class Model:
     """The model that `spec` names: a handle without weights. Models stay open within `ED_MODEL_MEMORY`; one that was
-    closed to make room for another is opened again when it is used."""
+    closed to make room for another is opened again when it is used. `trust_kept`: open it with identities that held
+    before; `recheck` measures them when the results are there."""
 
-    def __init__(self, spec: ModelSpec):
-        self._spec = spec
+    def __init__(self, spec: ModelSpec, trust_kept: bool = False):
+        self._spec, self._trust_kept = spec, trust_kept
 
     @property
     def spec(self) -> ModelSpec:
@@ -35,7 +36,7 @@ class Model:
     @property
     def language_model(self) -> Any:
         """The engine's own object (`models.language_model.LanguageModel`): weights, trace, single blocks."""
-        return _models().get(self.spec)
+        return _models(self._trust_kept).get(self.spec)
 
     @property
     def keeps(self) -> bool:
@@ -88,10 +89,10 @@ class Model:
             return
         from tqdm import tqdm
 
+        model = self.language_model
         from ..prompts import max_tokens
         from ..service import compute
 
-        model = self.language_model
         todo = model.expect(todo)
         for probe, request in todo:
             prompt = request.prompts[0]
@@ -106,11 +107,23 @@ class Model:
                 bar.set_description(probe.name)
                 if request.key not in found:
                     found[request.key] = compute.run(model, request, memory=memory)
+                    if model.to_recheck:
+                        _models(self._trust_kept).computed(request)
                     try:
                         if store:
                             store.put(found[request.key])
                     except StoreError as error:
                         print(f"ed_core: {error}", file=sys.stderr)
+
+    def recheck(self, store: Store | None) -> None:
+        """Measure identities that were believed at the opening. Where they do not hold, what rests on them leaves the
+        store, and an error says why."""
+        if (models := _models(self._trust_kept)).to_recheck:
+            keys, error = models.recheck()
+            if error is not None:
+                if store:
+                    store.forget(keys)
+                raise error
 
 
 class InMemory(Model):
@@ -156,11 +169,12 @@ class InMemory(Model):
 
 
 @cache
-def _models() -> Any:
+def _models(trust_kept: bool) -> Any:
     """This process's opened models."""
-    from ..service.compute import Models
+    with uncollected():
+        from ..service.compute import Models
 
-    return Models()
+    return Models(trust_kept=trust_kept)
 
 
 def on(device: str) -> tuple[str, int | None]:

@@ -79,9 +79,8 @@ class Contributions(Probe):
             "Cosine with the stream",
             ("{branch}_cos",),
             "below 0 against the stream, above 0 along it",
-            "In large models the first half is zero or negative (features are written and erased), then the sign "
-            "turns: "
-            "later layers\nstrengthen what is there. A small cosine does not prove a layer useless (Hinostroza et al. "
+            "In Llama 3.1 70B on GSM8K the first half is zero or negative, then the sign turns (Csordás et al. 2025). "
+            "A\nsmall cosine does not prove a layer useless (Hinostroza et al. "
             "2026).",
             "Below 0 a layer adds against the stream (the papers: erases), near 0 across it (writes something new), "
             "above 0 along it (strengthens).",

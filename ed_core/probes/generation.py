@@ -75,7 +75,7 @@ class Generation(Probe):
             "While the model writes",
             ("jsd", "best_ids", "settle_depth", "exit_depth"),
             "columns are written tokens, cells what the lens would say; line: settled, cross: early exit",
-            "The line steps to the depth from which the best token stays; a column is bright from there. A cross marks "
+            "The line steps to the depth from which the best token stays; bright is near the output. A cross marks "
             "the first depth that is\nsure enough to leave: red where it would say another token.",
             "What the model writes, token by token, and at which depth each token settles.",
         ),

@@ -33,6 +33,11 @@ def completeness(result: ProbeResult | Mapping[str, np.ndarray]) -> np.ndarray:
     return share
 
 
+def most_nodes(cap: int) -> int:
+    """The most nodes that doubling reaches within `cap`: `2^k + 1`."""
+    return int(2 ** ((cap - 1).bit_length() - 1) + 1)
+
+
 def incomplete(result: ProbeResult) -> list[int]:
     """The blocks whose attributions are not to be relied on: their sum misses by more than `TOLERANCE` of the scale."""
     return [int(layer) for layer in np.flatnonzero(completeness(result) > LIMIT)]
@@ -72,7 +77,7 @@ class IntegratedGradients(Probe):
         TokenMap(
             "Integrated gradients",
             ("attribution",),
-            "share of the answer's probability that rests on this token",
+            "what this token adds to the answer's probability, against the baseline",
             "Blue takes probability from the answer, orange gives it. Every row adds up to F(activation) - "
             "F(baseline), up to the completeness error below.",
         ),
@@ -88,7 +93,7 @@ class IntegratedGradients(Probe):
             "attribution",
             ("layer", "pos"),
             "probability",
-            "share of the answer's probability that rests on this token here",
+            "what this token adds to the answer's probability here, against the baseline",
             None,
             None,
             "pos_abs_sum",

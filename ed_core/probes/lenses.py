@@ -174,8 +174,8 @@ class LogitLens(Probe):
             ("{shade}", "top_ids"),
             "columns are input tokens, cells predict the next token (blank: as below; grey: repeats its input)",
             "Row 0 is the embedding, the top row the model's own output, which stands over the map too; a token is "
-            "written where it is\nanother than in the row below. The best token settles at some depth; KL falls and "
-            "top-5 overlap rises from there.",
+            "written where it is\nanother than in the row below. The best token settles at some depth, each column at "
+            "its own.",
             "What the model would predict if it ended at each depth.",
         ),
     )
@@ -267,7 +267,7 @@ class Lenses(Probe):
             "input)",
             "Row 0 is the embedding, the top row the model's own output; a token is written where it is another than "
             "in the row below.",
-            f"What the model would predict if it ended at each depth, by the {title.lower()}.",
+            f"{title}: what the model would predict if it ended at each depth.",
             title,
         )
         for lens, title in LENSES.items()

@@ -31,7 +31,7 @@ from ..errors import (
     one_line,
     ran_out,
 )
-from ..machine import free_cache, gigabytes, probe_bytes
+from ..machine import free_cache, gigabytes, probe_bytes, uncollected
 from ..models import arithmetic, kept, placement
 from ..models.language_model import LanguageModel
 from ..models.opening import open_model, recheck
@@ -171,7 +171,8 @@ class Models:
             return RemoteModel(spec)
         keys = self._unmeasured.get(spec.key, [])
         try:
-            model = open_model(spec, trust_kept=self._trust_kept)
+            with uncollected():
+                model = open_model(spec, trust_kept=self._trust_kept)
         except (IdentityFailed, NotFinite) as error:
             if keys:
                 self._withdrawn.append((self._unmeasured.pop(spec.key), error))

@@ -76,8 +76,9 @@ def main() -> None:
         os._exit(0)  # the app is gone: nobody waits for what is running
 
     threading.Thread(target=listen, daemon=True).start()
-    from ..models import placement
-    from . import compute
+    with machine.uncollected(for_good=True):
+        from ..models import placement
+        from . import compute
 
     models = compute.Models(trust_kept=True)
     has = {"devices": placement.overview(), "totals": placement.totals()}

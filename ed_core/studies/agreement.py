@@ -17,8 +17,8 @@ import numpy as np
 from .. import statistics
 from ..depth.continuous import TENTH
 from ..depth.criteria import OF_LENS, RULES, depths
-from ..depth.wording import level
-from ..statistics import FEWEST, Units
+from ..depth.wording import level, over_what
+from ..statistics import FEWEST, FEWEST_FORMS, Units
 from . import difficulty, tables
 from .folder import Folder, Sums
 
@@ -112,14 +112,16 @@ def sentences(found: Sequence[Estimate]) -> list[str]:
             told.append(f"The {one.label} gives layer {_layer(one.depth)}; {'; '.join(moved)}.")
     for one in found:
         if one.name in OTHERS and one.depth is not None:
-            what, more = (
-                (": over tokens, the lens's best guess is final from a mean depth of", 1)
-                if one.name == "settle"
-                else (": layer", 0)
-            )
-            ends = "" if one.low is None or one.high is None else f" ({level(one.low + more, one.high + more, 1)})"
-            of = f" of {one.n_layers}" if more else f", of layers 0 to {one.n_layers - 1}"
-            told.append(f"{one.label}{what} {one.depth + more:.1f}{of if more else ends}{ends if more else of}.")
+            settles, n = one.name == "settle", one.n_layers  # depths count from 0 to n, layers to n - 1
+            ends = ""
+            if one.low is not None and one.high is not None:
+                drawn = level(one.low + settles, one.high + settles, 1)
+                ends = f" ({over_what(drawn, one.over) if one.over else drawn})"
+            if settles:
+                found_at = f"{one.depth + 1:.1f} of {n}{ends}"
+                told.append(f"{one.label}, from where the lens's best guess is final: mean over tokens {found_at}.")
+            else:
+                told.append(f"{one.label}: layer {one.depth:.1f}{ends}, of layers 0 to {n - 1}.")
     return told
 
 
@@ -133,8 +135,8 @@ def _apart(there: Sequence[tuple[float | int, Estimate]], all_of_them: bool) -> 
         return f"{which} differ by at most {within.format(first.n_layers)}: {places}."
     said = f"{which} differ by up to {_layer(end - begin)} of {first.n_layers} layers: {places}."
     if first.high is None or last.low is None:
-        return f"{said} Below {FEWEST} prompts there are no ranges."
-    meet = "do not overlap" if first.high < last.low else "overlap"
+        return f"{said} Fewer than {FEWEST} prompts, or {FEWEST_FORMS} forms, give no ranges."
+    meet = "are apart" if first.high < last.low else "meet"
     return f"{said} The ranges over prompts of the {first.label} and the {last.label} {meet}."
 
 

@@ -73,8 +73,8 @@ class Trend:
             little = f", within {100 * MARGIN:g} % of the depth a level" if small else ""
             return f"The interval lies {'above' if self.low > 0 else 'below'} 0{little}."
         if small:
-            return f"The interval lies within {100 * MARGIN:g} % of the depth a level around 0."
-        return "The interval holds 0."
+            return f"The interval lies within ±{100 * MARGIN:g} % of the depth a level."
+        return "The interval includes 0."
 
 
 @dataclass(frozen=True)

@@ -133,9 +133,9 @@ class Folder:
 
     def forms(self, name: str) -> np.ndarray:
         """Of each prompt of a set, by its place, the form it was written in: a string, "" where it has none or the plan
-        is older than forms."""
+        is older than forms. A published set's way of writing its prompts is one form."""
         one = self.sets[name]
-        return np.asarray(one.get("forms") or [""] * len(one["ids"]), str)
+        return np.asarray(one.get("forms") or [one.get("of") or ""] * len(one["ids"]), str)
 
     def progress(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Per model and set: items there, items in all."""

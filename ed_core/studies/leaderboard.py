@@ -74,8 +74,8 @@ class Fit:
         first = f"With {held} held fixed, one" if held else "One"
         said = (
             f"{first} more layer goes with {signed(self.slope, 2)} points of {of} "
-            f"(standard error {family.error:.2f}; 95 %: {signed(family.low, 2)} to {signed(family.high, 2)}; "
-            f"{self.n} models in {family.clusters} families)."
+            f"(standard error {family.error:.2f}, clustered by family; 95 %: {signed(family.low, 2)} to "
+            f"{signed(family.high, 2)}; {self.n} models in {family.clusters} families)."
         )
         if not self.beside:
             return f"{said} Deeper models are larger too, so this alone says nothing about depth: hold size fixed."

@@ -43,9 +43,9 @@ class Prompts:
 class Point:
     """One depth: without a threshold (`criterion` one of `MEANS`), or by a rule of the papers. `ratio`: `mean depth /
     L` or `(ED + 1) / L`, NaN where there is none; `low`, `high`: its 5 and 95 %, NaN without; `over`: what that
-    interval is over. `drawn`: of a rule the ratio in every resample of the prompts, empty without; `read`: of a mean
-    depth the prompts. `parameters`: None where they are not known; `training`: "" likewise. `of`: the published set
-    whose prompts these are, "" where of none."""
+    interval is over; `forms`: how many forms of prompts it draws, 0 where prompts. `drawn`: of a rule the ratio in
+    every resample of the prompts, empty without; `read`: of a mean depth the prompts. `parameters`: None where they are
+    not known; `training`: "" likewise. `of`: the published set whose prompts these are, "" where of none."""
 
     model: str
     parameters: int | None
@@ -62,6 +62,7 @@ class Point:
     drawn: np.ndarray = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
     read: Prompts | None = field(default=None, compare=False, repr=False)
     over: str = ""
+    forms: int = 0
 
     @property
     def depth(self) -> float:
@@ -124,7 +125,7 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
                 low, high = (ends.low + 1) / layers, (ends.high + 1) / layers
             ratio = (float(depths(criterion, tables.curve_of(sums, counts)[None])[0]) + 1) / layers
             place = (*head, criterion, ratio, layers, MEASURED, low, high, len(counts))
-            found.append(Point(*place, drawn=drawn, over=told))
+            found.append(Point(*place, drawn=drawn, over=told, forms=over.n * over.by_form))
     return found
 
 
@@ -140,7 +141,19 @@ def _mean_point(
     low, high = (end / found.n_layers for end in ends)
     read = Prompts(lens[f"{MEANS[criterion]}.sum"], lens["n_tokens"], over)
     words, n = over.words if found.interval else "", len(over.of)
-    return Point(*head, criterion, ratio, found.n_layers, MEASURED, low, high, n, read=read, over=words)
+    return Point(
+        *head,
+        criterion,
+        ratio,
+        found.n_layers,
+        MEASURED,
+        low,
+        high,
+        n,
+        read=read,
+        over=words,
+        forms=over.n * over.by_form,
+    )
 
 
 def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, seed: int = 0) -> Resampled | None:

@@ -71,7 +71,7 @@ def course(rows: Rows) -> list[str]:
     if said:
         drawn = next((row["over"] for found in means for row in found if row["over"]), "")
         told = f"In brackets 5–95 % over {drawn}" if drawn else f"{rows[0]['prompts']} prompts"
-        said[-1] += f" {told}; another training may differ."
+        said[-1] += f" {told}; another training run may differ."
     return said + _turns(rows)
 
 
@@ -83,10 +83,15 @@ def _from_to(found: Rows) -> str:
     first, last = found[0], found[-1]
     said = f"Mean depth over thresholds by {RULES[first['criterion']].label}: {_at(first)} of {first['n_layers']} "
     said += f"layers at step {first['step']}, {_at(last)} at step {last['step']}"
-    for end, word in ((min, "least"), (max, "most")):
-        one = end(found, key=lambda row: row["depth"])
-        if _apart(one, first) and _apart(one, last):
-            said += f"; {word} {_at(one)} at step {one['step']}"
+    apart = [row for row in found if _apart(row, first) and _apart(row, last)]
+    ends = (first["depth"], last["depth"])
+    for beyond in (
+        [row for row in apart if row["depth"] < min(ends)],
+        [row for row in apart if row["depth"] > max(ends)],
+    ):
+        if beyond:
+            one = max(beyond, key=lambda row: abs(row["depth"] - ends[0]))
+            said += f"; {_at(one)} at step {one['step']}"
     return f"{said}."
 
 

@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike
 
 from .. import statistics
 from ..depth.criteria import OF_LENS, RULES
+from ..depth.wording import printed
 from ..errors import StudyError
-from ..statistics import FEWEST, Interval, interval
+from ..statistics import FEWEST, FEWEST_FORMS, Interval, interval
 from .points import MEANS, MEASURED, Point, combined
 
 CALLED = {f"mean_{name}": f"mean depth ({rule.label})" for name, rule in OF_LENS.items()}
@@ -69,12 +70,18 @@ class Slope:
         if self.sizes == 2:
             told = f"{of} goes from {self.start[1]:.2f} to {self.end[1]:.2f}"
         if not np.isfinite(self.low):
-            few = f"fewer than {FEWEST} prompts" if self.over == "prompts" else f"fewer than {FEWEST} models"
+            few = (
+                f"fewer than {FEWEST} prompts, or {FEWEST_FORMS} forms,"
+                if self.over == "prompts"
+                else f"fewer than {FEWEST} models"
+            )
             return f"{told}. With {few} there is no interval, and no conclusion.{self._aside}"
-        told += f" ({_range(self.low, self.high, self.words)}"
+        between = math.log10(self.end[0] / self.start[0]) if self.sizes == 2 else 1.0
+        told += " (change, " if self.sizes == 2 else " ("
+        told += _range(self.low * between, self.high * between, self.words)
         told += f"; no line in {100 * self.undefined:.0f} % of the resamples)" if self.undefined else ")"
         if self.sizes == 2:
-            return f"{told}. Two sizes show no trend.{self._aside}"
+            return f"{told}. Two sizes cannot show a trend.{self._aside}"
         alone = f" for these {len(self.models)} models" if self.over == "prompts" else ""
         if self.trend:
             verdict = f"It {'rises' if self.trend > 0 else 'falls'} with size{alone}"
@@ -195,7 +202,8 @@ class Difference:
     ("prompts", "sets", "pairs of models"), NaN without; `undefined`: the share of resamples in which one of the two has
     no depth; `n_layers`: of the two where they are equal, else None. `same`: all values were one number, so that no
     spread could be seen. `where`: the sets. `spread`: the standard error of the difference over prompts, NaN without.
-    `words`: what the interval is over, in full."""
+    `words`: what the interval is over, in full; `forms`: how many forms of prompts were drawn anew, 0 where prompts
+    were."""
 
     base: str
     other: str
@@ -212,15 +220,17 @@ class Difference:
     same: bool = False
     spread: float = np.nan
     words: str = ""
+    forms: int = 0
 
     @property
     def needed(self) -> int | None:
-        """How many prompts a study like this one needs to tell the two apart four times of five, if the difference is
-        what it was here: `n ((1.645 + 0.842) s / d)²`, s the spread over its n prompts (an interval from 5 to 95 %, a
-        power of 80 %). None where there is no spread or no difference."""
+        """How many prompts, or forms of prompts where these were drawn anew, a study like this one needs to tell the
+        two apart four times of five, if the difference is what it was here: `n ((1.645 + 0.842) s / d)²`, s the spread
+        over its n of them (an interval from 5 to 95 %, a power of 80 %). None where there is no spread or no
+        difference."""
         if not self.spread > 0 or abs(self.difference) < 5e-4:
             return None
-        return math.ceil(self.n * (POWER * self.spread / self.difference) ** 2)
+        return math.ceil((self.forms or self.n) * (POWER * self.spread / self.difference) ** 2)
 
     @property
     def sentence(self) -> str:
@@ -237,7 +247,7 @@ class Difference:
             return f"{told}: the same on all {self.n} {self.over}, in whole layers, so no interval can be given."
         if not np.isfinite(self.low):
             few = (
-                f"fewer than {FEWEST} prompts"
+                f"fewer than {FEWEST} prompts, or {FEWEST_FORMS} forms,"
                 if self.over == "prompts"
                 else f"one {self.over.replace('sets', 'set').replace('pairs', 'pair')}"
             )
@@ -246,11 +256,14 @@ class Difference:
         told += f"; not defined in {100 * self.undefined:.0f} % of the resamples)" if self.undefined else ")"
         if self.low <= 0 <= self.high:
             more = ""
-            if (needed := self.needed) is not None and needed > self.n:
-                more = f" If the difference is what it is here, about {_rounded(needed)} prompts would tell."
+            if (needed := self.needed) is not None and needed > (self.forms or self.n):
+                of = "forms of prompts" if self.forms else "prompts"
+                more = f" If the difference is what it is here, about {_rounded(needed)} {of} would tell."
             return f"{told}. These {self.over} do not show which is larger.{more}"
         deeper = self.other if self.low > 0 else self.base
         like = "Over prompts like these" if self.over == "prompts" else f"On these {self.n} {self.over}"
+        if self.criterion not in MEANS:  # one threshold of many
+            like = f"At the papers' threshold, {like[0].lower()}{like[1:]}"
         return f"{told}. {like} {deeper} has the larger share on average."
 
 
@@ -283,7 +296,8 @@ def difference(points: Iterable[Point], base: str, other: str) -> Difference:
             again = (two.drawn - one.drawn)[np.isfinite(two.drawn - one.drawn)]
             spread = float(again.std()) if len(again) else np.nan
         over = ("prompts", one.prompts, n_layers)
-        return Difference(*told, float(each[0]), low, high, undefined, *over, spread=spread, words=one.over)
+        ends = (float(each[0]), low, high, undefined)
+        return Difference(*told, *ends, *over, spread=spread, words=one.over, forms=one.forms)
     return Difference(*told, float(each.mean()), *around(each), 0.0, "sets", len(each), n_layers, _same(each))
 
 
@@ -346,12 +360,12 @@ def _same(each: np.ndarray) -> bool:
 def signed(value: int | float, digits: int = 3) -> str:
     """A number with its sign, a minus as one is printed; a rounded zero has none."""
     text = f"{value:+.{digits}f}"
-    return text.lstrip("+-") if not float(text) else text.replace("-", "−")
+    return printed(value, f"+.{digits}f") if float(text) else text.lstrip("+-")
 
 
 def _range(low: float, high: float, over: str) -> str:
     if low == high:
-        return f"5–95 % over {over}: nothing but {signed(low)}, in whole layers"
+        return f"{signed(low)} in at least 90 % of resamples of {over}"
     return f"5–95 % over {over}: {signed(low)} to {signed(high)}"
 
 

@@ -5,7 +5,6 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import audit
 from ed_core.errors import EffectiveDepthError
-from ed_core.prompts import to_jsonl
 from ed_core.runs.spec import AuditRun
 from ed_core.service import estimate
 from ed_core.service.resolve import in_precisions
@@ -102,6 +101,8 @@ def status(batch: running.Batch, done: list[str], outcome: audit.Audit | None, n
             live.status(batch, f"**{over} through {', '.join(done) or 'no precision'} so far** · {{}}".format)
         elif outcome is not None:
             st.markdown(f"Over **{over}** through {', '.join(done)}.")
+        else:
+            st.markdown("Nothing measured yet for these prompts, this model and these precisions.")
         if outcome is not None:
             said = f"Is the number an artefact of its precision? {outcome.sentence()}"
             show.conclusion("audit", said, outcome.findings())
@@ -156,18 +157,17 @@ def command(spec, asked: list[str], prompts: list) -> None:
         model=prompt_set.source(spec), precisions=tuple(asked), prompts="prompts.jsonl", device=device, out="audit.npz"
     )
     st.code(asked_for.command, language="bash")
-    st.download_button(
-        "prompts.jsonl", to_jsonl(prompts), "prompts.jsonl", "application/jsonl", icon=":material/download:"
-    )
+    show.prompts_file(prompts)
 
 
 HEIGHT, TABLE_HEIGHT = 260, 820
 SOON = "Shown once the prompts have run in the widest precision and one other."
 TABLE = "What differs from {}"
 KEY = """ρ: rank correlation of a curve with {reference}'s (expected at least {limits}); after it the largest
-difference, in % of the curve's range. A mean depth may move within {reference}'s interval over prompts, a layer of the
-papers' rules by one. **beyond**: more than that.
-After a depth, from eight prompts on: 5–95 % over prompts, and in what share of the resamples there is none."""
+difference, in % of the curve's range. A mean depth may move within {reference}'s interval, a layer of the
+papers' rules by one. **beyond**: more than that. All tokens count, sinks too.
+After a depth, from five forms or else eight prompts on: 5–95 % over them, and in what share of the resamples there is
+none."""
 CHOICES = ("fp32", "bf16", "fp16", "int8", "4bit")
 CHOOSE = "The others are compared with the widest of them. Each is a model of its own, opened when its turn comes."
 TEACH = (

@@ -1,6 +1,7 @@
 """Does the deeper model do the same over more layers? Linear maps between two models, and in a layer's place."""
 
 import json
+from functools import partial
 
 import streamlit as st
 
@@ -142,8 +143,9 @@ def details(found: measured.Maps | measured.Replacement, key: str) -> None:
     row = st.container(horizontal=True)
     look = {"icon": ":material/download:", "on_click": "ignore"}
     name = f"{found.kind}{measured.ENDING}"
-    row.download_button(name, measured.packed(found), name, "application/octet-stream", key=f"npz-{key}", **look)
-    row.download_button("CSV", measured.csv(found), f"{found.kind}.csv", "text/csv", key=f"csv-{key}", **look)
+    whole, table = partial(measured.packed, found), partial(measured.csv, found)
+    row.download_button(name, whole, name, "application/octet-stream", key=f"npz-{key}", **look)
+    row.download_button("CSV", table, f"{found.kind}.csv", "text/csv", key=f"csv-{key}", **look)
     st.markdown("**Where it came from**")
     st.json(json.dumps(dict(found.certificate)), expanded=False)
 

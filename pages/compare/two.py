@@ -8,7 +8,20 @@ from ed_core import figures
 from ed_core.depth import side_by_side, verdict
 from ed_core.depth.side_by_side import SIDES
 from ed_core.sources import specs
-from ed_ui import chart, inputs, live, pair_panel, picker, probe_page, prompt_box, remembered, running, show, side_b
+from ed_ui import (
+    chart,
+    common_link,
+    inputs,
+    live,
+    pair_panel,
+    picker,
+    probe_page,
+    prompt_box,
+    remembered,
+    running,
+    show,
+    side_b,
+)
 from ed_ui.pair_panel import Shown
 
 PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
@@ -16,6 +29,7 @@ PLACES = ("first", "second")  # of the inputs; which of them is A is the swap bu
 
 def page() -> None:
     side_b.open_link()
+    common_link.say_troubles()
     mode = side_b.mode()
     prompt_box.draw()
     place = running.row_begins()
@@ -66,7 +80,7 @@ def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Sid
     verdicts = [judged(side) for side in of_side]
     headline(batch, order, names, verdicts, found)
     ruler(names, verdicts, of_side)
-    pair_panel.inputs(shown, [[s.result for s in side.values()] for side in of_side])
+    pair_panel.controls(shown, [[s.result for s in side.values()] for side in of_side])
     for name in shown:
         lines = [v.lines if v else {} for v in verdicts]
         of_probe = [side[name] for side in of_side]

@@ -6,7 +6,7 @@ from ed_core.probes import ResidualErasure
 from ed_ui import probe_page
 
 
-def above(result):
+def beneath(result):
     if not probe_page.sinks_of(result):
         return
     st.caption("A column that glows on a sink (◆) may be damage to the sink, not to what its token says.")
@@ -37,7 +37,7 @@ probe_page.Page(
     "prompts, for every token and every depth, and measures how the prediction changes.",
     TEXTS,
     more,
-    above=above,
+    beneath=beneath,
     over_sinks=True,
     needs_answer=lambda probe: probe.target == "answer",
 ).show()

@@ -4,11 +4,11 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.probes import IntegratedGradients
-from ed_core.probes.integrated_gradients import TOLERANCE, UNSETTLED, completeness, incomplete
+from ed_core.probes.integrated_gradients import TOLERANCE, UNSETTLED, completeness, incomplete, most_nodes
 from ed_ui import probe_page, show
 
 
-def above(result):
+def beneath(result):
     if failed := incomplete(result):
         layers = f"layer{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}"
         st.warning(FAILED.format(layers=layers, tolerance=f"{TOLERANCE:.1%}"), icon=":material/border_clear:")
@@ -19,11 +19,11 @@ def more(result, view):
     look = {"name": "completeness error", "limit_name": f"allowed: {TOLERANCE:.1%}"}
     fig = figures.limit_bars(completeness(result), TOLERANCE, "share of the scale", **look)
     show.figure("check", fig, "Completeness error", result, "completeness_error", CHECK, place=left)
-    cap = dict(result.request.parameters)["nodes"]
+    cap = most_nodes(dict(result.request.parameters)["nodes"])
     fig = figures.limit_bars(result["nodes_used"], cap, "nodes", name="nodes", limit_name=f"at most {cap}")
     show.figure("nodes", fig, "Nodes used", result, "nodes_used", NODES, place=middle)
     fig = figures.layer_curves({"activation": result["f_x"], "baseline": result["f_baseline"]}, "", "probability")
-    show.figure("f", fig, "The answer's probability at both ends", result, "f_baseline", place=right)
+    show.figure("f", fig, "Sum of the answer tokens' probabilities, at both ends", result, "f_baseline", place=right)
     probe_page.profile(result, "attribution", view)
 
 
@@ -35,8 +35,9 @@ TEXTS = {
     "layers as problems take more steps (Csordás et al. 2025, §4).",
     "Look for": "the row at which colour leaves the question's tokens and gathers where the answer is about to be "
     "said. Blue takes probability from the answer, orange gives it.",
-    "By construction": "Every row adds up to F(activation) − F(baseline). The last column is 0: nothing is predicted "
-    "after it. In the top row of part “layer” only positions that predict a token of the answer can be other than 0.",
+    "By construction": "Every row that is drawn adds up to F(activation) − F(baseline), within 0.5 % of its scale. The "
+    "last column is 0: nothing is predicted after it. In the top row of part “layer” only positions that predict a "
+    "token of the answer can be other than 0.",
     "Beware": "Check the bars below first: a row whose sum is off shows nothing. The baseline is the "
     "prompt's own mean, so attributions compare tokens with that mean, not with an empty prompt. Some depth may be "
     "used adaptively (Curth et al. 2026, arXiv 2604.12426).",
@@ -44,7 +45,8 @@ TEXTS = {
 CHECK = """|sum of attributions - (F(x) - F(baseline))| over the larger of |F(x) - F(baseline)| and the largest
 attribution. Above the line the picture is not to be relied on; the number itself is in the CSV."""
 NODES = """Nodes are doubled per layer until the completeness error is at most 0.5 % of its scale and
-doubling moves no attribution by more than 0.5 % of the largest, or until there are as many as are allowed."""
+doubling moves no attribution by more than 0.5 % of the largest, or until doubling again would take more than are
+allowed. A row at the line may not have settled."""
 
 probe_page.Page(
     IntegratedGradients,
@@ -52,8 +54,8 @@ probe_page.Page(
     "to the activation, layer by layer.",
     TEXTS,
     more,
-    above=above,
-    said_above=lambda note: note.startswith(UNSETTLED),
+    beneath=beneath,
+    said=lambda note: note.startswith(UNSETTLED),
     needs_answer=lambda probe: True,
     sound=lambda result: not incomplete(result),
 ).show()

@@ -1,9 +1,12 @@
 """Which layers can go, measured; and where the model could have stopped."""
 
+from functools import partial
+
 import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import among_others, pruning, writing
+from ed_core.depth.wording import printed
 from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune, prune
 from ed_core.results import aggregate
 from ed_core.sources import controls, specs
@@ -56,6 +59,9 @@ def panels(batch: running.Batch, asked: dict, written: ExactAnswers, n_prompts: 
         if pruned:
             offers(pruned, asked["prune"], ready=not batch.running and len(pruned) == n_prompts)
     answers(batch, asked["prune"], written, n_prompts)
+    if pruned:
+        whole = among_others.over_prompts(asked["prune"], [r.summary for r in pruned])["nll_whole"]
+        show.notes([pruning.worse_than_uniform(float(whole), pruned[0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
     exits(leaving, twins["early_exit"], lens, batch.running)
 
@@ -105,14 +111,14 @@ def proxies(results: list, asked: Prune, x: str) -> None:
 
 
 def signed(value) -> str:
-    return "–" if value is None or value != value else f"{float(value):+.2f}".replace("-", "−")
+    return "–" if value is None or value != value else printed(float(value), "+.2f")
 
 
 def offers(results: list, asked: Prune, ready: bool) -> None:
     """The cheapest stretch and the chosen set, in words and as files."""
     curves = aggregate.aggregate(asked, [r.summary for r in results])
     best = pruning.best_stretch(curves["kl"], asked.n)
-    title = f"Cheapest stretch of {asked.n} layers" if asked.n > 1 else "Cheapest layer"
+    title = f"Least KL, {asked.n} layers in a row" if asked.n > 1 else "Least KL, one layer"
     offer(results, best, pruning.costs(curves, best[0]), title, "best", ready)
     if asked.drop:
         offer(results, list(asked.drop), pruning.costs(curves, None), "The chosen set", "set", ready)
@@ -131,8 +137,8 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
     why = probe_page.not_exported(results[0])
     look = {"icon": ":material/download:", "disabled": not ready or bool(why), "help": why or EXPORTS}
     for label, write, kind, mime, file in FILES:
-        data = write(n_layers, drop, name, evidence)
-        row.download_button(label, data, f"{file}-{key}.{kind}", mime, key=f"{kind}-{key}", **look)
+        make = partial(write, n_layers, drop, name, evidence)
+        row.download_button(label, make, f"{file}-{key}.{kind}", mime, key=f"{kind}-{key}", **look)
     if not look["disabled"] and drop and (packed := specs.of_gguf(results[0].request.models[0])):
         st.code(pruning.llama_quantize(drop, packed.file.name), language=None, wrap_lines=True)
 

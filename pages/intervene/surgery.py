@@ -1,9 +1,12 @@
 """What becomes of the model when layers are left out, exchanged or run twice."""
 
+from functools import partial
+
 import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import among_others, pruning, surgery
+from ed_core.depth.wording import printed
 from ed_core.figures import View
 from ed_core.figures.skips import VALUES
 from ed_core.probes import Surgery
@@ -72,14 +75,22 @@ def panels(batch: running.Batch, asked: Surgery, n_prompts: int) -> None:
     prompt_set.status(batch, done, n_prompts)
     shown = done or [aggregate.summarize(r) for r in [batch.result("surgery.0")] if r is not None]
     ready = bool(done) and not batch.running and len(done) == n_prompts
-    if not shown or "loss_whole" not in shown[0].measures:
-        show.empty(Surgery.title, "" if batch.running else TEACH, HEIGHT, first=True)
+    order = st.container(key="typed-order") if asked.order else None
+    place = show.place("map", HEIGHT)
+    if order is not None and "order_loss" not in (done[0].measures if done else ()):
+        order.caption(f"**Order {show.plain(asked.order)}**: {ORDER_SOON}")
+    if not shown or not {"loss_whole", *surgery.PROXIES} <= shown[0].measures.keys():
+        with place:
+            show.empty(Surgery.title, "" if batch.running else TEACH, HEIGHT, first=True)
         return probe_page.texts(TEXTS)
     curves = among_others.over_prompts(asked, [r.summary for r in shown])
-    if "order_loss" in curves and done:
-        typed_order(curves, done, asked, ready)
+    if "order_loss" in curves and done and order is not None:
+        with order:
+            typed_order(curves, done, asked, ready)
     if kinds := surgery.kinds_of(curves):
-        maps(curves, kinds, shown, twins if len(twins) == len(done) else [], asked, ready)
+        with place:
+            maps(curves, kinds, shown, twins if len(twins) == len(done) else [], asked, ready)
+    show.notes([pruning.worse_than_uniform(float(curves["loss_whole"]), shown[0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
     show.notes(note for result in shown for note in result.notes)
 
@@ -104,8 +115,11 @@ def maps(curves: dict, kinds: list[str], results: list, twins: list, asked: Surg
     )
     drawn = results[0]["random_layer"].tolist() if kind == "repeat" else ()
     found = surgery.rows(curves, kind, drawn)
-    if ready:
-        show.conclusion("surgery", surgery.sentence(curves, kind, found), surgery.reasons(curves, kind, found))
+    with st.container(key="said"):
+        if ready:
+            show.conclusion("surgery", surgery.sentence(curves, kind, found), surgery.reasons(curves, kind, found))
+        else:
+            st.markdown("&nbsp;")
     left, right = st.columns([11, 9])
     with left:
         one_map("map", curves, kind, value, found, results, CAPTION[kind])
@@ -154,11 +168,10 @@ def table(found: list[surgery.Row], kind: str, curves: dict) -> None:
         }
         for name, chosen in row.chosen.items():
             called = surgery.PROXIES[name][0]
-            one[f"{called[0].upper()}{called[1:]} chooses"] = f"{chosen.layers} ({chosen.loss - whole:+.2g})".replace(
-                "-", "−"
-            )
+            cost = printed(chosen.loss - whole, "+.2g")
+            one[f"{called[0].upper()}{called[1:]} chooses"] = f"{chosen.layers} ({cost})"
         if kind == "repeat":
-            one["Random layer as often"] = f"{row.random_layer} ({row.random_loss - whole:+.2g})".replace("-", "−")
+            one["Random layer as often"] = f"{row.random_layer} ({printed(row.random_loss - whole, '+.2g')})"
         rows.append(one)
     formats = {name: ".0%" if name == "Kept" else ".3g" for name in rows[0] if isinstance(rows[0][name], float)}
     show.table("best", rows, 260, formats)
@@ -189,9 +202,9 @@ def offer(row, order: list[int], cost: dict[str, float], results: list, key: str
     evidence = cost | {"n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
     why = probe_page.not_exported(results[0])
     look = {"icon": ":material/download:", "disabled": bool(why) or not (ready and order), "help": why or EXPORTS}
-    layers = pruning.order_list(n_layers, order, name, evidence)
+    layers = partial(pruning.order_list, n_layers, order, name, evidence)
     row.download_button("Layer list", layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
-    merge = pruning.passthrough(order, name, evidence) if order else ""
+    merge = partial(pruning.passthrough, order, name, evidence)
     row.download_button("mergekit", merge, f"surgery-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
 
 
@@ -226,15 +239,16 @@ VIEW = (
     choice("value", "surgery.value", "loss", list(VALUES)),
     number("length", "surgery.length", 1, 1, 256, int),
 )
+ORDER_SOON = "what it costs, and what the model then writes, stands here once it is measured."
 WRITERS = (("whole", "The whole model"), ("order", "The typed order"))
 LENGTH = {"drop": "length of the stretch", "swap": "distance", "repeat": "length of the stretch"}
 TEACH = """Not computed yet. **Run** leaves out every stretch of layers, exchanges every two layers and runs every
 stretch twice, and measures how the model then predicts the text."""
 CAPTION = {
-    "drop": "**Left out**: layers from a row to a column · ring: costs least at its length, cross: angular distance's "
+    "drop": "**Left out**: layers from a row to a column · ring: least loss at its length, cross: angular distance's "
     "choice",
-    "swap": "**Exchanged**: the layers of a row and a column · ring: costs least at its distance",
-    "repeat": "**Run twice**: layers from a row to a column · ring: costs least at its length",
+    "swap": "**Exchanged**: the layers of a row and a column · ring: least loss at its distance",
+    "repeat": "**Run twice**: layers from a row to a column · ring: least loss at its length",
 }
 READING = {
     "loss": "Colours are centred on the whole model's loss: orange is worse, blue is better.",

@@ -9,6 +9,7 @@ from ed_core import figures
 from ed_core.cards import card, page, words
 from ed_core.claims import running
 from ed_core.depth.criteria import OF_LENS, RULES
+from ed_core.depth.wording import printed
 from ed_core.types import ModelSpec
 from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, run_panel, show
 from ed_ui.inputs import choice, text
@@ -136,22 +137,27 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
     which = remembered.widget(
         st.selectbox, "Curve", "cards.curve", "kl", options=list(CURVES), format_func=CURVES.get, width=420
     )
-    curves, layers = {}, {}
-    for title, told in cards.items():
-        for of, curve in told.curves[which].items():
-            if of in (running.MODEL, running.CONTROL):
-                label = title if of == running.MODEL else f"Twin of {title}"
-                curves[label] = tuple(map(list, (curve.values, curve.low, curve.high)))
-                layers[label] = told.model.layers
-    fig = figures.study_curves(curves, layers, CURVES[which])
-    show.figure("cards-curves", fig, f"**{CURVES[which]}** over relative depth; {BAND}", about=lambda: st.json(curves))
+    of_models, of_twins = (
+        {title: told.curves[which][of] for title, told in cards.items() if of in told.curves[which]}
+        for of in (running.MODEL, running.CONTROL)
+    )
+    curves = {title: tuple(map(list, (one.values, one.low, one.high))) for title, one in of_models.items()}
+    twins = {title: list(one.values) for title, one in of_twins.items()}
+    layers = {title: told.model.layers for title, told in cards.items()}
+    fig, caption = figures.study_curves(curves, layers, CURVES[which], twins=twins), f"**{CURVES[which]}** {BAND}"
+
+    def about() -> None:
+        st.markdown(LEGEND)
+        st.json({"models": curves, "untrained twins": twins})
+
+    show.figure("cards-curves", fig, caption, about=about)
 
 
 def cut(one: card.Cut) -> str:
     """The stretch that changes the predictions least and its price, in a cell."""
     n, start = one.layers, one.start
     where = f"layer {start}" if n == 1 else f"{start}–{start + n - 1}"
-    return f"{where}: {one.loss.value:+.2f} nats, {one.kept.value:.0%} kept".replace("-", "−")
+    return f"{where}: {printed(one.loss.value, '+.2f')} nats, {one.kept.value:.0%} kept"
 
 
 def whole(found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None) -> None:
@@ -171,7 +177,7 @@ def whole(found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None) -> N
         width=420,
     )
     told = found[name][1]
-    row = st.container(horizontal=True, key="card-files")
+    row = st.container(horizontal=True, key="files-of-card")
     made = {card.HTML: page.html, card.MARKDOWN: words.markdown, card.FILE: card.to_json}
     for file, (label, mime) in FILES.items():
         row.download_button(
@@ -193,9 +199,13 @@ PARAMETERS = (
     choice("curve", "cards.curve", "kl", tuple(CURVES)),
     text("card", "cards.card"),
 )
-COLUMNS = ("claims", "layer that changes least", "quarter that changes least")
-DEPTHS = "**Depth**: circles mean depth under the logit lens, diamonds the papers' rules; bars: 5 to 95 % over prompts"
-BAND = "beside each model its untrained twin; shaded: 5 to 95 % over prompts"
+COLUMNS = ("claims", "layer left out, least KL", "stretch left out, least KL")
+DEPTHS = (
+    "**Depth**: circles mean depth under the logit lens, diamonds the papers' rules; bars: 5 to 95 % over prompts or "
+    "their forms"
+)
+BAND = "over relative depth; shaded: 5 to 95 % over prompts or their forms; thin and grey: untrained twins"
+LEGEND = "A click on a name hides its line, a double click all others; pointing at a grey line tells whose twin it is."
 READING = (
     "Mean depth as `depth / layers`, a rule's layer as `(layer + 1) / layers`. The rules read different things: what "
     "the layers add (cosine), how far the lens is from the output (KL), and which tokens it would say (overlap)."
@@ -206,7 +216,7 @@ TEACH = (
 )
 TEXTS = {
     "Why a card": "Which of the published statements hold for this model, how sure that is, and what the cut "
-    "that changes least costs: in one document that others can check, print and put beside the model.",
+    "of least KL costs: in one document that others can check, print and put beside the model.",
     "Look for": "a mean depth apart from its untrained twin's, and claims that hold for one model and not for another.",
     "Beware": "A card is of one prompt set. Two cards on different sets differ in models and prompts at once. "
     "A card that was pulled from a shelf was measured by somebody else; its commands say how.",

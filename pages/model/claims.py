@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import streamlit as st
 
 from ed_core import figures
-from ed_core.claims import CLAIMS, Claim, find, running
+from ed_core.claims import CLAIMS, Claim, find, finding, running
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ed_core.claims.finding import counted, standing
 from ed_core.claims.record import Found
@@ -42,7 +42,7 @@ def page() -> None:
     if source == "bundled":
         name = prompt_set.bundled(row, "claims.set", model)
     also = remembered.widget(
-        row.text_input, "Also of its family", "claims.also", "", words=True, help=ALSO, placeholder="none", width=260
+        row.text_input, BOX, "claims.also", "", words=True, help=ALSO, placeholder="none", width=260
     )
     if source != "bundled":
         prompts = tuple(prompt_set.lines(MOST))
@@ -82,26 +82,40 @@ def body(wanted: Claims) -> None:
 def listed(found: Mapping[str, Found]) -> None:
     """All claims, with verdict, value, the paper's figure and the control's value; of quantities that judge nothing
     the details tell."""
-    lines = [["claim", "verdict", "here (5–95 % over prompts)", "the paper found", "untrained twin"], ["---"] * 5]
+    lines = [
+        ["claim", "verdict", "here (5–95 % over prompts or their forms)", "the paper found", "untrained twin"],
+        ["---"] * 5,
+    ]
     for claim in CLAIMS:
         one = found.get(claim.id)
         silent = one is not None and one.verdict == NOT_APPLICABLE
         stored = {q.name: q for q in one.quantities} if one else {}
-        for i, quantity in enumerate(claim.judging[:1] if silent else claim.judging):
+        rows = claim.judging[:1] if silent else claim.judging
+        for i, quantity in enumerate(rows):
             measured = stored.get(quantity.name)
-            values = [of.short if of else "" for of in (measured and measured.value, measured and measured.control)]
+            twin = measured.control.short if measured and measured.control else "–"
             title = f"**{show.plain(claim.title)}** {show.plain(claim.source)}"
-            head = [title, badge(one.verdict) if one else "not run"] if not i else ["", ""]
-            here = f"{show.plain(quantity.name)}: **{show.plain(values[0])}**" if values[0] else "–"
+            head = [title, badge(one) if one else "not run"] if not i else ["", ""]
+            here = "–"
+            if one and measured and measured.value:
+                here = f"{show.plain(quantity.name)}: **{show.plain(finding.here(one, measured))}**"
             if not i and one and one.reason:
-                here = show.plain(one.reason)
-            lines.append([*head, here, show.plain(quantity.found), show.plain(values[1]) or "–"])
+                here = show.plain(on_page(one.reason))
+            if one and i == len(rows) - 1:
+                here += f", over {show.plain(one.over)}" if one.over and measured and measured.value else ""
+                twin = "; ".join(filter(None, [twin, finding.of_twin(one)]))
+            lines.append([*head, here, show.plain(quantity.found), show.plain(twin)])
     with st.container(key="claims-table"):
         st.markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
-def badge(verdict: str) -> str:
-    return BADGES[verdict].format(verdict)
+def on_page(said: str) -> str:
+    """What a claim says, with the page's box in place of the command line's option."""
+    return said.replace("with --also", f"under “{BOX}”").replace("--also", f"“{BOX}”")
+
+
+def badge(found: Found) -> str:
+    return BADGES[found.verdict].format(found.verdict) + finding.judgement(found).removeprefix(found.verdict)
 
 
 def detail(wanted: Claims, found: Mapping[str, Found]) -> None:
@@ -114,11 +128,11 @@ def detail(wanted: Claims, found: Mapping[str, Found]) -> None:
     if one is None:
         show.empty(claim.title, TEACH, None, first=True)
     else:
-        st.markdown(badge(one.verdict))
-        st.code(one.sentence, language=None, wrap_lines=True)
+        st.markdown(badge(one))
+        st.code(on_page(one.sentence), language=None, wrap_lines=True)
         with st.expander("Why"):
             said = one.reasons or [one.beside]  # findings of an older format have none
-            st.markdown("\n".join(f"- {show.plain(reason)}" for reason in said if reason))
+            st.markdown("\n".join(f"- {show.plain(on_page(reason))}" for reason in said if reason))
         if one.curves:
             fig = figures.claim_curves(one.curves)
             show.figure(f"claim-{name}", fig, CAPTION.format(show.plain(claim.title)), about=lambda: about(claim, one))
@@ -132,7 +146,7 @@ def detail(wanted: Claims, found: Mapping[str, Found]) -> None:
         "It would be contradicted by": claim.contradicted,
     }
     with st.expander("How it is measured", expanded=one is None):
-        st.markdown("\n".join(f"- **{head}:** {show.plain(words)}" for head, words in told.items()))
+        st.markdown("\n".join(f"- **{head}:** {show.plain(on_page(words))}" for head, words in told.items()))
     with st.expander("The same from the command line"):
         st.code(wanted.command((name,)), language="bash")
 
@@ -149,9 +163,10 @@ PARAMETERS = (
     text("also", "claims.also"),
     choice("claim", "claims.claim", CLAIMS[0].id, tuple(claim.id for claim in CLAIMS)),
 )
+BOX = "Also of its family"
 ALSO = "Further models of this one's family, with commas between: what is said of size needs three models."
 OF_CARD = "**Run** checks them on the prompts above."
-CAPTION = "**{}** · whiskers: 5 to 95 % over prompts"
+CAPTION = "**{}** · whiskers: 5 to 95 % over prompts or their forms"
 TEACH = (
     "Not checked yet on this model and these prompts. **Run** measures what the claim needs, on the model and, where "
     "the claim has a control, on untrained twins; what is measured once serves all claims."

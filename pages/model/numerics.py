@@ -31,15 +31,20 @@ def panels(batch: running.Batch) -> None:
     result = batch.result("numerics")
     common_link.write(result.request.key if result is not None and result.complete else "")
     probe_page.status(batch, "numerics")
+    said, place = st.container(horizontal=True, key="verdict"), show.place("map", probe_page.MAP_HEIGHT)
+    if result is None or not result.complete:
+        said.markdown("&nbsp;")
     if result is None:
-        show.empty(Numerics.title, "" if batch.running else TEACH, probe_page.MAP_HEIGHT, first=True)
+        with place:
+            show.empty(Numerics.title, "" if batch.running else TEACH, probe_page.MAP_HEIGHT, first=True)
         probe_page.texts(TEXTS)
         return
     view = replace(probe_page.view(result), sinks=probe_page.sinks_of(result))
-    if result.complete:
-        verdict(result, batch.complete("contributions"))
     caption = "Error of every layer's sum against what leaves it, token by token"
-    show.figure("map", figures.miss_map(result, view), caption, result, "miss", READ_ERROR, select=True)
+    show.figure("map", figures.miss_map(result, view), caption, result, "miss", READ_ERROR, select=True, place=place)
+    if result.complete:
+        with said:
+            verdict(result, batch.complete("contributions"))
     probe_page.window(result, view)
     if result.complete:
         figures_of(result)
@@ -93,7 +98,7 @@ whose stream cancels."""
 READ_SLOPE = """In bfloat16 a small branch drowns in the stream's rounding and the error cannot see a forgotten factor;
 rounding does not correlate with the branch, a forgotten factor does. A branch below rounding has no mark."""
 READ_SINK = """In many models the first token's norm is a hundred times the others', and attention rests on it (Xiao et
-al. 2024, Sun et al. 2024): means that count it may reflect little else."""
+al. 2024, Sun et al. 2024): means of lengths that count it may reflect little else."""
 TEXTS = {
     "Why it matters": "Reading a module's output where the model adds something else gives a smooth, plausible and "
     "wrong curve. So a model is opened only where its sums hold; this page shows the same figures on your prompt.",

@@ -338,7 +338,8 @@ def why(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     if reached and reached.sinks:
         counted = inputs.COUNT_SINKS.value
         shown = [s for s in reached.sinks if s.pos or not counted or counts_first_token()]
-        lines.append(sinks.brief(shown, batch.results["contributions"].tokens, counted))
+        tokens, in_depths = batch.results["contributions"].tokens, all(s.pos for s in shown) or counts_first_token()
+        lines.append(sinks.brief(shown, tokens, counted, in_depths))
     if lines:
         st.markdown("\n".join(f"- {show.plain(line)}" for line in lines))
     at = {"kl": inputs.KL.value, "overlap": inputs.OVERLAP.value}

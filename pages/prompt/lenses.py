@@ -6,6 +6,7 @@ import streamlit as st
 
 from ed_core import figures, fits
 from ed_core.depth import lenses
+from ed_core.depth.wording import printed
 from ed_core.errors import EffectiveDepthError, FitRefused
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
@@ -23,8 +24,8 @@ WINDOW = 20  # tokens of a map that stands beside two others
 NONE = "No lens is fitted to this model; **Fit a lens**, below, makes one. Until then the logit lens stands alone."
 COSTS = {
     "affine": "The affine lens costs little more than reading the prompts.",
-    "jacobian": "The Jacobian lens takes as many backward rows as the stream has dimensions for every prompt: on a CPU "
-    "minutes per prompt where the stream is several hundred wide.",
+    "jacobian": "The Jacobian lens computes a row of the Jacobian for each dimension of the stream, prompt by prompt: "
+    "on a CPU minutes per prompt where the stream is several hundred wide.",
 }
 
 
@@ -136,9 +137,7 @@ def _settle(read: lenses.ByLens) -> str:
         f"Mean over tokens of the depth from which a token is the best guess for good, of {read.n_layers}: {means}."
     ]
     agree = {f"{lenses.short(a)} and {lenses.short(b)}": rho for (a, b), rho in read.agree.items()}
-    told = [
-        f"{both} {'not defined' if rho is None else f'{rho:+.2f}'.replace('-', '−')}" for both, rho in agree.items()
-    ]
+    told = [f"{both} {'not defined' if rho is None else printed(rho, '+.2f')}" for both, rho in agree.items()]
     said += [f"Rank correlation of these depths over tokens: {', '.join(told)}."] * bool(told)
     return " ".join(said)
 

@@ -49,7 +49,7 @@ def inside(result, view):
     brought = halves.brought(result, view.uncounted)
     curves = {"attention": brought.attention, "MLP": brought.mlp}
     fig = chart.once(figures.layer_curves, curves, "", "nats", x="layer")
-    caption = "What each layer's attention and MLP take off the divergence" + probe_page.told_of_sinks(view)
+    caption = "What each layer's attention and MLP remove of the divergence" + probe_page.told_of_sinks(view)
     show.figure("halves", fig, caption, results=[result])
 
 

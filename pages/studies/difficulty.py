@@ -19,7 +19,7 @@ def page() -> None:
     if not known:
         st.info(NONE, icon=":material/stairs:")
         return
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row")
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-top")
     folder = open_folder(known[remembered.one_of(row.selectbox, "Study", "difficulty.study", list(known), width=320)])
     sets = levelled(folder)
     link.among(of_set, sets, "prompt set")
@@ -92,14 +92,15 @@ CAPTIONS = {
     False: (
         "**Depth score by level** · where the effect of leaving a layer out is centred; dots: single prompts",
         "The depth score is the mean layer, weighted by how much leaving it out changes later layers, or the "
-        "prediction. The effect is the mean over a level's prompts; the papers take the maximum. ",
+        "prediction. The effect is that on all tokens unless the study asks for later ones, and the mean over a "
+        "level's prompts; the papers look at later tokens, and take the maximum. ",
     ),
 }
 PAIRED = (
-    "Bars are 5 to 95 % over the prompts of a level, or over their forms where enough are known. The line joins "
-    "what the levels' mean curves give. The sentence gives a straight line's slope; where prompts of different levels "
-    "belong together, it is of the prompts' own depths (dots), and can differ from the line. It says so if the whole "
-    "interval lies within 2 % of the depth a level."
+    "Bars say how sure a level's depth is: 5 to 95 % when its prompts, or their forms where enough are known, are "
+    "drawn anew. The line joins what the levels' mean curves give. The sentence gives a straight line's "
+    "slope; where prompts of different levels belong together, it is of the prompts' own depths (dots), and can differ "
+    "from the line. It says so if the whole interval lies within 2 % of the depth a level."
 )
 TEXTS = {
     "Look for": "A slope whose interval lies above 0: depth rises with the level.",

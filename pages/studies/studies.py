@@ -42,7 +42,7 @@ def page() -> None:
     if not known:
         st.info("There is no study yet: choose models and prompts above, then **Run**.", icon=":material/science:")
         return
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row")
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-top")
     name = remembered.one_of(row.selectbox, "Study", "studies.study", list(known))
     common_link.write()
     link.share(row)
@@ -73,7 +73,8 @@ def taken() -> None:
 
 
 def body(out) -> None:
-    """All of one study; drawn again every second while it runs."""
+    """All of one study; drawn again every second while it runs, and when one of its own choices changes, which the
+    address then tells."""
     panel(out)
     if not (out / PLAN).is_file():
         return
@@ -91,6 +92,7 @@ def body(out) -> None:
     if over_steps.chosen(row, folder):
         over_steps.panel(row, folder, verdict, summary, name)
         exports(folder)
+        common_link.write()
         return
     depths(row, of_set)
     agreement(folder, of_set, name)
@@ -98,6 +100,7 @@ def body(out) -> None:
     literature.panel(folder, name)
     words(folder, of_set, name)
     exports(folder)
+    common_link.write()
 
 
 def panel(out) -> None:
@@ -239,9 +242,10 @@ AGREEMENT = (
 )
 READING = (
     "Mean depth is the mean over all thresholds of the depth from which the lens stays within the threshold of the "
-    "output, drawn as `depth / layers`; a rule's layer stands at `(layer + 1) / layers`. Bars are 5 to 95 % over the "
-    f"forms of the prompts from {FEWEST_FORMS} forms up, else over prompts from {FEWEST} up. The cosine reads what a "
-    "layer writes, KL and overlap what stands before it: one layer apart by definition. Nothing is averaged."
+    "output, drawn as `depth / layers`; a rule's layer stands at `(layer + 1) / layers`. Bars say how sure it is: 5 to "
+    f"95 % when the forms of the prompts (from {FEWEST_FORMS} up), else the prompts (from {FEWEST} up), are drawn "
+    "anew. The cosine reads what a layer writes, KL and overlap what stands before it: one layer apart by "
+    "definition. Nothing is averaged."
 )
 BANDS = (
     " The grey band is what a rule gives as its threshold moves: the cosine's 0 by 0.05 either way, KL's half "

@@ -27,12 +27,16 @@ MORE = 300 << 20  # bytes of memory that a hostile case may take above a good on
 SAID = 1 << 20  # bytes that a trial may say
 COLLAPSE = 25  # madvise's MADV_COLLAPSE
 CODES = (0, 1, 2, 130, 141)
-HEAVY = ("datasets", "ed_core.fits.replacement", "ed_core.models.opening", "ed_core.service.compute")
+HEAVY = (
+    "datasets.io.csv", "ed_core.fits.replacement", "ed_core.models.opening", "ed_core.service.compute",
+    "transformers.models.qwen3.modeling_qwen3",
+)  # fmt: skip
 USED = (  # what readers and commands import in functions
-    "concurrent.futures.process", "ed_core.runs.leftovers", "ed_core.runs.on_ray",
-    "ed_core.runs.processes", "ed_core.service.health", "ed_core.sharing.space", "ed_core.studies.export",
-    "encodings.idna", "gguf", "huggingface_hub._space_api", "huggingface_hub.utils._validators", "plotly.offline",
-    "tokenizers.implementations", "tqdm",
+    "concurrent.futures.process", "ed_core.architectures.families", "ed_core.runs.leftovers", "ed_core.runs.on_ray",
+    "ed_core.runs.processes", "ed_core.service.health", "ed_core.sharing.pages", "ed_core.sharing.space",
+    "ed_core.studies.export", "encodings.idna", "gguf", "huggingface_hub._space_api",
+    "huggingface_hub.utils._validators", "plotly.offline", "pyarrow.pandas_compat", "scipy.special",
+    "tokenizers.implementations", "tools.bench", "tqdm",
 )  # fmt: skip
 
 

@@ -50,14 +50,15 @@ def snapshot(folder: Path) -> dict[str, str]:
 
 def usual(trials: Trials, place: Path, name: str) -> int:
     """The memory of a command with its good arguments, in a folder of its own."""
-    if name not in trials.good:
+    known = f"{name} as a command"  # a reader may have the same name
+    if known not in trials.good:
         folder = place.with_name("usual")
         folder.mkdir()
         lay(folder)
         command = QUICK[name]
         argv = filled(command.with_out(command.name) if command.out else command.argv)
-        trials.good[name] = trials.command(*argv, cwd=folder, heavy=name in HEAVY)
-    return trials.good[name].bytes
+        trials.good[known] = trials.command(*argv, cwd=folder, heavy=name in HEAVY)
+    return trials.good[known].bytes
 
 
 def tried(trials: Trials, place: Path, argv: list[str], good: int = 0, **more) -> list[str]:

@@ -26,6 +26,7 @@ MEASUREMENTS = {
     "live": ("home", 2),
     "stored": ("stored", 2),
     "cancel": ("cancel", 2),
+    "first": ("first", 2),
     "opening": ("opening", 1),
     "studies": ("studies", 1),
     "fits": ("fits", 1),
