@@ -80,6 +80,7 @@ def declared() -> Iterator[tuple[str, Any]]:
                 for seen, view, first in every if look == pictures.LOOKS[0] and result.complete else every[:1]:
                     said = pictures.caption(picture, result, look) + pictures.beside(picture, view)
                     said += f" · {figures.describe(result, measure)}" * (seen == "alone")
+                    said += " · drawn low" * picture.low
                     shown = replace(look, first_token=first)
                     yield (
                         f"{name} {i} {measure} {seen}: {said}",
