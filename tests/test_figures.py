@@ -11,6 +11,7 @@ from itertools import zip_longest
 import drawn
 import numpy as np
 import pytest
+from kept_cases import results
 
 from ed_core import figures
 from ed_core.depth import verdict
@@ -24,7 +25,7 @@ from ed_core.figures.panel import MOST_TEXTS
 from ed_core.figures.pictures import Look
 from ed_core.figures.text import shown
 from ed_core.fits import measured
-from ed_core.probes import LogitLens, ResidualErasure, find
+from ed_core.probes import LayerSkip, LogitLens, ResidualErasure, find
 from ed_core.results import aggregate
 from ed_core.results.aggregate import summarize
 from ed_core.sources.published import published, published_marks
@@ -745,3 +746,90 @@ def test_a_curve_of_added_losses_says_where_it_is_cut_off(most):
     fig = figures.added_curves({"least": np.array([0.0, 0.5, most])}, "length", 300)
     cut_off = most > 5
     assert (fig.layout.yaxis.range is not None) == cut_off == ("cut off at 5" in fig.layout.yaxis.title.text)
+
+
+def test_the_largest_distance_of_two_predictions_is_called_what_it_is():
+    skip = figures.skip_map(fake("layer_skip"), View()).layout.xaxis2
+    assert skip.ticktext == ("0", "√2") and skip.title.text == "output change,<br>L2, at most √2"
+    erased = figures.token_map(fake("residual_erasure"), View(), "effect")
+    assert erased.data[0].colorbar.ticktext == ("0", "0.5", "1", "√2")
+    assert erased.layout.xaxis2.title.text == "maximum,<br>L2, at most √2"
+    assert all("√2 = 1.41" in p.reading for p in (LayerSkip.pictures[0], ResidualErasure.pictures[0]))
+
+
+def test_damage_has_colours_of_its_own():
+    def scale(fig):
+        return [colour for _, colour in fig.data[0].colorscale]
+
+    damage = scale(figures.output_by_token(fake("layer_skip"), View()))
+    assert damage[0] == colours.DAMAGE[0] and damage[-1] == colours.DAMAGE[-1]
+    assert scale(figures.token_map(fake("residual_erasure"), View(), "effect")) == damage
+    assert scale(figures.skip_map(fake("layer_skip"), View()))[-1] == damage[-1]
+    for other in ("contributions", "lens"):
+        assert not set(scale(draw(other, fake(PROBE[other])))) & set(damage)
+
+
+def test_curves_take_the_colour_of_what_they_are_about():
+    fig = figures.layer_curves(
+        {"attn_cos": np.zeros(3), "mlp_cos": np.ones(3), "layer_cos": np.full(3, np.nan)},
+        "t",
+        "cosine",
+        depth_lines=LINES,
+    )
+    assert [t.line.color for t in fig.data] == [figures.ATTENTION, figures.MLP, figures.BOTH]
+    slopes = figures.slope_curves(results()["numerics"])
+    assert [t.line.color for t in slopes.data] == [figures.ATTENTION, figures.MLP]
+    profile = figures.token_profile(fake("contributions", tokens=HOSTILE), "layer_cos", 0)
+    assert len(profile.data) == 2 and "<img" not in profile.to_json()
+    assert [t.type for t in figures.output_bars(fake("layer_skip"), View()).data] == ["bar", "scatter"]
+
+
+def test_bars_beyond_the_limit_have_the_colour_of_a_failure():
+    fig = figures.limit_bars(np.array([0.5, 1.0, 1.5]), 1.0, "unit", name="n", limit_name="l")
+    assert list(fig.data[0].marker.color) == [figures.BOTH, figures.BOTH, "#B2182B"]
+
+
+def test_a_spread_is_drawn_from_its_own_quantiles():
+    low, median, high = np.zeros(3), np.ones(3), np.full(3, 5.0)
+    fig = figures.spread_curve(np.full(3, 2.0), np.stack([low, median, high]), "unit", others="all 9 others")
+    found = {t.name: t.y[0] for t in fig.data}
+    assert found == {"lower end": 0, "all 9 others": 5, "median": 1, "this prompt": 2}
+
+
+def test_slopes_are_drawn_within_their_limit():
+    found = results()["numerics"]
+    limit = found.provenance["limits"]["slope"]
+    lines = [s.y0 for s in figures.slope_curves(found).layout.shapes if s.name == "limit"]
+    assert lines == [-limit, limit]
+
+
+def test_a_strip_leaves_the_sinks_out_and_says_so():
+    result, kept = fake("contributions"), [1, 3]
+    for first_token, title in ((True, "mean, no sinks"), (False, "mean, no first<br>and no sinks")):
+        fig = figures.contribution_norms(result, View(**SUNK), first_token=first_token)
+        np.testing.assert_allclose(strip_of(fig), result["layer_ratio"][:, kept].mean(1), rtol=1e-6)
+        assert fig.layout.xaxis2.title.text == title
+    counted = figures.contribution_norms(result, View(sinks=(0, 2), count_sinks=True))
+    np.testing.assert_allclose(strip_of(counted), result["layer_ratio"].mean(1), rtol=1e-6)
+    every = figures.contribution_norms(result, View(sinks=(0, 1, 2, 3), count_sinks=False))
+    np.testing.assert_allclose(strip_of(every), result["layer_ratio"].mean(1), rtol=1e-6)
+
+
+def test_a_caption_says_what_its_strip_does_with_the_sinks():
+    maps = {"norms": find("contributions").pictures[0], "lens": LogitLens.pictures[0]}
+    assert pictures.beside(maps["norms"], View(**SUNK)) == " · beside: without sinks (◆)"
+    assert pictures.beside(maps["lens"], View(**SUNK)) == " · beside: without sinks (◆), dotted: with them"
+    assert pictures.beside(maps["lens"], View(sinks=(1,), count_sinks=True)) == " · beside: sinks (◆) counted"
+    assert pictures.beside(maps["norms"], View(count_sinks=False)) == ""
+    assert pictures.beside(find("integrated_gradients").pictures[0], View(**SUNK)) == ""
+    assert pictures.beside(LayerSkip.pictures[0], View(**SUNK)) == ""
+
+
+def test_replacement_is_drawn_as_what_it_adds_to_the_loss():
+    told = {"model": {"name": "small"}}
+    found = measured.Replacement(np.array([2.2, 3.0]), np.array([2.0, 2.5]), 2.0, 2.0, np.zeros(2), 90, 9, told)
+    fig = figures.replacement_bars(found)
+    held, fitted = fig.data
+    assert np.allclose(held.y, [10, 50]) and np.allclose(fitted.y, [0, 25])
+    assert [s.y0 for s in fig.layout.shapes if s.name == "useful from here"] == [10]
+    assert "3 instead of 2 nats" in held.text[1]

@@ -439,3 +439,8 @@ def test_sides_that_differ_in_a_sink_alone_are_said_to():
         "at layer 2."
     )
     assert side_by_side.summary({"q": [one]}) == "No curve differs, sinks left out."
+
+
+def test_what_is_larger_in_b_is_orange_and_what_is_larger_in_a_is_blue():
+    bars = figures.pair_curves(pair([1, 2, 3], [1, 5, 0]), ("x", "y")).data[2]
+    assert bars.y.tolist() == [0, 3, -3] and list(bars.marker.color[1:]) == ["#D55E00", "#0072B2"]
