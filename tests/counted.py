@@ -549,12 +549,12 @@ def seen_at(sentence: str, lens: ProbeResult) -> int:
         if best[0] is None:
             assert sentence == f"The answer {named[0]} is not the model's best guess, which is {instead[0]}.", sentence
             return 2
-        what = named[0] if lens.answer_start else f"The next token {named[0]}"
-        assert sentence.startswith(f"{what} is the best guess ") and sentence.endswith("."), sentence
+        what = f"{named[0]} is the" if lens.answer_start else f"Next token {named[0]}:"
+        assert sentence.startswith(f"{what} best guess ") and sentence.endswith("."), sentence
         if lasting(led[0]) == first(led[0]) == n_layers:
-            assert sentence == f"{what} is the best guess only at the output (depth {n_layers}).", sentence
+            assert sentence == f"{what} best guess only at the output (depth {n_layers}).", sentence
             return 3
-        return 1 + since(sentence.removeprefix(f"{what} is the best guess ")[:-1], led[0], n_layers)
+        return 1 + since(sentence.removeprefix(f"{what} best guess ")[:-1], led[0], n_layers)
     if not right:
         assert (
             sentence

@@ -282,7 +282,7 @@ def seen(best, among, given=True, n_layers=30, token=" Paris", instead="", k=5, 
 SEEN = {
     "“ Paris” is the best guess only at the output (depth 30).": (seen(30, 27, first=30),),
     "“ Paris” is the best guess for good from depth 30 of 30 (first at 16).": (seen(30, 12, first=16),),
-    "The next token “ Paris” is the best guess for good from depth 12 of 30.": (seen(12, 0, given=False),),
+    "Next token “ Paris”: best guess for good from depth 12 of 30.": (seen(12, 0, given=False),),
     "“ Paris” is the best guess at every depth.": (seen(0, 0),),
     "The answer “ Paris” is not the model's best guess, which is “ the”.": (seen(None, 27, instead=" the"),),
     "Both answer tokens are the best guess for good from depth 9 of 30, at least one from 7 on.": (
@@ -344,9 +344,7 @@ def test_a_token_counts_from_where_it_stays():
     (found,) = answer.look(lens)
     assert (found.best, found.among, found.given, found.token) == (2, 2, False, "id 5")
     assert (found.first_best, found.first_among) == (0, 0)
-    assert (
-        answer.sentence([found]) == "The next token “id 5” is the best guess for good from depth 2 of 3 (first at 0)."
-    )
+    assert answer.sentence([found]) == "Next token “id 5”: best guess for good from depth 2 of 3 (first at 0)."
     answered = lens_of([[[5, 1], [0, 0]], [[1, 5], [0, 0]], [[7, 5], [0, 0]]], [9, 5], start=1)
     (found,) = answer.look(answered)
     assert (found.best, found.among, found.given, found.token, found.instead) == (None, 0, True, "t5", "seven")

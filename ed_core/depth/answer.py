@@ -162,10 +162,10 @@ def _of_one(one: Seen) -> str:
     token = _quoted(one.token)
     if one.best is None:
         return f"The answer {token} is not the model's best guess, which is {_quoted(one.instead)}."
-    what = token if one.given else f"The next token {token}"
+    what = f"{token} is the" if one.given else f"Next token {token}:"
     if one.best == one.n_layers and one.first_best == one.best:
-        return f"{what} is the best guess only at the output (depth {one.best})."
-    return f"{what} is the best guess {_since(one.best, one.first_best, one)}."
+        return f"{what} best guess only at the output (depth {one.best})."
+    return f"{what} best guess {_since(one.best, one.first_best, one)}."
 
 
 def _of_several(seen: Sequence[Seen]) -> str:
