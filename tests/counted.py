@@ -486,10 +486,14 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         assert before > 0 and after > 0 and not unsure
     elif match[1] == "both levels below 0":
         assert before < 0 and after < 0 and not unsure
+    elif match[1] == "first level above 0":
+        assert unsure and level_ends[0][0] > 0
+    elif match[1] == "second level below 0":
+        assert unsure and level_ends[1][1] < 0
     elif match[1] == "first level above 0, second below":
         assert before > 0 > after and not unsure
     elif match[1] == "a level's interval over prompts reaches 0":
-        assert unsure
+        assert unsure and not level_ends[0][0] > 0 and not level_ends[1][1] < 0
     else:
         assert match[1] == "a level is 0" and min(abs(before), abs(after)) < 1e-12, match[1]
     return 1

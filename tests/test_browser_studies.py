@@ -29,7 +29,7 @@ def folder():
 
 def drawn(page, key: str) -> dict[str, dict]:
     """The traces of a figure, by name."""
-    page.locator("[class*=st-key-run-row]").wait_for()
+    page.locator(".st-key-run-row-top").wait_for()
     settled(page)
     return {trace["name"]: trace for trace in wait(page, lambda: page.evaluate(DRAWN, key))}
 

@@ -66,7 +66,10 @@ def test_depths_that_rise_by_one_a_level_are_seen_as_that(kind, pairs):
     assert (trend.first, trend.last, trend.slope, trend.low, trend.high) == (2, 4, 1, 1, 1)
     assert trend.paired == (8 if pairs else 0) and trend.over == ("8 matched groups" if pairs else "8 prompts a level")
     scale = "of 8" if kind in ("kl", "overlap") else "(layers 0 to 7)"
-    assert f"goes from 2.00 to 4.00 {scale}" in found.sentence and "+1.00 a level (5–95 %: +1.00 to" in found.sentence
+    assert (
+        f"goes from 2.00 to 4.00 {scale}" in found.sentence
+        and "; a line through the levels: +1.00 a level (5–95 %: +1.00 to" in found.sentence
+    )
     assert found.sentence.endswith("The interval lies above 0.")
 
 

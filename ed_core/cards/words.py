@@ -23,7 +23,7 @@ NEVER = "The papers' three rules read different things and are never averaged."
 MEAN = "mean over all thresholds of the depth from which the lens stays within the threshold of the output"
 SHARES = "Share: mean depth / layers, of a rule (layer + 1) / layers."
 NEEDED = f"A verdict needs a one-sided p of at most {ALONE:g}, tighter than the 5–95 % shown."
-CHOSEN = "Chosen and judged on the same prompts, and nothing is trained afterwards."
+CHOSEN = "The cuts are chosen and judged on the same prompts; nothing is trained afterwards."
 
 
 def headline(told: Card) -> str:
@@ -194,7 +194,7 @@ def cut(one: Cut) -> str:
 def cuts(told: Card) -> list[str]:
     """What leaving out layers costs, by length, with what is to be known of that loss; and what leaving early does."""
     whole = max((one.whole for one in told.cuts if one.whole is not None), default=math.nan)
-    more = worse_than_uniform(whole, told.model.vocabulary), leaving(told)
+    more = worse_than_uniform(whole, told.model.vocabulary), CHOSEN, leaving(told)
     return [*map(cut, told.cuts), *filter(None, more)]
 
 
@@ -207,16 +207,19 @@ def leaving(told: Card) -> str:
     lost, low, high = (None if end is None else 1 - end for end in (same.value, same.high, same.low))
     share, _, around = value(Value(value=lost, low=low, high=high), percent=True).partition(" (")
     around = f" ({around}" if around else ""
-    leaving = f"Leaving at {found.threshold:g} confidence, {FROM_0},"
+    leaving, after = f"Leaving at {found.threshold:g} confidence, {FROM_0},", f", {AFTER}"
     if lost == 0 and not high:
-        early = f"{leaving} would change no token; one that is never so sure leaves at the output"
+        early, after = (
+            f"{leaving} would change no token, {AFTER}; tokens that are never so sure leave at the output",
+            "",
+        )
     elif lost is not None and usable(1, lost):
         early = f"{leaving} would change {share} of a prompt's tokens{around}"
     else:
         early = f"{leaving} is not usable here ({LIMIT}): {share} of a prompt's tokens would change{around}"
     return (
         f"The tokens that the model writes, up to {found.tokens} a prompt, are the lens's best guess for good from "
-        f"depth {value(found.mean_depth, 1)} of {told.model.layers}. {early}, {AFTER}. Both are means over prompts."
+        f"depth {value(found.mean_depth, 1)} of {told.model.layers}. {early}{after}. Both are means over prompts."
     )
 
 
@@ -249,9 +252,9 @@ def precision(told: Card) -> Iterator[str]:
         if not moved:
             yield f"In {name} the papers' rules move by at most one layer from {own}'s{least}."
             continue
-        many = f"{in_words(len(moved))} of the papers' rules {'give' if len(moved) > 1 else 'gives'}"
+        many = f"{in_words(len(moved))} of the papers' rules move{'s' * (len(moved) == 1)}"
         each = "; ".join(_moved(row, told) for row in moved)
-        yield f"In {name} {many} another layer than in {own}, by more than one: {each}{least}."
+        yield f"In {name} {many} by more than one layer, or to none: {each}{least}."
 
 
 def _mean_moved(row: MovedMean, own: str) -> str:
@@ -301,7 +304,7 @@ def markdown(told: Card) -> str:
     lines = ["---", *metadata(told).splitlines(), "---", "", "## Effective depth", "", headline(told), ""]
     lines += [f"{facts(told)}. Measured on {on(told)}, {told.made}. {ranges(told)} {NEVER}", ""]
     lines += [f"{old}", ""] if (old := of_its_time(told)) else []
-    lines += ["| | depth | share | variants | untrained twin |", "|---|---|---|---|---|"]
+    lines += ["| | depth | share | variants | one untrained twin |", "|---|---|---|---|---|"]
     for at in told.mean_depths or ():
         twin = mean(at.twin) if at.twin else "not measured"
         lines.append(f"| {mean_row(at)} | {mean(at)} | {ratio(at)} | | {twin} |")
@@ -312,11 +315,10 @@ def markdown(told: Card) -> str:
     lines += [f"  - {row.sentence}" for row in told.depths if row.sentence]
     lines += [f"- {told.lenses.sentence}"] if told.lenses.sentence else []
     lines += ["", "### Cuts that change the predictions least", "", *(f"- {said}" for said in cuts(told))]
-    lines += [f"- {CHOSEN}"]
     lines += ["", "### Published claims", "", f"{claims(told)}.", ""]
     lines += [f"{stand(told)}.", ""] if stand(told) else []
     lines += [" ".join(judging(told)), ""]
-    lines += ["| claim | source | verdict | here | untrained twin |", "|---|---|---|---|---|"]
+    lines += ["| claim | source | verdict | here | one untrained twin |", "|---|---|---|---|---|"]
     for one in told.claims:
         lines.append(report.table_row(one.title, one.source, f"**{judgement(one)}**", *claim(one)))
     lines += ["", "### What to know of the numbers", "", f"- {identities(told)}", f"- {sinks(told)}"]

@@ -37,7 +37,8 @@ FAILED = {
 AGAINST = (  # what contradicts a turn in the middle, in the order of its errors
     "The mean cosine of the first {first} layers lies above 0.",
     "The mean cosine of the last {last} layers lies below 0.",
-    "Nor is it shown that the mean cosine of the first {first} layers lies above 0, or that of the last {last} below.",
+    "Over prompts and layers it is not sure either that the mean cosine of the first {first} layers lies above 0, or "
+    "that of the last {last} below.",
 )
 
 

@@ -17,6 +17,7 @@ SLOPE = (0.8, 1.25)  # of matching on relative depth: what counts as the same st
 TRACKS = 0.8  # rank correlation from which on matches are said to follow the source's depth
 LATE = 0.25  # share of B's depth; matches that leave so much of its end out are said to stop short
 RAISED = 0.1  # a block is useful where its replacement raises the loss by more than this share
+LOOSE = 0.3  # rank correlation below which they are said not to follow it
 FEW = 3  # sources that match, below which no slope is read
 
 
@@ -93,11 +94,15 @@ def sentence(maps: Maps) -> str:
     which = reading(found)
     k, end = int(found.matches.sum()), f"{_share(found.reach)} of {b}'s depth"
     have = "has" if k == 1 else "have"
-    there = f"Of {a}'s depths 1 to {n_a}, {k} {have} a match in {b} that beats the controls by a tenth"
+    there = f"Of {a}'s depths 1 to {n_a}, {k} {have} a match in {b} whose error is at least 10 % below both controls'"
     if which == "unclear":
         return f"{there}: too few to say where matches lie ({max(FEW, -(-n_a // 2))} are needed)."
     said = {
-        "unordered": f"do not follow the order of depth (rank correlation {_figure(found.rank)})",
+        "unordered": "all lie at one depth"
+        if np.isnan(found.rank)
+        else f"follow the order of depth only loosely (rank correlation {_figure(found.rank)}; {TRACKS:g} needed)"
+        if found.rank > LOOSE
+        else f"do not follow the order of depth (rank correlation {_figure(found.rank)})",
         "same": "lie at about the same depth"
         if n_a == n_b
         else "lie at about the same share of the depth, as the same steps over "
@@ -116,8 +121,9 @@ def reasons(maps: Maps) -> str:
     """The figures that `sentence` rests on."""
     found, other = match(maps), match(maps, "r2")
     return (
-        f"{int(found.matches.sum())} of {maps.n_layers[0]} maps beat the controls by a tenth: median error at the best "
-        f"match {_median(found.error)}, shuffled {_median(found.shuffled)}, mean only {_median(found.mean)}. Relative "
+        f"{int(found.matches.sum())} of {maps.n_layers[0]} maps have errors at least 10 % below both controls': median "
+        f"error at the best match {_median(found.error)}, shuffled {_median(found.shuffled)}, mean only "
+        f"{_median(found.mean)}. Relative "
         f"depth of the match against that of its source: slope {_figure(found.slope)}, rank correlation "
         f"{_figure(found.rank)} (by R²: {_figure(other.slope)}, {_figure(other.rank)})."
     )

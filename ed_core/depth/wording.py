@@ -250,6 +250,10 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
         return f"No turn of its own: {near} of {len(twins.readings)} untrained twins turn near layer {turn.split} too."
     ends = (turn.before_ends, turn.after_ends)
     if any(one is not None and one[0] <= 0 <= one[1] for one in ends):
+        if turn.before_ends and turn.before_ends[0] > 0:
+            return "No cosine turn: first level above 0."
+        if turn.after_ends and turn.after_ends[1] < 0:
+            return "No cosine turn: second level below 0."
         return "No cosine turn: a level's interval over prompts reaches 0."
     if turn.before > 0 and turn.after > 0:
         return "No cosine turn: both levels above 0."
@@ -281,7 +285,7 @@ def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Uni
 def sure(interval: Interval | None, over: Units) -> str:
     """How sure a depth over prompts is: its interval, and over what."""
     if interval is None or interval.ends is None:
-        return f"{over.words}: too few for an interval"
+        return f"{over.words}: no interval" if over.enough else f"{over.words}: too few for an interval"
     return over_what(level(*interval.ends, 1), over.words)
 
 

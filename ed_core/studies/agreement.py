@@ -34,7 +34,7 @@ INSTEAD = {
     "without_sinks": "without the sinks it gives {}",
 }
 NOWHERE = {
-    "stable": "never for good",
+    "stable": "not for good: the last layer is on the other side again",
     "from_depth_1": "without depth 0 it gives none",
     "without_sinks": "without the sinks it gives none",
 }
@@ -153,6 +153,8 @@ def _moved(one: Estimate) -> list[str]:
         low, high = map(_layer, one.thresholds)
         where = low if low == high else f"{low} to {high}"
         said.append(f"other thresholds give {where}{' or none' if one.nowhere else ''}")
+    elif one.nowhere and one.depth is not None:
+        said.append("some other thresholds give none")
     for variant, depth in (one.instead or {}).items():
         if depth is None:
             said += [NOWHERE[variant]] if one.depth is not None else []

@@ -96,7 +96,8 @@ class Difficulty:
         if not np.isfinite(t.slope):
             return f"{self.label}: no {what} is defined on every level of {self.name}."
         of_lens, least = self.kind in DEPTHS, min(abs(t.low), abs(t.high))
-        digits = next((n for n in (2, 3, 4) if round(least, n)), 5) if least else 2  # no end apart from 0 prints as 0
+        least = min(least, abs(t.slope)) if np.isfinite(t.low) else abs(t.slope)
+        digits = next((n for n in (2, 3, 4) if round(least, n)), 5) if least else 2  # nothing apart from 0 prints as 0
         whose = (
             f"the prompts' own {what}, on average," if t.paired else f"the {what}, read off the levels' mean curves,"
         )
@@ -104,7 +105,7 @@ class Difficulty:
         told = (
             f"{self.label}: from level {first.name} to {last.name} of {self.name}, {whose} "
             f"goes from {t.first:.2f} to {t.last:.2f}"
-            f"{of}, {signed(t.slope, digits)} a level"
+            f"{of}; a line through the levels: {signed(t.slope, digits)} a level"
         )
         if not np.isfinite(t.low):
             few = f"fewer than {FEWEST} prompts (or {FEWEST_FORMS} forms) a level"

@@ -85,13 +85,13 @@ def _from_to(found: Rows) -> str:
     said += f"layers at step {first['step']}, {_at(last)} at step {last['step']}"
     apart = [row for row in found if _apart(row, first) and _apart(row, last)]
     ends = (first["depth"], last["depth"])
-    for beyond in (
-        [row for row in apart if row["depth"] < min(ends)],
-        [row for row in apart if row["depth"] > max(ends)],
+    for where, beyond in (
+        ("lower", [row for row in apart if row["depth"] < min(ends)]),
+        ("higher", [row for row in apart if row["depth"] > max(ends)]),
     ):
         if beyond:
             one = max(beyond, key=lambda row: abs(row["depth"] - ends[0]))
-            said += f"; {_at(one)} at step {one['step']}"
+            said += f"; {where} than both ranges: {_at(one)} at step {one['step']}"
     return f"{said}."
 
 

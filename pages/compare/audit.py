@@ -166,8 +166,7 @@ TABLE = "What differs from {}"
 KEY = """ρ: rank correlation of a curve with {reference}'s (expected at least {limits}); after it the largest
 difference, in % of the curve's range. A mean depth may move within {reference}'s interval, a layer of the
 papers' rules by one. **beyond**: more than that. All tokens count, sinks too.
-After a depth, from five forms or else eight prompts on: 5–95 % over them, and in what share of the resamples there is
-none."""
+In brackets: 5–95 % over forms (five or more) or prompts (eight or more), and the share of resamples without a layer."""
 CHOICES = ("fp32", "bf16", "fp16", "int8", "4bit")
 CHOOSE = "The others are compared with the widest of them. Each is a model of its own, opened when its turn comes."
 TEACH = (

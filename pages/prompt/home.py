@@ -340,6 +340,8 @@ def why(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         shown = [s for s in reached.sinks if s.pos or not counted or counts_first_token()]
         tokens, in_depths = batch.results["contributions"].tokens, all(s.pos for s in shown) or counts_first_token()
         lines.append(sinks.brief(shown, tokens, counted, in_depths))
+    if reached and not counts_first_token():
+        lines.append("The cosine rule and the turn leave the first token out; KL and overlap count it.")
     if lines:
         st.markdown("\n".join(f"- {show.plain(line)}" for line in lines))
     at = {"kl": inputs.KL.value, "overlap": inputs.OVERLAP.value}
