@@ -92,7 +92,7 @@ def test_a_study_is_chosen_in_a_form_run_and_followed_to_its_end(server, page):
     page.set_default_timeout(60_000)
     page.goto(f"{server}/studies?model=ed-demo-8")
     page.get_by_text("New study").click()
-    page.get_by_text("20 prompts of").wait_for()
+    page.get_by_text("sum_mod10: 20 prompts of").wait_for()
 
     def choose(label: str, *names: str) -> None:
         box = page.get_by_role("combobox", name=label)
