@@ -25,7 +25,7 @@ def thinking(evidence: Evidence) -> Measured:
     there = np.isfinite(ratio)
     part, ratio, right = part.keep(there), ratio[there], right[there]
     enough(int(right.sum()), "prompts that are answered correctly")
-    enough(int((1 - right).sum()), "prompts that are answered wrongly")
+    enough(int((1 - right).sum()), "prompts that are answered wrongly", take="a harder or a larger set")
     if np.ptp(ratio) == 0:
         raise ClaimRefused("The deep-thinking ratio is the same for all prompts, so it has no rank correlation.")
     rank = statistics.ranks(ratio[None])[0] / len(ratio)

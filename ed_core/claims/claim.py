@@ -199,18 +199,17 @@ class Claim:
         return tuple(q for q in self.quantities if not q.beside)
 
 
-def enough(part: Part | int, what: str = "prompts", fewest: int = FEWEST) -> None:
+def enough(part: Part | int, what: str = "prompts", fewest: int = FEWEST, take: str = "a larger set") -> None:
     """Refuse with both numbers what is too small for an interval."""
     n = part if isinstance(part, int) else len(part)
     if n < fewest and not (isinstance(part, Part) and part.units.enough):
         of_forms = "" if isinstance(part, int) else f" (or {FEWEST_FORMS} of different forms)"
-        which = "a harder or a larger" if "wrongly" in what else "a larger"
-        raise ClaimRefused(f"An interval needs at least {fewest} {what}{of_forms}, and there are {n}; use {which} set.")
+        raise ClaimRefused(f"An interval needs at least {fewest} {what}{of_forms}, and there are {n}; use {take}.")
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict of one claim by itself, with the probability of error that it was reached at: of *cannot be told* the
+    """A verdict of one claim by itself, with the one-sided p that it was reached at: of *cannot be told* the
     smaller one of both; NaN where a quantity is not defined, so that nothing was tested."""
 
     verdict: str

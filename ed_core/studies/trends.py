@@ -24,6 +24,7 @@ from .points import MEANS, MEASURED, Point, combined
 
 CALLED = {f"mean_{name}": f"mean depth ({rule.label})" for name, rule in OF_LENS.items()}
 CALLED |= {name: f"the papers' {rule.label} rule" for name, rule in RULES.items()}
+FEW = f"fewer than {FEWEST} prompts, or {FEWEST_FORMS} forms,"  # give no interval
 LEVEL = 0.9  # what an interval from 5 to 95 % holds
 NOTHING = 1e-9  # what rounding makes of 0
 POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles
@@ -70,11 +71,7 @@ class Slope:
         if self.sizes == 2:
             told = f"{of} goes from {self.start[1]:.2f} to {self.end[1]:.2f}"
         if not np.isfinite(self.low):
-            few = (
-                f"fewer than {FEWEST} prompts, or {FEWEST_FORMS} forms,"
-                if self.over == "prompts"
-                else f"fewer than {FEWEST} models"
-            )
+            few = FEW if self.over == "prompts" else f"fewer than {FEWEST} models"
             return f"{told}. With {few} there is no interval, and no conclusion.{self._aside}"
         between = math.log10(self.end[0] / self.start[0]) if self.sizes == 2 else 1.0
         told += " (change, " if self.sizes == 2 else " ("
@@ -246,11 +243,7 @@ class Difference:
         if self.same:
             return f"{told}: the same on all {self.n} {self.over}, in whole layers, so no interval can be given."
         if not np.isfinite(self.low):
-            few = (
-                f"fewer than {FEWEST} prompts, or {FEWEST_FORMS} forms,"
-                if self.over == "prompts"
-                else f"one {self.over.replace('sets', 'set').replace('pairs', 'pair')}"
-            )
+            few = FEW if self.over == "prompts" else f"one {self.over.replace('sets', 'set').replace('pairs', 'pair')}"
             return f"{told}. With {few} there is no interval, and no conclusion."
         told += f" ({_range(self.low, self.high, self.words or f'{self.n} {self.over}')}"
         told += f"; not defined in {100 * self.undefined:.0f} % of the resamples)" if self.undefined else ")"
