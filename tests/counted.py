@@ -612,6 +612,9 @@ def seen_over(sentence: str, answers: Sequence[Sequence[int | None]], own: Seque
         rf"for good from depth {depth}\."
     )
     whole = sentence.replace("For the one prompt", "For 1 of 1 prompt").replace("For the prompt", "For 1 of 1 prompt")
+    whole = whole.replace("For both prompts", "For all 2 prompts")
+    none = r"In the (?:one )?prompt( with an answer)? (?:(the answer) is not|not (every token of the answer) is)"
+    whole = re.sub(none, lambda m: f"In none of 1 prompt{m[1] or ''} is {m[2] or m[3]}", whole)
     match = re.fullmatch(f"(?:{known})? ?(?:{alone})?", whole)
     assert match, sentence
     count, n, one, every, *first_part, other = match.groups()[:10]

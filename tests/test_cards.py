@@ -313,11 +313,13 @@ def test_a_precision_that_moves_a_depth_says_so(told):
         "is at least 0.999."
     )
     own = words.depth(card.depth_of(told, "kl", "logit"))
-    more = f"In int8 one of the papers' rules moves by more than one layer, or to none: KL 9, in fp32 {own};"
-    assert moved(9, 4, False).startswith(more) and f"none: KL none, in fp32 {own}." in moved(None, None, False, None)
-    assert "KL 3, in fp32 " in moved(3, None, False) and moved(5, 0, True, 1.0).endswith(
-        "; every curve keeps its order."
+    more = (
+        "In int8 one of the papers' rules moves by more than one layer, or between a layer and none: KL 9, in fp32 "
+        f"{own};"
     )
+    assert moved(9, 4, False).startswith(more) and f"none: KL none, in fp32 {own}." in moved(None, None, False, None)
+    assert "KL 3, in fp32 " in moved(3, None, False)
+    assert moved(5, 0, True, 1.0).endswith("; their curves keep their order.")
 
 
 def test_the_cut_says_what_the_proxy_would_have_chosen():

@@ -97,7 +97,7 @@ def test_the_shell_says_it_after_a_run(tmp_path, monkeypatch, capsys):
     assert main([*command, "--out", str(tmp_path / "r.npz")]) == 0
     first, *said = capsys.readouterr().out.splitlines()[2:]
     assert first.startswith("Over 2 prompts (") and len(said) == 3
-    assert said[0].startswith("For all 2 prompts the answer") and "2 prompts: too few for an interval" in said[1]
+    assert said[0].startswith("For both prompts the answer") and "2 prompts: too few for an interval" in said[1]
     file.write_text(lines[0])
     assert main([*command, "--out", str(tmp_path / "r.npz")]) == 0
     (only,) = capsys.readouterr().out.splitlines()[2:]

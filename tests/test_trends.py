@@ -180,11 +180,15 @@ def test_the_sentence_never_goes_beyond_the_interval():
     for line in (wide, trends.slope(made(0.0))):
         assert "constant" not in line.sentence and not line.trend
     rising = trends.slope(made(0.1, 0.01))
-    assert "It rises with size." in rising.sentence and trends.signed(rising.slope) in rising.sentence
+    assert trends.signed(rising.slope) in rising.sentence
+    assert "At the papers' threshold it rises with size over these 12 models." in rising.sentence
     falling = trends.slope(made(-0.1, 0.01))
-    assert "It falls with size." in falling.sentence and "−" in falling.sentence
+    assert "it falls with size over these 12 models." in falling.sentence and "−" in falling.sentence
     small = trends.slope(made(0.02, 0.001))
-    assert small.low > 0 and "It rises with size, and all of the interval is less than one layer" in small.sentence
+    assert (
+        small.low > 0
+        and "rises with size over these 12 models, and all of the interval is less than one layer" in small.sentence
+    )
     assert "less than one layer" not in wide.sentence and "less than one layer" not in rising.sentence
 
 
