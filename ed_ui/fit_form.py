@@ -16,9 +16,9 @@ EXAMPLES = "examples"  # the bundled prompts of all tasks
 MOST = 1000  # prompts
 SOURCES = ("Bundled sets", "A file or pasted lines")
 ABOUT_SETS = (
-    "Examples: the bundled prompts of all tasks. Mixed: 120 prompts in plain English. The others hold 120 to 200 "
-    "prompts of one task each. A fit needs more tokens than the model has dimensions, ten times as many at best; a "
-    "real model takes a file of its own."
+    "Examples: the bundled prompts of all tasks. Mixed: 120 prompts in plain English. The others hold 80 to 200 "
+    "prompts of one task each. Maps need more tokens than the model has dimensions, and a lens should have them: "
+    "better ten times as many. A real model takes a file of its own."
 )
 
 

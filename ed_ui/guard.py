@@ -15,8 +15,8 @@ from ed_ui import metrics, session, show
 
 log = logging.getLogger(__name__)
 FAILED = (
-    "This part of the page failed for a reason nobody foresaw; nothing is lost, and the server's log tells more under "
-    "**{}**."
+    "This part of the page failed for a reason nobody foresaw. What was stored stays stored; the server's log tells "
+    "more under **{}**."
 )
 
 

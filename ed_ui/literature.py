@@ -290,11 +290,11 @@ AGAINST_SIZE = (
 READING_SIZE = (
     "The line is fitted by least squares to the ratio over `log10(parameters)`, each set with a height of its own; "
     "measured and published points never share one. What is published has no prompts to draw anew, so its interval "
-    "draws models (from eight up); a measured one draws prompts and holds for these models alone. The published models "
-    "are of one family, in four sizes and three depths. KL and overlap can reach `(L − 1) / L` at most, which is "
-    "0.96 with 28 layers and 0.98 with 64."
+    "draws sizes (from eight up; a fifth apart at least); a measured one draws prompts and holds for these models "
+    "alone. The published models are of one family, in four sizes and three depths. The papers' KL and overlap rules "
+    "can reach `(L − 1) / L` at most, which is 0.96 with 28 layers and 0.98 with 64."
 )
-AGAINST_LAYERS = "**Score against layers** · a mark a model, as wide as it is large; hollow: left out of the fits"
+AGAINST_LAYERS = "**Score against layers** · one mark per model, wider for larger models; hollow: left out of the fits"
 READING_LAYERS = (
     "Point at a mark, or click it, for the model, its family and where its layer count was read. Solid: the line of "
     "layers alone. Dashed: its slope with size or width held fixed. Intervals are clustered by family, since models of "
@@ -304,6 +304,6 @@ READING_LAYERS = (
 )
 ABOUT_PAIRS = (
     "Each distilled model beside what it was trained from (DeepSeek-AI 2025, arXiv 2501.12948), then beside the "
-    "instruct model of its shape. The interval is Student's t over three sets, as if they were drawn from sets like "
-    "them; it is wide for that reason."
+    "instruct model of its shape. The interval is Student's t over the sets, three at most, as if they were drawn "
+    "from sets like them; it is wide for that reason."
 )

@@ -18,11 +18,11 @@ BRANCHES = {"layer": "layer", "attn": "attention", "mlp": "MLP"}
 MAPS = {
     "ratio": (
         "**Contributions** over the stream",
-        "What each layer adds, relative to the stream: the mean over tokens.",
+        "What the {branch} adds, relative to the stream: the mean over tokens.",
     ),
     "cos": (
         "**Cosine** with the stream",
-        "Blue: a layer writes against the stream; orange: along it. Mean over tokens.",
+        "Blue: the {branch} writes against the stream; orange: along it. Mean over tokens.",
     ),
     "kl": (
         "**Lens**: divergence from the output",
@@ -108,14 +108,15 @@ def _layers(there: Mapping[int, str], summary: Sequence[Mapping], name: str, bra
         if len(z):
             of, unit = measure.partition(".")[2], export.unit_of(measure)
             fig = chart.once(figures.layers_over_steps, z, list(there), of, unit, at, width_px=WIDTH)
-            show.figure(f"steps-{key}", fig, MAPS[key][0], reading=f"{MAPS[key][1]} {COLUMNS}", place=place)
+            title, reading = MAPS[key][0], f"{MAPS[key][1].format(branch=BRANCHES[branch])} {COLUMNS}"
+            show.figure(f"steps-{key}", fig, title, reading=reading, place=place)
 
 
 WIDTH = 380  # pixels of a map, about
 COLUMNS = "A column is a step, whatever lies between two; the one chosen stands beside the map, the first dashed."
 DEPTHS = (
     "**Depth over training** · lines: mean depth, shaded 5 to 95 %; stars: a turn; diamonds: the papers' rules; below: "
-    "sinks a prompt"
+    "sinks per prompt"
 )
 READING = (
     "A mean depth is the mean over all thresholds of the depth from which the lens stays within the threshold of the "

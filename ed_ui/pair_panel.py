@@ -287,4 +287,4 @@ RELATIVE = """The models have different numbers of layers, so both stand on **re
 / L, as the effective depth's ratio counts, a point of the stream with l layers behind it at l / L. Differences in the
 text are read at the shallower model's layers, where the deeper one's value is taken from the straight line between its
 layers; in a map of differences each layer of the shallower model stands against the deeper one's nearest."""
-EQUAL = "Both have as many layers: the bars below are B − A, layer by layer, on a scale of their own."
+EQUAL = "Both have the same number of layers: the bars below are B − A, layer by layer, on a scale of their own."

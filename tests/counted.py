@@ -56,7 +56,7 @@ def holds(name: str, curve: Sequence[float], at: int, threshold: float) -> bool:
     """Whether the rule's condition holds at a layer."""
     if name == "kl":
         return curve[at] < threshold * max(curve)
-    return curve[at] > threshold if name == "overlap" else curve[at] < threshold <= curve[at + 1]
+    return curve[at] > threshold + 1e-6 if name == "overlap" else curve[at] < threshold <= curve[at + 1]
 
 
 def rule(name: str, curve: Sequence[float], threshold: float) -> int | None:

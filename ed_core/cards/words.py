@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from ..claims.claim import ALONE, NOT_APPLICABLE
 from ..claims.finding import between, counted, here, judgement, number, of_twin, standing
 from ..claims.record import Found
-from ..depth.answer import number as in_words
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
 from ..depth.pruning import worse_than_uniform
@@ -24,7 +23,7 @@ MEAN = "mean over all thresholds of the depth from which the lens stays within t
 SHARES = "Share: mean depth / layers, of a rule (layer + 1) / layers."
 NEEDED = f"A verdict needs a one-sided p of at most {ALONE:g}, tighter than the 5–95 % shown."
 CHOSEN = "The cuts are chosen and judged on the same prompts; nothing is trained afterwards."
-LITTLE = "Claims that rest on the loss or on best guesses say little here: the loss is worse than a uniform guess's."
+LITTLE = "Claims on loss or best guesses over all tokens say little here: that loss is above a uniform guess's."
 
 
 def headline(told: Card) -> str:
@@ -239,7 +238,7 @@ def sinks(told: Card) -> str:
         return "No sinks."
     tokens, first = 100 * found.tokens, 100 * found.first
     older = "Counted as in older cards, with tokens of large norm at the output alone: " if of_its_time(told) else ""
-    most = f"{tokens:.3g} % of the tokens are sinks; the first token is one in {first:.0f} % of the prompts."
+    most = f"{tokens:.3g} % of the tokens are sinks; the first token is a sink in {first:.0f} % of the prompts."
     return f"{older}{most} {named}"
 
 
@@ -250,17 +249,17 @@ def precision(told: Card) -> Iterator[str]:
         of = [row for row in rows if row.precision == name]
         moved = [row for row in of if not row.same]
         orders = [row.order for row in of if row.order is not None]
-        least = f"; their curves' rank correlation with {own}'s is at least {_down(min(orders))}" if orders else ""
+        curves = "the rules' curves" if moved else "their curves"
+        least = f"; the rank correlation of {curves} with {own}'s is at least {_down(min(orders))}" if orders else ""
         if orders and min(orders) == 1:
-            least = "; their curves keep their order"
+            least = f"; {curves} keep their order"
         means = [row for row in told.precision.means if row.precision == name]
         yield from ([f"Mean depth in {name}: {'; '.join(_mean_moved(row, own) for row in means)}."] if means else [])
         if not moved:
             yield f"In {name} the papers' rules move by at most one layer from {own}'s{least}."
             continue
-        many = f"{in_words(len(moved))} of the papers' rules move{'s' * (len(moved) == 1)}"
         each = "; ".join(_moved(row, told) for row in moved)
-        yield f"In {name} {many} by more than one layer, or between a layer and none: {each}{least}."
+        yield f"In {name} the papers' {each}{least}."
 
 
 def _mean_moved(row: MovedMean, own: str) -> str:
@@ -272,7 +271,7 @@ def _moved(row: Moved, told: Card) -> str:
     """A rule's layer in another precision, and in the card's own with its range."""
     was, now = depth(depth_of(told, row.rule, "logit")), report.number(row.depth)
     now, was = (one if one != "–" else "none" for one in (now, was))
-    return f"{RULES[row.rule].label} {now}, in {told.precision.own} {was}"
+    return f"{RULES[row.rule].label} rule gives {now}, in {told.precision.own} {was}"
 
 
 def _down(value: float) -> str:

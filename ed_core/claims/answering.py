@@ -120,7 +120,7 @@ def _answered(one: Part, worked: Part) -> tuple[Part, Part, int]:
 
 DEEP_THINKING = Claim(
     "deep-thinking",
-    "Answers with more tokens whose divergence falls late are right more often",
+    "Answers with a larger share of tokens whose divergence falls late are right more often",
     "prompts with a larger share of written tokens whose divergence falls late are answered correctly more often",
     "Chen et al. 2026 (2602.13517)",
     "Spearman's rank correlation over the prompts of one model of the share of written tokens whose divergence first "

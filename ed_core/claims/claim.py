@@ -169,8 +169,8 @@ class Claim:
             )
         if self.models > len(evidence.models):
             raise ClaimRefused(
-                f"It compares at least {self.models} models of one family, and has {len(evidence.models)}; name more "
-                "with --also."
+                f"It needs at least {self.models} models of one family, and there {_are(len(evidence.models))}; name "
+                "more with --also."
             )
         if self.answers and not (evidence.answers or evidence.answered):
             raise ClaimRefused("It needs prompts with known answers, and these have none; choose a set with answers.")
@@ -181,8 +181,8 @@ class Claim:
             )
         if self.levels and len(evidence.level_names) < 2:
             raise ClaimRefused(
-                f"It compares at least 2 levels of difficulty, and the set has {len(evidence.level_names)}; choose a "
-                "set with levels."
+                f"It needs at least 2 levels of difficulty, and there {_are(len(evidence.level_names))}; choose a set "
+                "with levels."
             )
         for name in self.parts:
             if name in evidence.troubles:
@@ -204,8 +204,11 @@ def enough(part: Part | int, what: str = "prompts", fewest: int = FEWEST, take: 
     n = part if isinstance(part, int) else len(part)
     if n < fewest and not (isinstance(part, Part) and part.units.enough):
         of_forms = "" if isinstance(part, int) else f" (or {FEWEST_FORMS} of different forms)"
-        there = f"there {'is' if n == 1 else 'are'} {n}"
-        raise ClaimRefused(f"An interval needs at least {fewest} {what}{of_forms}, and {there}; use {take}.")
+        raise ClaimRefused(f"An interval needs at least {fewest} {what}{of_forms}, and there {_are(n)}; use {take}.")
+
+
+def _are(n: int) -> str:
+    return f"{'is' if n == 1 else 'are'} {n}"
 
 
 @dataclass(frozen=True)

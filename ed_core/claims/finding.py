@@ -257,7 +257,7 @@ def _of_several(found: Found) -> str:
     return f"By itself it {found.alone} (p: {_p(found.p)}); {holm} p is {_p(found.adjusted)} (limit {LEVEL:g})."
 
 
-def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over prompts: ") -> str:
+def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over prompts or their forms: ") -> str:
     """A value with its interval, in words; `over` says what the interval is."""
     if not math.isfinite(found.value) and not math.isfinite(found.low):
         return found.nothing
@@ -328,7 +328,8 @@ def markdown(told: Report) -> str:
     title = f"# Claims: {told.model} on {told.set}".replace("<", "&lt;")
     lines = [title, "", f"{counted(told.findings)}.", ""]
     lines += [f"{stand}.", ""] if (stand := standing(told.findings)) else []
-    lines += ["| claim | verdict | value (5–95 % over prompts) | the paper | untrained twin |", "|---|---|---|---|---|"]
+    head = "value (5–95 % over prompts or their forms)"
+    lines += [f"| claim | verdict | {head} | the paper | untrained twin |", "|---|---|---|---|---|"]
     for found in told.findings:
         quantities = found.quantities if found.verdict != NOT_APPLICABLE else found.quantities[:1]
         for i, q in enumerate(quantities):

@@ -164,7 +164,7 @@ def _added(part: Part, seed: int) -> statistics.Resampled:
 
 SECOND_HALF_WEAK = Claim(
     "second-half-weak",
-    "Second-half skips change later layers at later tokens less than half as much",
+    "Second-half skips change later layers at later tokens less than half as much as first-half skips",
     "skipping a layer of the second half changes later layers at later tokens, on average, less than half as much as "
     "skipping one of the first",
     "Csordás et al. 2025 §3.2 (2505.13898)",

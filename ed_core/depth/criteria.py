@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 KL_THRESHOLD = 0.5
 OVERLAP_THRESHOLD = 0.3
+TIE = 1e-6  # of an overlap: a share of k tokens stored in float32 lies up to so much above itself
 BEST = 5  # tokens whose overlap the papers' rule compares
 COSINES = ("attn_cos", "mlp_cos", "layer_cos")  # contributions whose mean the cosine rule reads
 
@@ -91,7 +92,7 @@ def by_overlap(overlap: ArrayLike, threshold: float = OVERLAP_THRESHOLD) -> Crit
     `0..L-1`."""
     return _first(
         "overlap",
-        _curve(overlap) > threshold,
+        _curve(overlap) > threshold + TIE,
         threshold,
         f"before every layer but the last the overlap is at most {threshold:g}",
     )
@@ -210,7 +211,7 @@ def depths(name: str, curves: ArrayLike, variant: str = "paper", threshold: floa
             return np.where(below[:, -1], np.nan, _last(below))
         return _last(below[:, :-1] & ~below[:, 1:])
     if name == "overlap":
-        holds = c > at
+        holds = c > at + TIE
     else:
         start = int(variant == "from_depth_1")
         holds = np.zeros(c.shape, bool)

@@ -159,7 +159,7 @@ def sink(result: ProbeResult, contributions: ProbeResult | None = None) -> Said:
     found = sinks.of_result(contributions) if contributions is not None else None
     if found is None:
         found = sinks.by_norm(norm)
-    return Said(bool(found), sinks.sentence(found, result.tokens, sinks.long_at_end(norm)))
+    return Said(bool(found), sinks.sentence(found, result.tokens, sinks.long_at_end(norm), not np.isfinite(norm).all()))
 
 
 def _small(value: float) -> str:

@@ -122,11 +122,11 @@ def reasons(maps: Maps) -> str:
     """The figures that `sentence` rests on."""
     found, other = match(maps), match(maps, "r2")
     return (
-        f"{int(found.matches.sum())} of {maps.n_layers[0]} maps have errors at least 10 % below both controls': median "
-        f"error at the best match {_median(found.error)}, shuffled {_median(found.shuffled)}, mean only "
-        f"{_median(found.mean)}. Relative "
-        f"depth of the match against that of its source: slope {_figure(found.slope)}, rank correlation "
-        f"{_figure(found.rank)} (by R²: {_figure(other.slope)}, {_figure(other.rank)})."
+        f"{int(found.matches.sum())} of {maps.n_layers[0]} best matches have errors at least 10 % below both "
+        f"controls'. Median error of all {maps.n_layers[0]}: {_median(found.error)}, shuffled "
+        f"{_median(found.shuffled)}, mean only {_median(found.mean)}. Relative depth of the match against that of its "
+        f"source: slope {_figure(found.slope)}, rank correlation {_figure(found.rank)} (by R²: {_figure(other.slope)}, "
+        f"{_figure(other.rank)})."
     )
 
 
@@ -161,7 +161,7 @@ def said_of_replacement(found: Replacement) -> str:
     held, fitted = usefulness(found.loss, found.whole), usefulness(found.loss_fitted, found.whole_fitted)
     n = found.n_layers
     lost = int((~np.isfinite(found.loss)).sum())
-    gone = f" Of these, {lost} give no finite loss." if lost else ""
+    gone = f" Of these, {lost} give{'s' * (lost == 1)} no finite loss." if lost else ""
     return (
         f"A linear map in place of one layer raises {found.name}'s loss by more than {_share(RAISED)} for "
         f"{round(held * n)} of {n} layers (usefulness {held:.2f}; {fitted:.2f} on the prompts it was fitted on).{gone}"

@@ -45,8 +45,8 @@ def worse_than_uniform(loss: float, d_vocab: int | None) -> str:
     if not d_vocab or not loss > (even := math.log(d_vocab)):
         return ""
     return (
-        f"The whole model predicts this text worse than a uniform guess would ({loss:.2f} against {even:.2f} nats per "
-        "token), so its loss and its best guesses say little about its layers."
+        f"Over all tokens, the question's too, the whole model's loss is above a uniform guess's ({loss:.2f} against "
+        f"{even:.2f} nats per token), so it and the best guesses there say little about the layers."
     )
 
 
@@ -73,13 +73,14 @@ def by_loss(
         return [f"Without {_which(np.flatnonzero(~np.isfinite(added)), exact, n)} the loss is not finite."]
     most, fewest = int(np.argmax(added)), np.flatnonzero(exact == exact.min())
     said = [
-        f"Without any one {_unit(n)} the loss falls; least without {_named([most], n)} "
+        f"Whichever {_unit(n)} is left out, the loss falls; least without {_named([most], n)} "
         f"({printed(added[most], '+.2g')} nats per token)."
         if added[most] < 0
         else f"The loss changes alike whichever {_unit(n)} is left out: by {printed(added[most], '+.2g')} nats per "
         "token."
         if added[most] == added.min()
-        else f"By loss, {_named([most], n)} {'counts' if n == 1 else 'count'} most: without "
+        else f"By loss, {_which(np.flatnonzero(added == added[most]), exact, n)} "
+        f"{'counts' if n == 1 and (added == added[most]).sum() == 1 else 'count'} most: without "
         f"{'it' if n == 1 else 'them'} the loss changes by {printed(added[most], '+.2g')} nats per token, and the "
         f"model {_answers(n_prompts)(exact[most])}."
     ]

@@ -263,12 +263,14 @@ def carried(
     return out
 
 
-def sentence(sinks: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int] = ()) -> str:
+def sentence(sinks: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int] = (), unknown: bool = False) -> str:
     """The sinks of one prompt in one sentence, the largest first, with their depths and writers; says so where there
-    are none. `at_end`: tokens that are long at the end, told behind it."""
+    are none. `at_end`: tokens that are long at the end, told behind it; `unknown`: norms are not finite."""
     largest = sorted(sinks, key=lambda s: -s.ratio)[:NAMED]
     if not largest and 0 < len(tokens) < FEWEST:
         return f"Fewer than {FEWEST} tokens do not show whether there are sinks."
+    if not largest and unknown:
+        return "Sinks: unknown, since norms are not finite."
     if not largest:
         said = f"No sinks: before the output no token's norm reaches {FACTOR:g} times the median."
     else:

@@ -127,7 +127,9 @@ def sentence(curves: Curves, kind: str, found: Sequence[Row]) -> str:
     whole = float(curves["loss_whole"])
     if kind == "drop":
         best = found[0].best
-        what = "layer to leave out is layer" if found[0].length == 1 else "stretch to leave out is layers"
+        what = "layer to leave out is layer"
+        if (n := found[0].length) > 1:
+            what = f"stretch of {n} layers to leave out is layers"
         return (
             f"By loss, the cheapest {what} {best.layers}, on the text it was chosen on: "
             f"{_moves(whole, best.loss)} nats per token."
@@ -135,10 +137,15 @@ def sentence(curves: Curves, kind: str, found: Sequence[Row]) -> str:
     row, n = min(found, key=lambda one: one.best.loss), sum(one.n for one in found)
     if kind == "swap":
         moves = _moves(whole, row.best.loss)
+        if n == 1:
+            return f"The only exchange, of layers {row.best.layers}, changes the loss: {moves} nats per token."
         return (
             f"By loss, the cheapest of {n} exchanges is that of layers {row.best.layers}, on the text it was chosen "
             f"on: {moves} nats per token."
         )
+    if n == 1:
+        once = f"layer{'s' * (row.length > 1)} {row.best.layers}"
+        return f"Running {once} twice changes the loss: {_moves(whole, row.best.loss)} nats per token."
     if row.best.loss > whole - LEAST:
         lowers = "lowers the loss" if row.best.loss >= whole else f"lowers the loss by {LEAST:g} nats per token or more"
         return (

@@ -22,6 +22,7 @@ from .criteria import BEST, RULES, Criterion, depths
 
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them has no clear one
 TOO_FEW = "too few prompts for an interval"
+AGAIN = "below 0 again in the last layer"  # what the cosine rule has where no layer is for good
 AT_NONE = "for good at no layer before the last"  # what a rule that reads what stands before a layer has not
 FIVE = 5  # untrained twins that a sentence rests on
 KINDS = {  # one control, and several
@@ -366,7 +367,7 @@ def doubts(criterion: Criterion, curve: np.ndarray) -> Iterator[str]:
 def _lasting(criterion: Criterion) -> str | None:
     """What a criterion's stable variant has against its figure; None where it agrees."""
     if criterion.stable is None:
-        return "below 0 again in the last layer" if criterion.name == "cosine" else AT_NONE
+        return AGAIN if criterion.name == "cosine" else AT_NONE
     return f"for good only from layer {criterion.stable}" if _far(criterion, criterion.stable) else None
 
 

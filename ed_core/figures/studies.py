@@ -277,7 +277,9 @@ def _parameters(n: int | float) -> str:
 def _point(p: Mapping[str, Any]) -> str:
     told = f"{escaped(p['model'])}, {escaped(p['set'])}<br>{p['source']}, {_parameters(p['parameters'])} parameters"
     told += f"<br>ratio {p['ratio']:.2f}"
-    return told + (f", 5 to 95 % over prompts: {p['low']:.2f} to {p['high']:.2f}" if np.isfinite(p["low"]) else "")
+    if not np.isfinite(p["low"]):
+        return told
+    return f"{told}, 5 to 95 % over prompts or their forms: {p['low']:.2f} to {p['high']:.2f}"
 
 
 def study_levels(
@@ -411,7 +413,7 @@ def _hover(row: Mapping[str, Any], label: str) -> str:
     what = "depth" if row["variant"] == MEAN else "layer"
     told += f"{what} {row['depth']:.4g} of {row['n_layers']}, {row['ratio']:.2f}"
     if row["low"] is not None:
-        told += f"<br>5 to 95 % over {row['prompts']} prompts: {row['low']:.4g} to {row['high']:.4g}"
+        told += f"<br>5 to 95 % over {row['over']}: {row['low']:.4g} to {row['high']:.4g}"
     if row["undefined"]:
         told += f"<br>not defined in {row['undefined']:.0%} of the resamples"
     return told

@@ -17,7 +17,7 @@ import numpy as np
 from .. import statistics
 from ..depth.continuous import TENTH
 from ..depth.criteria import OF_LENS, RULES, depths
-from ..depth.wording import AT_NONE, level, over_what
+from ..depth.wording import AGAIN, AT_NONE, level, over_what
 from ..statistics import FEWEST, FEWEST_FORMS, Units
 from . import difficulty, tables
 from .folder import Folder, Sums
@@ -157,7 +157,8 @@ def _moved(one: Estimate) -> list[str]:
         said.append("some other thresholds give none")
     for variant, depth in (one.instead or {}).items():
         if depth is None:
-            said += [NOWHERE[variant]] if one.depth is not None else []
+            told = AGAIN if (variant, one.name) == ("stable", "cosine") else NOWHERE[variant]
+            said += [told] if one.depth is not None else []
         elif one.depth is None or abs(depth - one.depth) > _far(one):
             said.append(INSTEAD[variant].format(_layer(depth)))
     return said

@@ -111,7 +111,10 @@ class Difficulty:
             few = f"fewer than {FEWEST} prompts (or {FEWEST_FORMS} forms) a level"
             return f"{told}. With {few} there is no interval, and no conclusion."
         ends = " to ".join(signed(end, digits) for end in (t.low, t.high))
-        return f"{told} (5–95 %: {ends} over {t.over}). {t.verdict(self.n_layers)}"
+        drawn = f"5–95 %: {ends} over {t.over}"
+        if t.low == t.high:
+            drawn = f"the same in at least 90 % of resamples of {t.over}"
+        return f"{told} ({drawn}). {t.verdict(self.n_layers)}"
 
 
 def called(kind: str) -> str:

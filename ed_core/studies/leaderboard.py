@@ -80,6 +80,7 @@ class Fit:
         )
         if not self.beside:
             return f"{said} Deeper models are larger too, so this alone says nothing about depth: hold size fixed."
+        larger = "" if SIZE in self.beside else " Of one width, deeper models are larger too: hold size fixed as well."
         near = [f"{printed(of, '.2f')} with {BESIDE[name]}" for name, of in self.together.items()]
         told = f"layers correlate {' and '.join(near)}"
         by: dict[bool, list[str]] = {True: [], False: []}
@@ -87,11 +88,12 @@ class Fit:
         by[lineage.excludes_zero].append(f"lineage ({lineage.clusters} lineages; bootstrap p {_p(lineage.p)})")
         if not by[False]:
             both = " and by ".join(by[True])
-            return f"{said} The slope differs from 0 with errors clustered by {both}, although {told}."
+            return f"{said} The slope differs from 0 with errors clustered by {both}, although {told}.{larger}"
         if not by[True]:
             neither = " or by ".join(by[False])
-            return f"{said} Interval and bootstrap do not both exclude 0, clustered by {neither}; {told}."
-        return f"{said} A slope of 0 is excluded with errors clustered by {by[True][0]}, not by {by[False][0]}; {told}."
+            return f"{said} Interval and bootstrap do not both exclude 0, clustered by {neither}; {told}.{larger}"
+        only = f"A slope of 0 is excluded with errors clustered by {by[True][0]}, not by {by[False][0]}"
+        return f"{said} {only}; {told}.{larger}"
 
 
 def usable(entries: Iterable[Entry], score: str, beside: Sequence[str] = ()) -> list[Entry]:

@@ -292,7 +292,7 @@ def markdown(paper: Paper, entries: Sequence[Entry], notes: Sequence[str]) -> st
     lines = [f"# {paper.name}, reproduced", "", f"{paper.citation}.", "", *(f"- {note}" for note in notes), ""]
     lines += [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
     lines += [report.table_row(*(getattr(e, name) for name in HEAD)) for e in entries]
-    lines += ["", f"Ranges are 5 to 95 % over prompts, from {FEWEST} prompts up.", ""]
+    lines += ["", f"Ranges are 5 to 95 % over prompts or their forms, from {FEWEST} prompts up.", ""]
     return "\n".join([*lines, *(f"- {told}" for told in paper.told), ""])
 
 

@@ -91,7 +91,7 @@ def _from_to(found: Rows) -> str:
     ):
         if beyond:
             one = max(beyond, key=lambda row: abs(row["depth"] - ends[0]))
-            said += f"; {where} than both ranges: {_at(one)} at step {one['step']}"
+            said += f"; {where} than both ranges, for instance, at step {one['step']}: {_at(one)}"
     return f"{said}."
 
 

@@ -27,6 +27,7 @@ CALLED |= {name: f"the papers' {rule.label} rule" for name, rule in RULES.items(
 FEW = f"fewer than {FEWEST} prompts, or {FEWEST_FORMS} forms,"  # give no interval
 DIFFERENT = "different prompts for different models"  # nor do these
 LEVEL = 0.9  # what an interval from 5 to 95 % holds
+APART = 1.2  # how many times larger another size is
 NOTHING = 1e-9  # what rounding makes of 0
 POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles
 
@@ -38,7 +39,7 @@ POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles
 class Slope:
     """A straight line of the ratio (`mean depth / L`, or `(ED + 1) / L`) on `log10(parameters)` by least squares, each
     set with a height of its own. `slope`: the ratio's change per tenfold parameters; `low` and `high`: its 5 and 95 %
-    over `over` ("prompts" or "models", `words` says it in full), NaN without; `undefined`: the share of resamples
+    over `over` ("prompts" or "sizes", `words` says it in full), NaN without; `undefined`: the share of resamples
     without a line.
     `start` and `end`: smallest and largest model as (parameters, ratio on the line), sets averaged. `finest`: one
     layer of the shallowest model, as a ratio; `sizes`: how many sizes there are; `left_out`: models whose size is not
@@ -71,9 +72,9 @@ class Slope:
         of += f"{_listed(self.sets)}, the depth as a share of the layers"
         told = f"{of} changes by {signed(self.slope)} per tenfold increase in parameters"
         if self.sizes == 2:
-            told = f"{of} goes from {self.start[1]:.2f} to {self.end[1]:.2f}"
+            told = f"{of} goes from {_share(self.start[1])} to {_share(self.end[1])}"
         if not np.isfinite(self.low):
-            few = (DIFFERENT if self.unlike else FEW) if self.over == "prompts" else f"fewer than {FEWEST} models"
+            few = (DIFFERENT if self.unlike else FEW) if self.over == "prompts" else f"fewer than {FEWEST} sizes"
             return f"{told}. With {few} there is no interval, and no conclusion.{self._aside}"
         between = math.log10(self.end[0] / self.start[0]) if self.sizes == 2 else 1.0
         told += " (change, " if self.sizes == 2 else " ("
@@ -102,9 +103,12 @@ class Slope:
         told = ""
         if (rest := self.without) is not None:
             (name,) = set(self.models) - set(rest.models)
-            told = f" Without {name}, which moves it most, it is {signed(rest.slope)}"
+            what, times = "slope", 1.0
+            if self.sizes == 2:
+                what, times = "change", math.log10(rest.end[0] / rest.start[0])
+            told = f" Without {name}, which moves the {what} most, the {what} is {signed(times * rest.slope)}"
             if np.isfinite(rest.low) and np.isfinite(self.low):
-                told += f" ({signed(rest.low)} to {signed(rest.high)})"
+                told += f" ({signed(times * rest.low)} to {signed(times * rest.high)})"
                 told += "" if rest.trend == self.trend else ", which changes the conclusion"
             told += "."
         if self.left_out:
@@ -118,13 +122,13 @@ def slope(points: Iterable[Point], seed: int = 0) -> Slope:
     if len({(p.criterion, p.source) for p in points}) != 1:
         raise StudyError("A line against size needs points of one criterion, all measured or all published.")
     used = [p for p in points if p.parameters and np.isfinite(p.ratio)]
-    if len({p.parameters for p in used}) < 2:
-        raise StudyError("A line against size needs models of two sizes or more that have this depth.")
+    if _sizes(used).max(initial=-1) < 1:
+        raise StudyError("A line against size needs models of two sizes or more, a fifth apart, that have this depth.")
     models = tuple(dict.fromkeys(p.model for p in used))
     left_out = tuple(dict.fromkeys(p.model for p in points if p.model not in models))
     whole = _line(used, left_out, seed)
     rest = [[p for p in used if p.model != name] for name in models]
-    lines = [_line(some, left_out, seed) for some in rest if len({p.parameters for p in some}) > 1]
+    lines = [_line(some, left_out, seed) for some in rest if _sizes(some).max(initial=-1) > 0]
     most = max(lines, key=lambda one: abs(one.slope - whole.slope), default=None)
     return replace(whole, without=most if len(models) > 3 else None)
 
@@ -143,10 +147,10 @@ def _line(used: list[Point], left_out: tuple[str, ...], seed: int) -> Slope:
     elif measured and all(len(p.drawn) for p in used):
         found = interval(_slopes(x, np.stack([p.drawn for p in used], 1), of_set))
     elif not measured:
-        over, words = statistics.units(len(models)), "models"
-        if over.enough:
-            of_model = np.array([models.index(p.model) for p in used])
-            moments = {"": _moments(x, y, of_set, of_model)}
+        of_size = _sizes(used)
+        over, words = statistics.units(int(of_size.max()) + 1), "sizes"
+        if over.enough:  # models of one size are often one made of another
+            moments = {"": _moments(x, y, of_set, of_size)}
             found = statistics.read_off(_line_of, moments, np.ones(over.n), over, seed).interval
     height = np.mean([y[of_set == s].mean() - whole * x[of_set == s].mean() for s in range(len(sets))])
     start, end = ((round(10**at), float(height + whole * at)) for at in (x.min(), x.max()))
@@ -159,15 +163,24 @@ def _line(used: list[Point], left_out: tuple[str, ...], seed: int) -> Slope:
         low=found.low,
         high=found.high,
         undefined=found.undefined,
-        over="prompts" if measured else "models",
+        over="prompts" if measured else "sizes",
         start=start,
         end=end,
         finest=1 / min(p.n_layers for p in used),
-        sizes=len(set(x)),
+        sizes=int(_sizes(used).max()) + 1,
         left_out=left_out,
         words=words,
         unlike=measured and any(len({p.prompts for p in used if p.set == name}) > 1 for name in sets),
     )
+
+
+def _sizes(points: Sequence[Point]) -> np.ndarray:
+    """Which size each point's model has, `[point]`, smallest first: sizes less than a fifth apart are one."""
+    log = np.log([float(p.parameters or 1) for p in points])
+    order = np.argsort(log)
+    found = np.zeros(len(log), int)
+    found[order] = np.cumsum(np.append(0, np.diff(log[order]) > np.log(APART)))[: len(log)]
+    return found
 
 
 def _slopes(x: np.ndarray, y: np.ndarray, of_set: np.ndarray) -> np.ndarray:
@@ -177,16 +190,16 @@ def _slopes(x: np.ndarray, y: np.ndarray, of_set: np.ndarray) -> np.ndarray:
     return np.asarray(y @ dx / (dx @ dx))
 
 
-def _moments(x: np.ndarray, y: np.ndarray, of_set: np.ndarray, of_model: np.ndarray) -> np.ndarray:
-    """Of each model, for each set: 1, x, y, x², x y, summed over its points, `[model, 5 · set]`."""
-    found = np.zeros((of_model.max() + 1, of_set.max() + 1, 5))
+def _moments(x: np.ndarray, y: np.ndarray, of_set: np.ndarray, of_size: np.ndarray) -> np.ndarray:
+    """Of each size, for each set: 1, x, y, x², x y, summed over its points, `[size, 5 · set]`."""
+    found = np.zeros((of_size.max() + 1, of_set.max() + 1, 5))
     x = x - x.mean()  # so that nothing is lost in the difference of large numbers
-    np.add.at(found, (of_model, of_set), np.stack([np.ones(len(x)), x, y, x * x, x * y], -1))
+    np.add.at(found, (of_size, of_set), np.stack([np.ones(len(x)), x, y, x * x, x * y], -1))
     return found.reshape(len(found), -1)
 
 
 def _line_of(curves: dict[str, np.ndarray]) -> np.ndarray:
-    """The slope with a height for each set, of mean moments `[n, 5 · set]` → `[n]`; NaN where all models of a draw have
+    """The slope with a height for each set, of mean moments `[n, 5 · set]` → `[n]`; NaN where all of a draw have
     one size."""
     one, x, y, xx, xy = np.moveaxis(curves[""].reshape(len(curves[""]), -1, 5), -1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -241,10 +254,10 @@ class Difference:
         n = self.n_layers
         layers = f", {signed(self.difference * n, 1)} of {n} layers" if n else ""
         by = CALLED[self.criterion]
-        depth = f"{by[0].upper()}{by[1:]}" if self.criterion in MEANS else f"Effective depth by {by}"
+        depth = f"{by[0].upper()}{by[1:]} / L" if self.criterion in MEANS else f"(layer + 1) / L by {by}"
         told = (
             f"{depth}, {self.source} on {_listed(self.where)}: {self.other} minus {self.base} is "
-            f"{signed(self.difference)} of the depth{layers}"
+            f"{signed(self.difference)}{layers}"
         )
         if self.same:
             return f"{told}: the same on all {self.n} {self.over}, in whole layers, so no interval can be given."
@@ -258,13 +271,15 @@ class Difference:
             more = ""
             if (needed := self.needed) is not None and needed > (self.forms or self.n):
                 of = "forms of prompts" if self.forms else "prompts"
-                more = f" If the difference is what it is here, about {_rounded(needed)} {of} would tell."
+                about = f"about {_rounded(needed)} {of} would tell four times of five"
+                more = f" If the difference is what it is here, {about}."
             return f"{told}. These {self.over} do not show which is larger.{more}"
         deeper = self.other if self.low > 0 else self.base
         like = "Over prompts like these" if self.over == "prompts" else f"On these {self.n} {self.over}"
         if self.criterion not in MEANS:  # one threshold of many
             like = f"At the papers' threshold, {like[0].lower()}{like[1:]}"
-        return f"{told}. {like} {deeper} has the larger share on average."
+        average = " on average" if self.over != "prompts" else ""
+        return f"{told}. {like} {deeper} has the larger ratio{average}."
 
 
 def difference(points: Iterable[Point], base: str, other: str) -> Difference:
@@ -360,8 +375,14 @@ def _same(each: np.ndarray) -> bool:
 
 def signed(value: int | float, digits: int = 3) -> str:
     """A number with its sign, a minus as one is printed; a rounded zero has none."""
+    value = round(float(value), 9)  # what rounding left beside an exact figure
     text = f"{value:+.{digits}f}"
     return printed(value, f"+.{digits}f") if float(text) else text.lstrip("+-")
+
+
+def _share(value: float) -> str:
+    """A share of the depth; what rounding left beside an exact one is rounded away first."""
+    return f"{round(value, 9):.2f}"
 
 
 def _range(low: float, high: float, over: str) -> str:

@@ -211,8 +211,8 @@ READING = (
     "the layers add (cosine), how far the lens is from the output (KL), and which tokens it would say (overlap)."
 )
 TEACH = (
-    "**Make** measures rules, lenses, claims, cuts and precisions of the chosen model; it takes minutes, and resumes "
-    "where it was stopped."
+    "**Make** measures rules, lenses, claims, cuts and precisions of the chosen model, and resumes where it was "
+    "stopped."
 )
 TEXTS = {
     "Why a card": "Which of the published statements hold for this model, how sure that is, and what the cut "

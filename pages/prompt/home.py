@@ -18,7 +18,7 @@ from ed_core.probes.lenses import LENSES
 from ed_core.results import lookup
 from ed_core.sources import remote, specs
 from ed_core.sources.published import published, published_marks
-from ed_core.types import ModelSpec, Request
+from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_ui import (
     chart,
     common_link,
@@ -173,10 +173,15 @@ def judged(batch: running.Batch) -> verdict.Verdict | None:
     needed = [batch.complete("contributions"), batch.complete("logit_lens")]
     if None in needed:
         return None
-    of = remembered.token(needed[1].n_tokens) if OF.value == TOKEN else OF.value
     thresholds = value("kl_threshold", 0.5), value("overlap_threshold", 0.3)
-    more = (ALL if of is None else of, *control_model.twins(batch))
+    more = (read_for(needed[1]), *control_model.twins(batch))
     return verdict.of_prompt(*needed, counts_first_token(), *thresholds, *more)
+
+
+def read_for(lens: ProbeResult) -> str | int:
+    """For which tokens the depths are read: all, the answer's, or a token's position."""
+    found = remembered.token(lens.n_tokens) if OF.value == TOKEN else OF.value
+    return ALL if found is None else found
 
 
 def counts_first_token() -> bool:
@@ -338,8 +343,10 @@ def why(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     if reached and reached.sinks:
         counted = inputs.COUNT_SINKS.value
         shown = [s for s in reached.sinks if s.pos or not counted or counts_first_token()]
-        tokens, in_depths = batch.results["contributions"].tokens, all(s.pos for s in shown) or counts_first_token()
-        lines.append(sinks.brief(shown, tokens, counted, in_depths))
+        lens, tokens = batch.results["logit_lens"], batch.results["contributions"].tokens
+        read = verdict.positions(lens, read_for(lens))
+        counts = all((read is None or s.pos in read) and (s.pos or counts_first_token()) for s in shown)
+        lines.append(sinks.brief(shown, tokens, counted, counts))
     if reached and not counts_first_token():
         lines.append("The cosine rule and the turn leave the first token out; KL and overlap count it.")
     if lines:

@@ -32,7 +32,8 @@ def more(result: ProbeResult, view: View) -> None:
 TEACH = """Not computed yet. **Run** lets the model continue the question, and shows for every token the depth
 from which its final best guess leads for good."""
 RATIO = (
-    "Chen et al. 2026 find more tokens whose divergence falls late where a model reasons correctly, in long answers."
+    "Chen et al. 2026 find a larger share of tokens whose divergence falls late where a model reasons correctly, in "
+    "long answers."
 )
 TEXTS = {
     "The papers saw": "The share of generated tokens whose divergence falls late correlates with accuracy over "
