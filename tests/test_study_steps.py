@@ -223,7 +223,7 @@ def test_words_say_the_ends_and_what_lies_apart_from_both():
         "In brackets 5–95 % over 9 prompts; another training run may differ."
     ]
     rows[-1] |= dict(low=3.9, high=4.1)
-    assert "; higher than both ranges: 6.0 (5.0 to 7.0) at step 5. In" in steps.course(rows)[0]
+    assert "; higher than both ranges, for instance, at step 5: 6.0 (5.0 to 7.0). In" in steps.course(rows)[0]
     rows[-1] |= dict(high=5.1)
     assert "most" not in steps.course(rows)[0], "its range meets the last one's"
     turns = [row(step, "cosine", "turn", depth) for step, depth in ((0, None), (5, 3), (9, 4))]

@@ -197,7 +197,7 @@ def _told(name: str, row: Mapping[str, Any], depth: float) -> str:
     value = depth if row["variant"] == MEAN else depth - 1
     told = f"step {row['step']}<br>{name}: {what} {number(value)}"
     if row["low"] is not None:
-        told += f"<br>5 to 95 % over {row['over']}: {number(row['low'])} to {number(row['high'])}"
+        told += f"<br>5 to 95 % over {row.get('over') or 'prompts'}: {number(row['low'])} to {number(row['high'])}"
     return told
 
 

@@ -413,7 +413,7 @@ def _hover(row: Mapping[str, Any], label: str) -> str:
     what = "depth" if row["variant"] == MEAN else "layer"
     told += f"{what} {row['depth']:.4g} of {row['n_layers']}, {row['ratio']:.2f}"
     if row["low"] is not None:
-        told += f"<br>5 to 95 % over {row['over']}: {row['low']:.4g} to {row['high']:.4g}"
+        told += f"<br>5 to 95 % over {row.get('over') or 'prompts'}: {row['low']:.4g} to {row['high']:.4g}"
     if row["undefined"]:
         told += f"<br>not defined in {row['undefined']:.0%} of the resamples"
     return told
