@@ -16,6 +16,7 @@ from ..errors import EffectiveDepthError, ParameterError, StudyError
 from ..machine import gpus
 from ..notebook import model as opened
 from ..sources.precision import PRECISIONS
+from ..sources.specs import read_for
 from ..types import ModelSpec, Prompt
 from .spec import AuditRun, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, Spec, StudyRun
 from .status import Statuses
@@ -227,8 +228,8 @@ def _fit(spec: FitRun, statuses: Statuses) -> int:
     out, ending = Path(spec.out), ".safetensors" if spec.fit in ("affine", "jacobian") else ".npz"
     if out.suffix != (expected := shards.ENDING if spec.shard else ending):
         raise ParameterError(f"--out is {spec.out!r}; expected a file that ends in {expected}.")
-    sources = [one.source for one in (spec.model, spec.other) if one is not None]
-    disk.require_out(out, [spec.prompts, spec.test, *spec.merge, *sources])
+    models = [read_for(one.source, one.adapter) for one in (spec.model, spec.other) if one is not None]
+    disk.require_out(out, [spec.prompts, spec.test, *spec.merge, *(file for files in models for file in files)])
     fits = {"affine": _affine, "jacobian": _jacobian, "maps": _maps, "replacement": _replacement}
     return fits[spec.fit](spec, out, statuses)
 

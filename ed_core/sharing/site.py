@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from .. import disk, outside, settings
+from .. import bounds, disk, outside, settings
 from ..cases import report
 from ..errors import PublishError
 from ..types import from_json
@@ -90,7 +90,7 @@ def _published(out: Path) -> list[str]:
     try:
         if not out.exists() or (out.is_dir() and not any(out.iterdir())):
             return []
-        told = from_json(outside.regular(marker).read())
+        told = from_json(outside.regular(marker).read(bounds.CONFIG))
         files: list[str] = told["files"]
         if told["format"] == FORMAT and all(NAME.fullmatch(name) for name in files):
             return files

@@ -3,6 +3,7 @@ all."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -10,9 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .. import outside
+from .. import bounds, outside
 from ..architectures import find
-from ..errors import EffectiveDepthError, ModelNotFound
+from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
 from ..types import ModelSpec
 from . import adapters, catalogue, gguf_files, permits, remote, sizes, wheels
 from .bundled import MODELS as BUNDLED
@@ -141,15 +142,32 @@ def content_hash(folder: Path, weights: bool = True) -> str:
             f"use_safetensors=False).save_pretrained('{folder}')\""
         )
     files = [folder / name for name in IDENTITY_FILES if (folder / name).is_file()]
-    files += [*shards, *sorted(folder.glob("*.index.json"))] if weights else []
+    files += _of_weights(folder) if weights else []
     stats = tuple((str(f), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for f in files for s in [f.stat()])
     if stats not in _hashes:
         digest = hashlib.sha256()
         for file in files:
-            with file.open("rb") as handle:
+            with outside.opened(file, bounds.WEIGHTS, BrokenWeights) as handle:
                 digest.update(f"{file.name}\0".encode() + hashlib.file_digest(handle, "sha256").digest())
         _hashes[stats] = digest.hexdigest()
     return _hashes[stats]
+
+
+def _of_weights(folder: Path) -> list[Path]:
+    return [*sorted(folder.glob("*.safetensors")), *sorted(folder.glob("*.index.json"))]
+
+
+def read_for(source: str, adapter: str = "") -> list[str | Path]:
+    """What opening a model, and its adapter, reads: no output may take its place."""
+    found: list[str | Path] = [source]
+    if adapter:
+        found += [Path(adapter) / name for name in (adapters.CONFIG, adapters.WEIGHTS)]
+    with contextlib.suppress(EffectiveDepthError, OSError, ValueError):  # no such model, which whoever opens it says
+        spec = named(source)
+        place = Path(location(spec))
+        packed = of_gguf(spec)
+        found += [*(place / name for name in IDENTITY_FILES), *_of_weights(place), *([packed.file] if packed else [])]
+    return found
 
 
 def describe(spec: ModelSpec) -> dict[str, str]:
