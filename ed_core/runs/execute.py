@@ -89,8 +89,8 @@ def _computing(spec: StudyRun) -> contextlib.AbstractContextManager[MakesEngine 
 
 def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float, str], None]) -> int:
     from ..service.estimate import duration
+    from ..studies import bundle, report, running
     from ..studies import plan as planning
-    from ..studies import report, running
     from ..studies.study import read
 
     file, written = Path(spec.file), read(spec.file)
@@ -112,6 +112,8 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     print(f"{written.name}: {models} × {prompts}, {parts}{told}", flush=True)
     if spec.dry_run:
         return 1 if trouble else 0
+    names = (planning.PLAN, *bundle.TABLES)
+    disk.require_apart([out / name for name in names], [file.parent / one.file for one in written.sets if one.file])
     disk.require_room("The study", planning.bytes_of(plan), out, "--out")
     planning.write_plan(plan, out)
     if spec.merge:
@@ -188,6 +190,7 @@ def _claims(spec: ClaimsRun, out: Path, statuses: Statuses) -> int:
 
     asked = spec.asked
     asked.chosen(), asked.entry()  # refused before anything is fetched
+    disk.require_apart([out / running.FOUND, out / running.REPORT], [asked.prompts])
     computing = in_processes(spec.processes, asked.device)
     for source in (asked.model, *asked.also):
         opened.fetch(source)
@@ -208,6 +211,7 @@ def _card(spec: CardRun, out: Path, statuses: Statuses) -> int:
 
     asked = spec.asked
     asked.check()  # before anything is fetched
+    disk.require_apart([out / name for name in (card.FILE, card.HTML, card.MARKDOWN)], [asked.prompts])
     computing = in_processes(spec.processes, asked.device)
     for source in (asked.model, *asked.also):
         opened.fetch(source)

@@ -748,6 +748,26 @@ def test_an_output_takes_the_place_of_no_file_of_a_model(place, capsys, command,
     assert file.read_bytes() == before
 
 
+def test_a_study_that_lies_in_its_own_folder_keeps_its_words_and_its_prompts(place, capsys):
+    """Its comments were gone, and so was a set called as one of its tables."""
+    text = (place / "s.toml").read_text()
+    (place / "study.toml").write_text("# mine\n" + text)
+    assert main(["study", "study.toml", "--out", "."]) == 0
+    assert (place / "study.toml").read_text() == "# mine\n" + text
+    capsys.readouterr()
+    table = "text,answer\n2 + 3 = ,5\n"
+    (place / "new").mkdir()
+    (place / "new" / "summary.csv").write_text(table)
+    own = text.replace('bundled = "mixed"', 'file = "new/summary.csv"\ncolumns = {text = "text", answer = "answer"}')
+    (place / "own.toml").write_text(own)
+    refused(capsys, ["study", "own.toml", "--out", "new"], "summary.csv would be replaced by the summary.csv")
+    (place / "new" / "claims.json").write_text('{"text": "2 + 3 = ", "answer": "5"}\n')
+    asked = ["--model", "ed-demo-8", "--set", "new/claims.json", "--out", "new"]
+    refused(capsys, ["claims", *asked], "claims.json would be replaced by the claims.json")
+    assert [file.name for file in (place / "new").iterdir() if file.suffix == ".csv"] == ["summary.csv"]
+    assert (place / "new" / "summary.csv").read_text() == table
+
+
 def test_a_backup_and_an_export_take_the_place_of_no_case_study(cache, capsys):
     kept = Kept(cache, shipped=None)
     kept.take_in((BEFORE / "beforebefo.edcase").read_bytes())
