@@ -29,7 +29,7 @@ from ..errors import (
 )
 from ..machine import ROOM, free_memory, gigabytes
 from ..sources import adapters, controls, hub, precision, remote, sizes, weights
-from ..sources.specs import config_of, location, of_gguf
+from ..sources.specs import check_files, config_of, location, of_gguf
 from ..types import ModelSpec
 from . import arithmetic, conversion, looped, placement, quantized
 from .lora import merge
@@ -97,6 +97,7 @@ def _load(
         conversion.ensure(packed)
     if controls.needs_weights(spec):
         weights.check(Path(location(spec)), spec.name)
+    check_files(spec)
     _refuse_own_code(spec)
     _refuse_adapter(spec)
     options: Options = {"trust_remote_code": False, "local_files_only": True}

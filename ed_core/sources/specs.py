@@ -32,6 +32,7 @@ IDENTITY_FILES = (
     "chat_template.json",
     "added_tokens.json",
 )
+OF_TOKENS = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model")  # which may be large
 REVISION = r"(?!/)(?!.*\.\.)[\w./-]{1,200}"  # also a path below the hub's cache, which it must not lead out of
 HUB_ID = re.compile(rf"[\w.-]{{1,96}}(/[\w.-]{{1,96}})?(@{REVISION})?")
 _hashes: dict[tuple[tuple[str, int, int, int, int], ...], str] = {}
@@ -147,10 +148,22 @@ def content_hash(folder: Path, weights: bool = True) -> str:
     if stats not in _hashes:
         digest = hashlib.sha256()
         for file in files:
-            with outside.opened(file, bounds.WEIGHTS, BrokenWeights) as handle:
+            most = bounds.WEIGHTS if file.suffix == ".safetensors" else _most(file)
+            with outside.opened(file, most, BrokenWeights) as handle:
                 digest.update(f"{file.name}\0".encode() + hashlib.file_digest(handle, "sha256").digest())
         _hashes[stats] = digest.hexdigest()
     return _hashes[stats]
+
+
+def _most(file: Path) -> int:
+    return bounds.TOKENIZER if file.name in OF_TOKENS else bounds.CONFIG
+
+
+def check_files(spec: ModelSpec) -> None:
+    """Refuse files that the library would read whole, whatever their size."""
+    for file in (Path(location(spec)) / name for name in IDENTITY_FILES):
+        if file.is_file():
+            outside.opened(file, _most(file), BrokenWeights).close()
 
 
 def _of_weights(folder: Path) -> list[Path]:
