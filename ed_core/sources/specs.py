@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 from functools import lru_cache
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -144,26 +145,34 @@ def content_hash(folder: Path, weights: bool = True) -> str:
         )
     files = [folder / name for name in IDENTITY_FILES if (folder / name).is_file()]
     files += _of_weights(folder) if weights else []
-    stats = tuple((str(f), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for f in files for s in [f.stat()])
+    stats = tuple(map(_state, files))
     if stats not in _hashes:
         digest = hashlib.sha256()
         for file in files:
-            most = bounds.WEIGHTS if file.suffix == ".safetensors" else _most(file)
-            with outside.opened(file, most, BrokenWeights) as handle:
+            with _opened(file) as handle:
                 digest.update(f"{file.name}\0".encode() + hashlib.file_digest(handle, "sha256").digest())
         _hashes[stats] = digest.hexdigest()
     return _hashes[stats]
 
 
-def _most(file: Path) -> int:
-    return bounds.TOKENIZER if file.name in OF_TOKENS else bounds.CONFIG
+def _opened(file: Path) -> BufferedReader:
+    """A file of a model's folder within the bounds of its kind."""
+    own = bounds.TOKENIZER if file.name in OF_TOKENS else bounds.CONFIG
+    return outside.opened(file, bounds.WEIGHTS if file.suffix == ".safetensors" else own, BrokenWeights)
+
+
+def _state(file: Path) -> tuple[str, int, int, int, int]:
+    """What stays the same as long as a file does."""
+    with _opened(file) as handle:
+        s = os.fstat(handle.fileno())
+    return str(file), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino
 
 
 def check_files(spec: ModelSpec) -> None:
     """Refuse files that the library would read whole, whatever their size."""
     for file in (Path(location(spec)) / name for name in IDENTITY_FILES):
         if file.is_file():
-            outside.opened(file, _most(file), BrokenWeights).close()
+            _opened(file).close()
 
 
 def _of_weights(folder: Path) -> list[Path]:
