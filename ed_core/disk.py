@@ -126,6 +126,18 @@ def require_out(out: str | Path, inputs: Iterable[str | Path] = (), name: str = 
     return file
 
 
+def require_apart(written: Iterable[Path], inputs: Iterable[str | Path]) -> None:
+    """Refuse, before the work, a folder of --out in which a file that is `written` is one of the `inputs`."""
+    wanted = [Path(read) for read in filter(None, map(str, inputs))]
+    for file in written:
+        for read in wanted:
+            with contextlib.suppress(OSError, ValueError):
+                if os.path.samefile(read, file):
+                    raise ParameterError(
+                        f"{read} would be replaced by the {file.name} that is written; give --out another folder."
+                    )
+
+
 def require_out_folder(out: str | Path, name: str = "--out") -> Path:
     """Refuse, before the work, a folder that cannot be written into, or whose place something else has."""
     folder, shown = Path(out), _shown(out)

@@ -3,13 +3,16 @@ shown beside one's own."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gzip
 import http.server
 import inspect
 import json
 import re
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -139,6 +142,38 @@ def test_a_shelf_is_read_over_an_address_within_bounds(shelf, address, monkeypat
     monkeypatch.setattr(card_shelf, "INDEX_BYTES", 100)
     with pytest.raises(CardError, match="more than 100 bytes"):
         card_shelf.pull(address)
+
+
+@pytest.mark.parametrize("how", ["packed twice", "drop by drop", "a name too long"])
+def test_an_address_that_answers_with_a_trap_is_one_sentence(monkeypatch, capsys, how):
+    """3 kB that were packed twice took 5 GB; bytes that came one by one were waited for without end."""
+    packed = gzip.compress(gzip.compress(bytes(1 << 26)))
+
+    class Trap(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def do_GET(self):
+            self.send_response(200)
+            twice = how == "packed twice"
+            if twice:
+                self.send_header("Content-Encoding", "gzip, gzip")
+            self.send_header("Content-Length", str(len(packed)))
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                for at in range(len(packed)):
+                    self.wfile.write(packed if twice else packed[at : at + 1])
+                    time.sleep(0.05)
+
+    monkeypatch.setattr(card_shelf, "SECONDS", 1.0)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Trap)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    name = "a" * 5000 if how == "a name too long" else "127.0.0.1"
+    assert main(["card", "pull", f"http://{name}:{server.server_address[1]}"]) == 2
+    server.shutdown()
+    said = {"packed twice": "is sent packed", "drop by drop": "took more than 1 s"}.get(how, "does not answer")
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
 
 
 def test_a_dataset_of_the_hub_is_a_shelf(shelf, client):

@@ -246,6 +246,21 @@ def test_another_folder_is_refused_and_left_as_it_was(out, capsys, name, text, w
     assert words in err and len(err.strip().splitlines()) == 1 and files(out) == {name}
 
 
+def test_a_site_is_written_through_no_link_and_removes_no_folder(out, tmp_path, capsys):
+    argv = ["publish", "static", "--card", str(card.shipped()[0]), "--out", str(out)]
+    assert main(argv) == 0
+    told = json.loads((out / site.MARKER).read_text())
+    (out / site.MARKER).write_text(json.dumps(told | {"files": [*told["files"], "mine"]}))
+    (out / "mine").mkdir()
+    assert main(argv) == 0 and (out / "mine").is_dir()
+    shutil.rmtree(out / site.ASSETS)
+    (out / site.ASSETS).symlink_to(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    capsys.readouterr()
+    assert main(argv) == 2
+    assert f"{site.ASSETS} is a link" in capsys.readouterr().err and sorted(tmp_path.iterdir()) == before
+
+
 def test_a_named_one_that_is_damaged_changes_nothing(out, capsys):
     kept = Kept()
     good, bad = small("Good"), small("Bad")

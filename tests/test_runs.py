@@ -178,6 +178,18 @@ def test_a_run_that_is_killed_frees_its_place_and_goes_on(cache, monkeypatch):
     assert f"{there} there" in (first / launch.LOG).read_text()
 
 
+def test_of_what_a_process_said_the_end_is_read_and_of_a_pipe_nothing(tmp_path):
+    log = tmp_path / launch.LOG
+    log.touch()
+    os.truncate(log, 1 << 40)
+    with log.open("ab") as handle:
+        handle.write(b"\none\rtwo\nthree\n")
+    assert launch._last_lines(log)[-2:] == ["two", "three"]
+    log.unlink()
+    os.mkfifo(log)
+    assert launch._last_lines(log) == []
+
+
 def test_a_run_is_cancelled_while_it_waits_and_while_it_computes(cache, monkeypatch):
     monkeypatch.setenv("ED_TEST_STEP_DELAY", "0.05")
     first, second = cache / "studies" / "a", cache / "claims" / "b"

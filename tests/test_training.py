@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import logging
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from ed_core.probes import Contributions, LogitLens
 from ed_core.studies import bundle, tables
 from ed_core.studies.folder import open_folder
 from ed_core.training import DepthCallback, callback
-from ed_core.training.folder import rows, steps
+from ed_core.training.folder import ROWS, rows, steps
 
 TOKENIZER = byte_tokenizer()
 PROMPTS = [f"{i} + {3 * i % 7} = " for i in range(9)]
@@ -122,6 +123,16 @@ def test_the_folder_opens_as_a_study_whose_models_are_steps(run, tmp_path):
     assert bundle.unpack(tmp_path / "t.edstudy", tmp_path / "again")
     assert list(steps(open_folder(tmp_path / "again"))) == [0, 2, 4, 6]
     assert not [p for p in out.rglob("*") if p.is_file() and PROMPTS[3].encode() in p.read_bytes()], "no prompt's text"
+
+
+@pytest.mark.parametrize("made", ["pipe", "a long field", "no rows"])
+def test_rows_that_cannot_be_are_one_sentence(tmp_path, made):
+    if made == "pipe":
+        os.mkfifo(tmp_path / ROWS)
+    else:
+        (tmp_path / ROWS).write_text("step,measure,layer,value\n1,x,,1\n" + "y" * 200_000 if "long" in made else "")
+    with pytest.raises(StudyError, match="rows.csv cannot be read .*; expected the folder of a training"):
+        rows(tmp_path)
 
 
 def test_a_training_that_goes_on_keeps_the_steps_before(tmp_path):

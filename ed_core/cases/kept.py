@@ -176,23 +176,22 @@ class Kept:
 
     def delete(self, id: str) -> None:
         """Move a case study to the trash; `restore` undoes it."""
+        file = self._file(id)
         if self.is_shipped(id):
             raise CaseError("This case study comes with the product and cannot be deleted.")
         with self.locked():
-            self._folder.move(self._file(id), self.trash_path / f"{id}.{time.time_ns()}{SUFFIX}")
+            self._folder.move(file, self.trash_path / f"{id}.{time.time_ns()}{SUFFIX}")
 
     def restore(self, id: str) -> None:
         """Take the last deleted version of a case study out of the trash."""
+        file = self._file(id)
         with self.locked():
-            versions = sorted(
-                (f for f in self.files(self.trash_path) if f.name.startswith(f"{id}.") and ID.fullmatch(id)),
-                key=_deleted_at,
-            )
+            versions = sorted((f for f in self.files(self.trash_path) if f.name.startswith(f"{id}.")), key=_deleted_at)
             if not versions:
                 raise CaseError(f"There is no case study {id} in the trash; it may have been emptied.")
-            if self._file(id).exists():
+            if file.exists():
                 raise CaseError(f"There is a case study {id} already; delete or duplicate it first.")
-            self._folder.move(versions[-1], self._file(id))
+            self._folder.move(versions[-1], file)
 
     def empty_trash(self) -> int:
         """Delete for good what lies in the trash; returns how many files."""

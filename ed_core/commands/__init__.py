@@ -110,6 +110,11 @@ def shell() -> int:
     """`main` as whoever has a shell on the machine, who may do what the shell may. Characters that the terminal's
     encoding lacks are escaped."""
     permits.as_owner()
+    for number, name in enumerate(("stdin", "stdout", "stderr")):  # one that is closed would be the next file opened
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", closefd=False))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -245,12 +250,13 @@ def run(args: argparse.Namespace) -> None:
     from ..prompts import read_jsonl
     from ..results.aggregate import counts_first
     from ..results.store import Store
+    from ..sources.specs import read_for
     from ..sweeps.budget import parse
 
     settings = _settings(args.set, args.probes)
     probes = [find(name).make(settings.get(name, {})) for name in dict.fromkeys(args.probes)]
     named = [value for of_one in settings.values() for value in of_one.values()]
-    out = require_out(args.out, [args.prompts, args.model, *named])
+    out = require_out(args.out, [args.prompts, *named, *read_for(args.model, args.adapter)])
     prompts, spec = read_jsonl(args.prompts), opened_as(args)
     for probe in probes:
         probe.check_precision(spec.precision)

@@ -99,7 +99,7 @@ def export(args: argparse.Namespace) -> None:
     if out.suffix not in EXPORTS:
         raise ParameterError(f"{out.name} ends in {out.suffix!r}; expected one of {', '.join(EXPORTS)}.")
     which = args.figure if out.suffix in (".png", ".svg") else args.measure
-    disk.require_out(out, [kept.path / f"{args.id}{out.suffix}"], "FILE")
+    disk.require_out(out, kept.path.rglob("*"), "FILE")
     data = EXPORTS[out.suffix](case, which) if out.suffix != ".edcase" else kept.read(args.id)
     try:
         disk.write(out, data)
@@ -130,7 +130,8 @@ def empty_trash(args: argparse.Namespace) -> None:
 def backup(args: argparse.Namespace) -> int:
     from ..cases.backup import write
 
-    n, problems = write(Kept(), disk.require_out(args.file, name="FILE"))
+    kept = Kept()
+    n, problems = write(kept, disk.require_out(args.file, kept.path.rglob("*"), "FILE"))
     return _told(f"{args.file}: {n} case studies", problems)
 
 

@@ -11,6 +11,7 @@ from ..errors import BrokenWeights, ParameterError
 from ..machine import gigabytes
 from ..notebook import model as opened
 from ..sources import gguf_files, remote
+from ..sources.specs import read_for
 from ..types import ModelSpec
 from .runs import run, whole
 
@@ -72,7 +73,7 @@ def local(args: argparse.Namespace) -> None:
 
 def audit(args: argparse.Namespace) -> int:
     if args.out is not None:
-        disk.require_out(args.out, filter(None, (args.prompts, args.model)))
+        disk.require_out(args.out, [args.prompts or "", *read_for(args.model)])
     precisions = tuple(dict.fromkeys(args.precisions.split(",")))
     from ..runs.spec import AuditRun
 

@@ -3,6 +3,7 @@ own code."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from ..errors import (
     ran_out,
 )
 from ..machine import ROOM, free_memory, gigabytes
-from ..sources import controls, hub, precision, remote, sizes, weights
-from ..sources.specs import config_of, location, of_gguf
+from ..sources import adapters, controls, hub, precision, remote, sizes, weights
+from ..sources.specs import check_files, config_of, location, of_gguf
 from ..types import ModelSpec
 from . import arithmetic, conversion, looped, placement, quantized
 from .lora import merge
@@ -96,6 +97,7 @@ def _load(
         conversion.ensure(packed)
     if controls.needs_weights(spec):
         weights.check(Path(location(spec)), spec.name)
+    check_files(spec)
     _refuse_own_code(spec)
     _refuse_adapter(spec)
     options: Options = {"trust_remote_code": False, "local_files_only": True}
@@ -238,6 +240,12 @@ def _placement(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _refuse_adapter(spec: ModelSpec) -> None:
+    """One beside a model's own weights would be applied by the library, unchecked and unnamed."""
+    if os.path.lexists(Path(location(spec)) / adapters.CONFIG):
+        raise ParameterError(
+            f"{spec.name} has an adapter beside its weights ({adapters.CONFIG}); move that to a folder of its own, to "
+            "be given as --adapter, or remove it."
+        )
     if spec.adapter and (spec.precision not in DTYPES or spec.offload):
         kind = (
             f"{spec.precision} weights without rounding them a second time"

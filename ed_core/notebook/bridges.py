@@ -35,6 +35,7 @@ NAMES = {
     },
 }
 BY_CORRECTNESS = ("by", "right", "wrong", "difference", "low", "high", "layers", "n_right", "n_wrong", "over")
+MOST = 1e300  # of a score, which may be a whole number of many digits
 RIGHT = 0.5  # of a sample's score, from which on it counts as right
 
 
@@ -87,7 +88,9 @@ def read_lm_eval(path: str | Path, metric: str = "") -> tuple[list[Prompt], list
         where = f"{path}, line {number}"
         try:
             told = from_json(line)
-            prompt = _prompt_of(told)
+            prompt, found = _prompt_of(told), told.get("metrics") or []
+            if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+                raise TypeError("no names of metrics")
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
             raise PromptFileError(
                 f"{where} is no sample of lm-eval; expected an object with doc_id, target, arguments and metrics, as "
@@ -95,11 +98,10 @@ def read_lm_eval(path: str | Path, metric: str = "") -> tuple[list[Prompt], list
             ) from None
         if prompt.id in prompts:
             continue
-        found = told.get("metrics") or []
         if not metric and len(found) != 1:
             raise PromptFileError(f"{where} has the scores {', '.join(map(str, found)) or 'none'}; name one as metric.")
         score = told.get(metric or found[0])
-        if isinstance(score, bool) or not isinstance(score, (int, float)) or not np.isfinite(score):
+        if isinstance(score, bool) or not isinstance(score, (int, float)) or not abs(score) <= MOST:
             raise PromptFileError(
                 f"{where} has no number for {metric or found[0]!r}; it has {', '.join(map(str, found)) or 'none'}."
             )

@@ -16,6 +16,7 @@ from ..errors import EffectiveDepthError, ParameterError, StudyError
 from ..machine import gpus
 from ..notebook import model as opened
 from ..sources.precision import PRECISIONS
+from ..sources.specs import read_for
 from ..types import ModelSpec, Prompt
 from .spec import AuditRun, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, Spec, StudyRun
 from .status import Statuses
@@ -88,8 +89,8 @@ def _computing(spec: StudyRun) -> contextlib.AbstractContextManager[MakesEngine 
 
 def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float, str], None]) -> int:
     from ..service.estimate import duration
+    from ..studies import bundle, report, running
     from ..studies import plan as planning
-    from ..studies import report, running
     from ..studies.study import read
 
     file, written = Path(spec.file), read(spec.file)
@@ -111,6 +112,8 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     print(f"{written.name}: {models} × {prompts}, {parts}{told}", flush=True)
     if spec.dry_run:
         return 1 if trouble else 0
+    names = (planning.PLAN, *bundle.TABLES)
+    disk.require_apart([out / name for name in names], [file.parent / one.file for one in written.sets if one.file])
     disk.require_room("The study", planning.bytes_of(plan), out, "--out")
     planning.write_plan(plan, out)
     if spec.merge:
@@ -187,6 +190,7 @@ def _claims(spec: ClaimsRun, out: Path, statuses: Statuses) -> int:
 
     asked = spec.asked
     asked.chosen(), asked.entry()  # refused before anything is fetched
+    disk.require_apart([out / running.FOUND, out / running.REPORT], [asked.prompts])
     computing = in_processes(spec.processes, asked.device)
     for source in (asked.model, *asked.also):
         opened.fetch(source)
@@ -207,6 +211,7 @@ def _card(spec: CardRun, out: Path, statuses: Statuses) -> int:
 
     asked = spec.asked
     asked.check()  # before anything is fetched
+    disk.require_apart([out / name for name in (card.FILE, card.HTML, card.MARKDOWN)], [asked.prompts])
     computing = in_processes(spec.processes, asked.device)
     for source in (asked.model, *asked.also):
         opened.fetch(source)
@@ -227,8 +232,8 @@ def _fit(spec: FitRun, statuses: Statuses) -> int:
     out, ending = Path(spec.out), ".safetensors" if spec.fit in ("affine", "jacobian") else ".npz"
     if out.suffix != (expected := shards.ENDING if spec.shard else ending):
         raise ParameterError(f"--out is {spec.out!r}; expected a file that ends in {expected}.")
-    sources = [one.source for one in (spec.model, spec.other) if one is not None]
-    disk.require_out(out, [spec.prompts, spec.test, *spec.merge, *sources])
+    models = [read_for(one.source, one.adapter) for one in (spec.model, spec.other) if one is not None]
+    disk.require_out(out, [spec.prompts, spec.test, *spec.merge, *(file for files in models for file in files)])
     fits = {"affine": _affine, "jacobian": _jacobian, "maps": _maps, "replacement": _replacement}
     return fits[spec.fit](spec, out, statuses)
 

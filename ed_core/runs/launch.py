@@ -179,7 +179,9 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def _last_lines(log: Path) -> list[str]:
     try:
-        text = log.read_text(encoding="utf-8", errors="replace").replace("\r", "\n")
+        with outside.regular(log) as handle:
+            handle.seek(max(0, handle.seek(0, os.SEEK_END) - status.TAIL))
+            text = handle.read().decode(errors="replace").replace("\r", "\n")
     except OSError:
         return []
     return [line.strip() for line in text.splitlines() if line.strip()][-SAID:]

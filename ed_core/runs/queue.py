@@ -16,7 +16,7 @@ from pathlib import Path
 import filelock
 import psutil
 
-from .. import disk, outside, settings
+from .. import bounds, disk, outside, settings
 from ..errors import EffectiveDepthError, QueueFull
 from ..machine import ROOM, free_memory
 from ..sources.specs import size_of
@@ -163,7 +163,7 @@ def _tickets() -> dict[Path, Ticket]:
     for file in sorted(_folder().glob("*.json")):
         with contextlib.suppress(OSError):
             try:
-                ticket = Ticket(**from_json(outside.regular(file).read()))
+                ticket = Ticket(**from_json(outside.regular(file).read(bounds.STATUS)))
             except (ValueError, TypeError):
                 ticket = None
             if ticket is not None and alive(ticket.pid, ticket.created):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -106,7 +107,7 @@ def push(shelf: str, files: Sequence[Path], api: Any = None) -> list[str]:
             disk.write(place / name, data)
         return names
     except OSError as error:
-        raise PublishError(f"The shelf {shelf} cannot be written: {disk.why(error)}") from error
+        raise PublishError(f"The shelf {shelf} cannot be written: {disk.why(error, 'SHELF')}") from error
 
 
 def is_hub(shelf: str) -> bool:
@@ -253,17 +254,23 @@ def of_folder(place: Path) -> Read:
 def _of_address(base: str) -> Read:
     import httpx
 
+    plain = {"Accept-Encoding": "identity"}  # packed twice, 3 kB are 2 GB
+
     def read(name: str, most: int) -> bytes:
-        held = bytearray()
+        held, until = bytearray(), time.monotonic() + SECONDS
         try:
-            with httpx.stream("GET", f"{base}/{name}", timeout=SECONDS, follow_redirects=True) as answer:
+            with httpx.stream("GET", f"{base}/{name}", headers=plain, timeout=SECONDS, follow_redirects=True) as answer:
                 if answer.status_code != 200:
                     raise CardError(f"{base[:200]}/{name} answers with status {answer.status_code}; check the address.")
-                for part in answer.iter_bytes(1 << 16):
+                if answer.headers.get("content-encoding", "identity") != "identity":
+                    raise CardError(f"{base[:200]}/{name} is sent packed, though asked for plain; it was left out.")
+                for part in answer.iter_raw():
                     held += part
                     if len(held) > most:
                         raise CardError(f"{base[:200]}/{name} has more than {outside.size(most)}; it was left out.")
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+                    if time.monotonic() > until:
+                        raise CardError(f"{base[:200]}/{name} took more than {SECONDS:g} s; try again later.")
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise CardError(f"{base[:200]} does not answer ({type(error).__name__}); check the address.") from None
         return bytes(held)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from .. import disk, outside, settings
+from .. import bounds, disk, outside, settings
 from ..cases import report
 from ..errors import PublishError
 from ..types import from_json
@@ -90,7 +90,7 @@ def _published(out: Path) -> list[str]:
     try:
         if not out.exists() or (out.is_dir() and not any(out.iterdir())):
             return []
-        told = from_json(outside.regular(marker).read())
+        told = from_json(outside.regular(marker).read(bounds.CONFIG))
         files: list[str] = told["files"]
         if told["format"] == FORMAT and all(NAME.fullmatch(name) for name in files):
             return files
@@ -110,7 +110,10 @@ def _put(made: Path, out: Path, files: list[str], before: list[str]) -> None:
     """Move the new files over the old ones, then remove what is gone. The marker names every file of the site at every
     moment, so that whatever ends this, the next publication clears up."""
     out.mkdir(parents=True, exist_ok=True)
-    gone = sorted(set(before) - set(files))
+    for folder in {(out / name).parent for name in (*files, *before)} - {out}:
+        if folder.is_symlink():
+            raise PublishError(f"{folder} is a link, and a site is written into its own folder alone; remove it.")
+    gone = sorted(name for name in set(before) - set(files) if not (out / name).is_dir())
     _mark(out, [*files, *gone])
     for name in files:
         (out / name).parent.mkdir(exist_ok=True)

@@ -126,8 +126,8 @@ def _entry(row: Mapping[str | None, str | None], place: str, score: str, source:
             raise StudyError(f"{place}: {column} is {text[:40]!r}; expected a number from {low:g} to {high:g}.")
         return value
 
-    if not told.get("model"):
-        raise StudyError(f"{place}: no model is named; give it a name in the column model.")
+    if not told.get("model") or not told["model"].isprintable():
+        raise StudyError(f"{place}: no model is named; give it a name of one line in the column model.")
     layers = number("layers", 1, bounds.LAYERS)
     if layers != int(layers):
         raise StudyError(f"{place}: layers is {told['layers'][:40]!r}; expected a whole number.")

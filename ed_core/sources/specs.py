@@ -3,16 +3,18 @@ all."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 from functools import lru_cache
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from .. import outside
+from .. import bounds, outside
 from ..architectures import find
-from ..errors import EffectiveDepthError, ModelNotFound
+from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
 from ..types import ModelSpec
 from . import adapters, catalogue, gguf_files, permits, remote, sizes, wheels
 from .bundled import MODELS as BUNDLED
@@ -31,6 +33,7 @@ IDENTITY_FILES = (
     "chat_template.json",
     "added_tokens.json",
 )
+OF_TOKENS = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model")  # which may be large
 REVISION = r"(?!/)(?!.*\.\.)[\w./-]{1,200}"  # also a path below the hub's cache, which it must not lead out of
 HUB_ID = re.compile(rf"[\w.-]{{1,96}}(/[\w.-]{{1,96}})?(@{REVISION})?")
 _hashes: dict[tuple[tuple[str, int, int, int, int], ...], str] = {}
@@ -56,8 +59,9 @@ def named(source: str) -> ModelSpec:
     if source in BUNDLED and os.path.isdir(BUNDLED[source]):
         return ModelSpec(source)
     bundled, at, revision = source.partition("@")
-    if at and bundled in BUNDLED:
-        raise ModelNotFound(f"{bundled} comes with the program and has no revision {revision!r}; leave it out.")
+    if at and (bundled in BUNDLED or wheels.find(bundled)):
+        whence = "with the program" if bundled in BUNDLED else "out of a wheel"
+        raise ModelNotFound(f"{bundled} comes {whence} and has no revision {revision!r}; leave it out.")
     folder = Path(os.path.expanduser(source))
     if os.path.isdir(folder):  # unlike the path's own method it takes any text
         return ModelSpec(
@@ -141,15 +145,52 @@ def content_hash(folder: Path, weights: bool = True) -> str:
             f"use_safetensors=False).save_pretrained('{folder}')\""
         )
     files = [folder / name for name in IDENTITY_FILES if (folder / name).is_file()]
-    files += [*shards, *sorted(folder.glob("*.index.json"))] if weights else []
-    stats = tuple((str(f), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for f in files for s in [f.stat()])
+    files += _of_weights(folder) if weights else []
+    stats = tuple(map(_state, files))
     if stats not in _hashes:
         digest = hashlib.sha256()
         for file in files:
-            with file.open("rb") as handle:
+            with _opened(file) as handle:
                 digest.update(f"{file.name}\0".encode() + hashlib.file_digest(handle, "sha256").digest())
         _hashes[stats] = digest.hexdigest()
     return _hashes[stats]
+
+
+def _opened(file: Path) -> BufferedReader:
+    """A file of a model's folder within the bounds of its kind."""
+    own = bounds.TOKENIZER if file.name in OF_TOKENS else bounds.CONFIG
+    return outside.opened(file, bounds.WEIGHTS if file.suffix == ".safetensors" else own, BrokenWeights)
+
+
+def _state(file: Path) -> tuple[str, int, int, int, int]:
+    """What stays the same as long as a file does."""
+    with _opened(file) as handle:
+        s = os.fstat(handle.fileno())
+    return str(file), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino
+
+
+def check_files(spec: ModelSpec) -> None:
+    """Refuse files that the library would read whole, whatever their size."""
+    for file in (Path(location(spec)) / name for name in IDENTITY_FILES):
+        if file.is_file():
+            _opened(file).close()
+
+
+def _of_weights(folder: Path) -> list[Path]:
+    return [*sorted(folder.glob("*.safetensors")), *sorted(folder.glob("*.index.json"))]
+
+
+def read_for(source: str, adapter: str = "") -> list[str | Path]:
+    """What opening a model, and its adapter, reads: no output may take its place."""
+    found: list[str | Path] = [source]
+    if adapter:
+        found += [Path(adapter) / name for name in (adapters.CONFIG, adapters.WEIGHTS)]
+    with contextlib.suppress(EffectiveDepthError, OSError, ValueError):  # no such model, which whoever opens it says
+        spec = named(source)
+        place = Path(location(spec))
+        packed = of_gguf(spec)
+        found += [*(place / name for name in IDENTITY_FILES), *_of_weights(place), *([packed.file] if packed else [])]
+    return found
 
 
 def describe(spec: ModelSpec) -> dict[str, str]:

