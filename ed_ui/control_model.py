@@ -152,12 +152,6 @@ def alike(batch: running.Batch, probe: str, first_token: bool = True) -> list[li
     ]
 
 
-def sentence(batch: running.Batch, probe: str, first_token: bool = True) -> str:
-    """What the controls' curves say about the model's, in one sentence; "" where there is nothing to say."""
-    found = alike(batch, probe, first_token)
-    return among_others.against_control(chosen()[0], found) if found else ""
-
-
 def _of_seed(request: Request, kind: str, seed: int) -> Request:
     spec = twin(request.models[0], kind, seed)
     return find(request.probe).make(dict(request.parameters)).request(spec, request.prompts[0])

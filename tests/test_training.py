@@ -118,7 +118,7 @@ def test_the_folder_opens_as_a_study_whose_models_are_steps(run, tmp_path):
     assert [row for row in rows(out) if row[1] != "seconds"] == [r for r in run.depth.rows if r.measure != "seconds"]
     with open(out / "rows.csv", encoding="utf-8") as file:
         assert next(csv.reader(file)) == ["step", "measure", "layer", "value"]
-    bundle.write(out, tmp_path / "t.edstudy")
+    (tmp_path / "t.edstudy").write_bytes(bundle.packed(out))
     assert bundle.unpack(tmp_path / "t.edstudy", tmp_path / "again")
     assert list(steps(open_folder(tmp_path / "again"))) == [0, 2, 4, 6]
     assert not [p for p in out.rglob("*") if p.is_file() and PROMPTS[3].encode() in p.read_bytes()], "no prompt's text"

@@ -21,16 +21,17 @@ from ..types import ProbeResult, Prompt, from_json
 if TYPE_CHECKING:
     import pandas as pd
 
-Names = dict[str, str | tuple[str, str]]
-NAMES: dict[str, Names] = {
+NAMES = {
     "transformer_lens": {
-        "resid": ("blocks.{l}.hook_resid_pre", "blocks.{l}.hook_resid_post"),  # before a block, behind the last
+        "resid": "blocks.{l}.hook_resid_pre",
+        "last": "blocks.{l}.hook_resid_post",  # the stream behind the last block
         "attn": "blocks.{l}.hook_attn_out",
         "mid": "blocks.{l}.hook_resid_mid",
         "mlp": "blocks.{l}.hook_mlp_out",
     },
     "nnterp": {
-        "resid": ("layers_input[{l}]", "layers_output[{l}]"),
+        "resid": "layers_input[{l}]",
+        "last": "layers_output[{l}]",
         "attn": "attentions_output[{l}]",
         "mlp": "mlps_output[{l}]",
     },
@@ -66,16 +67,15 @@ def hook_names(result: ProbeResult, tool: str = "transformer_lens") -> pd.DataFr
             "these modules with nnsight, or take TransformerLens' names."
         )
     names = NAMES[tool] if tool in NAMES else _modules(str(told.get("family")), read)
-    before, behind = names["resid"]
-    rows: list[tuple[str, int, str]] = [("resid", l, before.format(l=l)) for l in range(n)]
-    rows.append(("resid", n, behind.format(l=n - 1)))
+    rows = [("resid", l, names["resid"].format(l=l)) for l in range(n)]
+    rows.append(("resid", n, names["last"].format(l=n - 1)))
     for point in ("attn", "mid", "mlp"):
         if point in names and not (point == "mid" and told.get("parallel")):
-            rows += [(point, l, str(names[point]).format(l=l)) for l in range(n)]
+            rows += [(point, l, names[point].format(l=l)) for l in range(n)]
     return pd.DataFrame(rows, columns=["point", "index", "name"])
 
 
-def _modules(family: str, read: str) -> Names:
+def _modules(family: str, read: str) -> dict[str, str]:
     """The modules of a family as nnsight names them."""
     found = next((one for one in FAMILIES if one.family == family), None)
     if found is None or found.in_place or "config." in read or " or " in read:
@@ -86,7 +86,8 @@ def _modules(family: str, read: str) -> Names:
     (blocks,), (attn,), (mlp,) = (found.paths(role) for role in ("blocks", "attn", "mlp"))
     block = f"{blocks}[{{l}}]"
     return {
-        "resid": (f"{block}.input", f"{block}.output"),
+        "resid": f"{block}.input",
+        "last": f"{block}.output",
         "attn": f"{block}.{attn}.output",
         "mlp": f"{block}.{mlp}.output",
     }
