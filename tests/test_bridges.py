@@ -277,7 +277,7 @@ def test_mergekit_takes_what_is_written_for_it():
     import yaml
 
     for text in (
-        pruning.mergekit_yaml(6, [4, 2], "a/b: c", {"kl": 0.5}),
+        pruning.passthrough([0, 1, 3, 5], "a/b: c", {"kl": 0.5}),
         pruning.passthrough([0, 1, 1, 2, 5, 4], "a/b"),
     ):
         read = config.MergeConfiguration.model_validate(yaml.safe_load(text))
@@ -285,7 +285,8 @@ def test_mergekit_takes_what_is_written_for_it():
 
 
 def test_llama_cpp_is_asked_for_a_file_without_these_layers():
-    told = shlex.split(pruning.llama_quantize([11, 3, 7, 3], "my model.gguf"))
+    kept = [layer for layer in range(12) if layer not in (3, 7, 11)]
+    told = shlex.split(pruning.llama_quantize(kept, 12, "my model.gguf"))
     assert told == ["llama-quantize", "--prune-layers", "3,7,11", "my model.gguf", "my model-without-3.gguf", "COPY"]
-    with pytest.raises(ValueError, match="no layer is left out"):
-        pruning.llama_quantize([], "x.gguf")
+    for order in ([], range(12), [0, 2, 1], [0, 1, 1, 2]):  # nothing left, all of them, exchanged, twice
+        assert pruning.llama_quantize(order, 12, "x.gguf") == ""

@@ -807,7 +807,7 @@ PARTS = {  # by module: what gives no sentence of its own
     "difficulty": "Trend.verdict called kinds",
     "lenses": "called of_its_time short",
     "matching": "reading",
-    "pruning": "keep_list llama_quantize mergekit_yaml order_list passthrough",
+    "pruning": "llama_quantize order_list passthrough",
     "side_by_side": "labels",
     "sinks": "Sink.writer Span.writer Span.place",
     "statistics": "Units.words",
