@@ -131,6 +131,7 @@ class Resampled:
         return ends(self.draws)
 
     def bounded(self, low: float = -math.inf, high: float = math.inf) -> Resampled:
+        """The same with a range, to which its draws are cut."""
         return replace(self, low=low, high=high)
 
 

@@ -123,7 +123,7 @@ class Audit:
                 for p, v in self.verdicts.items()
             }
             beyond = frozenset(p for p in self.depths if self.moved(p, name))
-            out.append(Row(f"Effective depth, {'KL' if name == 'kl' else name} rule", cells, beyond))
+            out.append(Row(f"Effective depth, {RULES[name].label} rule", cells, beyond))
         by_curve: dict[str, list[Comparison]] = {}
         for c in self.comparisons:
             by_curve.setdefault(c.curve, []).append(c)

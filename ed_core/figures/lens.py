@@ -158,6 +158,7 @@ def lines_of(column: float | int) -> int:
 
 
 def lens_shade(shade: str, z: np.ndarray) -> colours.Shade:
+    """The colour scale of a lens's map `z`; `shade` as in `lens_map`."""
     if shade == "prob":
         return colours.linear(0.0, 1.0)
     if shade == "jsd":
