@@ -213,7 +213,7 @@ def poll(batch: Batch) -> bool:
 
 
 def troubles(batch: Batch) -> dict[str, list[str]]:
-    """What went wrong, each message once, with the prompts it befell (by the number behind the name of a request); a
+    """What went wrong, each message once, with the prompts it concerns (by the number behind the name of a request); a
     cancel is no trouble."""
     found: dict[str, list[str]] = {}
     for name, error in batch.errors.items():

@@ -906,7 +906,7 @@ def document() -> str:
             try:
                 said = list(dict.fromkeys(_line(text) for text in examples() if text))
             except Exception as error:
-                raise RuntimeError(f"no example of {name}: {error!r}; mend its entry in {__name__}.SAID") from error
+                raise RuntimeError(f"no example of {name}: {error!r}; fix its entry in {__name__}.SAID") from error
             lines += ["", f"`{name}`", "", *(f"- {text}" for text in _unlike(said))]
     lines += ["", "## Fixed words, of pages and of maps"]
     for page, said in fixed():
