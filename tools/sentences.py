@@ -814,8 +814,8 @@ PARTS = {  # by module: what gives no sentence of its own
     "surgery": "kinds_of Choice.layers",
     "together": "Together.lead Together.lines Together.sentence told",
     "verdict": "Verdict.lead Verdict.sentence where",
-    "wording": "Twins.beside Twins.called Twins.named apart doubts drawn level mean_depth of_layers over_prompts "
-    "over_what printed random_orders sure which_clear",
+    "wording": "Twins.beside Twins.called Twins.named apart count doubts drawn level listed mean_depth of_layers "
+    "over_prompts over_what printed random_orders sure which_clear",
     "writing": "leaving",
     "finding": "between both_ways here judgement of_twin valued number counted markdown",
     "criteria": "Rule.heading",

@@ -65,6 +65,7 @@ def add(commands: Commands) -> None:
 def static(args: argparse.Namespace) -> int:
     from ..cards import card
     from ..cases.kept import Kept
+    from ..depth.wording import count, listed
     from ..sharing import pages, site
     from ..studies import folder
 
@@ -77,9 +78,9 @@ def static(args: argparse.Namespace) -> int:
         own_cards, anybodys = pages.own_cards()
         cases, studies, cards = [*cases, *mine], [*studies, *made], [*cards, *own_cards]
         told.append("your own")
-        left += [f"{_count(others, 'case study')} of others (--case ID names one)"] * (others > 0)
-        left += [f"{_count(of_anybody, 'study')} that may be anybody's (--study FOLDER names one)"] * (of_anybody > 0)
-        left += [f"{_count(anybodys, 'depth card')} that may be anybody's (--card FILE names one)"] * (anybodys > 0)
+        left += [f"{count(others, 'case study')} of others (--case ID names one)"] * (others > 0)
+        left += [f"{count(of_anybody, 'study')} that may be anybody's (--study FOLDER names one)"] * (of_anybody > 0)
+        left += [f"{count(anybodys, 'depth card')} that may be anybody's (--card FILE names one)"] * (anybodys > 0)
     if args.shipped:
         names = {place.name for place in studies}
         cases = [*cases, *pages.shipped_cases(kept)]
@@ -108,8 +109,8 @@ def static(args: argparse.Namespace) -> int:
 
     written = site.write(found(), Path(args.out))
     kinds = {pages.CASES: "case study", pages.OF_STUDIES: "study", pages.OF_CARDS: "depth card"}
-    each = [_count(n, what) for kind, what in kinds.items() if (n := sum(page.kind == kind for page in written))]
-    counts = " and ".join(filter(None, (", ".join(each[:-1]), *each[-1:]))) or "nothing"
+    each = [count(n, what) for kind, what in kinds.items() if (n := sum(page.kind == kind for page in written))]
+    counts = listed(each) or "nothing"
     print(f"{args.out}: {counts} ({' and '.join(told)}); open {Path(args.out) / site.INDEX}")
     for problem in [*kept.problems, *problems]:
         print(f"ed_core: {problem}", file=sys.stderr)
@@ -118,11 +119,6 @@ def static(args: argparse.Namespace) -> int:
 
 def _each(of_kind: Iterable[T]) -> list[T]:
     return list(dict.fromkeys(of_kind))
-
-
-def _count(n: int, what: str) -> str:
-    several = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
-    return f"{n} {what if n == 1 else several}"
 
 
 def deploy(args: argparse.Namespace) -> None:

@@ -301,8 +301,8 @@ def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
         return f"The curves of the model or of {which} are constant or too short: their shapes cannot be compared."
     if n == 1:
         groups = {place: [name for name, shapes in told if shapes == [place]] for place in range(len(SHAPES))}
-        parts = [f"{SHAPES[place]} for {_and(names)}" for place, names in groups.items() if names]
-        return f"One {one} shows {_and(parts)}."
+        parts = [f"{SHAPES[place]} for {wording.listed(names)}" for place, names in groups.items() if names]
+        return f"One {one} shows {wording.listed(parts)}."
     counted: dict[int, list[str]] = {}
     for name, shapes in told:
         counted.setdefault(shapes.count(0), []).append(name)
@@ -310,7 +310,7 @@ def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
     for count, names in sorted(counted.items(), reverse=True):
         means = f": {SAYS[kind][len(names) > 1]}" if n >= wording.FIVE and 2 * count > n else ""
         who = f"{count or 'none'} of {n}{'' if parts else f' {wording.KINDS[kind][1]}'}"
-        parts.append(f"{who} {'shows' if count == 1 else 'show'} the same shape for {_and(names)}{means}")
+        parts.append(f"{who} {'shows' if count == 1 else 'show'} the same shape for {wording.listed(names)}{means}")
     said = "; ".join(parts)
     return f"{said[0].upper()}{said[1:]}."
 
@@ -318,7 +318,3 @@ def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
 def _lower(title: str) -> str:
     """A title within a sentence."""
     return title if title[1:2].isupper() else f"{title[0].lower()}{title[1:]}"
-
-
-def _and(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
