@@ -202,8 +202,9 @@ def _table(kind: str) -> Callable[[Case, str], bytes]:
         }
         if measure not in found:
             raise ParameterError(f"--measure is {measure!r}; this case study has {', '.join(sorted(found))}.")
-        data = getattr(export, kind)(*found[measure])
-        return data.encode() if isinstance(data, str) else data
+        if kind == "csv":
+            return export.csv(*found[measure]).encode()
+        return export.parquet(*found[measure])
 
     return write
 

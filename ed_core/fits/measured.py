@@ -259,6 +259,9 @@ def plan_of_replacement(n_layers: int, d_model: int, memory: int) -> Plan:
     return plan(n_layers, d_model, d_model, memory)
 
 
+OF_ONE = {"affine": plan_of_affine, "jacobian": plan_of_jacobian, "replacement": plan_of_replacement}  # of one model
+
+
 def require_room(planned: Plan, free: int, what: str) -> None:
     """Refuse where not even one source at once has room."""
     if planned.each > free:
