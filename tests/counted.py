@@ -137,7 +137,7 @@ class Rule:
             said = [f"{min(some)} to {max(some)}"] * wide + ["no layer"] * (len(some) < len(found))
             yield f"{'some ' * bool(some and not wide)}other thresholds give {' or '.join(said)}"
         if self.last is None:
-            yield "below 0 again in the last layer" if self.name == "cosine" else "not for good before the last layer"
+            yield "below 0 again in the last layer" if self.name == "cosine" else "for good at no layer before the last"
         elif self.far(self.last):
             yield f"for good only from layer {self.last}"
         if self.name == "kl":
@@ -145,7 +145,7 @@ class Rule:
             if self.far(first):
                 yield f"without depth 0 it gives {'no layer' if first is None else first}"
             elif good is None:
-                yield "without depth 0, not for good before the last layer"
+                yield "without depth 0, for good at no layer before the last"
             elif self.far(good):
                 yield f"without depth 0, for good only from layer {good}"
         if self.without is not None and self.far(self.unsunk):
@@ -240,7 +240,7 @@ def _drawn(said: str | None, found: Rule) -> int:
         assert match and abs(float(match[1]) - 100 * found.undefined) <= 0.051, said
         return 1
     ends = rf"(?:5–95 %: {MEAN} to {MEAN}|{MEAN} in at least 90 % of resamples(?: that give a layer)?)"
-    match = re.fullmatch(rf"{ends}(?:, none in {MEAN} %,)? (over|of) (.+)", said)
+    match = re.fullmatch(rf"{ends}(?:, no layer in {MEAN} % of resamples,)? (over|of) (.+)", said)
     assert match, said
     low, high = (match[1], match[2]) if match[3] is None else (match[3], match[3])
     assert (low == high) == (match[3] is not None)
@@ -612,6 +612,9 @@ def seen_over(sentence: str, answers: Sequence[Sequence[int | None]], own: Seque
         rf"for good from depth {depth}\."
     )
     whole = sentence.replace("For the one prompt", "For 1 of 1 prompt").replace("For the prompt", "For 1 of 1 prompt")
+    whole = whole.replace("For both prompts", "For all 2 prompts")
+    none = r"In the (?:one )?prompt( with an answer)? (?:(the answer) is not|not (every token of the answer) is)"
+    whole = re.sub(none, lambda m: f"In none of 1 prompt{m[1] or ''} is {m[2] or m[3]}", whole)
     match = re.fullmatch(f"(?:{known})? ?(?:{alone})?", whole)
     assert match, sentence
     count, n, one, every, *first_part, other = match.groups()[:10]

@@ -309,15 +309,17 @@ def test_a_precision_that_moves_a_depth_says_so(told):
         return next(words.precision(told.but(precision=card.Precision(own="fp32", rows=(of,)))))
 
     assert moved(5, 0, True) == (
-        "In int8 the papers' rules move by at most one layer from fp32's; the curves' rank correlation with fp32's is "
-        "at least 0.999."
+        "In int8 the papers' rules move by at most one layer from fp32's; their curves' rank correlation with fp32's "
+        "is at least 0.999."
     )
     own = words.depth(card.depth_of(told, "kl", "logit"))
-    more = f"In int8 one of the papers' rules moves by more than one layer, or to none: KL 9, in fp32 {own};"
-    assert moved(9, 4, False).startswith(more) and f"none: KL none, in fp32 {own}." in moved(None, None, False, None)
-    assert "KL 3, in fp32 " in moved(3, None, False) and moved(5, 0, True, 1.0).endswith(
-        "; every curve keeps its order."
+    more = (
+        "In int8 one of the papers' rules moves by more than one layer, or between a layer and none: KL 9, in fp32 "
+        f"{own};"
     )
+    assert moved(9, 4, False).startswith(more) and f"none: KL none, in fp32 {own}." in moved(None, None, False, None)
+    assert "KL 3, in fp32 " in moved(3, None, False)
+    assert moved(5, 0, True, 1.0).endswith("; their curves keep their order.")
 
 
 def test_the_cut_says_what_the_proxy_would_have_chosen():
@@ -328,9 +330,11 @@ def test_the_cut_says_what_the_proxy_would_have_chosen():
     cut = card.Cut(layers=4, start=20, prompts=9, kl=price(0.3), loss=price(0.5), kept=price(0.8), by_angle=other)
     said = words.cut(cut)
     assert (
-        "layers 20–23" in said and "the loss changes by 0.50 (0.40 to 0.60) nats" in said and "80 % (70 to 90)" in said
+        "layers 20–23" in said
+        and "the loss changes by +0.50 (+0.40 to +0.60) nats" in said
+        and "80 % (70 to 90)" in said
     )
-    assert "chooses layers 2–5: there the loss changes by 4.00 (3.90 to 4.10) nats per token" in said
+    assert "chooses layers 2–5: there the loss changes by +4.00 (+3.90 to +4.10) nats per token" in said
     assert "chooses the same" in words.cut(cut.but(by_angle=card.ByAngle(start=20, loss=price(0.5))))
 
 

@@ -150,7 +150,7 @@ def test_a_proxy_is_not_called_weak_because_the_loss_is_noise():
         )
         found = find("cosine-weak-proxy").of(evidence(30, one=one))
         assert judged(find("cosine-weak-proxy"), found).verdict == CANNOT_BE_TOLD
-        assert "is more than noise" in next(iter(found.estimates.values())).why
+        assert "are more than noise" in next(iter(found.estimates.values())).why
 
 
 def test_costs_unrelated_to_depth_and_costs_that_are_none_do_not_fall_with_depth():
@@ -352,7 +352,7 @@ def test_a_line_through_levels_is_over_pairs_where_there_are_some():
     assert one.slope.error < 1e-9 < other.slope.error, "what pairs have in common does not blur their slope"
     assert np.allclose(other.levels.value, [4.5, 7.5, 10.5])
     gone = [values[0], np.full(10, np.nan), values[2]]
-    assert line(gone, paired, 0) == line(gone, alone, 0) == "one level has only 0 prompts with a value"
+    assert line(gone, paired, 0) == line(gone, alone, 0) == "prompts with a value on one level: only 0"
 
 
 def test_reliability_is_the_share_of_the_differences_that_is_no_noise():
@@ -429,7 +429,7 @@ def test_a_level_whose_answers_never_come_cannot_be_told():
     found = claim.of(replace(adaptive, parts={"answers": replace(part, columns={"stays_depth": depth})}))
     assert judged(claim, found).verdict == CANNOT_BE_TOLD
     told_of = finding.Finding(claim, "m", "s", found).told()
-    assert told_of.p is None and "only 0 prompts with a value" in " ".join(told_of.reasons)
+    assert told_of.p is None and "prompts with a value on one level: only 0" in " ".join(told_of.reasons)
 
 
 # ---------------------------------------------------------------- words

@@ -310,7 +310,9 @@ def test_over_the_lens_stands_what_the_output_predicts():
     assert fig.layout.xaxis4.ticktext == ("·Tokyo", "c") and fig.layout.xaxis.ticktext == ("in", "put")
     assert {"next", "input"} <= {a.text for a in fig.layout.annotations}
     assert set(figures.lens_map(fake("logit_lens", filled=0.5), View()).layout.xaxis4.ticktext) == {""}
-    caption = "columns are input tokens, cells predict the next token (blank: as below; grey: repeats its input)"
+    caption = (
+        "columns are input tokens, cells predict the next token (blank: as below, or no room; grey: repeats its input)"
+    )
     assert LogitLens.pictures[0].caption == caption
 
 

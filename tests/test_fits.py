@@ -729,19 +729,15 @@ EARLY = [4.0, 1.0, 0.9, 0.8, 0.7, 0.5, 0.2, 0.0], [0.5, 0.5, 0.5, 0.5, 0.6, 0.7,
 NEVER = [4.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.2, 1.0]
 
 
-def test_the_sentence_says_whether_the_verdict_depends_on_the_lens():
+def test_the_sentence_says_what_each_lens_gives():
     both = curves(logit=FALLING, affine=EARLY)
-    assert both.spread("kl") == 3 and both.spread("overlap") == 4
     assert both.sentence == (
         "Mean depth over thresholds, of 7 layers, by KL, each lens against its own largest: 4.5 (logit), 5.1 (affine); "
         "by overlap: 4.8 (logit), 2.8 (affine). "
-        "Papers' rules: by KL more than one layer apart (logit layer 4, affine layer 1); by overlap more "
-        "than one layer apart (logit layer 4, affine layer 0)."
+        "Papers' rules: by KL layer 4 (logit), layer 1 (affine); by overlap layer 4 (logit), layer 0 (affine)."
     )
-    same = curves(logit=FALLING, affine=FALLING)
-    assert "by KL within one layer (logit layer 4, affine layer 4);" in same.sentence
     one = curves(logit=FALLING, affine=NEVER)
-    assert "by KL no layer under some lenses (logit layer 4, affine no layer)" in one.sentence
+    assert "by KL layer 4 (logit), no layer (affine)" in one.sentence
     assert "Papers' rules: by KL no layer under any lens" in curves(logit=NEVER, affine=NEVER).sentence
     assert curves(logit=FALLING).sentence.startswith("One lens alone")
 
@@ -749,8 +745,8 @@ def test_the_sentence_says_whether_the_verdict_depends_on_the_lens():
 def test_the_jacobian_lens_has_no_part_in_the_kl_rule():
     said = curves(logit=FALLING, jacobian=EARLY)
     assert "jacobian" not in said.criteria["kl"] and "jacobian" in said.criteria["overlap"]
-    assert "by KL under one lens only (logit layer 4)" in said.sentence
-    assert "Jacobian layer 0" in said.sentence
+    assert "by KL under one lens only: layer 4 (logit)" in said.sentence
+    assert "layer 0 (Jacobian)" in said.sentence
 
 
 def test_by_lens_reads_the_means_and_how_settle_depths_agree(model, fitted, jacobians):

@@ -97,7 +97,7 @@ def test_the_shell_says_it_after_a_run(tmp_path, monkeypatch, capsys):
     assert main([*command, "--out", str(tmp_path / "r.npz")]) == 0
     first, *said = capsys.readouterr().out.splitlines()[2:]
     assert first.startswith("Over 2 prompts (") and len(said) == 3
-    assert said[0].startswith("For all 2 prompts the answer") and "2 prompts: too few for an interval" in said[1]
+    assert said[0].startswith("For both prompts the answer") and "2 prompts: too few for an interval" in said[1]
     file.write_text(lines[0])
     assert main([*command, "--out", str(tmp_path / "r.npz")]) == 0
     (only,) = capsys.readouterr().out.splitlines()[2:]
@@ -188,7 +188,7 @@ def test_among_others_stands_what_all_of_them_give_together(results):
             ends = f"5–95 %: {low:.3g} to {high:.3g}" if low < high else f"{low:.3g} in at least 90 % of resamples"
             over = "of" if (low == high and not share) or share > 0.5 else "over"
             assert (ends in said) == (share <= 0.5) and said.endswith(f"{over} 9 prompts; other text may differ).")
-        assert (f", none in {100 * share:.1f} %, over" in said) == (0 < share <= 0.5)
+        assert (f", no layer in {100 * share:.1f} % of resamples, over" in said) == (0 < share <= 0.5)
         assert (f"(none in {100 * share:.1f} % of resamples" in said) == (0.5 < share < 1)
         *_, fewer, _ = among_others.reasons(PROBES[0], mine, others[:5], first_token)
         assert fewer.endswith("(6 prompts: too few for an interval; other text may differ).")

@@ -176,15 +176,19 @@ def test_a_measured_line_is_fitted_anew_in_every_resample_of_the_prompts():
 
 def test_the_sentence_never_goes_beyond_the_interval():
     wide = trends.slope(made(0.01, 0.2))
-    assert wide.low < 0 < wide.high and "It is open whether it rises or falls" in wide.sentence
+    assert wide.low < 0 < wide.high and "it is open whether it rises or falls" in wide.sentence
     for line in (wide, trends.slope(made(0.0))):
         assert "constant" not in line.sentence and not line.trend
     rising = trends.slope(made(0.1, 0.01))
-    assert "It rises with size." in rising.sentence and trends.signed(rising.slope) in rising.sentence
+    assert trends.signed(rising.slope) in rising.sentence
+    assert "At the papers' threshold it rises with size over these 12 models." in rising.sentence
     falling = trends.slope(made(-0.1, 0.01))
-    assert "It falls with size." in falling.sentence and "−" in falling.sentence
+    assert "it falls with size over these 12 models." in falling.sentence and "−" in falling.sentence
     small = trends.slope(made(0.02, 0.001))
-    assert small.low > 0 and "It rises with size, and all of the interval is less than one layer" in small.sentence
+    assert (
+        small.low > 0
+        and "rises with size over these 12 models, and all of the interval is less than one layer" in small.sentence
+    )
     assert "less than one layer" not in wide.sentence and "less than one layer" not in rising.sentence
 
 
@@ -238,7 +242,7 @@ def test_a_line_through_mean_depths_draws_their_prompts_together():
     found = trends.slope(some)
     expected = np.polyfit(np.log10(SIZES[:3]), [p.ratio for p in some], 1)[0]
     assert found.slope == pytest.approx(expected) and 0 < found.low < found.slope < found.high
-    assert "5–95 % over 12 prompts" in found.sentence and "It rises with size for these 3 models" in found.sentence
+    assert "5–95 % over 12 prompts" in found.sentence and "It rises with size over these 3 models" in found.sentence
     alone = trends.slope([some[0], replace(some[1], read=None), some[2]])
     assert math.isnan(alone.low) and "no conclusion" in alone.sentence
     forms = [f"form {i % 2}" for i in range(12)]

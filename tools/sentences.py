@@ -1,4 +1,4 @@
-"""All sentences a page can say, with an example each, in `docs/sentences.md`: `python -m tools.sentences` writes
+"""What the pages say, with an example of each sentence, in `docs/sentences.md`: `python -m tools.sentences` writes
 it anew, `--check` says whether it is up to date.
 
 A sentence is what a public function or property of the rooms in `ROOMS` gives as text. Each of them stands either in
@@ -101,6 +101,7 @@ PAGES = (
     "case_studies/case",
 )
 WORDS = 6  # in a page's constant that holds a sentence
+CODE = ("[[", "window.", "</", "=>")  # in one that is a script, a style or a file
 Examples = Callable[[], Iterable[str]]
 
 
@@ -510,6 +511,18 @@ def findings() -> tuple[Found, ...]:
     for i, claim in enumerate(CLAIMS):
         told = measured(claim, i)
         made.append(Finding(claim, "this-model", "this-set", told, control=measured(claim, i + i % 2)).told())
+    one = CLAIMS[0]
+    near = {q.name: Estimate.of(0.5, np.where(np.arange(1000) < 25, 0.8, 0.5)) for q in one.quantities}
+    refused = "the untrained twin was refused (no prompt's answer stays among the best five from any depth)."
+    made.append(
+        Finding(
+            one,
+            "this-model",
+            "this-set",
+            Measured(near, 40, nothing, "", "40 prompts of 8 forms"),
+            control_reason=refused,
+        ).told()
+    )
     made.append(Finding(CLAIMS[0], "this-model", "this-set", None, "It has no known answers.").told())
     return adjusted(made)
 
@@ -531,8 +544,8 @@ def from_studies(say: str) -> Iterator[str]:
     folder = open_folder(STUDIES / "toys")
     if say == "trends.Slope.sentence":
         published = [p for p in points.published_points() if p.training == "base"] or points.published_points()
-        for criterion in ("cosine", "kl", "overlap"):
-            yield trends.slope([p for p in published if p.criterion == criterion]).sentence
+        for criterion, some in product(("cosine", "kl", "overlap"), (published, points.published_points())):
+            yield trends.slope([p for p in some if p.criterion == criterion]).sentence
         yield from (trends.slope(found).sentence for found in measured(folder))
         return
     if say == "leaderboard.Fit.sentence":
@@ -566,7 +579,7 @@ def measured(folder: Any) -> Iterator[list[Any]]:
     from ed_core.studies import points
 
     for name in folder.sets:
-        found = [p for p in points.measured_points(folder, name) if p.training]
+        found = points.measured_points(folder, name)
         for criterion in dict.fromkeys(p.criterion for p in found):
             if len(two := [p for p in found if p.criterion == criterion and np.isfinite(p.ratio)]) == 2:
                 yield two
@@ -815,7 +828,7 @@ PARTS = {  # by module: what gives no sentence of its own
     "together": "Together.lead Together.lines Together.sentence told",
     "verdict": "Verdict.lead Verdict.sentence where",
     "wording": "Twins.beside Twins.called Twins.named apart count doubts drawn level listed mean_depth of_layers "
-    "over_prompts over_what printed random_orders sure which_clear",
+    "over_prompts past over_what printed random_orders sure which_clear",
     "writing": "leaving",
     "finding": "between both_ways here judgement of_twin valued number counted markdown",
     "criteria": "Rule.heading",
@@ -858,10 +871,11 @@ def unlisted() -> list[str]:
 
 
 def fixed() -> Iterator[tuple[str, list[str]]]:
-    """The fixed words of each page, read off its constants."""
-    for page in PAGES:
+    """The fixed words of each page, and of what several pages draw, read off their constants."""
+    shared = sorted(file.stem for file in (ROOT / "ed_ui").glob("*.py"))
+    for page in (*(f"pages/{name}" for name in PAGES), *(f"ed_ui/{name}" for name in shared)):
         said = []
-        for one in ast.parse((ROOT / f"pages/{page}.py").read_text(encoding="utf-8")).body:
+        for one in ast.parse((ROOT / f"{page}.py").read_text(encoding="utf-8")).body:
             if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and one.targets[0].id.isupper():
                 said += [_line(f"{heading}{text}") for heading, text in _texts(one.value)]
         if said:
@@ -876,12 +890,15 @@ def _texts(value: ast.expr) -> Iterator[tuple[str, str]]:
             yield from ((f"{heading}: " if heading[:1].isupper() else "", text) for _, text in _texts(one))
     elif isinstance(value, ast.Tuple | ast.List):
         yield from chain.from_iterable(map(_texts, value.elts))
+    elif isinstance(value, ast.JoinedStr):
+        text = "".join(one.value if isinstance(one, ast.Constant) else "{…}" for one in value.values)
+        yield from [("", text)] * _said(text)
     elif isinstance(value, ast.Constant) and isinstance(value.value, str) and _said(value.value):
         yield "", value.value
 
 
 def _said(text: str) -> bool:
-    return len(text.split()) >= WORDS and "{" not in text.split()[0] and "<" not in text[:1] and "[[" not in text
+    return len(text.split()) >= WORDS and "{" not in text.split()[0] and not any(code in text for code in CODE)
 
 
 def _line(text: str) -> str:
@@ -899,7 +916,7 @@ def _unlike(said: Sequence[str]) -> list[str]:
 
 def document() -> str:
     """The whole list, as Markdown."""
-    lines = ["# All sentences a page can say", "", *HEAD.splitlines()]
+    lines = ["# What the pages say", "", *HEAD.splitlines()]
     for page, of_page in SAID.items():
         lines += ["", f"## {page}"]
         for name, examples in of_page.items():
@@ -910,7 +927,7 @@ def document() -> str:
             lines += ["", f"`{name}`", "", *(f"- {text}" for text in _unlike(said))]
     lines += ["", "## Fixed words, of pages and of maps"]
     for page, said in fixed():
-        lines += ["", f"`pages/{page}.py`", "", *(f"- {text}" for text in said)]
+        lines += ["", f"`{page}.py`", "", *(f"- {text}" for text in said)]
     for probe in PROBES:
         for one in probe.pictures or ():
             said = [_line(text) for text in (one.caption, one.reading, one.teach) if text]
@@ -922,7 +939,8 @@ MOST = 60  # examples of one function
 HEAD = """Written by `python -m tools.sentences`; a test fails when it is out of date, or when a function that
 gives a sentence does not stand in it. Examples are of shipped results or made-up ones, so their figures mean nothing;
 of the same words with other figures the first stands here. A page draws one of its sentences as its conclusion, the
-others behind *Reasons* or *Details*."""
+others behind *Reasons* or *Details*. Refusals, labels and what a page puts together itself are not in it; `{…}` stands
+for what is put in."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -24,6 +24,7 @@ MEAN = "mean over all thresholds of the depth from which the lens stays within t
 SHARES = "Share: mean depth / layers, of a rule (layer + 1) / layers."
 NEEDED = f"A verdict needs a one-sided p of at most {ALONE:g}, tighter than the 5–95 % shown."
 CHOSEN = "The cuts are chosen and judged on the same prompts; nothing is trained afterwards."
+LITTLE = "Claims that rest on the loss or on best guesses say little here: the loss is worse than a uniform guess's."
 
 
 def headline(told: Card) -> str:
@@ -70,8 +71,9 @@ def ranges(told: Card) -> str:
     cuts = sorted({one.prompts for one in told.cuts} - {row.prompts for row in rows})
     fewer = f", those of cuts over {' or '.join(map(str, cuts))} of these prompts" if cuts else ""
     return (
-        f"Ranges of depths are 5 to 95 % over {over}{fewer}; those of a claim are over the prompts that it took. A "
-        "layer without a range is the same in at least 90 % of the resamples that give one."
+        f"Ranges of depths are 5 to 95 % over {over}{fewer}; those of a claim are over the prompts that it took. In "
+        "the table of depths, variants apart, a layer without a range is the same in at least 90 % of the resamples "
+        "that give one."
     )
 
 
@@ -162,17 +164,17 @@ def variants(row: Depth) -> str:
     return "; ".join(f"{shown[name]}: {report.number(value)}" for name, value in row.variants.items())
 
 
-def value(found: Value | None, digits: int = 2, percent: bool = False) -> str:
-    """A value with its range, as percentages or plain."""
+def value(found: Value | None, digits: int = 2, percent: bool = False, sign: str = "") -> str:
+    """A value with its range, as percentages or plain; `sign`: "+" of a change."""
     if found is None or found.value is None:
         return "–"
     scale, digits, unit = (100, 0, " %") if percent else (1, digits, "")
     if found.low is None or found.high is None:
-        return f"{number(scale * found.value, digits)}{unit}"
+        return f"{number(scale * found.value, digits, sign)}{unit}"
     lost = scale * abs(found.value) < 10.0**-digits <= scale * max(abs(found.low), abs(found.high))
     lost = lost and found.low <= 0 <= found.high
-    said = f"{number(0.0 if lost else scale * found.value, digits)}{unit}"  # no finer than its range
-    return f"{said} ({between(scale * found.low, scale * found.high, digits)})"
+    said = f"{number(0.0 if lost else scale * found.value, digits, sign)}{unit}"  # no finer than its range
+    return f"{said} ({between(scale * found.low, scale * found.high, digits, sign)})"
 
 
 def cut(one: Cut) -> str:
@@ -181,14 +183,14 @@ def cut(one: Cut) -> str:
     what = f"layer {start}" if n == 1 else f"layers {start}–{start + n - 1}"
     among = "single layers" if n == 1 else f"stretches of {n} layers"
     said = (
-        f"Among {among}, leaving out {what} changes the predictions least (KL): the loss changes by {value(one.loss)} "
-        f"nats per token, and {value(one.kept, percent=True)} of the best guesses stay."
+        f"Among {among}, leaving out {what} changes the predictions least (KL): the loss changes by "
+        f"{value(one.loss, sign='+')} nats per token, and {value(one.kept, percent=True)} of the best guesses stay."
     )
     angle, which = one.by_angle, "The angle over all tokens, sinks included,"
     if angle.start == start:
         return f"{said} {which} chooses the same."
     there = f"layer {angle.start}" if n == 1 else f"layers {angle.start}–{angle.start + n - 1}"
-    return f"{said} {which} chooses {there}: there the loss changes by {value(angle.loss)} nats per token."
+    return f"{said} {which} chooses {there}: there the loss changes by {value(angle.loss, sign='+')} nats per token."
 
 
 def cuts(told: Card) -> list[str]:
@@ -204,9 +206,12 @@ def leaving(told: Card) -> str:
     if not found or found.mean_depth is None or found.mean_agreement is None:
         return ""
     same = found.mean_agreement
+    if same.value is None:
+        return ""
     lost, low, high = (None if end is None else 1 - end for end in (same.value, same.high, same.low))
     share, _, around = value(Value(value=lost, low=low, high=high), percent=True).partition(" (")
     around = f" ({around}" if around else ""
+    share = "less than 1 %" if lost and share == "0 %" else share
     leaving, after = f"Leaving at {found.threshold:g} confidence, {FROM_0},", f", {AFTER}"
     if lost == 0 and not high:
         early, after = (
@@ -219,7 +224,8 @@ def leaving(told: Card) -> str:
         early = f"{leaving} is not usable here ({LIMIT}): {share} of a prompt's tokens would change{around}"
     return (
         f"The tokens that the model writes, up to {found.tokens} a prompt, are the lens's best guess for good from "
-        f"depth {value(found.mean_depth, 1)} of {told.model.layers}. {early}{after}. Both are means over prompts."
+        f"depth {value(found.mean_depth, 1)} of {told.model.layers} on average. {early}{after}. Depth and share are "
+        "means over prompts."
     )
 
 
@@ -244,9 +250,9 @@ def precision(told: Card) -> Iterator[str]:
         of = [row for row in rows if row.precision == name]
         moved = [row for row in of if not row.same]
         orders = [row.order for row in of if row.order is not None]
-        least = f"; the curves' rank correlation with {own}'s is at least {_down(min(orders))}" if orders else ""
+        least = f"; their curves' rank correlation with {own}'s is at least {_down(min(orders))}" if orders else ""
         if orders and min(orders) == 1:
-            least = "; every curve keeps its order"
+            least = "; their curves keep their order"
         means = [row for row in told.precision.means if row.precision == name]
         yield from ([f"Mean depth in {name}: {'; '.join(_mean_moved(row, own) for row in means)}."] if means else [])
         if not moved:
@@ -254,7 +260,7 @@ def precision(told: Card) -> Iterator[str]:
             continue
         many = f"{in_words(len(moved))} of the papers' rules move{'s' * (len(moved) == 1)}"
         each = "; ".join(_moved(row, told) for row in moved)
-        yield f"In {name} {many} by more than one layer, or to none: {each}{least}."
+        yield f"In {name} {many} by more than one layer, or between a layer and none: {each}{least}."
 
 
 def _mean_moved(row: MovedMean, own: str) -> str:
@@ -291,7 +297,7 @@ def claims(told: Card) -> str:
 def judging(told: Card) -> list[str]:
     """What to know of the table of claims."""
     loss = any(worse_than_uniform(one.whole or 0.0, told.model.vocabulary) for one in told.cuts)
-    return [NEEDED, *["Claims that rest on the loss say little here: it is worse than a uniform guess's."] * loss]
+    return [NEEDED, *[LITTLE] * loss]
 
 
 def stand(told: Card) -> str:

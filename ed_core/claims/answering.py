@@ -68,7 +68,10 @@ def two_stories(evidence: Evidence) -> Measured:
     means = {name: statistics.mean(values, None, part.units, seed) for name, values in lost.items()}
     found = statistics.read_off(apart, lost, ones, part.units, seed)
     if not np.isfinite(found.value):
-        raise ClaimRefused("On the whole no layer that is left out loses an answer, so what is lost has no centre.")
+        which = "answers" if not means["generated"].value.sum() > 0 else "likelihood"
+        raise ClaimRefused(
+            f"On the whole no {which} is lost by leaving layers out, so what is lost has no centre; take other prompts."
+        )
     layers = over_layers(of_layers, *(m.value for m in means.values()))
     curve = Curve.of("layer left out", "share of exact answers lost", means["generated"])
     beside = f"{right} of {len(part)} prompts are answered correctly."
@@ -86,7 +89,7 @@ def reasoning(evidence: Evidence) -> Measured:
             pairs, over = len(one), one.units.words.replace("prompts", "pairs", 1)
         lost = (1 - steps["exact"]) - (1 - one["exact"])
         if not len(one) or not one.units.enough:
-            estimates[FURTHER[n]] = Estimate.undefined_because(f"only {len(one)} pairs are answered correctly")
+            estimates[FURTHER[n]] = Estimate.undefined_because(f"correctly answered pairs: only {len(one)}")
             continue
         curve = statistics.mean(lost, None, one.units, evidence.seed)
         mean = statistics.mean(lost.mean(1), None, one.units, evidence.seed)
@@ -122,7 +125,7 @@ DEEP_THINKING = Claim(
     "Chen et al. 2026 (2602.13517)",
     "Spearman's rank correlation over the prompts of one model of the share of written tokens whose divergence first "
     "falls to 0.5 only in the last 15 % of the depth, with whether the answer is exact",
-    "Up to 50 prompts, up to 16 tokens written, always the best one. The paper takes long chains of thought of "
+    "Up to about 50 prompts, up to 16 tokens written, always the best one. The paper takes long chains of thought of "
     "reasoning models on AIME, HMMT and GPQA.",
     "a negative correlation",
     (Quantity(CORRELATION, "rank correlation", (0.0, np.inf), "above 0", "a positive correlation (no figure given)"),),
@@ -137,7 +140,7 @@ LIKELIHOOD_OR_GENERATION = Claim(
     "arXiv 2510.02091",
     "Σ s g[s] / Σ g[s] - Σ s n[s] / Σ n[s]; g[s] is the share of exact answers lost without layer s, n[s] the loss "
     "added on the answers' tokens, below 0 where leaving the layer out helps",
-    "Up to 50 prompts, always the best token; an answer is exact where the text that is written begins with it. "
+    "Up to about 50 prompts, always the best token; an answer is exact where the text that is written begins with it. "
     "Intervals over prompts and, by the jackknife, over layers have to agree. The paper measures accuracy on "
     "benchmarks.",
     "the likelihood's centre lying deeper",
@@ -153,10 +156,10 @@ REASONING_BREAKS = Claim(
     "arXiv 2510.22228",
     "mean over layers of the share of exact answers lost without the layer (and without two in a row), of worked-out "
     "prompts less that of prompts in one step",
-    "Up to 40 prompts of the set and as many of its counterpart <set>_worked, of the same levels; pairs of one level "
-    "and number whose worked-out answer is the longer one, both of which the whole model answers. Intervals over pairs "
-    "and, by the jackknife, over layers have to agree. The paper prunes pretrained models and tests long chains of "
-    "thought.",
+    "Up to about 40 prompts of the set and as many of its counterpart <set>_worked, of the same levels; pairs of one "
+    "level and number whose worked-out answer is the longer one, both of which the whole model answers. Intervals "
+    "over pairs and, by the jackknife, over layers have to agree. The paper prunes pretrained models and tests long "
+    "chains of thought.",
     "answers in one step breaking more often",
     tuple(
         Quantity(name, "share", (0.0, np.inf), "above 0", "long reasoning breaks first") for name in FURTHER.values()

@@ -205,7 +205,8 @@ def enough(part: Part | int, what: str = "prompts", fewest: int = FEWEST, take: 
     n = part if isinstance(part, int) else len(part)
     if n < fewest and not (isinstance(part, Part) and part.units.enough):
         of_forms = "" if isinstance(part, int) else f" (or {FEWEST_FORMS} of different forms)"
-        raise ClaimRefused(f"An interval needs at least {fewest} {what}{of_forms}, and there are {n}; use {take}.")
+        there = f"there {'is' if n == 1 else 'are'} {n}"
+        raise ClaimRefused(f"An interval needs at least {fewest} {what}{of_forms}, and {there}; use {take}.")
 
 
 @dataclass(frozen=True)

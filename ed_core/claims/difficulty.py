@@ -27,13 +27,13 @@ def harder(evidence: Evidence) -> Measured:
     for criterion, name in SETTLED.items():
         depths = [MEAN_DEPTH[criterion](part[f"{criterion}.sum"] / part["n_tokens"][:, None]) for part in lens]
         lost = sum(int((~np.isfinite(own)).sum()) for own in depths)
-        lines[name] = f"{lost} prompts have no {difficulty.DEPTHS[criterion]}" if lost else line(depths, lens, seed)
+        lines[name] = f"prompts without a {difficulty.DEPTHS[criterion]}: {lost}" if lost else line(depths, lens, seed)
     estimates = {name: slope_estimate(found, float(layers)) for name, found in lines.items()}
     drawn = next((found for found in (lines[SETTLED["kl"]], lines[SCORE]) if isinstance(found, Line)), None)
     if drawn is None:
         raise ClaimRefused("No level has enough prompts with a depth.")
     unit = "mean depth by KL" if drawn is lines[SETTLED["kl"]] else "depth score, layers"
-    beside = f"{none} prompts have no effect on later tokens and no depth score." if none else ""
+    beside = f"Prompts without an effect on later tokens, and so without a depth score: {none}." if none else ""
     over, of_score = drawn.over, lines[SCORE]
     if isinstance(of_score, Line) and of_score.over != over:  # skips are measured on fewer prompts
         over = f"{over} (that of the depth score over {of_score.over})"
@@ -48,7 +48,7 @@ def appears(evidence: Evidence) -> Measured:
     if never == len(part):
         raise ClaimRefused("No prompt's answer stays among the best five from any depth: the model does not know them.")
     drawn = line(values, found, evidence.seed)
-    beside = f"{never} prompts whose answer never comes are left out." if never else ""
+    beside = f"Prompts whose answer is not among the best five at the output are left out: {never}." if never else ""
     if isinstance(drawn, str):
         means = tuple(float(np.nanmean(v)) if np.isfinite(v).any() else np.nan for v in values)
         nothing = (np.nan,) * len(means)
@@ -72,7 +72,7 @@ NO_HARDER_DEEPER = Claim(
     "Csordás et al. 2025 §5 (2505.13898); Hu et al. 2025 (2512.14064)",
     "slope of a straight line through the levels, over L: of each prompt's depth score Σ s e[s] / Σ e[s] (effects of "
     "skips on later tokens, split at the answer) and of its mean depth by KL and by overlap",
-    "Up to 40 prompts over the levels for skips, 50 for the lens; over matched groups, where prompts of all "
+    "Up to about 40 prompts over the levels for skips, 50 for the lens; over matched groups, where prompts of all "
     "levels belong together. The papers "
     "take 20 prompts a level of MQuAKE and MATH, and HellaSwag, GSM8K, AIME24.",
     "a rise of more than 2 % of the depth a level, by any of the three",
@@ -95,13 +95,13 @@ NO_HARDER_DEEPER = Claim(
 )
 ADAPTIVE = Claim(
     "adaptive",
-    "Answers to harder prompts stay among the best five only from deeper on",
+    "Answers to harder prompts stay among the best five only from a greater depth on",
     "the answer to a harder prompt stays among the best five only from a greater depth on",
     "Curth et al. 2026 (2604.12426)",
     "slope over levels of the first depth from which every token of the answer stays among the lens's best five",
-    "Up to 50 prompts over the levels; over matched groups, where prompts of all levels belong together. "
-    "Prompts whose answer never comes are "
-    "left out. The paper takes family relations by hops.",
+    "Up to about 50 prompts over the levels; over matched groups, where prompts of all levels belong together. "
+    "Prompts whose answer is not among the best five at the output are left out. The paper takes family relations by "
+    "hops.",
     "a fall from level to level",
     (Quantity(APPEARS, "layers a level", (0.0, np.inf), "above 0", "some increase, clearer after fine-tuning"),),
     ("answers",),

@@ -271,23 +271,23 @@ def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over promp
     return f"{value} ({over}{between(found.low, found.high, quantity.digits)}{undefined})"
 
 
-def between(low: float, high: float, digits: int) -> str:
+def between(low: float, high: float, digits: int, sign: str = "") -> str:
     """The ends of an interval, with as many digits more, up to three, as tell them apart and from 0. Of ends that are
     alike it is said how often they are, so that an interval without width does not pass for certainty."""
     low, high = (0.0 if abs(end) < ROUNDING else end for end in (low, high))
     for n in range(digits, digits + 4):
-        ends = [printed(end, f".{n}f") for end in (low, high)]
+        ends = [printed(end, f"{sign}.{n}f") for end in (low, high)]
         if ends[0] != ends[1] and all(round(end, n) or not end for end in (low, high)):
             break
     if ends[0] != ends[1]:
         return " to ".join(ends)
-    return f"{number(low, digits)} in at least 90 % of resamples"
+    return f"{number(low, digits, sign)} in at least 90 % of resamples"
 
 
-def number(value: float, digits: int) -> str:
-    """A number as it is printed; small ones keep two figures, those below 0.0001 are 0."""
+def number(value: float, digits: int, sign: str = "") -> str:
+    """A number as it is printed; small ones keep two figures, those below 0.0001 are 0. `sign`: "+" of a change."""
     value = 0.0 if abs(value) < min(1e-4, 10.0**-digits) else value
-    return printed(value, f".{digits}f" if abs(value) >= 10.0**-digits or not value else ".2g")
+    return printed(value, f"{sign}.{digits}f" if abs(value) >= 10.0**-digits or not value else f"{sign}.2g")
 
 
 def _between(holds: Range, digits: int) -> str:

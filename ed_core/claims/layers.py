@@ -106,7 +106,7 @@ EVEN_TURNS = Claim(
     "arXiv 2602.05970",
     "arccos cos(h[l], h[l+1]) and arccos cos(D[l], D[l+1]), means over all tokens; middle: without the first and last "
     "quarter",
-    "Up to 30 prompts, all tokens; intervals over prompts and, by the jackknife, over the middle layers.",
+    "Up to about 30 prompts, all tokens; intervals over prompts and, by the jackknife, over the middle layers.",
     "turns of unlike size, large ones, or neighbours that push one way",
     (
         Quantity(EVEN, "ratio", (-np.inf, 0.5), "below 0.5", "turns of even size (no figure given)", chosen=True),
@@ -125,8 +125,8 @@ USEFULNESS = Claim(
     "arXiv 2603.15389",
     "share of layers whose least-squares map h[s] → h[s+1] in their place raises the loss by more than 10 %, and the "
     "rank correlation of that rise with s",
-    "Up to 100 prompts, four fifths of them to fit on and the rest to judge; the correlation's interval over prompts "
-    "and a permutation over layers have to agree. The paper fits and judges on the same text.",
+    "Up to about 100 prompts, four fifths of them to fit on and the rest to judge; the correlation's interval over "
+    "prompts and a permutation over layers have to agree. The paper fits and judges on the same text.",
     "every layer needed, or deeper layers costing more",
     (
         Quantity(SHARE, "share", (-np.inf, 1.0), "below 1", "a share below 1"),

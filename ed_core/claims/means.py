@@ -88,7 +88,7 @@ def line(values: Sequence[np.ndarray], parts: Sequence[Part], seed: int) -> Line
         return Line(slope, levels, len(shared), over)
     few = next((len(p) for p in parts if not p.units.enough), None)
     if few is not None:
-        return f"one level has only {few} prompts with a value"
+        return f"prompts with a value on one level: only {few}"
     means = [statistics.mean(v, None, p.units, seed + i) for i, (v, p) in enumerate(zip(values, parts))]
     return Line(statistics.contrast(level_weights(len(means)), means), as_curve(means), 0, _all_of(parts))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .. import statistics
-from ..depth.wording import printed
+from ..depth.wording import past, printed
 from ..probes.scores import layer_effect
 from ..statistics import all_above, permuted_correlation, rank_correlations, some_below
 from ..studies.reproduce import second_over_first
@@ -101,8 +101,8 @@ def proxy(evidence: Evidence) -> Measured:
     def why(name: str) -> str:
         for of, called in (("nll", "loss"), (name, "cosine")):
             if not sure[of] >= RELIABLE:
-                known = "nothing" if not np.isfinite(sure[of]) else f"{100 * sure[of]:.0f} %"
-                return f"{known} of the layers' differences in {called} is more than noise; their order needs 80 %"
+                known = "none" if not np.isfinite(sure[of]) else f"{past(100 * sure[of], 100 * RELIABLE)} %"
+                return f"{known} of the differences in {called} between layers are more than noise; an order needs 80 %"
         return ""
 
     estimates = {INFLUENCE: correlation("block_influence", score), UPDATE: correlation("update_cosine", cosine)}
@@ -171,9 +171,9 @@ SECOND_HALF_WEAK = Claim(
     "mean of e[s] over s ≥ L/2, over the mean over s < L/2; e[s] is the mean over later layers l of max over tokens "
     "|D[l] - D'[l]| / |D[l]| where layer s is skipped before a split point and read behind it; the last layer, which "
     "has none after it, is left out",
-    "Up to 40 prompts, split where the answer begins, or (without answers) at up to four sampled places; intervals "
-    "over prompts and, by the jackknife, over layers have to agree. The paper takes 10 prompts of GSM8K at sampled "
-    "places.",
+    "Up to about 40 prompts, split where the answer begins, or (without answers) at up to four sampled places; "
+    "intervals over prompts and, by the jackknife, over layers have to agree. The paper takes 10 prompts of GSM8K at "
+    "sampled places.",
     "a ratio of 0.5 or more",
     (
         Quantity(
@@ -195,9 +195,9 @@ ONE_LAYER_ROBUST = Claim(
     "Lad et al. 2024 (2406.19384)",
     "share of tokens whose best guess stays without layer s, 0 < s < L - 1: the smallest; beside it their mean, and "
     "the share of layers below 0.72",
-    "Up to 30 prompts, all tokens. It holds where every inner layer keeps enough and does not where one does not, that "
-    "many were looked at being paid for. The paper takes the Pile, on GPT-2, Pythia, Phi and Llama 2, and drops and "
-    "swaps.",
+    "Up to about 30 prompts, all tokens. It holds where every inner layer keeps enough and does not where one does "
+    "not, that many were looked at being paid for. The paper takes the Pile, on GPT-2, Pythia, Phi and Llama 2, and "
+    "drops and swaps.",
     "an inner layer without which less than 72 % is kept",
     (
         Quantity(
@@ -220,9 +220,9 @@ COSINE_WEAK_PROXY = Claim(
     "Hinostroza et al. 2026 (2605.14075)",
     "Spearman's rank correlation over layers of 1 - cos(h[l], h[l+1]), the paper's score, with the loss without the "
     "layer; beside it that of cos(D, h), which is ours",
-    "Up to 30 prompts, loss on the prompt's own text. Both orders of layers need a reliability of 0.8 over prompts "
-    "(chosen here); the interval over prompts and a permutation over layers have to agree. The paper measures accuracy "
-    "on tasks.",
+    "Up to about 30 prompts, loss on the prompt's own text. Both orders of layers need a reliability of 0.8 over "
+    "prompts (chosen here); the interval over prompts and a permutation over layers have to agree. The paper measures "
+    "accuracy on tasks.",
     "a correlation beyond ±0.5 (a good score would be near 1)",
     (
         Quantity(
@@ -242,8 +242,8 @@ DEEP_SKIPS_LATE = Claim(
     "of all stretches of n = L/4 layers the one of smallest arccos(cos(h[s], h[s+n])) / π at the last token; its "
     "middle (s + n/2) / L, and its loss less the median stretch's; beside it the same by the angle over all tokens but "
     "sinks",
-    "Up to 30 prompts, loss on the prompt's own text. The paper takes C4 and heals the model afterwards; here nothing "
-    "is trained.",
+    "Up to about 30 prompts, loss on the prompt's own text. The paper takes C4 and heals the model afterwards; here "
+    "nothing is trained.",
     "a stretch in the first half, or one that costs more than the median stretch",
     (
         Quantity(PLACE, "share of the depth", (0.5, np.inf), "above 0.5", "deep stretches can go", chosen=True),

@@ -10,7 +10,7 @@ import numpy as np
 from .. import statistics
 from ..depth import continuous
 from ..depth.criteria import COSINES, RULES, depths
-from ..depth.wording import random_orders
+from ..depth.wording import past, random_orders
 from ..errors import ClaimRefused, StudyError
 from ..statistics import beyond
 from ..studies import trends
@@ -29,7 +29,7 @@ SLOPES = {"mean_kl": "slope of mean depth by KL / L", "mean_overlap": "slope of 
 PAPERS_SLOPES = {name: f"slope of (layer + 1) / L by the papers' {rule.label} rule" for name, rule in RULES.items()}
 FAILED = {
     "sign": "No first level below 0 followed by a second above 0 is shown. {against}",
-    "order": "No two levels are shown: {p:.0f} % of {orders} split at least as well.",
+    "order": "No two levels are shown: {p} % of {orders} split at least as well.",
     "twins": "{near} of {n} untrained twins turn within a tenth of the depth, so the turn needs no training to appear.",
 }
 
@@ -37,8 +37,8 @@ FAILED = {
 AGAINST = (  # what contradicts a turn in the middle, in the order of its errors
     "The mean cosine of the first {first} layers lies above 0.",
     "The mean cosine of the last {last} layers lies below 0.",
-    "Over prompts and layers it is not sure either that the mean cosine of the first {first} layers lies above 0, or "
-    "that of the last {last} below.",
+    "Nor is it sure, over prompts and layers, that the mean cosine of the first {first} layers lies above 0 or that of "
+    "the last {last} layers below.",
 )
 
 
@@ -102,7 +102,8 @@ def turns(evidence: Evidence) -> Measured:
     contrary = [3 * p <= ALONE for p in ways(MIDDLE)] if held.failed == "sign" else []
     first, last = math.ceil(MIDDLE[0] * n), n - math.ceil(MIDDLE[1] * n) + 1
     against = AGAINST[contrary.index(True) if any(contrary) else -1].format(first=first, last=last)
-    told = {"p": 100 * found.p, "near": near, "n": len(twins), "orders": random_orders(n), "against": against}
+    as_well = past(100 * found.p, 100 * continuous.LEVEL)
+    told = {"p": as_well, "near": near, "n": len(twins), "orders": random_orders(n), "against": against}
     said = FAILED.get(held.failed, "").format(**told)
     if there:
         said = f"The turn is after layer {k}; {100 * found.p:.1f} % of {random_orders(n)} split at least as well."
@@ -171,10 +172,10 @@ TURN = Claim(
     "Csordás et al. 2025 §3.1 (2505.13898); Hu et al. 2025 (2512.14064)",
     "c = mean of attention's, the MLP's and the layer's cosine with the stream, over all tokens of all prompts; (k + "
     "1) / L, k the split into two levels that explains most of c's variance",
-    "Up to 50 prompts, spread over the levels. A turn needs a first level below 0 and a second above it, at most 5 % "
-    "of random orders of the layers split at least as well (blocks of four layers from 24 layers on), and fewer than "
-    "half of five untrained twins turning within a tenth of the depth. The papers take 10 to 20 prompts of GSM8K, "
-    "HellaSwag or AIME24 and the last layer below 0.",
+    "Up to about 50 prompts, as many of each level. A turn needs a first level below 0 and a second above it, at most "
+    "5 % of random orders of the layers split at least as well (blocks of four layers from 24 layers on), and fewer "
+    "than half of five untrained twins turning within a tenth of the depth. The papers take 10 to 20 prompts of "
+    "GSM8K, HellaSwag or AIME24 and the last layer below 0.",
     "a turn in the first third or the last quarter, or first layers that strengthen, or last ones that erase",
     (
         Quantity(
@@ -196,11 +197,11 @@ TURN = Claim(
 STATIC_RATIO = Claim(
     "static-ratio",
     "Mean depth / L changes by less than 0.1 per tenfold increase in size",
-    "within this family mean depth / L changes by less than 0.1 per tenfold increase in size",
+    "over these models of one family mean depth / L changes by less than 0.1 per tenfold increase in size",
     "Hu et al. 2025 (2512.14064)",
     "slope of mean depth / L on log10(parameters) by least squares, by KL and by overlap; interval over prompts, which "
     "all models share; beside it that of (ED + 1) / L by the papers' rules",
-    "At least three models of one family (--also), up to 50 prompts. The paper takes Qwen 2.5 of 1.5B to 32B.",
+    "At least three models of one family (--also), up to about 50 prompts. The paper takes Qwen 2.5 of 1.5B to 32B.",
     "a slope of more than 0.1 of the depth per tenfold increase in size",
     tuple(
         Quantity(

@@ -95,13 +95,15 @@ def _answered(known: Sequence[Sequence[Seen]], more: bool) -> str:
     n, what = len(known), "every token of the answer" if max(map(len, known)) > 1 else "the answer"
     bests = [[one.best for one in look if one.best is not None] for look in known]
     depths = [max(found) for look, found in zip(known, bests) if len(found) == len(look)]
-    count = f"all {n}" if len(depths) == n > 1 else f"{len(depths)} of {n}"
+    count = ("both" if n == 2 else f"all {n}") if len(depths) == n > 1 else f"{len(depths)} of {n}"
     which = f"{count} prompt{'s' * (n > 1)}{' with an answer' * more}"
+    one = f"the {'one ' * more}prompt{' with an answer' * more}"
+    if not depths and n == 1:
+        return f"In {one} {'the answer is not' if what == 'the answer' else f'not {what} is'} the model's best guess."
     if not depths:
-        return f"In none of {n} prompt{'s' * (n > 1)}{' with an answer' * more} is {what} the model's best guess."
+        return f"In none of {n} prompts{' with an answer' * more} is {what} the model's best guess."
     since = _middle(depths, known[0][0].n_layers)
     if n == 1:
-        one = f"the {'one ' * more}prompt{' with an answer' * more}"
         return f"For {one} {what} is the model's best guess; the lens has it for good from depth {since}."
     return f"For {which} {what} is the model's best guess; the lens has it for good from depth {since}."
 

@@ -115,8 +115,7 @@ def sums(result: ProbeResult) -> Said:
         return Said(True, f"{held}, {more}.")
     return Said(
         True,
-        f"{held}, nowhere more than {100 * share:.0f} % of what rounding can cause: anything left unread is within "
-        "rounding.",
+        f"{held}, nowhere more than {100 * share:.0f} % of what rounding can cause.",
     )
 
 

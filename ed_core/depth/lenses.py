@@ -16,7 +16,7 @@ from ..probes.lenses import LENSES, Lenses
 from ..probes.scores import rank_correlation
 from ..results import aggregate
 from ..types import ProbeResult
-from .continuous import TENTH, of_curve
+from .continuous import of_curve
 from .criteria import OF_LENS, Criterion
 
 UNCALIBRATED = "jacobian"
@@ -35,14 +35,9 @@ class ByLens:
     settle: Mapping[str, float]
     n_layers: int
 
-    def spread(self, rule: str) -> int | None:
-        """`max - min` of a rule's depth over the lenses; None where fewer than two give one."""
-        found = [c.depth for c in self.criteria[rule].values() if c.depth is not None]
-        return max(found) - min(found) if len(found) > 1 else None
-
     @property
     def sentence(self) -> str:
-        """Whether each rule's depth changes with the lens."""
+        """What each rule gives under each lens."""
         if len(self.settle) < 2:
             return "One lens alone does not show whether depth depends on the lens."
         means = "; ".join(filter(None, map(self._mean, OF_LENS)))
@@ -61,18 +56,12 @@ class ByLens:
     def _rule(self, rule: str) -> str:
         found, name = self.criteria[rule], OF_LENS[rule].label
         layers = {short(lens): "no layer" if c.depth is None else f"layer {c.depth}" for lens, c in found.items()}
-        told = ", ".join(f"{lens} {layer}" for lens, layer in layers.items())
+        told = ", ".join(f"{layer} ({lens})" for lens, layer in layers.items())
         if len(found) < 2:
-            return f"by {name} under one lens only ({told})"
+            return f"by {name} under one lens only: {told}"
         if all(c.depth is None for c in found.values()):
             return f"by {name} no layer under any lens"
-        if any(c.depth is None for c in found.values()):
-            return f"by {name} no layer under some lenses ({told})"
-        far = max(TENTH * self.n_layers, 1.0)  # one layer is the finest step
-        within = "a tenth of the depth" if far > 1 else "one layer"
-        more = (self.spread(rule) or 0) > far
-        how = f"more than {within} apart" if more else f"within {within}"
-        return f"by {name} {how} ({told})"
+        return f"by {name} {told}"
 
 
 def short(lens: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from ..fits.measured import Maps, Replacement
 from ..probes.scores import rank_correlation
 from .continuous import TENTH
-from .wording import printed
+from .wording import past, printed
 
 MARGIN = 0.9  # a map beats a control where its error is less than so much of the control's
 SLOPE = (0.8, 1.25)  # of matching on relative depth: what counts as the same stretch
@@ -100,7 +100,8 @@ def sentence(maps: Maps) -> str:
     said = {
         "unordered": "all lie at one depth"
         if np.isnan(found.rank)
-        else f"follow the order of depth only loosely (rank correlation {_figure(found.rank)}; {TRACKS:g} needed)"
+        else "follow the order of depth only loosely (rank correlation "
+        f"{past(found.rank, TRACKS, 2)}; {TRACKS:g} needed)"
         if found.rank > LOOSE
         else f"do not follow the order of depth (rank correlation {_figure(found.rank)})",
         "same": "lie at about the same depth"
@@ -151,15 +152,17 @@ def raised(loss: np.ndarray, whole: float | np.ndarray) -> np.ndarray:
 
 
 def usefulness(loss: np.ndarray, whole: float) -> float:
-    """The share of blocks whose linear replacement raises the loss by more than 10 %."""
-    return float(np.mean(raised(loss, whole) > RAISED))
+    """The share of blocks whose linear replacement raises the loss by more than 10 %, or leaves it not finite."""
+    return float(np.mean(~(raised(loss, whole) <= RAISED)))
 
 
 def said_of_replacement(found: Replacement) -> str:
     """Usefulness on held-out prompts, and on those fitted on."""
     held, fitted = usefulness(found.loss, found.whole), usefulness(found.loss_fitted, found.whole_fitted)
     n = found.n_layers
+    lost = int((~np.isfinite(found.loss)).sum())
+    gone = f" Of these, {lost} give no finite loss." if lost else ""
     return (
         f"A linear map in place of one layer raises {found.name}'s loss by more than {_share(RAISED)} for "
-        f"{round(held * n)} of {n} layers (usefulness {held:.2f}; {fitted:.2f} on the prompts it was fitted on)."
+        f"{round(held * n)} of {n} layers (usefulness {held:.2f}; {fitted:.2f} on the prompts it was fitted on).{gone}"
     )

@@ -19,8 +19,8 @@ LISTED = 6  # layers that a sentence names one by one
 
 
 def best_stretch(kl: ArrayLike, n: int) -> list[int]:
-    """The stretch of n blocks whose removal changes the predictions least."""
-    start = int(np.argmin(np.asarray(kl)))
+    """The stretch of n blocks whose removal changes the predictions least, of those with a finite divergence."""
+    start = int(np.argmin(np.nan_to_num(np.asarray(kl, np.float64), nan=np.inf)))
     return list(range(start, start + n))
 
 
@@ -46,7 +46,7 @@ def worse_than_uniform(loss: float, d_vocab: int | None) -> str:
         return ""
     return (
         f"The whole model predicts this text worse than a uniform guess would ({loss:.2f} against {even:.2f} nats per "
-        "token), so its loss says little about its layers."
+        "token), so its loss and its best guesses say little about its layers."
     )
 
 
@@ -69,11 +69,16 @@ def by_loss(
 ) -> list[str]:
     """What the loss on the same prompts says beside it: the aggregates of `prune` and of `exact_answers`."""
     exact, added = np.asarray(written["exact"], np.float64), curves["nll"] - curves["nll_whole"]
+    if not np.isfinite(added).all():
+        return [f"Without {_which(np.flatnonzero(~np.isfinite(added)), exact, n)} the loss is not finite."]
     most, fewest = int(np.argmax(added)), np.flatnonzero(exact == exact.min())
     said = [
-        f"By loss no {'layer' if n == 1 else 'stretch'} counts: it falls whichever is left out, least without "
-        f"{_named([most], n)} ({printed(added[most], '+.2g')} nats per token)."
+        f"Without any one {_unit(n)} the loss falls; least without {_named([most], n)} "
+        f"({printed(added[most], '+.2g')} nats per token)."
         if added[most] < 0
+        else f"The loss changes alike whichever {_unit(n)} is left out: by {printed(added[most], '+.2g')} nats per "
+        "token."
+        if added[most] == added.min()
         else f"By loss, {_named([most], n)} {'counts' if n == 1 else 'count'} most: without "
         f"{'it' if n == 1 else 'them'} the loss changes by {printed(added[most], '+.2g')} nats per token, and the "
         f"model {_answers(n_prompts)(exact[most])}."

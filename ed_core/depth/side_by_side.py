@@ -86,6 +86,9 @@ class Pair:
                     f"{title}: the same, sinks left out. With {self.sinks} counted the largest difference B − A is "
                     f"{self._at(self.counted, most)}."
                 )
+            there = np.isfinite(self.a), np.isfinite(self.b)
+            if not self.relative and (there[0] != there[1]).any():
+                return f"{title}: the same where both sides have a value; at some layers only one has."
             return f"{title}: the same, to the last bit." if not self.relative else f"{title}: the same."
         shape = "shapes cannot be compared"
         alike = self.likeness
@@ -177,6 +180,8 @@ def summary(found: Mapping[str, Sequence[Pair]]) -> str:
 
     if len(ranked) == 1:
         return f"Only one curve can be compared by rank: {named(ranked[0])}."
+    if ranked[0].likeness.rho == ranked[-1].likeness.rho:
+        return f"By rank over layers all curves agree alike (ρ = {ranked[0].likeness.rho})."
     return f"By rank over layers the sides agree least in {named(ranked[0])} and most in {named(ranked[-1])}."
 
 
@@ -189,8 +194,8 @@ def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
         found = "The two tokenizers cut this prompt differently" if same else "The prompts have different tokens"
         at = next((i for i, (x, y) in enumerate(zip(a.tokens, b.tokens)) if x != y), min(a.n_tokens, b.n_tokens))
         return (
-            f"{found} ({a.n_tokens} and {b.n_tokens} tokens, different from token {at} on): columns do not correspond, "
-            "so no map of differences is drawn."
+            f"{found} ({a.n_tokens} and {b.n_tokens} tokens; the first that differs is token {at}): columns do not "
+            "correspond, so no map of differences is drawn."
         )
     return ""
 

@@ -12,6 +12,7 @@ from .wording import printed
 
 Curves = Mapping[str, np.ndarray]
 KINDS = ("drop", "swap", "repeat")
+LEAST = 1e-4  # nats per token: below it the order of a sum may decide
 PROXIES = {  # proxy: what it is called, and whether it takes the largest value
     "angular_distance": ("angular distance", False),
     "block_influence": ("block influence", False),
@@ -139,9 +140,10 @@ def sentence(curves: Curves, kind: str, found: Sequence[Row]) -> str:
             f"By loss, the cheapest of {n} exchanges is that of layers {row.best.layers}, on the text it was chosen "
             f"on: {moves} nats per token."
         )
-    if row.best.loss >= whole:
+    if row.best.loss > whole - LEAST:
+        lowers = "lowers the loss" if row.best.loss >= whole else f"lowers the loss by {LEAST:g} nats per token or more"
         return (
-            f"None of {n} stretches run twice lowers the loss; layer{'s' * (row.length > 1)} {row.best.layers} cost"
+            f"None of {n} stretches run twice {lowers}; layer{'s' * (row.length > 1)} {row.best.layers} cost"
             f"{'s' * (row.length == 1)} least, {_moves(whole, row.best.loss)} nats per token."
         )
     return (

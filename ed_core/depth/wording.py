@@ -22,6 +22,7 @@ from .criteria import BEST, RULES, Criterion, depths
 
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them has no clear one
 TOO_FEW = "too few prompts for an interval"
+AT_NONE = "for good at no layer before the last"  # what a rule that reads what stands before a layer has not
 FIVE = 5  # untrained twins that a sentence rests on
 KINDS = {  # one control, and several
     "untrained": ("untrained twin", "untrained twins"),
@@ -294,6 +295,12 @@ def printed(value: int | float | np.floating[Any], form: str = ".3g") -> str:
     return f"{value:{form}}".replace("-", "−")
 
 
+def past(value: float, limit: float, digits: int = 0) -> str:
+    """A value beyond a limit, with up to two decimals more than `digits` where it would print as the limit."""
+    told = [(f"{value:.{n}f}", f"{limit:.{n}f}") for n in range(digits, digits + 3)]
+    return next((own for own, other in told if own != other), told[-1][0])
+
+
 def apart(low: float, high: float, digits: int | None = None) -> str:
     """The ends of an interval, "18.0 to 18.6": `digits` decimals, or as many more, up to three, as tell them apart;
     without, three figures. Of ends that are alike "9 in at least 90 % of resamples", so that an interval without width
@@ -330,7 +337,7 @@ def drawn(interval: Interval | None, over: Units | None = None) -> str:
     if not interval.undefined:
         return over_what(ends, words)
     some = "" if " to " in ends else " that give a layer"
-    return f"{ends}{some}, none in {100 * interval.undefined:.1f} %, over {words}"
+    return f"{ends}{some}, no layer in {100 * interval.undefined:.1f} % of resamples, over {words}"
 
 
 def doubts(criterion: Criterion, curve: np.ndarray) -> Iterator[str]:
@@ -359,7 +366,7 @@ def doubts(criterion: Criterion, curve: np.ndarray) -> Iterator[str]:
 def _lasting(criterion: Criterion) -> str | None:
     """What a criterion's stable variant has against its figure; None where it agrees."""
     if criterion.stable is None:
-        return "below 0 again in the last layer" if criterion.name == "cosine" else "not for good before the last layer"
+        return "below 0 again in the last layer" if criterion.name == "cosine" else AT_NONE
     return f"for good only from layer {criterion.stable}" if _far(criterion, criterion.stable) else None
 
 
@@ -414,7 +421,7 @@ def _ends(interval: Interval | None) -> str:
     """The ends of an interval that has a width."""
     if interval is None or interval.ends is None or " to " not in (ends := level(*interval.ends)):
         return ""
-    return ends + (f", none in {100 * interval.undefined:.0f} %" if interval.undefined > OFTEN else "")
+    return ends + (f", no layer in {100 * interval.undefined:.0f} % of resamples" if interval.undefined > OFTEN else "")
 
 
 def listed(words: Iterable[str], last: str = "and") -> str:

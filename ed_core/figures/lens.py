@@ -265,14 +265,16 @@ def writing_map(result: ProbeResult, view: View, small: bool = False) -> go.Figu
         here = f"{number(result['confidence'][depth, step])}  {lens}<br>{number(z[depth, step])} bits from the output"
         settles, leaves = int(result["settle_depth"][step]), int(result["exit_depth"][step])
         left = visible(names.get(int(result["exit_ids"][step]), ""))
-        share = f"{result['deep_thinking_ratio'][step]:.0%} of the tokens so far settle late by their divergence"
-        return f"{here}<br>settles at depth {settles}<br>would leave at depth {leaves} with {left}<br>{share}"
+        share = f"{result['deep_thinking_ratio'][step]:.0%} of the divergences of the tokens so far fall late"
+        leaving = f"would leave at depth {leaves} with {left}" if leaves < result.n_layers else "would not leave early"
+        return f"{here}<br>best guess for good from depth {settles}<br>{leaving}<br>{share}"
 
     def marks(canvas: Canvas) -> None:
         if view.plot_height >= ROW * len(z):
             cell_letters(canvas, told, view, best, shade, z, 0)
         _settled(canvas, result["settle_depth"])
-        _left(canvas, result["exit_depth"], result["exit_agrees"])
+        leave = result["exit_depth"]
+        _left(canvas, np.where(leave < result.n_layers, leave, np.nan), result["exit_agrees"])
 
     strip = Strip(mean_over_tokens(z), 0.0, 1.0, "mean<br>divergence")
     fig = token_panel(told, view, z, shade, "bits", strip, hover, row="depth", more=marks)
@@ -292,7 +294,7 @@ def _settled(canvas: Canvas, settle: np.ndarray) -> None:
 
 
 def _left(canvas: Canvas, leave: np.ndarray, agrees: np.ndarray) -> None:
-    """A cross per column in the row that is sure enough to leave at."""
+    """A cross per column in the row below the output that is sure enough to leave at."""
     at = np.flatnonzero(np.isfinite(leave))
     ink = [colours.DARK_EDGE if agrees[step] else colours.FAILED for step in at]
     for name, colour, thick in (("exit edge", colours.LIGHT_EDGE, 4.0), ("exit", ink, 2.0)):

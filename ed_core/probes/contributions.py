@@ -68,10 +68,9 @@ class Contributions(Probe):
             "Contribution norms",
             ("{branch}_ratio",),
             "size of what is added relative to the stream",
-            "Large early and small late is the usual picture: in Llama 3.1 70B the ratio stays above 0.15 in the first "
-            "half and falls below\n0.05 in the second (Csordás et al. 2025). The first token is often an attention "
-            "sink "
-            "of huge norm, so it stands outside the colour range.",
+            "In Llama 3.1 70B the ratio stays above 0.15 in the first half and falls below 0.05 in the second "
+            "(Csordás et al. 2025).\nThe first token is often an attention sink of huge norm, so it stands outside "
+            "the colour range.",
             "How much each layer adds to the residual stream, token by token.",
             "size",
         ),

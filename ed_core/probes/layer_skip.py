@@ -92,19 +92,19 @@ class LayerSkip(Probe):
             "Layer skip",
             ("effect",),
             "row left out, column affected",
-            "Bright columns right of a row: those layers build on the skipped one. The triangle above the diagonal is "
-            "zero by construction.\nIn the papers, layers of the second half hardly influence each other: they refine "
-            "independently. Colours are logarithmic;\nringed cells lie beyond them: hover tells their value. The "
-            "output's change is the L2 distance of two probability vectors: √2 = 1.41 at most,\nwhere each is sure "
-            "of another token.",
+            "Bright cells along a row: these layers build on the skipped one. The triangle above the diagonal is zero "
+            "by construction.\nIn Csordás et al. 2025 layers of the second half influence each other far less; they "
+            "take it that these refine side by side.\nColours are logarithmic; ringed cells lie beyond them: hover "
+            "tells their value. The output's change is the L2 distance of two probability vectors: √2 = 1.41 at "
+            "most,\nwhere each is sure of another token.",
             "How much each later layer changes when one is left out.",
         ),
         SkipMap(
             "Layer skip, direct effect",
             ("effect_direct",),
             "nothing in between passes the change on",
-            "What is bright here reads the skipped layer itself; what is bright above and dark here reaches it through "
-            "the layers between.",
+            "Bright here: the layer reads what the skipped one adds. Bright above and dark here: the effect comes "
+            "through the layers between.",
         ),
         OutputBars(
             "Layer skip, output",

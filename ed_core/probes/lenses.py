@@ -172,10 +172,10 @@ class LogitLens(Probe):
         LensMap(
             "Logit lens",
             ("{shade}", "top_ids"),
-            "columns are input tokens, cells predict the next token (blank: as below; grey: repeats its input)",
+            "columns are input tokens, cells predict the next token (blank: as below, or no room; grey: repeats its "
+            "input)",
             "Row 0 is the embedding, the top row the model's own output, which stands over the map too; a token is "
-            "written where it is\nanother than in the row below. The best token settles at some depth, each column at "
-            "its own.",
+            "written where it is\nanother than in the row below and there is room.",
             "What the model would predict if it ended at each depth.",
         ),
     )
@@ -263,11 +263,16 @@ class Lenses(Probe):
         LensMap(
             title,
             (f"{lens}_{{shade}}", f"{lens}_top_ids"),
-            f"{title}: columns are input tokens, cells predict the next token (blank: as below; grey: repeats its "
-            "input)",
+            f"{title}: columns are input tokens, cells predict the next token (blank: as below, or no room; grey: "
+            "repeats its input)",
             "Row 0 is the embedding, the top row the model's own output; a token is written where it is another than "
-            "in the row below.",
-            f"{title}: what the model would predict if it ended at each depth.",
+            "in the row below and there is room.",
+            f"{title}: what "
+            + (
+                "the model would predict if it ended at each depth."
+                if lens == "logit"
+                else "the stream says at each depth through a fitted map."
+            ),
             title,
         )
         for lens, title in LENSES.items()

@@ -17,7 +17,7 @@ import numpy as np
 from .. import statistics
 from ..depth.continuous import TENTH
 from ..depth.criteria import OF_LENS, RULES, depths
-from ..depth.wording import level, listed, over_what
+from ..depth.wording import AT_NONE, level, listed, over_what
 from ..statistics import FEWEST, FEWEST_FORMS, Units
 from . import difficulty, tables
 from .folder import Folder, Sums
@@ -34,7 +34,7 @@ INSTEAD = {
     "without_sinks": "without the sinks it gives {}",
 }
 NOWHERE = {
-    "stable": "not for good: the last layer is on the other side again",
+    "stable": AT_NONE,
     "from_depth_1": "without depth 0 it gives none",
     "without_sinks": "without the sinks it gives none",
 }

@@ -94,7 +94,7 @@ class Difficulty:
         t, what = self.trend, called(self.kind)
         first, last = self.levels[0], self.levels[-1]
         if not np.isfinite(t.slope):
-            return f"{self.label}: no {what} is defined on every level of {self.name}."
+            return f"{self.label}: on some level of {self.name} the {what} is not defined."
         of_lens, least = self.kind in DEPTHS, min(abs(t.low), abs(t.high))
         least = min(least, abs(t.slope)) if np.isfinite(t.low) else abs(t.slope)
         digits = next((n for n in (2, 3, 4) if round(least, n)), 5) if least else 2  # nothing apart from 0 prints as 0

@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from ..depth.wording import printed
 from ..errors import StudyError
 from ..sources.leaderboard import SCORES, Entry
 from .trends import signed, student
@@ -79,7 +80,7 @@ class Fit:
         )
         if not self.beside:
             return f"{said} Deeper models are larger too, so this alone says nothing about depth: hold size fixed."
-        near = [f"{abs(of):.2f} with {BESIDE[name]}" for name, of in self.together.items()]
+        near = [f"{printed(of, '.2f')} with {BESIDE[name]}" for name, of in self.together.items()]
         told = f"layers correlate {' and '.join(near)}"
         by: dict[bool, list[str]] = {True: [], False: []}
         by[family.excludes_zero].append(f"family (bootstrap p {_p(family.p)})")

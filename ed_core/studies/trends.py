@@ -25,6 +25,7 @@ from .points import MEANS, MEASURED, Point, combined
 CALLED = {f"mean_{name}": f"mean depth ({rule.label})" for name, rule in OF_LENS.items()}
 CALLED |= {name: f"the papers' {rule.label} rule" for name, rule in RULES.items()}
 FEW = f"fewer than {FEWEST} prompts, or {FEWEST_FORMS} forms,"  # give no interval
+DIFFERENT = "different prompts for different models"  # nor do these
 LEVEL = 0.9  # what an interval from 5 to 95 % holds
 NOTHING = 1e-9  # what rounding makes of 0
 POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles
@@ -42,7 +43,7 @@ class Slope:
     `start` and `end`: smallest and largest model as (parameters, ratio on the line), sets averaged. `finest`: one
     layer of the shallowest model, as a ratio; `sizes`: how many sizes there are; `left_out`: models whose size is not
     known or that have no depth by this rule. `without`: the line without the model that moves the slope most; None
-    below four models."""
+    below four models. `unlike`: models were measured on different prompts, which gives no interval."""
 
     criterion: str
     source: str
@@ -60,6 +61,7 @@ class Slope:
     left_out: tuple[str, ...]
     words: str
     without: Slope | None = None
+    unlike: bool = False
 
     @property
     def sentence(self) -> str:
@@ -71,7 +73,7 @@ class Slope:
         if self.sizes == 2:
             told = f"{of} goes from {self.start[1]:.2f} to {self.end[1]:.2f}"
         if not np.isfinite(self.low):
-            few = FEW if self.over == "prompts" else f"fewer than {FEWEST} models"
+            few = (DIFFERENT if self.unlike else FEW) if self.over == "prompts" else f"fewer than {FEWEST} models"
             return f"{told}. With {few} there is no interval, and no conclusion.{self._aside}"
         between = math.log10(self.end[0] / self.start[0]) if self.sizes == 2 else 1.0
         told += " (change, " if self.sizes == 2 else " ("
@@ -79,11 +81,13 @@ class Slope:
         told += f"; no line in {100 * self.undefined:.0f} % of the resamples)" if self.undefined else ")"
         if self.sizes == 2:
             return f"{told}. Two sizes cannot show a trend.{self._aside}"
-        alone = f" for these {len(self.models)} models" if self.over == "prompts" else ""
-        if self.trend:
-            verdict = f"It {'rises' if self.trend > 0 else 'falls'} with size{alone}"
-        else:
-            verdict = f"It is open whether it rises or falls with size{alone}"
+        alone = f"with size over these {len(self.models)} models"
+        verdict = f"it {'rises' if self.trend > 0 else 'falls'} {alone}"
+        if not self.trend:
+            verdict = f"it is open whether it rises or falls {alone}"
+        if self.criterion not in MEANS:  # one threshold of many
+            verdict = f"at the papers' threshold {verdict}"
+        verdict = f"{verdict[0].upper()}{verdict[1:]}"
         if max(abs(self.low), abs(self.high)) < self.finest:
             verdict += f", and all of the interval is less than one layer of the shallowest model ({self.finest:.3f})"
         return f"{told}. {verdict}.{self._aside}"
@@ -162,6 +166,7 @@ def _line(used: list[Point], left_out: tuple[str, ...], seed: int) -> Slope:
         sizes=len(set(x)),
         left_out=left_out,
         words=words,
+        unlike=measured and any(len({p.prompts for p in used if p.set == name}) > 1 for name in sets),
     )
 
 
@@ -200,7 +205,7 @@ class Difference:
     no depth; `n_layers`: of the two where they are equal, else None. `same`: all values were one number, so that no
     spread could be seen. `where`: the sets. `spread`: the standard error of the difference over prompts, NaN without.
     `words`: what the interval is over, in full; `forms`: how many forms of prompts were drawn anew, 0 where prompts
-    were."""
+    were; `unlike`: both were measured on different prompts, which gives no interval."""
 
     base: str
     other: str
@@ -218,6 +223,7 @@ class Difference:
     spread: float = np.nan
     words: str = ""
     forms: int = 0
+    unlike: bool = False
 
     @property
     def needed(self) -> int | None:
@@ -243,7 +249,8 @@ class Difference:
         if self.same:
             return f"{told}: the same on all {self.n} {self.over}, in whole layers, so no interval can be given."
         if not np.isfinite(self.low):
-            few = FEW if self.over == "prompts" else f"one {self.over.replace('sets', 'set').replace('pairs', 'pair')}"
+            one = f"one {self.over.replace('sets', 'set').replace('pairs', 'pair')}"
+            few = (DIFFERENT if self.unlike else FEW) if self.over == "prompts" else one
             return f"{told}. With {few} there is no interval, and no conclusion."
         told += f" ({_range(self.low, self.high, self.words or f'{self.n} {self.over}')}"
         told += f"; not defined in {100 * self.undefined:.0f} % of the resamples)" if self.undefined else ")"
@@ -290,7 +297,8 @@ def difference(points: Iterable[Point], base: str, other: str) -> Difference:
             spread = float(again.std()) if len(again) else np.nan
         over = ("prompts", one.prompts, n_layers)
         ends = (float(each[0]), low, high, undefined)
-        return Difference(*told, *ends, *over, spread=spread, words=one.over, forms=one.forms)
+        unlike = one.prompts != two.prompts
+        return Difference(*told, *ends, *over, spread=spread, words=one.over, forms=one.forms, unlike=unlike)
     return Difference(*told, float(each.mean()), *around(each), 0.0, "sets", len(each), n_layers, _same(each))
 
 

@@ -164,9 +164,10 @@ HEIGHT, TABLE_HEIGHT = 260, 820
 SOON = "Shown once the prompts have run in the widest precision and one other."
 TABLE = "What differs from {}"
 KEY = """ρ: rank correlation of a curve with {reference}'s (expected at least {limits}); after it the largest
-difference, in % of the curve's range. A mean depth may move within {reference}'s interval, a layer of the
-papers' rules by one. **beyond**: more than that. All tokens count, sinks too.
-In brackets: 5–95 % over forms (five or more) or prompts (eight or more), and the share of resamples without a layer."""
+difference, in % of the curve's range. A mean depth may move within {reference}'s interval, give or take 0.05, a layer
+of the papers' rules by one. **beyond**: more than that; a mean depth without an interval is not judged. All tokens
+count, sinks too. In brackets: 5–95 % over forms (five or more) or prompts (eight or more); of a rule first by how many
+layers it moved, last the share of resamples in which it gives none."""
 CHOICES = ("fp32", "bf16", "fp16", "int8", "4bit")
 CHOOSE = "The others are compared with the widest of them. Each is a model of its own, opened when its turn comes."
 TEACH = (

@@ -70,8 +70,9 @@ def body(wanted: Fitted) -> None:
     if found is not None:
         shown(found, "maps")
     elif not wanted.run.running:
-        show.empty("Maps", TEACH, None, first=True)
-        probe_page.texts(TEXTS)
+        within_one = len(wanted.models) == 1
+        show.empty("Maps", TEACH_WITHIN if within_one else TEACH, None, first=True)
+        probe_page.texts(TEXTS_WITHIN if within_one else TEXTS)
     with st.expander("The same from the command line"):
         fit_form.command(wanted, f"{wanted.kind}{measured.ENDING}")
 
@@ -119,10 +120,9 @@ def between(found: measured.Maps, key: str) -> None:
     )
     measure, control = ("error", True) if which == "shuffled" else (which, False)
     (a, b), about = map(show.plain, found.names), lambda: details(found, key)
-    fig = figures.map_between(found, measure, control)
-    show.figure(
-        f"{key}-map", fig, f"**{SHOWN[which]}** · {a} → {b}; {RINGS}", about=about, alt=matching.sentence(found)
-    )
+    fig, rings = figures.map_between(found, measure, control), "" if control else RINGS
+    said = f"**{SHOWN[which]}** · {a} → {b}{rings}; {APART}"
+    show.figure(f"{key}-map", fig, said, about=about, alt=matching.sentence(found))
     left, right = st.columns(2)
     show.figure(f"{key}-best", figures.best_matches(found), BEST, about=lambda: st.markdown(READING), place=left)
     show.figure(f"{key}-errors", figures.best_errors(found), ERRORS, about=lambda: st.markdown(CONTROLS), place=right)
@@ -167,10 +167,8 @@ PARAMETERS = (
     several("sets", "maps.sets", [fit_form.EXAMPLES], fit_form.sets()),
     choice("shown", "maps.measure", "error", tuple(SHOWN)),
 )
-RINGS = (
-    "a mark on each row's best match, hollow where its error is not a tenth below both controls; tap 0, the embedding, "
-    "apart"
-)
+RINGS = "; a mark on each row's best match, hollow where its error is not a tenth below both controls"
+APART = "tap 0, the embedding, apart"
 BEST = "**Best matches** · dotted: the same share of the depth in both models"
 ERRORS = "**Against the controls** · error at each depth's best match"
 REPLACED = "**Loss with one layer replaced by a linear map** · dashed: 10 % more, above which a layer counts as useful"
@@ -181,8 +179,12 @@ CONTROLS = """*Shuffled tokens*: maps fitted to targets of other tokens, judged 
 of the tokens fitted on, whatever the source. Where a few huge values dominate the stream, both are nearly as good as a
 map."""
 TEACH = (
-    "Not computed yet. **Run** sends the prompts through the model, or both models, and solves for the best linear map "
-    "of every pair of taps; a fifth of the prompts is held out to judge it."
+    "Not computed yet. **Run** sends the prompts through both models, and solves for the best linear map of every pair "
+    "of taps; a fifth of the prompts is held out to judge it."
+)
+TEACH_WITHIN = (
+    "Not computed yet. **Run** sends the prompts through the model, fits a linear map in place of each layer, and "
+    "measures the loss with it; a fifth of the prompts is held out to judge it."
 )
 TEXTS = {
     "Why ask": "A deeper model may do something new in its further layers, or the same in smaller steps: then the best "

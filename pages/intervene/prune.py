@@ -224,9 +224,10 @@ PARAMETERS = {
 }  # of the lens, what the deep-thinking ratio depends on
 TEACH = {
     "Measured: share of known answers that are written exactly": "Whether the model, writing freely, still gives the "
-    "known answer with each layer left out in turn.",
+    "known answer with each layer, or each stretch of the chosen length, left out in turn.",
     "Measured: log-loss added on the same prompts": "What the same layer costs by the loss on the given text.",
-    "kl": "Not computed yet. **Run** takes every stretch of layers out in turn and measures what the predictions lose.",
+    "kl": "Not computed yet. **Run** takes each layer, or each stretch of the chosen length, out in turn, and measures "
+    "what the predictions lose.",
     "top1_kept": "How many best guesses survive without the stretch.",
     "perplexity": "How much worse the text itself is predicted.",
     "": (
@@ -272,8 +273,7 @@ TEXTS = {
     "The papers saw": "Up to half of the layers of Llama-2 and its like can go with little loss on question answering "
     "after light fine-tuning, mathematics being the exception; deep contiguous layers go first (Gromov et al. 2024). "
     "Llama-2-13B without 10 of 40: MMLU 55.0 → 52.2 (ShortGPT, Men et al. 2024).",
-    "Look for": "a stretch whose measured cost is low on all three curves; then whether the proxies would have found "
-    "it.",
+    "Look for": "a stretch that is cheap on all three curves; then whether the proxies would have found it.",
     "By construction": (
         "Agreement at the last depth is 1. Nothing else is fixed by construction: a stretch at the very start or end "
         "is measured like any other."

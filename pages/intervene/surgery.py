@@ -229,7 +229,7 @@ VIEW = (
 ORDER_SOON = "what it costs, and what the model then writes, stands here once it is measured."
 WRITERS = (("whole", "The whole model"), ("order", "The typed order"))
 LENGTH = {"drop": "length of the stretch", "swap": "distance", "repeat": "length of the stretch"}
-TEACH = """Not computed yet. **Run** leaves out every stretch of layers, exchanges every two layers and runs every
+TEACH = """Not computed yet. **Run** leaves out every stretch of layers, exchanges every pair of layers and runs every
 stretch twice, and measures how the model then predicts the text."""
 CAPTION = {
     "drop": "**Left out**: layers from a row to a column · ring: least loss at its length, cross: angular distance's "

@@ -72,8 +72,9 @@ TEXTS = {
     "The papers saw": "A model with shared layers, trained without loss on the question, solved longer problems "
     "more often than a plain one (Csordás et al. 2025). They read its depth by erasure alone, with one seed and "
     "without a model of as few parameters beside it.",
-    "Look for": "a divergence that falls with every pass: then later passes still bring the readout closer to the "
-    "output. A change near 0: further passes hardly move the stream.",
+    "Look for": "a divergence that falls at every pass before the last (after that one it is 0 by "
+    "construction): then later passes still bring the readout closer to the output. A change near 0: further passes "
+    "hardly move the stream.",
     "By construction": "The readout after the last pass is the output. All passes are the same layers: leaving out "
     "any one is one pass fewer, and exchanging two changes nothing. What stands between passes, a norm or the "
     "embedding added again, belongs to no layer.",

@@ -447,7 +447,7 @@ mean over all thresholds.
 **The papers' rules** (◆, hollow: not clear, or clear only so far){moved}. *Cosine*: the last layer whose mean cosine is
 below 0 before one where it is not. *KL*: the first layer before which the divergence is below {kl:.0f} % of its
 largest. *Overlap*: the first before which more than {overlap:.0f} % of the best tokens are the output's. *Clear*: other
-thresholds (thin bar) and variants give a layer within a tenth of the depth, it lasts, and fewer than half of five
+thresholds and variants (thin bar) give a layer within a tenth of the depth, it lasts, and fewer than half of five
 untrained twins have it too; for several prompts their interval lies there too.
 
 {twins}"""

@@ -245,7 +245,7 @@ READING = (
     "output, drawn as `depth / layers`; a rule's layer stands at `(layer + 1) / layers`. Bars say how sure it is: 5 to "
     f"95 % when the forms of the prompts (from {FEWEST_FORMS} up), else the prompts (from {FEWEST} up), are drawn "
     "anew. The cosine reads what a layer writes, KL and overlap what stands before it: one layer apart by "
-    "definition. Nothing is averaged."
+    "definition. The estimators are not averaged with one another."
 )
 BANDS = (
     " The grey band is what a rule gives as its threshold moves: the cosine's 0 by 0.05 either way, KL's half "
