@@ -145,7 +145,7 @@ def settled(text: str, answer: str) -> bool | None:
     return None if answer.startswith(begun) else exact(text, answer)
 
 
-def seamed(answer: str, laid: str) -> str:
+def answer_with_seam(answer: str, laid: str) -> str:
     """The answer with what its first token holds of the question's end, where that token straddles the two. `laid`: the
     text of the answer's tokens."""
     return laid if laid.endswith(answer) else answer

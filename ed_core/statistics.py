@@ -131,12 +131,8 @@ class Resampled:
         return ends(self.draws)
 
     def bounded(self, low: float = -math.inf, high: float = math.inf) -> Resampled:
+        """The same with a range, to which its draws are cut."""
         return replace(self, low=low, high=high)
-
-
-def counts(units_: Units, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
-    """How often each unit is drawn, `[resample, unit]`; the same for all who ask with as many units and one seed."""
-    return _drawn(units_.n, resamples, seed)
 
 
 def mean(
@@ -150,7 +146,7 @@ def mean(
     shape, n = sums.shape[1:], over.n
     s = over.pooled(sums).reshape(n, -1)
     w = over.pooled(weights).reshape(n, -1)
-    drawn = _drawn(n, resamples, seed)
+    drawn = counts(n, resamples, seed)
 
     def ratio(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         total, weight = times @ s, times @ w
@@ -181,7 +177,7 @@ def read_off(
     pooled = {name: _bundled(over.pooled(v), seed) for name, v in sums.items()}
     tokens = {name: _bundled(_places(over.pooled(given[name])), seed) for name in sums}
     n = min(over.n, MOST)
-    drawn = np.vstack([np.ones(n), _drawn(n, resamples, seed)])
+    drawn = np.vstack([np.ones(n), counts(n, resamples, seed)])
     total = {name: (drawn @ v, drawn @ tokens[name]) for name, v in pooled.items()}
 
     def at(parts: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
@@ -224,7 +220,7 @@ def percentile(
 ) -> np.ndarray:
     """What a rule that steps gives in every resample, `[resample]`, NaN where it gives nothing: for whole layers, whose
     jackknife error is no standard error."""
-    drawn = _drawn(over.n, resamples, seed)
+    drawn = counts(over.n, resamples, seed)
     tokens = (drawn @ over.pooled(weights))[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(read({name: drawn @ over.pooled(v) / tokens for name, v in sums.items()}), np.float64)
@@ -366,7 +362,8 @@ def _student(freedom: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=32)
-def _drawn(n: int, resamples: int, seed: int) -> np.ndarray:
+def counts(n: int, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
+    """How often each of `n` units is drawn, `[resample, unit]`; the same for all who ask with one seed."""
     drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
     drawn.flags.writeable = False  # shared by all who ask
     return drawn

@@ -72,6 +72,7 @@ class Prompt:
     form: str = field(default="", compare=False)
 
     def identity(self) -> dict[str, object]:
+        """What of it can change a number."""
         return {
             "text": self.text,
             "answer": self.answer,
@@ -126,6 +127,7 @@ class ModelSpec:
         return repr(sorted(self.identity().items()))
 
     def identity(self) -> dict[str, object]:
+        """What of it can change a number: content before place."""
         parts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("why", "offload")}
         if self.content_hash:
             del parts["source"]

@@ -1,4 +1,4 @@
-"""What the browser keeps and hears for the app: a prompt that was typed survives a reload (in this tab alone, never in
+"""What the browser keeps and does for the app: a prompt that was typed survives a reload (in this tab alone, never in
 the link or on the server), Ctrl+Enter in it presses Run, a card that was closed stays so until it is asked for, and
 figures are drawn anew for paper."""
 

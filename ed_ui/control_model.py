@@ -18,7 +18,6 @@ from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_ui import remembered, running, show
 
 NONE, UNTRAINED = "none", "untrained"
-SUFFIX, TWIN = ".control", ".twin."  # of requests' names: the control's, and those of further seeds
 SMALL = 300_000_000  # weights of a model whose five twins are computed, where a larger one has one
 
 
@@ -45,7 +44,7 @@ def with_twins(requests: Mapping[str, Request]) -> dict[str, Request]:
         for name in verdict.READS:
             request = _of_twin(requests[name], other)
             if request is not None and not lookup.is_read(request):
-                found[f"{name}{TWIN}{i}"] = request
+                found[f"{name}{running.TWIN}{i}"] = request
     return found
 
 
@@ -72,7 +71,7 @@ def twins(batch: running.Batch) -> tuple[list[verdict.Pair], str]:
 
 def _twin_result(batch: running.Batch, name: str, i: int, seed: int) -> ProbeResult | None:
     """The complete result of a twin: the batch's own, else a stored one."""
-    own = batch.complete(f"{name}{SUFFIX}" if i == 0 else f"{name}{TWIN}{i}")
+    own = batch.complete(f"{name}{running.CONTROL}" if i == 0 else f"{name}{running.TWIN}{i}")
     if own is not None:
         return own
     request = _of_twin(batch.requests[name], seed)
@@ -110,7 +109,7 @@ def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
     except EffectiveDepthError:
         return dict(requests)
     behind = {
-        f"{n}{SUFFIX}": find(r.probe).make(dict(r.parameters)).request(twins[r.models[0]], r.prompts[0])
+        f"{n}{running.CONTROL}": find(r.probe).make(dict(r.parameters)).request(twins[r.models[0]], r.prompts[0])
         for n, r in requests.items()
     }
     return dict(requests) | behind
@@ -134,7 +133,7 @@ def picker(row, batch: running.Batch) -> None:
 
 def result(batch: running.Batch, probe: str) -> ProbeResult | None:
     """The control's complete result; None while there is none."""
-    return batch.complete(f"{probe}{SUFFIX}")
+    return batch.complete(f"{probe}{running.CONTROL}")
 
 
 def alike(batch: running.Batch, probe: str, first_token: bool = True) -> list[list[Likeness]]:
@@ -150,12 +149,6 @@ def alike(batch: running.Batch, probe: str, first_token: bool = True) -> list[li
         for one in (control, *others)
         if one is not None and one.complete
     ]
-
-
-def sentence(batch: running.Batch, probe: str, first_token: bool = True) -> str:
-    """What the controls' curves say about the model's, in one sentence; "" where there is nothing to say."""
-    found = alike(batch, probe, first_token)
-    return among_others.against_control(chosen()[0], found) if found else ""
 
 
 def _of_seed(request: Request, kind: str, seed: int) -> Request:

@@ -14,7 +14,7 @@ from ed_ui.runs import Fitted
 
 EXAMPLES = "examples"  # the bundled prompts of all tasks
 MOST = 1000  # prompts
-SOURCES = ("Bundled sets", "A file or pasted lines")
+SOURCES = ("Bundled sets", prompt_set.LINES)
 ABOUT_SETS = (
     "Examples: the bundled prompts of all tasks. Mixed: 120 prompts in plain English. The others hold 80 to 200 "
     "prompts of one task each. Maps need more tokens than the model has dimensions, and a lens should have them: "

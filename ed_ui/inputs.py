@@ -10,6 +10,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
 from ed_core import fits
+from ed_core.depth.criteria import KL_THRESHOLD, OVERLAP_THRESHOLD
 from ed_core.errors import ParameterError
 from ed_core.probes import Contributions, Probe
 from ed_ui import remembered
@@ -163,8 +164,8 @@ OF_LENSES = {name: short for name, short in SHADES.items() if short != "entropy"
 COUNT_SINKS = flag("sinks", "count_sinks", False, "Count the sinks (◆)")
 BRANCH = choice("branch", "branch", "both", BRANCHES, "Contribution of", held=True)
 SHADE = choice("shade", "shade", "probability", SHADES, "Lens shade", held=True)
-KL = number("kl", "kl_threshold", 0.5, 0.05, 0.95, label="KL: below this share of its maximum")
-OVERLAP = number("overlap", "overlap_threshold", 0.3, 0.05, 0.95, label="Overlap: above")
+KL = number("kl", "kl_threshold", KL_THRESHOLD, 0.05, 0.95, label="KL: below this share of its maximum")
+OVERLAP = number("overlap", "overlap_threshold", OVERLAP_THRESHOLD, 0.05, 0.95, label="Overlap: above")
 FIRST_TOKEN = flag("first_token", "first_token", True, "Count the first token in the mean cosine (often a sink)")
 LENS = Input("lens", "home.lens", "logit", fits.named, label="Lens of the map (the rules read the logit lens)")
 DEPTHS = flag("depths", "home.depths", False, "Depth of each token")

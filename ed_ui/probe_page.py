@@ -3,13 +3,15 @@ prompt compares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any
 
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import sinks
+from ed_core.depth import pruning, sinks
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
 from ed_core.probes import Continuation, Probe, find
@@ -36,6 +38,7 @@ from ed_ui.inputs import Input, boxed, of_probe, span
 
 WINDOW = 64
 MAP_HEIGHT = 520
+LOOPED = "Not for a looped model: its file holds each layer once, and layers are counted here pass by pass."
 NO_ANSWER = """This measures the effect on an **answer**, and there is none. Type one beside the prompt, or take the
 model's own."""
 Panels = Callable[[ProbeResult, View], None]
@@ -205,11 +208,30 @@ def status(batch: running.Batch, name: str = "") -> None:
             st.markdown("Nothing measured yet for this prompt, model and parameters.")
 
 
-def not_exported(result: ProbeResult) -> str:
-    """Why the layers of this result's model cannot stand in a file for other tools; "" where they can."""
-    if specs.n_passes(result.request.models[0]) in (1, None):
-        return ""
-    return "Not for a looped model: its file holds each layer once, and layers are counted here pass by pass."
+def offer(
+    row: Any,
+    results: Sequence[ProbeResult],
+    order: Sequence[int],
+    cost: Mapping[str, float],
+    key: str,
+    ready: bool,
+    label: str,
+    told: str,
+) -> None:
+    """An order of layers for other tools: a list (called `label`) and a merge, with what it costs in them; for a model
+    that came as a GGUF file also the command that writes one without the layers left out. `told`: help of both."""
+    model, n_layers = results[0].request.models[0], results[0].n_layers
+    evidence = {**cost, "n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
+    looped = specs.n_passes(model) not in (1, None)
+    off = looped or not (ready and order)
+    look = {"icon": ":material/download:", "disabled": off, "help": LOOPED if looped else told}
+    layers = partial(pruning.order_list, n_layers, order, model.source, evidence)
+    row.download_button(label, layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
+    merge = partial(pruning.passthrough, order, model.source, evidence)
+    row.download_button("mergekit", merge, f"merge-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
+    packed = None if off else specs.of_gguf(model)
+    if packed and (command := pruning.llama_quantize(order, n_layers, packed.file.name)):
+        st.code(command, language=None, wrap_lines=True)
 
 
 def took(seconds: float | int) -> str:

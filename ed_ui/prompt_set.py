@@ -21,6 +21,7 @@ from ed_ui.inputs import Input, choice, number, several
 MOST = 20
 MEGABYTES = 1  # of an uploaded file
 ONE, BUNDLED, LINES = SOURCES = ("This prompt", "Bundled prompts", "A file or pasted lines")
+SET_OR_LINES = {"bundled": "A bundled set", "lines": LINES}
 HOLDER = '{"text": "5 + 7 + 5 = ", "answer": "17"}\n{"text": "The capital of France is", "answer": " Paris"}'
 
 
@@ -92,6 +93,20 @@ def bundled(place: Any, key: str, model: ModelSpec) -> str:
     options = ["", *(name for name in set_names() if name != usual)]
     named = {"format_func": lambda name: name or usual, "width": 260}
     return remembered.one_of(place.selectbox, "Prompt set", key, options, **named) or usual
+
+
+def set_or_lines(row: Any, page: str, model: ModelSpec) -> str | None:
+    """The name of the bundled set that is chosen; None where the prompts are `lines`."""
+    source = remembered.widget(
+        row.segmented_control,
+        "Prompts",
+        f"{page}.source",
+        "bundled",
+        options=list(SET_OR_LINES),
+        format_func=SET_OR_LINES.get,
+        required=True,
+    )
+    return bundled(row, f"{page}.set", model) if source == "bundled" else None
 
 
 def lines(most: int = MOST) -> list[Prompt]:

@@ -23,6 +23,7 @@ from ed_core.types import Request
 from ed_ui import link, metrics, outlook, session, show, streamlit_edges, visitor
 from ed_ui.session import Batch
 
+CONTROL, TWIN = ".control", ".twin."  # in names of requests: the control's, and those of twins of other seeds
 BY_ITSELF = 2.0  # seconds, by the estimate: an example that takes no longer runs as soon as it is chosen
 DRAWN_SECONDS = 120.0  # a page that has not been drawn by then has failed: what it showed before is gone
 BEAT_SECONDS = 0.5  # between two beats of the server's own pulse
@@ -212,12 +213,12 @@ def poll(batch: Batch) -> bool:
 
 
 def troubles(batch: Batch) -> dict[str, list[str]]:
-    """What went wrong, each message once, with the prompts it befell (by the number behind the name of a request); a
+    """What went wrong, each message once, with the prompts it concerns (by the number behind the name of a request); a
     cancel is no trouble."""
     found: dict[str, list[str]] = {}
     for name, error in batch.errors.items():
         if not isinstance(error, Cancelled):
-            numbers, number = found.setdefault(str(error), []), name.removesuffix(".control").rpartition(".")[2]
+            numbers, number = found.setdefault(str(error), []), _number(name)
             numbers += [number] * (number not in numbers)
     return found
 
@@ -247,14 +248,25 @@ def status(batch: Batch) -> str:
 
 def _named(batch: Batch, name: str) -> str:
     """A request's name as one reads it: the probe, the prompt's number where there are several, whether it is the
-    control's."""
-    probe, _, number = name.removesuffix(".control").rpartition(".")
+    control's or that of a twin of another seed."""
+    probe, _, number = _own(name).rpartition(".")
     if not number.isdecimal():
         what = f"{probe} · {number}" if probe else number
     else:
-        several = len({other.removesuffix(".control").rpartition(".")[2] for other in batch.requests}) > 1
+        several = len(set(map(_number, batch.requests))) > 1
         what = f"{probe}, prompt {number}" if several else probe
-    return what.replace("_", " ") + " of the control" * name.endswith(".control")
+    whose = " of another twin" * (TWIN in name) or " of the control" * name.endswith(CONTROL)
+    return what.replace("_", " ") + whose
+
+
+def _own(name: str) -> str:
+    """The name of the model's own request, behind which that of a control may stand."""
+    return name.partition(TWIN)[0].removesuffix(CONTROL)
+
+
+def _number(name: str) -> str:
+    """What stands behind the probe in a request's name: the prompt's number, where there are several."""
+    return _own(name).rpartition(".")[2]
 
 
 def _count(batch: Batch) -> str:

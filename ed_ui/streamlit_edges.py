@@ -345,7 +345,7 @@ def begun(self: AppSession, data: Any, begin: Callable = AppSession._create_scri
     """`AppSession._create_scriptrunner`, after what the thread told that it takes the place of.
 
     Cures: a part of the page asks to run just when the whole page has been drawn; the page's end is then the word of a
-    thread that is no longer in charge, and the browser never hears of it.
+    thread that is no longer in charge, and the browser is never told.
     Not needed: where `request_rerun` does not tell of that itself, in a comment."""
     if self._scriptrunner is not None and asyncio._get_running_loop() is self._event_loop:
         take_over(self)

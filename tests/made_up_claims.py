@@ -290,8 +290,8 @@ WHAT_NOISE_IS = {
 
 @contextmanager
 def fewer_resamples() -> Iterator[None]:
-    drawn = statistics._drawn
-    with patch.object(statistics, "_drawn", lambda n, resamples, seed: drawn(n, RESAMPLES, seed)):
+    drawn = statistics.counts
+    with patch.object(statistics, "counts", lambda n, resamples, seed: drawn(n, RESAMPLES, seed)):
         yield
 
 

@@ -25,11 +25,11 @@ from test_pages import app
 
 import ed_ui.downloads
 import ed_ui.running
-from ed_core.cases.kept import Kept
+from ed_core.cases.kept import SHIPPED, Kept
 from ed_core.errors import EffectiveDepthError
 from ed_core.results import lookup
 from ed_core.service.jobs import Jobs
-from ed_core.sources import bundled, catalogue
+from ed_core.sources import catalogue
 from ed_ui.case_studies import kept as kept_here
 
 FILE = Path(__file__).parent / "data" / "screens.txt"
@@ -82,7 +82,7 @@ ROOMS: tuple[tuple[str, dict[str, str]], ...] = (
     ("case_studies/gallery", {}),
     ("case_studies/case", {"id": "bcdfghjkmn"}),
     ("case_studies/case", {"id": "zzzzzzzzzz"}),
-    *(("case_studies/case", {"id": file.stem}) for file in sorted(bundled.CASES.glob("*.edcase"))),
+    *(("case_studies/case", {"id": file.stem}) for file in sorted(SHIPPED.glob("*.edcase"))),
 )  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def test_the_interval_is_of_pairs_and_not_of_two_models(sides):
         left = np.concatenate([[difference(times - np.eye(10)[u])] * int(times[u]) for u in drawn])
         return np.sqrt((len(left) - 1) / len(left) * ((left - left.mean()) ** 2).sum())
 
-    draws, value, own = statistics.counts(statistics.units(10)), difference(np.ones(10)), error(np.ones(10))
+    draws, value, own = statistics.counts(10), difference(np.ones(10)), error(np.ones(10))
     again = [value - own * (difference(times) - value) / error(times) for times in draws]
     found = ed_core.compare(*sides, PROMPTS).iloc[-2]
     np.testing.assert_allclose((found.low, found.high), np.quantile(again, (0.05, 0.95)), rtol=1e-4, atol=1e-4)

@@ -1,4 +1,5 @@
-"""To other tools and back: names of TransformerLens and nnterp, lm-eval's samples, files for mergekit and llama.cpp."""
+"""To other tools and back: names of TransformerLens, nnterp and nnsight, lm-eval's samples, files for mergekit and
+llama.cpp."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def test_branches_side_by_side_have_no_stream_between_them(tmp_path):
 
 
 def test_what_no_tool_has_names_for_is_refused(lens):
-    with pytest.raises(ParameterError, match="expected one of 'transformer_lens', 'nnterp'"):
+    with pytest.raises(ParameterError, match="expected one of 'transformer_lens', 'nnterp', 'nnsight'"):
         ed_core.hook_names(lens, "tl")
     with pytest.raises(ParameterError, match="passes of a looped model"):
         ed_core.hook_names(replace(lens, provenance={**lens.provenance, "passes": 2}))
@@ -104,6 +105,35 @@ def test_nnterp_reads_the_same_under_these_names(tmp_path, family):
     for point, index, name in names.itertuples(index=False):
         expected = ours[point][index]
         assert float((seen[name] - expected).abs().max() / expected.abs().max()) < 1e-5, name
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma2", "gpt2", "gpt_neox", "bloom", "glm4"])
+def test_nnsight_reads_the_same_under_these_names(tmp_path, family):
+    nnsight = pytest.importorskip("nnsight")
+    result = of_family(tmp_path, family)
+    model = open_model(result.request.models[0])
+    ids = model.tensor(result.token_ids)
+    trace, seen = model.trace(ids), {}
+    names = ed_core.hook_names(result, "nnsight")
+    order = {"resid": 0, "attn": 1, "mlp": 2}  # modules are reached in the order in which they run
+    n = model.n_layers
+    asked = sorted(names.itertuples(index=False), key=lambda row: (row.index, order[row.point]))
+    other = nnsight.NNsight(model.hf)
+    with other.trace(ids):
+        for _, _, name in asked:
+            found = eval(f"it.{name}", {"it": other})
+            seen[name] = (found[0] if isinstance(found, tuple) else found).save()
+    ours = {"resid": trace.resid, "attn": trace.attn_out, "mlp": trace.mlp_out}
+    assert len(seen) == len(names) == 3 * n + 1
+    for point, index, name in names.itertuples(index=False):
+        expected = ours[point][index]
+        assert float((seen[name].reshape(expected.shape) - expected).abs().max() / expected.abs().max()) < 1e-5, name
+
+
+def test_what_no_module_gives_has_no_name_in_nnsight(tmp_path):
+    for family in ("granite", "falcon_7b", "qwen3_next"):
+        with pytest.raises(ParameterError, match="No module of this family"):
+            ed_core.hook_names(of_family(tmp_path, family), "nnsight")
 
 
 # ---------------------------------------------------------------- lm-eval
@@ -250,7 +280,7 @@ def test_mergekit_takes_what_is_written_for_it():
     import yaml
 
     for text in (
-        pruning.mergekit_yaml(6, [4, 2], "a/b: c", {"kl": 0.5}),
+        pruning.passthrough([0, 1, 3, 5], "a/b: c", {"kl": 0.5}),
         pruning.passthrough([0, 1, 1, 2, 5, 4], "a/b"),
     ):
         read = config.MergeConfiguration.model_validate(yaml.safe_load(text))
@@ -258,7 +288,8 @@ def test_mergekit_takes_what_is_written_for_it():
 
 
 def test_llama_cpp_is_asked_for_a_file_without_these_layers():
-    told = shlex.split(pruning.llama_quantize([11, 3, 7, 3], "my model.gguf"))
+    kept = [layer for layer in range(12) if layer not in (3, 7, 11)]
+    told = shlex.split(pruning.llama_quantize(kept, 12, "my model.gguf"))
     assert told == ["llama-quantize", "--prune-layers", "3,7,11", "my model.gguf", "my model-without-3.gguf", "COPY"]
-    with pytest.raises(ValueError, match="no layer is left out"):
-        pruning.llama_quantize([], "x.gguf")
+    for order in ([], range(12), [0, 2, 1], [0, 1, 1, 2]):  # nothing left, all of them, exchanged, twice
+        assert pruning.llama_quantize(order, 12, "x.gguf") == ""

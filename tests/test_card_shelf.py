@@ -10,6 +10,7 @@ import http.server
 import inspect
 import json
 import re
+import shlex
 import shutil
 import threading
 import time
@@ -26,6 +27,7 @@ from ed_core.sharing import card_shelf
 from ed_ui import runs
 
 SHIPPED = card.shipped()
+DOC = Path(__file__).parents[1] / "docs" / "studies" / "cards.md"
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +56,15 @@ def test_cards_go_onto_a_shelf_and_come_off_it_byte_for_byte(shelf):
     again = card_shelf.pull(str(shelf))
     assert again.files == found.files and again.new == 0
     assert [file for _, file in card_shelf.here()] == sorted(found.files)
+
+
+def test_the_example_of_the_documentation_says_what_it_says_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(next(file for file in SHIPPED if file.stem == "ed-demo-8"), "card.json")
+    (lines, said) = re.search(r"```bash\n(.*?)```\n\n(.*?)\n\n- ", DOC.read_text(encoding="utf-8"), re.DOTALL).groups()
+    for line in lines.splitlines():
+        assert main(shlex.split(line)[3:]) == 0
+    assert [line.strip() for line in said.splitlines()] == capsys.readouterr().out.splitlines()
 
 
 def test_a_card_takes_the_place_of_the_one_that_measured_the_same(shelf, tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ed_core.cases import export
-from ed_core.depth import among_others, criteria, sinks
+from ed_core.depth import among_others, criteria, sinks, wording
 from ed_core.depth.criteria import COSINES
 from ed_core.probes import PROBES, Contributions, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
 from ed_core.probes.integrated_gradients import completeness, incomplete
@@ -333,7 +333,7 @@ def test_one_control_is_told_as_one_and_another_curve_means_nothing():
 
 @pytest.mark.parametrize("kind", among_others.SAYS)
 def test_several_controls_are_counted_and_a_minority_concludes_nothing(kind):
-    many = among_others.CALLED[kind][1]
+    many = wording.KINDS[kind][1]
     for n_same in range(6):
         twins = [likenesses(FALLING, FALLING if i < n_same else FALLING[::-1].copy()) for i in range(5)]
         said = among_others.against_control(kind, twins)

@@ -15,18 +15,18 @@ from ed_core.service.resolve import resolve
 from ed_core.sources import hub
 from ed_core.sources.bundled import load_prompts
 from ed_core.types import Prompt
-from tools.cases import build, models_of
+from tools.cases import build, id_of, models_of
 from tools.lessons import LESSONS, REAL, named
 
 HINT = "run python -m tools.cases"
 
 
 def shipped(lesson) -> case_study.Case:
-    return bundle.drawable((SHIPPED / f"{case_study.id_of(lesson.name)}.edcase").read_bytes())
+    return bundle.drawable((SHIPPED / f"{id_of(lesson.name)}.edcase").read_bytes())
 
 
 def test_the_folder_holds_the_lessons_and_nothing_else(tmp_path):
-    assert {file.stem for file in SHIPPED.iterdir()} == {case_study.id_of(lesson.name) for lesson in LESSONS}, HINT
+    assert {file.stem for file in SHIPPED.iterdir()} == {id_of(lesson.name) for lesson in LESSONS}, HINT
     cards = Kept(tmp_path).cards("start here")
     assert [card.title for card in cards] == [LESSONS[0].title]
 

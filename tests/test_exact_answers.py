@@ -133,7 +133,7 @@ def test_a_token_that_straddles_question_and_answer_is_read_as_both(model_of, mo
     said = ProbeResult(request, {}, encoding.tokens, encoding.ids, encoding.answer_start, 5)
     for text, right in ((prompt.answer, True), (prompt.answer[1], False)):
         assert verdict.right(replace(said, provenance={"continuation": text})) is right
-    assert prompts.seamed("is", " Paris") == " Paris" and prompts.seamed(" 28", "28") == " 28"
+    assert prompts.answer_with_seam("is", " Paris") == " Paris" and prompts.answer_with_seam(" 28", "28") == " 28"
 
 
 def test_memory_for_one_row_changes_nothing(model_of, measure):

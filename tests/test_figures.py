@@ -261,7 +261,6 @@ def test_the_lens_writes_a_token_where_the_row_below_has_another():
     found = {cell: text for cell, (text, _) in written(figures.lens_map(result, View())).items()}
     assert found == {(0, 0): "one", (0, 1): "two", (1, 1): "three", (2, 0): "four", (3, 1): "four"}
     assert set(written(figures.lens_map(result, View(window=(1, 1))))) == {(0, 1), (1, 1), (3, 1)}
-    assert not written(figures.lens_map(result, View(), text=False))
 
 
 @pytest.mark.parametrize("n_layers", [30, 48, 80])

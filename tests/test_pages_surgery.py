@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,9 +25,10 @@ from ed_core.probes import Generation, Surgery
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.service.resolve import resolve
+from ed_core.sources import specs
 from ed_core.sources.bundled import EXAMPLE
 from ed_core.types import Prompt
-from ed_ui import remembered, running, show
+from ed_ui import probe_page, remembered, running, show
 
 SURGERY, WRITING = "pages/intervene/surgery.py", "pages/prompt/writing.py"
 ORDER = "0-2,2,4"
@@ -99,6 +102,19 @@ def test_over_prompts_surgery_shows_the_aggregate_and_exports_it(results):
     row = surgery.rows(curves, "repeat", results["surgery"][0]["random_layer"].tolist())[1]
     assert f"Layers **{row.best.layers}** run twice" in words(test) and row.length == 2
     assert row.random_layer == results["surgery"][0]["random_layer"][1]
+
+
+def test_layers_left_out_of_a_gguf_model_are_a_command_of_llama_cpp(results, monkeypatch):
+    packed = SimpleNamespace(file=Path("small.gguf"))
+    monkeypatch.setattr(probe_page, "specs", SimpleNamespace(**vars(specs) | {"of_gguf": lambda spec: packed}))
+    one = aggregate.aggregate(Surgery(order=ORDER, continued=4, seed=2), [results["surgery"][0].summary])
+    row = surgery.rows(one, "drop", results["surgery"][0]["random_layer"].tolist())[1]
+    for kind in surgery.KINDS:
+        test = app(SURGERY, order=ORDER, continued="4", seed="2", map=kind, length="2")
+        said = [code.value for code in test.code if code.value.startswith("llama-quantize")]
+        left_out = ",".join(str(layer) for layer in range(5) if layer not in row.best.order(5))
+        command = f"llama-quantize --prune-layers {left_out} small.gguf small-without-2.gguf COPY"
+        assert said == [command] * (kind == "drop"), "the order that was typed runs layer 2 twice"
 
 
 def test_what_surgery_found_is_a_file_for_other_tools():

@@ -119,16 +119,16 @@ def test_what_is_derived_from_the_aggregates(model_of, measure):
 
 
 def test_exports_name_every_block_once():
-    kept = json.loads(pruning.keep_list(6, [4, 2], "a/b", {"kl": 0.5}))
+    kept = json.loads(pruning.order_list(6, [0, 1, 3, 5], "a/b", {"kl": 0.5}))
     assert kept["keep"] == [0, 1, 3, 5] and kept["drop"] == [2, 4] and kept["measured"] == {"kl": 0.5}
-    text = pruning.mergekit_yaml(6, [4, 2], "a/b: c")
+    text = pruning.passthrough([0, 1, 3, 5], "a/b: c")
     assert [line.strip() for line in text.splitlines() if "layer_range" in line] == [
         "layer_range: [0, 2]",
         "layer_range: [3, 4]",
         "layer_range: [5, 6]",
     ]
     assert text.count('model: "a/b: c"') == 3 and "merge_method: passthrough" in text
-    measured = pruning.mergekit_yaml(6, [4, 2], "a/b", {"kl": 0.51234, "n_prompts": 20, "n_tokens": 1500})
+    measured = pruning.passthrough([0, 1, 3, 5], "a/b", {"kl": 0.51234, "n_prompts": 20, "n_tokens": 1500})
     assert (
         measured.splitlines()[0] == "# measured: kl 0.5123, n_prompts 20, n_tokens 1500"
         and measured.splitlines()[1] == "slices:"

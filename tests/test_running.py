@@ -91,6 +91,26 @@ def test_progress_tells_which_of_how_many_and_the_time_left_of_all(queue, monkey
     assert "· 2 of 3" in running.status(made)
 
 
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("contributions", "contributions"),
+        ("logit_lens.control", "logit lens of the control"),
+        ("contributions.twin.3", "contributions of another twin"),
+        ("prune.1", "prune, prompt 1"),
+        ("prune.0.control", "prune, prompt 0 of the control"),
+        ("a.logit_lens", "a · logit lens"),
+    ],
+)
+def test_what_is_computed_is_named_by_probe_prompt_and_control(queue, name, said):
+    others = ["prune.0", "prune.1"] if name.startswith("prune") else ["contributions", "logit_lens"]
+    requests = dict.fromkeys([*others, name], Contributions().request(ModelSpec("m"), Prompt("p")))
+    made = running.Batch({name: requests.pop(name)} | requests)
+    running.submit(made)
+    queue.open[0].state = "running"
+    assert running.status(made).startswith(f"{said}: starting")
+
+
 def test_who_waits_is_told_his_place_and_when_it_begins(queue):
     """That of the first of his jobs; what is over waits no more."""
     made = batch(3)

@@ -93,7 +93,7 @@ def test_bootstrap_t_is_scipys_when_both_draw_the_same_prompts():
     """One prompt's resamples by hand: its own mean, its own standard error, turned around the value."""
     values, over = np.random.default_rng(3).normal(size=9), units(9)
     found = statistics.mean(values, None, over, seed=5, resamples=7)
-    for times, draw in zip(statistics.counts(over, 7, 5).astype(int), found.draws, strict=True):
+    for times, draw in zip(statistics.counts(over.n, 7, 5).astype(int), found.draws, strict=True):
         again = np.repeat(values, times)
         error = stats.sem(values)
         assert draw == pytest.approx(values.mean() - error * (again.mean() - values.mean()) / stats.sem(again))

@@ -154,14 +154,14 @@ def test_checkpoints_are_steps_in_the_order_of_their_numbers(computed, checkpoin
 
 
 def test_a_study_of_steps_goes_elsewhere_whole(computed, tmp_path):
-    bundle.write(computed, tmp_path / "a.edstudy")
+    (tmp_path / "a.edstudy").write_bytes(bundle.packed(computed))
     bundle.unpack(tmp_path / "a.edstudy", tmp_path / "there")
     assert steps.series(open_folder(tmp_path / "there")) == steps.series(open_folder(computed))
     other = shutil.copytree(computed, tmp_path / "other")
     told = json.loads((other / "plan.json").read_text())
     told["models"][0]["step"] = 3
     (other / "plan.json").write_text(json.dumps(told))
-    bundle.write(other, tmp_path / "b.edstudy")
+    (tmp_path / "b.edstudy").write_bytes(bundle.packed(other))
     with pytest.raises(ImportRefused, match=r"plan.json is not the plan of study.toml"):
         bundle.unpack(tmp_path / "b.edstudy", tmp_path / "again")
 

@@ -171,7 +171,7 @@ def test_among_others_stands_what_all_of_them_give_together(results):
         *_, said, _ = among_others.reasons(PROBES[0], mine, others, first_token)
         gives = "no layer" if found.depth is None else f"layer {found.depth}"
         assert said.startswith(f"The mean curve over all prompts gives {gives} (")
-        drawn = statistics.counts(statistics.units(9))
+        drawn = statistics.counts(9)
         depths = []
         for times in drawn:
             total = sum(n * (r.n_tokens - (not first_token)) for n, r in zip(times, many))

@@ -16,6 +16,7 @@ import torch
 from small_models import byte_tokenizer, random_hf
 from test_in_memory import all_state, assert_same_state, lora
 from transformers import Trainer, TrainerCallback, TrainingArguments, default_data_collator
+from transformers.integrations import integration_utils
 
 import ed_core
 from ed_core.depth import verdict
@@ -74,6 +75,40 @@ def test_loggers_get_every_measurement_at_its_step_and_their_own_figures_too(run
     assert history == [0, 2, 4, 6]
 
 
+class OnLog(TrainerCallback):
+    """What a callback of the library does with a log, without the package that it writes to."""
+
+    def __init__(self, kind, **parts):
+        self.of = object.__new__(kind)
+        vars(self.of).update(_initialized=True, **parts)
+
+    def on_log(self, args, state, control, **more):
+        self.of.on_log(args, state, control, **more)
+
+
+def test_tensorboard_wandb_and_trackio_get_it_by_their_interfaces(tmp_path):
+    scalars, ours = [], ("train/depth/mean_depth.kl", "train/depth/mean_depth.overlap.low", "train/depth/sinks")
+    writer = SimpleNamespace(add_scalar=lambda name, value, step: scalars.append((step, name, value)), flush=list)
+    logged = {name: [] for name in ("wandb", "trackio")}
+    ends = {
+        name: SimpleNamespace(log=of.append, run=SimpleNamespace(summary={}), __version__="1.0")
+        for name, of in logged.items()
+    }
+    loggers = [
+        OnLog(integration_utils.TensorBoardCallback, tb_writer=writer),
+        OnLog(integration_utils.WandbCallback, _wandb=ends["wandb"]),
+        OnLog(integration_utils.TrackioCallback, _trackio=ends["trackio"]),
+    ]
+    depth = DepthCallback(PROMPTS, every=2, share=None)
+    trained(tmp_path, [*loggers, depth], steps=2)
+    told = {(row.step, f"train/{callback.called(row)}"): row.value for row in depth.rows if row.layer is None}
+    assert {(step, name): value for step, name, value in scalars if "/depth/" in name} == told
+    for name, of in logged.items():
+        found = {(one["train/global_step"], key): one[key] for one in of for key in one if "/depth/" in key}
+        assert found == told, name
+    assert all((2, name) in told for name in ours)
+
+
 def test_a_training_that_is_measured_ends_where_it_would_have(run, tmp_path):
     plain, logger = [], Logger()
     trainer = trained(tmp_path, [logger])
@@ -119,7 +154,7 @@ def test_the_folder_opens_as_a_study_whose_models_are_steps(run, tmp_path):
     assert [row for row in rows(out) if row[1] != "seconds"] == [r for r in run.depth.rows if r.measure != "seconds"]
     with open(out / "rows.csv", encoding="utf-8") as file:
         assert next(csv.reader(file)) == ["step", "measure", "layer", "value"]
-    bundle.write(out, tmp_path / "t.edstudy")
+    (tmp_path / "t.edstudy").write_bytes(bundle.packed(out))
     assert bundle.unpack(tmp_path / "t.edstudy", tmp_path / "again")
     assert list(steps(open_folder(tmp_path / "again"))) == [0, 2, 4, 6]
     assert not [p for p in out.rglob("*") if p.is_file() and PROMPTS[3].encode() in p.read_bytes()], "no prompt's text"

@@ -820,15 +820,15 @@ PARTS = {  # by module: what gives no sentence of its own
     "difficulty": "Trend.verdict called kinds",
     "lenses": "called of_its_time short",
     "matching": "reading",
-    "pruning": "keep_list llama_quantize mergekit_yaml order_list passthrough",
+    "pruning": "llama_quantize order_list passthrough",
     "side_by_side": "labels",
     "sinks": "Sink.writer Span.writer Span.place",
     "statistics": "Units.words",
     "surgery": "kinds_of Choice.layers",
     "together": "Together.lead Together.lines Together.sentence told",
     "verdict": "Verdict.lead Verdict.sentence where",
-    "wording": "Twins.beside Twins.called Twins.named apart doubts drawn level mean_depth of_layers over_prompts past "
-    "over_what printed random_orders sure which_clear",
+    "wording": "Twins.beside Twins.called Twins.named apart count doubts drawn level listed mean_depth of_layers "
+    "over_prompts past over_what printed random_orders sure which_clear",
     "writing": "leaving",
     "finding": "between both_ways here judgement of_twin valued number counted markdown",
     "criteria": "Rule.heading",
@@ -923,7 +923,7 @@ def document() -> str:
             try:
                 said = list(dict.fromkeys(_line(text) for text in examples() if text))
             except Exception as error:
-                raise RuntimeError(f"no example of {name}: {error!r}; mend its entry in {__name__}.SAID") from error
+                raise RuntimeError(f"no example of {name}: {error!r}; fix its entry in {__name__}.SAID") from error
             lines += ["", f"`{name}`", "", *(f"- {text}" for text in _unlike(said))]
     lines += ["", "## Fixed words, of pages and of maps"]
     for page, said in fixed():

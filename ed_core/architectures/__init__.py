@@ -61,6 +61,7 @@ class Architecture:
         return paths if isinstance(paths, tuple) else (paths,)
 
     def is_parallel(self, config: object) -> bool:
+        """Whether attention and MLP of a block read the same stream."""
         if isinstance(self.parallel, bool):
             return self.parallel
         return any(getattr(config, field, False) for field in self.paths("parallel"))
@@ -87,6 +88,7 @@ class Architecture:
         return ""
 
     def modules_read(self) -> str:
+        """Which modules' outputs are taken for what a branch adds, in words."""
         times = f" x config.{self.residual_multiplier}" if self.residual_multiplier else ""
         blocks = " or ".join(self.paths("blocks"))
 

@@ -64,10 +64,12 @@ class Read:
         return statistics.mean(loss - whole, tokens, self.over, self.seed)
 
     def value(self, found: Resampled, at: int | tuple[()] = ()) -> Value:
+        """A number, or place `at` of a curve, with its 5–95 % interval; without one where prompts are too few."""
         low, high = found.ends[(slice(None), at) if at != () else slice(None)] if self.over.enough else (None, None)
         return Value(value=float(found.value[at]), low=low, high=high)
 
     def drawn(self, found: Resampled) -> Curve:
+        """A curve with its intervals; NaN for their ends where prompts are too few."""
         low, high = found.ends if self.over.enough else np.full((2, len(found.value)), np.nan)
         values, low, high = (tuple(of.tolist()) for of in (found.value, low, high))
         return Curve(values=values, low=low, high=high)

@@ -156,11 +156,6 @@ def new_id() -> str:
     return base64.b32encode(secrets.token_bytes(7)).decode().lower()[:10]
 
 
-def id_of(name: str) -> str:
-    """The id of something shipped: always the same for the same name."""
-    return base64.b32encode(hashlib.sha256(name.encode()).digest()).decode().lower()[:10]
-
-
 def make(
     title: str,
     results: Iterable[ProbeResult],

@@ -102,6 +102,7 @@ class Estimate:
         return cls(math.nan, math.nan, math.nan, 1.0, None, why)
 
     def errors(self, holds: Range) -> Errors:
+        """The probabilities of error of saying that it holds, and that it does not."""
         return UNKNOWN if self.why or self.judge is None else self.judge(holds)
 
 

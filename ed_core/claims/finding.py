@@ -328,8 +328,8 @@ def markdown(told: Report) -> str:
     title = f"# Claims: {told.model} on {told.set}".replace("<", "&lt;")
     lines = [title, "", f"{counted(told.findings)}.", ""]
     lines += [f"{stand}.", ""] if (stand := standing(told.findings)) else []
-    head = "value (5–95 % over prompts or their forms)"
-    lines += [f"| claim | verdict | {head} | the paper | untrained twin |", "|---|---|---|---|---|"]
+    values = "value (5–95 % over prompts or their forms)"
+    lines += [f"| claim | verdict | {values} | the paper | untrained twin |", "|---|---|---|---|---|"]
     for found in told.findings:
         quantities = found.quantities if found.verdict != NOT_APPLICABLE else found.quantities[:1]
         for i, q in enumerate(quantities):

@@ -12,6 +12,7 @@ from .. import disk, outside
 from ..cases.case_study import Case
 from ..cases.kept import SORTS, Kept
 from ..errors import ParameterError, StoreError
+from ..types import command_line
 from .runs import Commands
 
 
@@ -115,7 +116,7 @@ def import_(args: argparse.Namespace) -> None:
 
 def delete(args: argparse.Namespace) -> None:
     Kept().delete(args.id)
-    print(f"{args.id} is in the trash; python -m ed_core case restore {args.id} takes it back.")
+    print(f"{args.id} is in the trash; `{command_line('case', 'restore', args.id)}` takes it back.")
 
 
 def undelete(args: argparse.Namespace) -> None:
@@ -202,8 +203,9 @@ def _table(kind: str) -> Callable[[Case, str], bytes]:
         }
         if measure not in found:
             raise ParameterError(f"--measure is {measure!r}; this case study has {', '.join(sorted(found))}.")
-        data = getattr(export, kind)(*found[measure])
-        return data.encode() if isinstance(data, str) else data
+        if kind == "csv":
+            return export.csv(*found[measure]).encode()
+        return export.parquet(*found[measure])
 
     return write
 

@@ -127,7 +127,9 @@ def _shared(args: argparse.Namespace) -> int:
     found = card_shelf.pull(args.shelf)
     for why in found.refused:
         print(f"ed_core: {why}", file=sys.stderr)
-    print(f"{len(found.files)} cards of {args.shelf}, {found.new} of them new; the page of cards shows them.")
+    n = len(found.files)
+    cards, them = ("card", "it") if n == 1 else ("cards", "them")
+    print(f"{n} {cards} of {args.shelf}, {found.new} of them new; the page of cards shows {them}.")
     return 1 if found.refused else 0
 
 

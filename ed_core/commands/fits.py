@@ -140,6 +140,6 @@ def _dry_run(args: argparse.Namespace) -> int:
         layers, widths = zip(*sizes, strict=True)
         planned = measured.plan_of_maps(layers, widths, memory)
     else:
-        planned = getattr(measured, f"plan_of_{args.kind}")(*sizes[0], memory)
+        planned = measured.OF_ONE[args.kind](*sizes[0], memory)
     print(planned.sentence())
     return 0

@@ -1,9 +1,11 @@
-"""`python -m ed_core publish static --out FOLDER`: findings as a static site."""
+"""`python -m ed_core publish static --out FOLDER`: findings as a static site; `deploy space OWNER/NAME`: the app as a
+Docker Space of the hub."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +18,7 @@ T = TypeVar("T")
 
 
 def add(commands: Commands) -> None:
-    """Register the command with the parser's `commands`."""
+    """Register both commands with the parser's `commands`."""
     what = commands.add_parser(
         "publish", help="case studies, studies and depth cards for those who have no laboratory: static (a site)"
     ).add_subparsers(required=True, metavar="WHAT")
@@ -34,11 +36,36 @@ def add(commands: Commands) -> None:
     p.add_argument("--study", nargs="+", default=[], metavar="FOLDER", help="these studies")
     p.add_argument("--card", nargs="+", default=[], metavar="FILE", help="these depth cards (card.json)")
     p.set_defaults(run=static)
+    where = commands.add_parser(
+        "deploy", help="put the app on a server: space (a Docker Space of the hub)"
+    ).add_subparsers(required=True, metavar="WHERE")
+    p = where.add_parser("space", help="make a Docker Space, or renew one that was deployed from here")
+    p.add_argument("id", metavar="OWNER/NAME")
+    p.add_argument("--hardware", default="cpu-basic", metavar="NAME", help="cpu-basic (unless given), t4-small, …")
+    p.add_argument(
+        "--variable",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="settings (ED_…) and others that everybody may see, over those of docs/deploy.md",
+    )
+    p.add_argument(
+        "--secret",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="its value is read from the environment variable of that name, or of another: NAME=VARIABLE",
+    )
+    p.add_argument("--bucket", default="", metavar="OWNER/NAME", help="a storage bucket that keeps results and models")
+    p.add_argument("--private", action="store_true", help="only its owner sees it")
+    p.add_argument("--dry-run", metavar="FOLDER", help="write the files, say what the hub would be asked, and stop")
+    p.set_defaults(run=deploy)
 
 
 def static(args: argparse.Namespace) -> int:
     from ..cards import card
     from ..cases.kept import Kept
+    from ..depth.wording import count, listed
     from ..sharing import pages, site
     from ..studies import folder
 
@@ -51,9 +78,9 @@ def static(args: argparse.Namespace) -> int:
         own_cards, anybodys = pages.own_cards()
         cases, studies, cards = [*cases, *mine], [*studies, *made], [*cards, *own_cards]
         told.append("your own")
-        left += [f"{_count(others, 'case study')} of others (--case ID names one)"] * (others > 0)
-        left += [f"{_count(of_anybody, 'study')} that may be anybody's (--study FOLDER names one)"] * (of_anybody > 0)
-        left += [f"{_count(anybodys, 'depth card')} that may be anybody's (--card FILE names one)"] * (anybodys > 0)
+        left += [f"{count(others, 'case study')} of others (--case ID names one)"] * (others > 0)
+        left += [f"{count(of_anybody, 'study')} that may be anybody's (--study FOLDER names one)"] * (of_anybody > 0)
+        left += [f"{count(anybodys, 'depth card')} that may be anybody's (--card FILE names one)"] * (anybodys > 0)
     if args.shipped:
         names = {place.name for place in studies}
         cases = [*cases, *pages.shipped_cases(kept)]
@@ -82,8 +109,8 @@ def static(args: argparse.Namespace) -> int:
 
     written = site.write(found(), Path(args.out))
     kinds = {pages.CASES: "case study", pages.OF_STUDIES: "study", pages.OF_CARDS: "depth card"}
-    each = [_count(n, what) for kind, what in kinds.items() if (n := sum(page.kind == kind for page in written))]
-    counts = " and ".join(filter(None, (", ".join(each[:-1]), *each[-1:]))) or "nothing"
+    each = [count(n, what) for kind, what in kinds.items() if (n := sum(page.kind == kind for page in written))]
+    counts = listed(each) or "nothing"
     print(f"{args.out}: {counts} ({' and '.join(told)}); open {Path(args.out) / site.INDEX}")
     for problem in [*kept.problems, *problems]:
         print(f"ed_core: {problem}", file=sys.stderr)
@@ -94,6 +121,18 @@ def _each(of_kind: Iterable[T]) -> list[T]:
     return list(dict.fromkeys(of_kind))
 
 
-def _count(n: int, what: str) -> str:
-    several = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
-    return f"{n} {what if n == 1 else several}"
+def deploy(args: argparse.Namespace) -> None:
+    from ..sharing import space
+
+    asked = space.planned(args.id, args.hardware, args.variable, args.secret, args.bucket, args.private)
+    if args.dry_run:
+        folder = Path(args.dry_run)
+        names = space.write(asked, folder)
+        print("\n".join([f"{folder}: {len(names)} files; the hub would be asked", *space.told(asked, folder)]))
+        return
+    with tempfile.TemporaryDirectory(prefix="ed-space-") as place:
+        names = space.write(asked, Path(place))
+        address = space.deploy(asked, Path(place))
+    print(f"{address}: {len(names)} files; the hub builds the image now, which takes minutes")
+    if not asked.bucket:
+        print("Without --bucket its results and case studies are gone at every restart.")

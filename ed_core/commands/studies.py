@@ -1,5 +1,6 @@
-"""`python -m ed_core study FILE --out DIR`: many prompts on several models, resumable; and
-`reproduce PAPER --models …`: a paper's protocol run as studies, measured beside published figures."""
+"""`python -m ed_core study FILE --out DIR`: many prompts on several models, resumable;
+`reproduce PAPER --models …`: a paper's protocol run as studies, measured beside published figures; and
+`leaderboard [--also FILE.csv]`: do deeper models score better, with size and width held fixed?"""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .. import bounds, disk
 from ..errors import ParameterError, StudyError
 from ..runs.spec import ReproduceRun, StudyRun
+from ..sources import leaderboard as board
 from .models import DEVICE
 from .runs import RESUMED, Commands, run, whole
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """Register both commands with the parser's `commands`."""
+    """Register the commands with the parser's `commands`."""
     p = commands.add_parser("study", help="run a study's file (models × prompt sets × probes), or go on with it")
     p.add_argument("file", metavar="FILE.toml", help="or FILE.edstudy, to open it into --out; or DIR, with --export")
     p.add_argument("--out", default="", metavar="DIR", help="the study's folder; what lies there is not computed anew")
@@ -70,6 +72,21 @@ def add(commands: Commands) -> None:
     p.add_argument("--out", metavar="DIR", help="where it is kept and goes on from; a folder of the paper's name here")
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.set_defaults(run=reproduce, stopped=RESUMED)
+    p = commands.add_parser(
+        "leaderboard", help="the scores of many models against their layers, with size and width held fixed or not"
+    )
+    p.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="FILE.csv",
+        help="models of your own: columns model, layers, params_b (billions), the score; where known d_model, family, "
+        "lineage",
+    )
+    p.add_argument(
+        "--score", default="average", metavar="NAME", help=f"{', '.join(board.SCORES)} (default: %(default)s)"
+    )
+    p.set_defaults(run=leaderboard)
 
 
 def add_engine(p: argparse.ArgumentParser) -> None:
@@ -186,3 +203,20 @@ def shard_of(text: str) -> tuple[int, int]:
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise ParameterError(f"--shard is {text!r}; expected I/N with I from 1 to N, like 2/8.")
     return int(found[1]), int(found[2])
+
+
+def leaderboard(args: argparse.Namespace) -> None:
+    from ..studies import leaderboard as fits
+
+    if args.score not in board.SCORES:
+        raise StudyError(f"--score is {args.score[:40]!r}; expected one of {', '.join(board.SCORES)}.")
+    own = tuple(entry for file in args.also for entry in board.also(file, args.score))
+    every = (*board.entries(), *own)
+    for found in fits.table(every, args.score):
+        print(f"{found.sentence} R² {found.r2:.2f}.")
+    for entry in own:
+        expected = fits.fit(every, args.score, (fits.SIZE,))
+        print(f"{entry.model}: {entry.scores[args.score]:.2f}, {fits.beside_line(expected, entry)}.")
+    gone = "; ".join(f"{n} as {why}" for why, n in fits.left_out(every).items())
+    print(f"{len(every)} models{f', {len(own)} of them your own' if own else ''}; left out: {gone}.")
+    print(" ".join(board.CAVEATS))

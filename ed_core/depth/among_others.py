@@ -25,10 +25,6 @@ QUANTILES = (0.1, 0.5, 0.9)
 FOR_QUANTILES = 10  # other prompts; of fewer all are told
 SAME, PARTLY = 0.9, 0.5  # Spearman from which a control's curve counts as the model's shape, or as part of it
 APART = 0.2  # of their ranges: any two falling curves agree by rank, so the same shape must also take the same course
-CALLED = {  # a control, and several of them
-    "untrained": ("untrained twin", "untrained twins"),
-    "shuffled": ("copy with shuffled layers", "copies with shuffled layers"),
-}
 SAYS = {  # what it means that a control shows the same shape, of one curve and of several
     "untrained": ("it needs no training to appear", "they need no training to appear"),
     "shuffled": ("it appears without the trained order of layers", "they appear without the trained order of layers"),
@@ -296,25 +292,25 @@ def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
     that is stored, of the same shapes. One control is told as one; of several it is counted how many show the same
     curve. A conclusion is drawn only where more than half of five or more do: such a curve appears without what the
     control lacks. That a control shows another shape says nothing about where the model's comes from."""
-    n, one = len(found), CALLED[kind][0]
+    n, one = len(found), wording.KINDS[kind][0]
     by_curve = [[alike.shape for alike in of_curve] for of_curve in zip(*found, strict=True)]
     named = [_lower(alike.curve.title) for alike in found[0]]
     told = [(name, shapes) for name, shapes in zip(named, by_curve, strict=True) if set(shapes) != {None}]
     if not told:
-        which = f"the {one}" if n == 1 else f"{n} {CALLED[kind][1]}"
+        which = f"the {one}" if n == 1 else f"{n} {wording.KINDS[kind][1]}"
         return f"The curves of the model or of {which} are constant or too short: their shapes cannot be compared."
     if n == 1:
         groups = {place: [name for name, shapes in told if shapes == [place]] for place in range(len(SHAPES))}
-        parts = [f"{SHAPES[place]} for {_and(names)}" for place, names in groups.items() if names]
-        return f"One {one} shows {_and(parts)}."
+        parts = [f"{SHAPES[place]} for {wording.listed(names)}" for place, names in groups.items() if names]
+        return f"One {one} shows {wording.listed(parts)}."
     counted: dict[int, list[str]] = {}
     for name, shapes in told:
         counted.setdefault(shapes.count(0), []).append(name)
     parts = []
     for count, names in sorted(counted.items(), reverse=True):
         means = f": {SAYS[kind][len(names) > 1]}" if n >= wording.FIVE and 2 * count > n else ""
-        who = f"{count or 'none'} of {n}{'' if parts else f' {CALLED[kind][1]}'}"
-        parts.append(f"{who} {'shows' if count == 1 else 'show'} the same shape for {_and(names)}{means}")
+        who = f"{count or 'none'} of {n}{'' if parts else f' {wording.KINDS[kind][1]}'}"
+        parts.append(f"{who} {'shows' if count == 1 else 'show'} the same shape for {wording.listed(names)}{means}")
     said = "; ".join(parts)
     return f"{said[0].upper()}{said[1:]}."
 
@@ -322,7 +318,3 @@ def against_control(kind: str, found: Sequence[Sequence[Likeness]]) -> str:
 def _lower(title: str) -> str:
     """A title within a sentence."""
     return title if title[1:2].isupper() else f"{title[0].lower()}{title[1:]}"
-
-
-def _and(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

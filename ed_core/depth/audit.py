@@ -28,7 +28,7 @@ from .continuous import MeanDepth
 from .criteria import RULES, Criterion
 from .together import Together, of_prompts
 from .verdict import READS
-from .wording import apart, printed
+from .wording import apart, listed, printed
 
 PROBES = tuple(probe() for probe in ALL if probe.audited)
 DRAWN = {f"{probe.name}.{curve.name}": curve for probe in PROBES for curve in probe.audit_curves}
@@ -123,7 +123,7 @@ class Audit:
                 for p, v in self.verdicts.items()
             }
             beyond = frozenset(p for p in self.depths if self.moved(p, name))
-            out.append(Row(f"Effective depth, {'KL' if name == 'kl' else name} rule", cells, beyond))
+            out.append(Row(f"Effective depth, {RULES[name].label} rule", cells, beyond))
         by_curve: dict[str, list[Comparison]] = {}
         for c in self.comparisons:
             by_curve.setdefault(c.curve, []).append(c)
@@ -200,7 +200,7 @@ class Audit:
         )
         told = [order, *self._mean_shift(), *([moved] if shifts else [])]
         judged = ["curve's order", *["mean depth"] * self._judges_means(), *["rule's layer"] * bool(shifts)]
-        what = " or ".join(filter(None, [", ".join(judged[:-1]), judged[-1]]))
+        what = listed(judged, "or")
         held = f"against {self.reference}, in {others} {'; '.join(told)}"
         return f"No {what} differs by more than expected: {held}."
 

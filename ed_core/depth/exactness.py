@@ -47,7 +47,7 @@ class Row:
 
     @property
     def label(self) -> str:
-        return "KL" if self.name == "kl" else self.name
+        return criteria.RULES[self.name].label
 
 
 def checks(result: ProbeResult) -> list[Said]:

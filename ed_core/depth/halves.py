@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from ..types import ProbeResult
 from .continuous import LOWEST, MEAN_DEPTH
+from .criteria import OF_LENS
 
 EMBEDDING, ATTENTION, MLP = "embedding", "attention", "MLP"
 
@@ -97,11 +98,8 @@ def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
         parts = (("attention", "removes", "adds", share), ("the MLPs", "remove", "add", 1 - share))
         told = [f"{name} {adds if part < 0 else off} {abs(100 * part):.0f} %" for name, off, adds, part in parts]
         said.append(f"From depth 1 on{same or ','} {told[0]} of the KL, {told[1]}.")
-    means = {name: _of(result, name) for name in ("kl", "overlap")}
-    told = [
-        f"{here:.2f} ({label})" for (name, label) in (("kl", "KL"), ("overlap", "overlap")) if (here := means[name])
-    ]
-    if told:
+    means = [(_of(result, name), rule.label) for name, rule in OF_LENS.items()]
+    if told := [f"{here:.2f} ({label})" for here, label in means if here is not None]:
         over = "Mean depth over thresholds, of all tokens' mean curves, read at half layers"
         said.append(f"{over}: {' and '.join(told)} of {result.n_layers}.")
     return said

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .continuous import MEAN_DEPTH
-from .criteria import KL_THRESHOLD, OVERLAP_THRESHOLD, TIE
+from .criteria import KL_THRESHOLD, OF_LENS, OVERLAP_THRESHOLD, TIE
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def sentence(aggregates: Mapping[str, np.ndarray]) -> str:
     """The readout's mean depth, in passes, and what one pass fewer or more changes. All passes are the same layers, so
     which of them is left out makes no difference. `aggregates`: as `by_passes`."""
     n = len(aggregates["times_kl"]) // 2
-    means = [(by_passes(aggregates, name)[n - 1].mean, label) for name, label in (("kl", "KL"), ("overlap", "overlap"))]
+    means = [(by_passes(aggregates, name)[n - 1].mean, rule.label) for name, rule in OF_LENS.items()]
     found = [f"{mean:.1f} ({label})" for mean, label in means if mean is not None]
     depth = f"No mean depth over the {n} passes"
     if found:

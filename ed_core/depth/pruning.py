@@ -129,30 +129,15 @@ def _named(starts: Sequence[int] | np.ndarray, n: int) -> str:
     return " or without ".join([", without ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def keep_list(n_layers: int, drop: Sequence[int], model: str, evidence: Mapping[str, float | int]) -> str:
-    """JSON: what to keep, what to drop, and what that costs: figures, and on how many prompts and tokens they rest."""
-    keep = [layer for layer in range(n_layers) if layer not in set(drop)]
-    return json.dumps(
-        {"model": model, "n_layers": n_layers, "keep": keep, "drop": sorted(set(drop)), "measured": dict(evidence)},
-        indent=2,
-    )
-
-
-def mergekit_yaml(
-    n_layers: int, drop: Sequence[int], model: str, evidence: Mapping[str, float | int] = {}, dtype: str = "bfloat16"
-) -> str:
-    """A passthrough merge that keeps every block but the dropped ones. The evidence stands in a comment."""
-    return passthrough([layer for layer in range(n_layers) if layer not in set(drop)], model, evidence, dtype)
-
-
-def llama_quantize(drop: Sequence[int], file: str) -> str:
-    """The command by which llama.cpp writes a GGUF file without these layers, its weights as they are. Layers are
-    counted from 0 there, too; the tool renumbers those that stay."""
-    if not drop:
-        raise ValueError("no layer is left out")
-    out = f"{file.removesuffix('.gguf')}-without-{len(set(drop))}.gguf"
-    layers = ",".join(map(str, sorted(set(drop))))
-    return shlex.join(["llama-quantize", "--prune-layers", layers, file, out, "COPY"])
+def llama_quantize(order: Sequence[int], n_layers: int, file: str) -> str:
+    """The command by which llama.cpp writes a GGUF file without the layers that an order leaves out, its weights as
+    they are; "" where it leaves none out, or does more than that, which the tool cannot. Layers are counted from 0
+    there, too; the tool renumbers those that stay."""
+    if not order or len(order) == n_layers or list(order) != sorted(set(order)):
+        return ""
+    left_out = sorted({*range(n_layers)} - {*order})
+    out = f"{file.removesuffix('.gguf')}-without-{len(left_out)}.gguf"
+    return shlex.join(["llama-quantize", "--prune-layers", ",".join(map(str, left_out)), file, out, "COPY"])
 
 
 def order_list(n_layers: int, order: Sequence[int], model: str, evidence: Mapping[str, float | int]) -> str:

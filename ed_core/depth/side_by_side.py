@@ -65,6 +65,7 @@ class Pair:
 
     @property
     def relative(self) -> bool:
+        """Whether layers are compared by relative depth, as the sides have different numbers of them."""
         return self.n_layers[0] != self.n_layers[1]
 
     @property

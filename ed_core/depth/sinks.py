@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..types import ProbeResult
+from .wording import listed
 
 FACTOR = 5.0
 NAN = float("nan")
@@ -321,7 +322,7 @@ def _where(sink: Sink, by: bool = False) -> str:
         f"{place} ({verb}{span.writer})" if span.writer else place
         for place, verb, span in zip(places, verbs, sink.spans, strict=True)
     ]
-    return f"{'at ' * (not first.lasts)}{' and '.join(filter(None, [', '.join(named[:-1]), named[-1]]))}"
+    return f"{'at ' * (not first.lasts)}{listed(named)}"
 
 
 def _more(sinks: Sequence[Sink]) -> str:

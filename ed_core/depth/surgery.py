@@ -92,6 +92,7 @@ def rows(curves: Curves, kind: str, random_layer: Sequence[int] = ()) -> list[Ro
 
 
 def choice(curves: Curves, kind: str, i: int, j: int) -> Choice:
+    """One variant of a kind and what it costs: loss and KL in nats per token, the share of best guesses kept."""
     return Choice(kind, i, j, *(float(curves[f"{kind}_{name}"][i, j]) for name in ("loss", "kl", "top1_kept")))
 
 

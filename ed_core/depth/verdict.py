@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .. import statistics
-from ..prompts import exact, seamed
+from ..prompts import answer_with_seam, exact
 from ..statistics import Interval, Units, units
 from ..types import ProbeResult
 from . import answer, continuous, wording
@@ -261,7 +261,7 @@ def right(continuation: ProbeResult) -> bool | None:
     if not answer.strip():
         return None
     laid = "".join(continuation.tokens[start:]) if start else ""
-    return exact(continuation.provenance.get("continuation", ""), seamed(answer, laid))
+    return exact(continuation.provenance.get("continuation", ""), answer_with_seam(answer, laid))
 
 
 def _judged(

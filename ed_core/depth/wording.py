@@ -9,7 +9,7 @@ several prompts its interval, and fewer than half of five untrained twins lie wi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -194,7 +194,7 @@ def which_clear(clear: Sequence[str], so_far: Sequence[str], n: int) -> str:
 def _theirs(rules: Sequence[str]) -> str:
     """ "the cosine's is", "the KL's and the overlap's are"."""
     named = [f"the {name}'s" for name in rules]
-    return f"{_and(named)} {'is' if len(rules) == 1 else 'are'}"
+    return f"{listed(named)} {'is' if len(rules) == 1 else 'are'}"
 
 
 def _elsewise(criterion: Criterion) -> str:
@@ -425,9 +425,16 @@ def _ends(interval: Interval | None) -> str:
     return ends + (f", no layer in {100 * interval.undefined:.0f} % of resamples" if interval.undefined > OFTEN else "")
 
 
-def _and(words: Sequence[str]) -> str:
-    words = [word for word in words if word]
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+def listed(words: Iterable[str], last: str = "and") -> str:
+    """ "a, b and c"; empty words are left out."""
+    found = [word for word in words if word]
+    return f" {last} ".join(filter(None, [", ".join(found[:-1]), *found[-1:]]))
+
+
+def count(n: int, what: str) -> str:
+    """ "1 study", "2 studies"."""
+    several = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{n} {what if n == 1 else several}"
 
 
 def mean_depth(depth: float | None, low: float | None = None, high: float | None = None) -> str:

@@ -1,9 +1,8 @@
-"""Pure functions from measures to plotly figures: no torch, no streamlit, no files but the published table.
+"""Pure functions from measures to plotly figures: no torch, no streamlit.
 
 Trace 0 of every map is named "z" and holds the measure's array as it is; what makes it readable lies around it.
 """
 
-from ..sources.published import Published, published, published_marks
 from .between import best_errors, best_matches, map_between, map_height, replacement_bars
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
 from .curves import curves_over_each_other, layer_curves, limit_bars, output_bars, spread_curve, token_profile
@@ -12,7 +11,7 @@ from .leaderboard import score_against_layers
 from .lens import first_position, lens_height, lens_map, rank_curve, writing_map
 from .maps import contribution_norms, cosine_map, output_by_token, token_map
 from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
-from .pair import PAIR_RULER_HEIGHT, difference_map, pair_curves, pair_ruler
+from .pair import difference_map, pair_curves, pair_ruler
 from .panel import View
 from .ruler import depth_ruler
 from .skips import DONE, added_curves, boundary_map, effect_on_layers, order_ruler, skip_map, surgery_map
@@ -26,9 +25,7 @@ __all__ = [
     "CRITERIA",
     "DONE",
     "MLP",
-    "PAIR_RULER_HEIGHT",
     "VARIANTS",
-    "Published",
     "View",
     "added_curves",
     "best_errors",
@@ -60,8 +57,6 @@ __all__ = [
     "output_by_token",
     "pair_curves",
     "pair_ruler",
-    "published",
-    "published_marks",
     "rank_curve",
     "replacement_bars",
     "score_against_layers",

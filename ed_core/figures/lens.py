@@ -29,7 +29,7 @@ def lens_height(n_layers: int, view: View) -> int:
     return max(view.height, TOP + TITLE * bool(view.title) + ROTATED + BOTTOM + ROW * (n_layers + 1))
 
 
-def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = True, lens: str = "") -> go.Figure:
+def lens_map(result: ProbeResult, view: View, shade: str = "prob", lens: str = "") -> go.Figure:
     """What the stream would predict at every depth, rows 0 to L (row l has l blocks behind it, L is the output): the
     best next token stands in the cell where it is another than in the row below, and over the map what the output
     predicts.
@@ -90,7 +90,7 @@ def lens_map(result: ProbeResult, view: View, shade: str = "prob", text: bool = 
         canvas.layout["meta"]["along"]["says"] = dict(at=at, first=shade == "prob")
         best = ids.values[..., 0] if ids is not None else np.full(shape(result), -1)
         _veil(canvas, echoes)
-        cell_letters(canvas, result, view, best if text else np.full_like(best, -1), colour, z, above, echoes)
+        cell_letters(canvas, result, view, best, colour, z, above, echoes)
         _predicted(canvas, result, view, best[-1])
 
     return token_panel(result, view, z, colour, unit, strip, hover, row="depth", above=above, more=on_cells)
@@ -158,6 +158,7 @@ def lines_of(column: float | int) -> int:
 
 
 def lens_shade(shade: str, z: np.ndarray) -> colours.Shade:
+    """The colour scale of a lens's map `z`; `shade` as in `lens_map`."""
     if shade == "prob":
         return colours.linear(0.0, 1.0)
     if shade == "jsd":

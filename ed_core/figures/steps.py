@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth.criteria import RULES
+from ..depth.criteria import OF_LENS, RULES
 from . import colours
 from .canvas import PLAIN, Canvas, axis_title, tick_step
 from .lens import lens_shade
@@ -23,8 +23,10 @@ BEFORE_FIRST = 0.5  # decades from step 0 to the first step, on a logarithmic ax
 DEPTHS, SINKS = (0.26, 1.0), (0.0, 0.16)  # shares of the height
 TURN, PAPER = "turn", "paper"
 LOOKS: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = {
-    ("kl", MEAN): ("mean depth, KL", "lines+markers", dict(symbol="circle", size=7)),
-    ("overlap", MEAN): ("mean depth, overlap", "lines+markers", dict(symbol="circle", size=7)),
+    **{
+        (of, MEAN): (f"mean depth, {rule.label}", "lines+markers", dict(symbol="circle", size=7))
+        for of, rule in OF_LENS.items()
+    },
     ("cosine", TURN): ("turn", "markers", dict(symbol="star", size=12)),
     **{
         (of, PAPER): (f"papers: {rule.label}", "markers", dict(symbol="diamond-open", size=7, line=dict(width=1.5)))

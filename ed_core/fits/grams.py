@@ -85,6 +85,7 @@ class Sums:
         return named | {"n": np.asarray(self.n)}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Take the sums of `arrays` in the place of its own."""
         self.n = int(arrays["n"])
         for name in ("xx", "xy", "x", "y", "yy"):
             getattr(self, name).copy_(torch.from_numpy(arrays[name]))

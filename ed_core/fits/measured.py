@@ -49,6 +49,7 @@ class Maps:
 
     @property
     def n_layers(self) -> tuple[int, int]:
+        """Layers of A and of B, one fewer than their taps."""
         return self.error.shape[0] - 1, self.error.shape[1] - 1
 
     @property
@@ -57,6 +58,7 @@ class Maps:
         return self.certificate["a"]["name"], self.certificate["b"]["name"]
 
     def sound(self) -> bool:
+        """Whether its shapes and names agree, as they may not in a file from elsewhere."""
         both = (self.error, self.r2, self.error_shuffled, self.r2_shuffled)
         return (
             self.error.ndim == 2
@@ -94,10 +96,12 @@ class Replacement:
 
     @property
     def name(self) -> str:
+        """What the model is called."""
         name: str = self.certificate["model"]["name"]
         return name
 
     def sound(self) -> bool:
+        """As of `Maps`."""
         curves = (self.loss, self.loss_fitted, self.error)
         model = self.certificate.get("model")
         return (
@@ -202,6 +206,7 @@ class Plan:
 
     @property
     def passes(self) -> int:
+        """How often the prompts are read: sources / sources at once, rounded up."""
         return -(-self.n_taps // self.at_once)
 
     @property
@@ -252,6 +257,9 @@ def plan_of_jacobian(n_layers: int, d_model: int, memory: int) -> Plan:
 def plan_of_replacement(n_layers: int, d_model: int, memory: int) -> Plan:
     """Of a map `h[s] -> h[s+1]` for every block."""
     return plan(n_layers, d_model, d_model, memory)
+
+
+OF_ONE = {"affine": plan_of_affine, "jacobian": plan_of_jacobian, "replacement": plan_of_replacement}  # of one model
 
 
 def require_room(planned: Plan, free: int, what: str) -> None:

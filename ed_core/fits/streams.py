@@ -65,6 +65,7 @@ class Streams:
         return sum(len(self.ids(prompt)) < 2 for prompt in self.prompts)
 
     def ids(self, prompt: Prompt) -> tuple[int, ...]:
+        """The tokens of a prompt that are read."""
         return self.model.encode(prompt, max_tokens()).ids[: self.first]
 
 

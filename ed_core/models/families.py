@@ -36,6 +36,7 @@ def random_hf(variant: str, seed: int = 0, **overrides: Any) -> Pretrained:
 
 @torch.no_grad()
 def jitter(hf: nn.Module) -> None:
+    """Norms' weights off 1 and larger maps, so that a module left out is seen in the numbers."""
     for name, weight in hf.named_parameters():
         if "norm" in name or ".ln_" in name:
             weight.add_(0.3 * torch.randn_like(weight))

@@ -10,7 +10,7 @@ import torch
 from ..errors import ParameterError, TooLarge
 from ..machine import ROOM, free_memory, gigabytes, probe_bytes
 from ..sources.precision import QUANTIZED
-from ..types import ModelSpec
+from ..types import ModelSpec, command_line
 from .modules import Pretrained
 
 
@@ -94,7 +94,7 @@ def plan(spec: ModelSpec, needed: int) -> dict[str, Any]:
         raise TooLarge(
             f"{spec.name} needs {gigabytes(needed)} in {spec.precision} and {gigabytes(free_bytes(spec.device))} are "
             f"free on {spec.device}; "
-            f"choose a narrower precision ('python -m ed_core estimate {spec.source}' tells what fits), or give an "
+            f"choose a narrower precision (`{command_line('estimate', spec.source)}` tells what fits), or give an "
             "--offload folder."
         )
     if spec.offload and spec.precision in QUANTIZED:

@@ -111,6 +111,7 @@ def _apart(found: Float[Tensor, "batch pos d"], expected: Float[Tensor, "batch p
 
 
 def relative(logits: Tensor, expected: Tensor) -> float:
+    """`max |logits - expected| / max |expected|`, 0 or more."""
     return float((logits - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
 
 

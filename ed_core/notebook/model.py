@@ -45,6 +45,7 @@ class Model:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
+        """Keep it open for all that is run within."""
         """Around every measurement: `spec` and `language_model` stay what they are."""
         yield
 

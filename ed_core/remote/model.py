@@ -61,6 +61,7 @@ class RemoteModel(LanguageModel):
     # ---------------------------------------------------------------- asking
 
     def expect(self, todo: Sequence[tuple[Any, Request]]) -> Sequence[tuple[Any, Request]]:
+        """Say what will be asked for, which comes back ordered by prompt: one session serves all of a prompt."""
         first = {request.prompts: number for number, (_, request) in reversed([*enumerate(todo)])}
         self._expected = sorted(todo, key=lambda one: first[one[1].prompts])
         return self._expected

@@ -1,9 +1,9 @@
 """A study on Ray: one actor a GPU, or a core where the study runs on CPUs. Ray is no requirement of this program.
 
-The driver hands out one item at a time and hears what became of it, never a tensor; actors write items into the study's
-folder, which all machines share. Ray's own repeating is off: an item whose process ends is tried again `RETRIES` times,
-then its model has failed. A cluster that this program starts on this machine is its own to the last process (see
-`leftovers`); one at an address stays as it is."""
+The driver hands out one item at a time and is told its outcome, never sent a tensor; actors write items into the
+study's folder, which all machines share. Ray's own repeating is off: an item whose process ends is tried again
+`RETRIES` times, then its model has failed. A cluster that this program starts on this machine is its own to the last
+process (see `leftovers`); one at an address stays as it is."""
 
 from __future__ import annotations
 

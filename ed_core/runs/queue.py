@@ -97,7 +97,7 @@ def wait(spec: Spec, statuses: Statuses) -> None:
 
 @contextlib.contextmanager
 def of_shell(folder: Path | None) -> Iterator[None]:
-    """A run of the shell, which waits for nobody; where the cache folder cannot be written, nobody hears of it."""
+    """A run of the shell, which waits for nobody; where the cache folder cannot be written, it is not in the line."""
     me = psutil.Process()
     with contextlib.suppress(OSError, filelock.Timeout), locked():
         enter(Ticket(me.pid, me.create_time(), str(folder or ""), began=True))

@@ -78,6 +78,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
+        """Whether weights and the first page's probes take at most the share `ROOM` of what is free."""
         return self.peak <= ROOM * self.free
 
     def peak_of(self, probes: Collection[str]) -> int:
@@ -85,6 +86,7 @@ class Estimate:
         return self.weights + max((need.activations for need in self.needs if need.probe in probes), default=0)
 
     def has_room(self, need: Need) -> bool:
+        """The same of one probe."""
         return self.weights + need.activations <= ROOM * self.free
 
 

@@ -10,7 +10,7 @@ from ..errors import ModelNotFound, ParameterError
 from ..sources import adapters, controls, permits, remote, sizes
 from ..sources import precision as precisions
 from ..sources.specs import config_of, content_of, location, named
-from ..types import ModelSpec
+from ..types import ModelSpec, command_line
 from . import estimate
 
 
@@ -106,7 +106,7 @@ def _adapted(spec: ModelSpec, adapter: ModelSpec) -> ModelSpec:
     folder = Path(location(adapter))
     if not folder.is_dir():
         raise ModelNotFound(
-            f"The adapter {adapter.source} is not here; 'python -m ed_core fetch {adapter.source}' downloads it."
+            f"The adapter {adapter.source} is not here; `{command_line('fetch', adapter.source)}` downloads it."
         )
     adapters.check_base(folder, spec.source)
     return replace(spec, adapter=str(folder), adapter_hash=adapters.content_hash(folder))

@@ -21,7 +21,6 @@ EXAMPLE, CHARACTERS_EXAMPLE, ENGLISH_EXAMPLE = "sum-mod10-5-a", "chains-4-alone"
 KINDS = {"question": "english-d", "two_hops": "english-a", "arithmetic": "english-c", "plain_text": "english-i"}
 PROMPTS: Path = FOLDER / "prompts.jsonl"
 OF_CHARACTERS: Path = FOLDER / "prompts_of_characters.jsonl"
-CASES: Path = FOLDER / "cases"  # one `.edcase` each
 SETS: Path = FOLDER / "sets"  # prompts of each task by difficulty, and mixed ones: one `.jsonl` each
 MIXED = "mixed"  # the set for models that know English: ten kinds of text
 STUDIES: Path = FOLDER / "studies"  # one folder each

@@ -16,7 +16,6 @@ from . import remote
 from .precision import BYTES
 
 KINDS = {"untrained": "untrained twin", "shuffled": "shuffled layers"}
-CALLED = {"untrained": "untrained twin", "shuffled": "model with shuffled layers"}  # in a sentence
 MEANING = {
     "untrained": "same config and tokenizer, weights drawn at random as before training",
     "shuffled": "the model's own layers in a random order",

@@ -17,7 +17,7 @@ import numpy as np
 from .. import statistics
 from ..depth.continuous import TENTH
 from ..depth.criteria import OF_LENS, RULES, depths
-from ..depth.wording import AGAIN, AT_NONE, level, over_what
+from ..depth.wording import AGAIN, AT_NONE, level, listed, over_what
 from ..statistics import FEWEST, FEWEST_FORMS, Units
 from . import difficulty, tables
 from .folder import Folder, Sums
@@ -129,7 +129,7 @@ def _apart(there: Sequence[tuple[float | int, Estimate]], all_of_them: bool) -> 
     """Of the rules that give a depth, by depth."""
     which = "The papers' rules" if all_of_them else "The papers' rules that give a layer"
     (begin, first), (end, last) = there[0], there[-1]
-    places = _and([f"{one.label} {_layer(depth)}" for depth, one in there])
+    places = listed([f"{one.label} {_layer(depth)}" for depth, one in there])
     if end - begin <= _far(first):
         within = "a tenth of the {} layers" if _far(first) > 1 else "one layer of {}"
         return f"{which} differ by at most {within.format(first.n_layers)}: {places}."
@@ -191,7 +191,3 @@ def _settle(folder: Folder, lens: Mapping[str, np.ndarray], over: Units) -> Esti
 
 def _layer(depth: float) -> str:
     return f"{depth:.0f}" if depth == round(depth) else f"{depth:.1f}"
-
-
-def _and(parts: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))

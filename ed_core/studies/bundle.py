@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .. import bounds, disk
 from ..errors import ImportRefused, StudyError
-from ..files import Bounds, Head, Kind, Sealed, expect, open_sealed, parse, seal, write_sealed, wrong
+from ..files import Bounds, Head, Kind, Sealed, expect, open_sealed, parse, seal, wrong
 from ..probes import find
 from . import items, report, tables
 from .folder import Folder, open_folder
@@ -113,20 +113,8 @@ KIND = Kind(
 )
 
 
-def write(out: str | Path, file: str | Path) -> str:
-    """Write a study's folder as one file; returns the digest of its measures."""
-    folder, file = open_folder(out), Path(file)
-    head = _head(folder)
-    try:
-        write_sealed(file, KIND, head, _members(folder, head["measures"]))
-    except OSError as error:
-        raise StudyError(f"{file} cannot be written: {disk.why(error)}") from error
-    measures: str = head["measures"]
-    return measures
-
-
 def packed(out: str | Path) -> bytes:
-    """The same as bytes."""
+    """A study's folder as one file, its bytes."""
     folder = open_folder(out)
     head = _head(folder)
     return seal(KIND, head, _members(folder, head["measures"]))

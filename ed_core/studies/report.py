@@ -11,7 +11,7 @@ import pyarrow
 
 from .. import disk
 from ..depth.criteria import RULES
-from ..depth.wording import mean_depth
+from ..depth.wording import count, mean_depth
 from ..errors import StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, RESAMPLES
 from . import agreement, items, steps, tables
@@ -61,10 +61,10 @@ def _extent(folder: Folder) -> Iterator[str]:
     progress = folder.progress()
     there, planned = (sum(counts[i] for counts in progress.values()) for i in (0, 1))
     done = "complete" if there == planned else f"{there} of {planned} parts computed"
-    yield f"{_count(len(folder.models), 'model')}, {_count(len(folder.sets), 'set')}, {done}."
+    yield f"{count(len(folder.models), 'model')}, {count(len(folder.sets), 'set')}, {done}."
     for name, one in folder.sets.items():
         left = f"; {one['left_out']} longer ones were left out" if one["left_out"] else ""
-        yield f"- {name}: {_count(len(one['ids']), 'prompt')}{left}"
+        yield f"- {name}: {count(len(one['ids']), 'prompt')}{left}"
     for label, why in failures(folder.out).items():
         yield f"- {label} failed: {why}"
 
@@ -94,10 +94,10 @@ def _over_training(folder: Folder, rows: list[dict[str, Any]]) -> Iterator[str]:
 
 def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping[str, Any]]) -> Iterator[str]:
     prompts = max(row["prompts"] for row in rows)
-    over = next((row["over"] for row in rows if row["over"]), _count(prompts, "prompt"))
+    over = next((row["over"] for row in rows if row["over"]), count(prompts, "prompt"))
     yield f"## {label} on {name}"
     yield ""
-    yield f"{_count(rows[0]['n_layers'], 'layer')}, {over}."
+    yield f"{count(rows[0]['n_layers'], 'layer')}, {over}."
     yield ""
     yield "| depth | | share | 5–95 % | undefined | stable | from depth 1 | without sinks |"
     yield "|---|---|---|---|---|---|---|---|"
@@ -157,7 +157,3 @@ def _ratio(value: float | None) -> str:
 
 def _share(row: Mapping[str, Any]) -> str:
     return "" if row["undefined"] is None else f"{100 * row['undefined']:.0f} %"
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'s' * (n != 1)}"

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from .. import statistics
 from ..depth.criteria import OF_LENS, RULES
-from ..depth.wording import printed
+from ..depth.wording import listed, printed
 from ..errors import StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, Interval, interval
 from .points import MEANS, MEASURED, Point, combined
@@ -69,7 +69,7 @@ class Slope:
         """What the data support, with its figures."""
         ends = f"{size(self.start[0])} to {size(self.end[0])} parameters"
         of = f"By {CALLED[self.criterion]}, over {self.source} figures of {len(self.models)} models of {ends} on "
-        of += f"{_listed(self.sets)}, the depth as a share of the layers"
+        of += f"{listed(self.sets)}, the depth as a share of the layers"
         told = f"{of} changes by {signed(self.slope)} per tenfold increase in parameters"
         if self.sizes == 2:
             told = f"{of} goes from {_share(self.start[1])} to {_share(self.end[1])}"
@@ -256,7 +256,7 @@ class Difference:
         by = CALLED[self.criterion]
         depth = f"{by[0].upper()}{by[1:]} / L" if self.criterion in MEANS else f"(layer + 1) / L by {by}"
         told = (
-            f"{depth}, {self.source} on {_listed(self.where)}: {self.other} minus {self.base} is "
+            f"{depth}, {self.source} on {listed(self.where)}: {self.other} minus {self.base} is "
             f"{signed(self.difference)}{layers}"
         )
         if self.same:
@@ -403,7 +403,3 @@ def _rounded(n: int) -> int:
     """To two digits, upwards: an estimate of an estimate."""
     step = int(10 ** max(len(str(n)) - 2, 0))
     return -(-n // step) * step
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

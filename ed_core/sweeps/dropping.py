@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..errors import PromptError
-from ..prompts import exact, seamed, settled
+from ..prompts import answer_with_seam, exact, settled
 from . import metrics
 from .budget import even_chunks
 from .staircase import LOGIT_TOKENS
@@ -122,7 +122,7 @@ def write_without(model: LanguageModel, encoding: Encoding, record: Recorder, n:
     decode = partial(model.tokenizer.decode, clean_up_tokenization_spaces=False)
     if not (answer := record.request.prompts[0].answer).strip():
         raise PromptError(f"{record.request.probe} needs an answer that is more than spaces; give one.")
-    answer = seamed(answer, decode(list(draft)))
+    answer = answer_with_seam(answer, decode(list(draft)))
     measured = ("exact", "loss") if losses else ("exact",)
     for name in measured:
         record.allocate(name, (none,))

@@ -1,7 +1,5 @@
 """Which layers can go, measured; and where the model could have stopped."""
 
-from functools import partial
-
 import streamlit as st
 
 from ed_core import figures
@@ -132,15 +130,8 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
         f"**{title}: {layers}** · KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} of the best guesses stay, "
         f"perplexity on {text} {cost['perplexity_whole']:.3g} → {cost['perplexity']:.3g}"
     )
-    name, n_layers = results[0].request.models[0].source, results[0].n_layers
-    evidence = cost | {"n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
-    why = probe_page.not_exported(results[0])
-    look = {"icon": ":material/download:", "disabled": not ready or bool(why), "help": why or EXPORTS}
-    for label, write, kind, mime, file in FILES:
-        make = partial(write, n_layers, drop, name, evidence)
-        row.download_button(label, make, f"{file}-{key}.{kind}", mime, key=f"{kind}-{key}", **look)
-    if not look["disabled"] and drop and (packed := specs.of_gguf(results[0].request.models[0])):
-        st.code(pruning.llama_quantize(drop, packed.file.name), language=None, wrap_lines=True)
+    order = [layer for layer in range(results[0].n_layers) if layer not in drop]
+    probe_page.offer(row, results, order, cost, key, ready, "Keep-list", EXPORTS)
 
 
 def answers(batch: running.Batch, asked: Prune, written: ExactAnswers, n_prompts: int) -> None:
@@ -272,10 +263,6 @@ guesses lost: the two measurements against each other."""
 PROXY = "how far the stretch turns the stream, 1 - cos(h[s], h[s+n]); the other two proxies are in the same result"
 PROXIES = """If a proxy were a good guide, its curve would rise and fall with the measured one (the cosine's the other
 way round)."""
-FILES = (
-    ("Keep-list", pruning.keep_list, "json", "application/json", "keep"),
-    ("mergekit", pruning.mergekit_yaml, "yaml", "text/yaml", "prune"),
-)
 EXPORTS = "Made from the aggregate over all chosen prompts; the file says how many prompts and tokens it rests on."
 EXIT_CAUTION = """Confident is not correct: where embedding and head share their weights, depth 0 is confident of the
 token it has just read. Choose a threshold by the agreement, not by the confidence."""

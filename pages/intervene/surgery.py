@@ -1,7 +1,5 @@
 """What becomes of the model when layers are left out, exchanged or run twice."""
 
-from functools import partial
-
 import streamlit as st
 
 from ed_core import figures
@@ -193,19 +191,7 @@ def export(curves: dict, kind: str, found: list, lengths: list[int], results: li
         return
     cost = {"loss": best.loss, "loss_whole": float(curves["loss_whole"]), "kl": best.kl, "top1_kept": best.top1_kept}
     row.markdown(f"Layer{'s' * (kind == 'swap' or length > 1)} **{best.layers}** {figures.DONE[kind]}")
-    offer(row, best.order(results[0].n_layers), cost, results, kind, ready)
-
-
-def offer(row, order: list[int], cost: dict[str, float], results: list, key: str, ready: bool) -> None:
-    """An order of layers as files."""
-    name, n_layers = results[0].request.models[0].source, results[0].n_layers
-    evidence = cost | {"n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
-    why = probe_page.not_exported(results[0])
-    look = {"icon": ":material/download:", "disabled": bool(why) or not (ready and order), "help": why or EXPORTS}
-    layers = partial(pruning.order_list, n_layers, order, name, evidence)
-    row.download_button("Layer list", layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
-    merge = partial(pruning.passthrough, order, name, evidence)
-    row.download_button("mergekit", merge, f"surgery-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
+    probe_page.offer(row, results, best.order(results[0].n_layers), cost, kind, ready, "Layer list", EXPORTS)
 
 
 def typed_order(curves: dict, results: list, asked: Surgery, ready: bool) -> None:
@@ -215,7 +201,8 @@ def typed_order(curves: dict, results: list, asked: Surgery, ready: bool) -> Non
     row = st.container(horizontal=True, vertical_alignment="center", key="order")
     row.markdown(f"**Order {show.plain(asked.order)}**: {surgery.ordered(curves, order, n_layers)}")
     cost = {name: float(curves[f"order_{name}"]) for name in ("loss", "kl", "top1_kept")}
-    offer(row, list(order), cost | {"loss_whole": float(curves["loss_whole"])}, results, "order", ready)
+    cost["loss_whole"] = float(curves["loss_whole"])
+    probe_page.offer(row, results, list(order), cost, "order", ready, "Layer list", EXPORTS)
     if len(results) > 1:
         written = [
             {"Prompt": r.request.prompts[0].text} | {name: r.provenance[f"continuation_{key}"] for key, name in WRITERS}

@@ -15,7 +15,6 @@ from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, reme
 from ed_ui.inputs import choice, text
 from ed_ui.runs import Card, card_name, card_of, cards, pulled_from
 
-SOURCES = {"bundled": "A bundled set", "lines": "A file or pasted lines"}
 MOST = 500  # prompts
 CURVES = {name: title for name, (title, _) in page.PANELS.items()}
 FILES = {
@@ -43,21 +42,9 @@ def main() -> None:
 def form(model: ModelSpec) -> Card | None:
     """The prompts of a card that is to be made."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-cards")
-    source = remembered.widget(
-        row.segmented_control,
-        "Prompts",
-        "cards.source",
-        "bundled",
-        options=list(SOURCES),
-        format_func=SOURCES.get,
-        required=True,
-    )
-    name, prompts = "", ()
-    if source == "bundled":
-        name = prompt_set.bundled(row, "cards.set", model)
-    else:
-        prompts = tuple(prompt_set.lines(MOST))
-    return Card(model, name, prompts) if name or prompts else None
+    name = prompt_set.set_or_lines(row, "cards", model)
+    prompts = tuple(prompt_set.lines(MOST)) if name is None else ()
+    return Card(model, name or "", prompts) if name or prompts else None
 
 
 def body(model: ModelSpec, wanted: Card | None) -> None:
@@ -194,7 +181,7 @@ def whole(found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None) -> N
 
 
 PARAMETERS = (
-    choice("prompts", "cards.source", "bundled", tuple(SOURCES)),
+    choice("prompts", "cards.source", "bundled", tuple(prompt_set.SET_OR_LINES)),
     choice("set", "cards.set", "", running.bundled()),
     choice("curve", "cards.curve", "kl", tuple(CURVES)),
     text("card", "cards.card"),

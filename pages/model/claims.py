@@ -13,7 +13,6 @@ from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, reme
 from ed_ui.inputs import choice, text
 from ed_ui.runs import Claims, card_of
 
-SOURCES = {"bundled": "A bundled set", "lines": "A file or pasted lines"}
 MOST = 500  # prompts
 BADGES = {
     HOLDS: ":green-badge[:material/check: {}]",
@@ -29,27 +28,15 @@ def page() -> None:
     remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})
     model = picker.required()
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-claims")
-    source = remembered.widget(
-        row.segmented_control,
-        "Prompts",
-        "claims.source",
-        "bundled",
-        options=list(SOURCES),
-        format_func=SOURCES.get,
-        required=True,
-    )
-    name, prompts = "", ()
-    if source == "bundled":
-        name = prompt_set.bundled(row, "claims.set", model)
+    name = prompt_set.set_or_lines(row, "claims", model)
     also = remembered.widget(
         row.text_input, BOX, "claims.also", "", words=True, help=ALSO, placeholder="none", width=260
     )
-    if source != "bundled":
-        prompts = tuple(prompt_set.lines(MOST))
+    prompts = tuple(prompt_set.lines(MOST)) if name is None else ()
     common_link.write()
     if name or prompts:
         others = tuple(dict.fromkeys(part.strip() for part in also.split(",") if part.strip()))
-        wanted = Claims(model, name, prompts, others)
+        wanted = Claims(model, name or "", prompts, others)
         guard.fragment(lambda: body(wanted), run_panel.pause(wanted.run))()
     probe_page.texts(TEXTS)
 
@@ -158,7 +145,7 @@ def about(claim: Claim, one: Found) -> None:
 
 
 PARAMETERS = (
-    choice("prompts", "claims.source", "bundled", tuple(SOURCES)),
+    choice("prompts", "claims.source", "bundled", tuple(prompt_set.SET_OR_LINES)),
     choice("set", "claims.set", "", running.bundled()),
     text("also", "claims.also"),
     choice("claim", "claims.claim", CLAIMS[0].id, tuple(claim.id for claim in CLAIMS)),

@@ -200,8 +200,7 @@ def takes(wanted: Fitted) -> str:
         size = sizes.read(specs.config_of(wanted.models[0]))
     except EffectiveDepthError:
         return ""
-    plan = measured.plan_of_affine if wanted.lens == "affine" else measured.plan_of_jacobian
-    return plan(size.n_layers, size.d_model, measured.BYTES).sentence()
+    return measured.OF_ONE[wanted.lens](size.n_layers, size.d_model, measured.BYTES).sentence()
 
 
 RULES = """KL rule: the first layer before which the lens's KL is below half of its maximum. Overlap rule: the first

@@ -3,6 +3,7 @@
 import streamlit as st
 
 from ed_core import figures
+from ed_core.depth.criteria import OF_LENS
 from ed_core.errors import EffectiveDepthError
 from ed_core.studies import difficulty
 from ed_core.studies.folder import Folder, open_folder
@@ -77,7 +78,7 @@ def body(folder: Folder, name: str, kind: str) -> None:
         show.figure("study-levels", fig, caption, reading=reading + PAIRED)
 
 
-SHORT = {"kl": "KL", "overlap": "overlap", "effect": "skips, layers", "output": "skips, output"}
+SHORT = {name: rule.label for name, rule in OF_LENS.items()} | {"effect": "skips, layers", "output": "skips, output"}
 DRAWN = ("name", "mean", "low", "high", "own")  # of a level, in the figure
 NONE = (
     "No study here has prompts of two levels or more and measures depth. Start one on the page Studies, with the probe "

@@ -27,10 +27,10 @@ def place(tmp_path):
 
 
 def filled(argv) -> list[str]:
-    from ed_core.sources.bundled import CASES
+    from ed_core.cases.kept import SHIPPED
 
     card = FITS.parent / "cards" / "ed-demo-8.json"
-    case = next(CASES.glob("*.edcase")).stem
+    case = next(SHIPPED.glob("*.edcase")).stem
     told = {"{in}": "in.jsonl", "{case}": case, "{study}": str(STUDY), "{card}": str(card)}
     return [told.get(one, one) for one in argv]
 
