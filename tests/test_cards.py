@@ -165,7 +165,7 @@ def test_a_depth_that_another_precision_loses_is_not_the_same(out, told, monkeyp
     found = Measured(out / "claims", "sums", 0, None, other, ("bf16",), "fp32")._precisions()
     gone = next(row for row in found.rows if row.rule == "kl")
     assert gone.moved is None and gone.same is False
-    assert "KL none, in fp32 " in " ".join(words.precision(told.but(precision=found)))
+    assert "KL rule gives none, in fp32 " in " ".join(words.precision(told.but(precision=found)))
 
 
 def test_it_says_what_the_model_is_and_what_was_not_measured(told, model):
