@@ -396,7 +396,7 @@ def test_what_cannot_be_said_is_refused_with_both_numbers():
     with pytest.raises(ClaimRefused, match="needs at least 8 prompts that are answered wrongly, and there are 0"):
         answers = replace(thinking.parts["answers"], columns={"exact_whole": np.ones(50)})
         find("deep-thinking").of(replace(thinking, parts={**thinking.parts, "answers": answers}))
-    with pytest.raises(ClaimRefused, match="at least 3 models of one family, and has 2"):
+    with pytest.raises(ClaimRefused, match="at least 3 models of one family, and there are 2"):
         find("static-ratio").of(replace(evidence(), models=("a", "b")))
     family = MADE_UP["static-ratio"](Draw("holds", 1, np.random.default_rng(0)))
     with pytest.raises(ClaimRefused, match="different known sizes, and there are 2"):
@@ -404,7 +404,7 @@ def test_what_cannot_be_said_is_refused_with_both_numbers():
     adaptive = MADE_UP["adaptive"](Draw("holds", 1, np.random.default_rng(0)))
     with pytest.raises(ClaimRefused, match="known answers"):
         find("adaptive").of(replace(adaptive, answers=False))
-    with pytest.raises(ClaimRefused, match="at least 2 levels of difficulty, and the set has 0"):
+    with pytest.raises(ClaimRefused, match="at least 2 levels of difficulty, and there are 0"):
         find("adaptive").of(replace(adaptive, level_names=()))
     looped = replace(MADE_UP["deep-skips-late"](Draw("holds", 1, np.random.default_rng(0))), n_layers=16, passes=4)
     with pytest.raises(ClaimRefused, match="the same 4 layers 4 times"):
@@ -567,7 +567,7 @@ def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_pa
     found = json.loads((out / running.FOUND).read_text())
     assert [one["id"] for one in found["findings"]] == [claim.id for claim in CLAIMS]
     by_id = {one["id"]: one for one in found["findings"]}
-    assert "at least 3 models of one family, and has 1" in by_id["static-ratio"]["reason"]
+    assert "at least 3 models of one family, and there is 1" in by_id["static-ratio"]["reason"]
     same = ("alone", "p", "prompts", "curves", "quantities")
     assert all(by_id["turn"][name] == first["findings"][0][name] for name in same)
     assert by_id["turn"]["together"] == sum(one["p"] is not None for one in found["findings"])

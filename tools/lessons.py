@@ -292,20 +292,20 @@ both side by side. This is one twin, a single draw: a statement rests on five, a
         "english-d",
         "A real model: three criteria, three depths",
         """SmolLM2, 30 layers, reads a story of three sentences and says where the bag is: ` school`, with one chance in nine, just ahead of words like
-` bottom`. The **KL** rule says layer 1, the **cosine** rule 12, the **overlap** rule 23.
+` bottom`. The **KL** rule says layer 1, the **cosine** rule 12, the **overlap** rule 24.
 
 **Which is the effective depth?** None alone; each answers its own question.
 
 - *KL at layer 1* says that depth 0 is far off, not that layer 1 is near: the mean KL falls from 13.6 nats to 6.3 there, and stays about 5.5 until depth
 18. *A real model: why the KL rule says layer 1* tells why.
 - *Cosine after layer 12:* layer 11 erases (mean cosine −0.23) and so does layer 12, hardly; from layer 13 on nearly all layers build on what is there.
-- *Overlap at layer 23* is the first to look at the words: the best five tokens of the lens begin to be the output's.
+- *Overlap at layer 24* is the first to look at the words: the best five tokens of the lens begin to be the output's.
 
 **The answer itself comes last.** At the asking token the lens reads a space up to depth 25, with up to 99 %, then ` same`, ` end`, ` other`, ` bottom`:
 ` school` is its best token at the output only.""",
         (
             knows,
-            lambda r: lines(r) == {"cosine": 12, "kl": 1, "overlap": 23},
+            lambda r: lines(r) == {"cosine": 12, "kl": 1, "overlap": 24},
             lambda r: 1 / 10 < r["continuation"]["top_probs"][0, 0] < 1 / 8 and said(r, 29) == "bottom",
             lambda r: (means(r, "logit_lens", "kl")[:2].round(1) == np.float32([13.6, 6.3])).all(),
             lambda r: np.abs(means(r, "logit_lens", "kl")[2:19] - 5.6).max() < 0.75,
