@@ -47,7 +47,7 @@ def test_writing_plots_what_the_command_line_writes(server, page, told):
     ran(page)
     wait(page, lambda: np.isfinite(plotted(page, "map").get("z", np.nan)).all() and plotted(page, "ratio"))
     same(plotted(page, "map")["z"], told["generation.jsd.0"])
-    same(plotted(page, "depths")["settles"], told["generation.settle_depth.0"])
+    same(plotted(page, "depths")["for good"], told["generation.settle_depth.0"])
     same(plotted(page, "depths")["would leave"], told["generation.exit_depth.0"])
     same(plotted(page, "ratio")["deep-thinking ratio"], told["generation.deep_thinking_ratio.0"])
 

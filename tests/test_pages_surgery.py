@@ -157,7 +157,7 @@ def test_writing_draws_and_says_what_is_stored(results, folder):  # noqa: F811
     values = {name: m.values for name, m in one.measures.items()}
     assert writing.sentence(values, 5, 0.02, sampled=True) in words(test)
     assert one.provenance["written"] in [code.value for code in test.code]
-    assert drawn(test, "settles", one["settle_depth"])
+    assert drawn(test, "for good", one["settle_depth"])
     assert drawn(test, "deep-thinking ratio", one["deep_thinking_ratio"])
     case = save(test, "generation", folder)
     assert [d.title for d in drawings.drawings(case)] == ["While the model writes"]

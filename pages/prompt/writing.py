@@ -20,9 +20,10 @@ def drawn(result: ProbeResult, view: View) -> None:
 def more(result: ProbeResult, view: View) -> None:
     left, right = st.columns(2)
     look = dict(x="token written", height=280)
-    depths = {"settles": result["settle_depth"], "would leave": result["exit_depth"]}
+    depths = {"for good": result["settle_depth"], "would leave": result["exit_depth"]}
     fig = figures.layer_curves(depths, "", "depth", **look)
-    show.figure("depths", fig, "Depth at which each token settles, and would leave", result, "settle_depth", place=left)
+    title = "From which depth each token is the best guess for good, and where it would leave"
+    show.figure("depths", fig, title, result, "settle_depth", place=left)
     fig = figures.layer_curves({"deep-thinking ratio": result["deep_thinking_ratio"]}, "", "share", **look)
     fig.update_yaxes(range=[-0.02, 1.02])
     caption = "Deep-thinking ratio of the tokens so far"
