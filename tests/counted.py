@@ -135,7 +135,7 @@ class Rule:
         wide = any(self.far(d) for d in some)
         if wide or len(some) < len(found):
             said = [f"{min(some)} to {max(some)}"] * wide + ["no layer"] * (len(some) < len(found))
-            yield f"{'some ' * bool(some and not wide)}other thresholds give {' or '.join(said)}"
+            yield f"{'some ' * bool(some and not wide)}other thresholds tried give {' or '.join(said)}"
         if self.last is None:
             yield "below 0 again in the last layer" if self.name == "cosine" else "for good at no layer before the last"
         elif self.far(self.last):
@@ -180,7 +180,7 @@ def statement(sentence: str, found: Rule) -> int:
         return n + len(given) + _drawn(match[1], found)
     how = r"(not clear: .*?|clear|clear so far, not yet compared with five twins)"
     many = r"(\d+|[Nn]one) of (\d+) (?:untrained twins|copies with shuffled layers)"
-    one = r"[Oo]ne (?:untrained twin|copy with shuffled layers) (gives it too|does not give it)"
+    one = r"[Tt]he (?:untrained twin|copy with shuffled layers) compared (gives it too|does not give it)"
     have = rf"(?:[;.] (?:{many} gives? it(?: too)?|{one}), within a tenth of the depth)?"
     match = re.fullmatch(rf"The papers' {name} rule gives layer (\d+) of 0–(\d+){interval}; {how}{have}\.", sentence)
     assert match, sentence
@@ -253,9 +253,9 @@ def _drawn(said: str | None, found: Rule) -> int:
 def rules(sentence: str, found: Mapping[str, Rule]) -> int:
     """The claims of the line on the papers' rules."""
     if all(one.depth is None for one in found.values()):
-        assert re.fullmatch("Papers' rules(?:, same tokens)?: no layer\\.", sentence), sentence
+        assert re.fullmatch("Papers' rules(?:, read there too)?: no layer\\.", sentence), sentence
         return 1
-    match = re.fullmatch("Papers' rules(?:, same tokens)?: (.*?); (.*)\\.", sentence)
+    match = re.fullmatch("Papers' rules(?:, read there too)?: (.*?); (.*)\\.", sentence)
     assert match, sentence
     figure = rf"(?:layer )?(\d+|no layer) \((cosine|KL|overlap)(?:, 5–95 %: {MEAN} to {MEAN})?\)"
     given = re.findall(figure, match[1])
@@ -454,22 +454,21 @@ def turn(sentence: str, curve: Sequence[float], twins: Sequence[Curves] = (), le
 
 def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves], level_ends) -> int:
     before, after = float(np.mean(curve[: k + 1])), float(np.mean(curve[k + 1 :]))
-    here = "" if level_ends else "; no interval over prompts"
-    whole, n = (
-        rf"Layers turn from erasing to strengthening after layer (\d+){here}"
-        r"(; (?:\d of \d untrained twins turns?|one untrained twin turns) within a tenth of the depth from there)?"
-        r"( \(not yet compared with five twins\))?\.",
-        len(twins),
+    n = len(twins)
+    untested = " or ".join(["over prompts"] * (not level_ends) + ["against five twins"] * (n < 5))
+    whole = (
+        rf"Layers turn from erasing to strengthening after layer (\d+){f' .not tested {untested}.' if untested else ''}"
+        r"(; (?:\d of \d untrained twins turns?|one untrained twin turns) within a tenth of the depth from there)?\."
     )
     if match := re.fullmatch(whole, sentence):
         assert int(match[1]) == k and before < 0 < after and chance(curve) <= 0.06
         assert not level_ends or level_ends[0][1] < 0 < level_ends[1][0]
         alike = near(twins, k, len(curve))
         assert n < 5 or 2 * alike < n
-        assert bool(match[3]) == (n < 5) and bool(match[2]) == (n < 5 and alike > 0)
+        assert bool(match[2]) == (n < 5 and alike > 0)
         some = f"{alike} of {n} untrained twins turn{'s' * (alike == 1)}" if n > 1 else "one untrained twin turns"
         assert not match[2] or match[2].startswith(f"; {some} within")
-        return 2 + bool(match[2]) + bool(match[3])
+        return 2 + bool(match[2]) + bool(untested)
     told = r"No turn of its own: (\d+) of (\d+) untrained twins turn near layer (\d+) too\."
     if match := re.fullmatch(told, sentence):
         alike = near(twins, k, len(curve))
@@ -481,8 +480,10 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
     unsure = any(low <= 0 <= high for low, high in level_ends)
     orders = "random orders of 4-layer blocks" if len(curve) >= 24 else "random layer orders"
     if match[1] == f"more than 5 % of {orders} split at least as well":
-        assert before < 0 < after and chance(curve) >= 0.04
-    elif match[1] == "both levels above 0":
+        assert chance(curve) >= 0.04
+        return 1
+    assert chance(curve) <= 0.06
+    if match[1] == "both levels above 0":
         assert before > 0 and after > 0 and not unsure
     elif match[1] == "both levels below 0":
         assert before < 0 and after < 0 and not unsure
@@ -569,8 +570,8 @@ def seen_at(sentence: str, lens: ProbeResult) -> int:
         wrong = best.index(None)
         be = "is" if len(right) == 1 else "are"
         assert sentence == (
-            f"Given the right tokens before each, {len(right)} of the answer's {n} {be} the model's best guess; the "
-            f"first that is not is {named[wrong]}, where the model says {instead[wrong]}."
+            f"Given the right tokens before each, {len(right)} of the answer's {n} tokens {be} the model's best guess; "
+            f"the first that is not is {named[wrong]}, where the model says {instead[wrong]}."
         ), sentence
         return 3
     match = re.fullmatch(r"(Both|All (\d+)) answer tokens are the best guess (.*)\.", sentence)
@@ -601,7 +602,7 @@ def seen_over(sentence: str, answers: Sequence[Sequence[int | None]], own: Seque
     """Claims on what is seen at the answers. `answers`: of each prompt with one the depths of its tokens (None: not the
     best guess in the output); `own`: the depths of the model's own next token, of each prompt without an answer."""
     right, counted = [max(depths) for depths in answers if None not in depths], 0
-    depth = r"([\d.]+) of (\d+)( each time| \(median; (\d+) to (\d+)\))?"
+    depth = r"([\d.]+) of (\d+)( each time| \(median; least (\d+), most (\d+)\))?"
     known = (
         r"(?:For|In) (all|none of|\d+ of) (\d+) prompts?( with an answer)? (?:is )?(every token of )?the answer "
         r"(?:is )?the model's best guess"

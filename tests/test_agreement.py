@@ -112,11 +112,11 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
         ),
         (
             [rule("kl", 7, thresholds=(3.0, 13.0))],
-            ["gives layer 7; other thresholds give 3 to 13."],
+            ["gives layer 7; other thresholds tried give 3 to 13."],
             ["differ"],
         ),
         ([rule("kl", 7, thresholds=(5.0, 9.0))], [], ["thresholds"]),
-        ([rule("kl", None, thresholds=(4.0, 4.0))], ["gives no layer; other thresholds give 4."], ["to"]),
+        ([rule("kl", None, thresholds=(4.0, 4.0))], ["gives no layer; other thresholds tried give 4."], ["to"]),
         (
             [rule("kl", 7, instead={"stable": None, "from_depth_1": 16.0, "without_sinks": 8.0})],
             ["for good at no layer before the last", "without depth 0 it gives 16"],

@@ -147,13 +147,13 @@ def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
     monkeypatch.setattr(type(folder), "sums", sums)
     seeds = [f"twin {seed}" for seed in range(5)]
     for there, labels, layer, said in (
-        ([twin], (model,), 9, "after layer 9 (not yet compared with five twins)."),
+        ([twin], (model,), 9, "after layer 9 (not tested against five twins)."),
         (
             [twin],
             (model, twin),
             9,
-            "after layer 9; one untrained twin turns within a tenth of the depth from there (not yet compared with "
-            "five twins).",
+            "after layer 9 (not tested against five twins); one untrained twin turns within a tenth of the depth from "
+            "there.",
         ),
         (seeds, (model, *seeds[:2]), 9, "after layer 9."),
         (seeds, (model, *seeds[:3]), None, "No turn of its own: 3 of 5 untrained twins turn near layer 9 too."),

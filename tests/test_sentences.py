@@ -206,7 +206,7 @@ def test_no_sentence_on_a_real_model_is_false(name):
 def test_a_false_sentence_is_reported():
     """A layer that is one off, a reason that is none, one that is left out, a sentence that no pattern takes."""
     report, found = Report(), Rule("kl", [10, 9, 8, 7, 6.2, 4.4, 3, 2, 1, 0.5], 0.5)
-    true = "The papers' KL rule gives layer 5 of 0–9; not clear: other thresholds give 3 to 7."
+    true = "The papers' KL rule gives layer 5 of 0–9; not clear: other thresholds tried give 3 to 7."
     for sentence in (
         true,
         true.replace("layer 5", "layer 4"),

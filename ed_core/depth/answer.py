@@ -111,7 +111,7 @@ def _answered(known: Sequence[Sequence[Seen]], more: bool) -> str:
 def _middle(depths: Sequence[int], n_layers: int) -> str:
     """Where several depths lie: their median, and from where to where."""
     low, middle, high = min(depths), float(np.median(depths)), max(depths)
-    spread = "" if len(depths) == 1 else " each time" if low == high else f" (median; {low} to {high})"
+    spread = "" if len(depths) == 1 else " each time" if low == high else f" (median; least {low}, most {high})"
     return f"{middle:g} of {n_layers}{spread}"
 
 
@@ -183,8 +183,8 @@ def _of_several(seen: Sequence[Seen]) -> str:
         return f"{which} answer tokens are the best guess {since}."
     wrong, be = next(one for one in seen if one.best is None), "is" if len(right) == 1 else "are"
     return (
-        f"Given the right tokens before each, {len(right)} of the answer's {n} {be} the model's best guess; the first "
-        f"that is not is {_quoted(wrong.token)}, where the model says {_quoted(wrong.instead)}."
+        f"Given the right tokens before each, {len(right)} of the answer's {n} tokens {be} the model's best guess; "
+        f"the first that is not is {_quoted(wrong.token)}, where the model says {_quoted(wrong.instead)}."
     )
 
 

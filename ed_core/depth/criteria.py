@@ -65,6 +65,8 @@ def by_cosine(curve: ArrayLike, threshold: float = 0.0) -> Criterion:
         reason = "the mean cosine is never negative"
     elif len(negative) == n:
         reason = "the mean cosine is negative in every layer"
+    elif len(negative) == 1:
+        reason = "the mean cosine is below 0 in the last layer alone"
     else:
         reason = "the mean cosine falls below 0 and never comes back up: no upward crossing"
     return Criterion("cosine", None, None, n, reason=reason)

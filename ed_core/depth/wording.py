@@ -17,7 +17,7 @@ import numpy as np
 
 from ..statistics import Interval, Units
 from .answer import number
-from .continuous import BLOCK, DEEP, TENTH, MeanDepth, Turn
+from .continuous import BLOCK, DEEP, LEVEL, TENTH, MeanDepth, Turn
 from .criteria import BEST, RULES, Criterion, depths
 
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them has no clear one
@@ -103,7 +103,7 @@ class Twins:
         """How many of them have a mark, in words."""
         if len(self.readings) == 1:
             gives = "gives it too" if near else "does not give it"
-            return f"{self.called} {gives}, within a tenth of the depth"
+            return f"the {self.called.split(' ', 1)[1]} compared {gives}, within a tenth of the depth"
         n, (_, what) = len(self.readings), KINDS[self.kind]
         many = (
             f"{near} of {n} {what} {'gives' if near == 1 else 'give'} it too"
@@ -169,7 +169,7 @@ def rules(
 ) -> str:
     """What the papers' rules give, and which are clear. `there`: of the tokens that the line before spoke of."""
     papers = "Rules" if any(map(_elsewise, criteria.values())) else "Papers' rules"
-    who = f"{papers}, same tokens:" if there else f"{papers}:"
+    who = f"{papers}, read there too:" if there else f"{papers}:"
     defined = [name for name, c in criteria.items() if c.depth is not None]
     if not defined:
         return f"{who} no layer."
@@ -234,18 +234,14 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
     if turn is None:
         return ""
     if not turn.failed:
-        if twins.enough:
-            more = ""
-        else:
-            near = twins.turning(turn) if twins.kind == "untrained" else 0
-            more = " (not yet compared with five twins)"
-            if near:
-                n = len(twins.readings)
-                which = f"{near} of {n} untrained twins turn{'s' * (near == 1)}" if n > 1 else f"{twins.called} turns"
-                more = f"; {which} within a tenth of the depth from there{more}"
-        here = "" if turn.before_ends else "; no interval over prompts"
-        return f"Layers turn from erasing to strengthening after layer {turn.split}{here}{more}."
-    if turn.failed == "order":
+        left = ["over prompts"] * (not turn.before_ends) + ["against five twins"] * (not twins.enough)
+        more = f" (not tested {' or '.join(left)})" if left else ""
+        if not twins.enough and twins.kind == "untrained" and (near := twins.turning(turn)):
+            n = len(twins.readings)
+            which = f"{near} of {n} untrained twins turn{'s' * (near == 1)}" if n > 1 else f"{twins.called} turns"
+            more += f"; {which} within a tenth of the depth from there"
+        return f"Layers turn from erasing to strengthening after layer {turn.split}{more}."
+    if turn.failed == "order" or turn.p > LEVEL:  # what are no two levels has no first and no second
         return f"No cosine turn: more than 5 % of {random_orders(turn.n_layers)} split at least as well."
     if turn.failed == "twins":
         near = twins.turning(turn)
@@ -351,7 +347,7 @@ def doubts(criterion: Criterion, curve: np.ndarray) -> Iterator[str]:
     if far or len(some) < len(moved):
         ends = f"{int(some.min())} to {int(some.max())}" if far else ""
         none = "no layer" if len(some) < len(moved) else ""
-        which = "other thresholds" if far or not len(some) else "some other thresholds"
+        which = "other thresholds tried" if far or not len(some) else "some other thresholds tried"
         yield f"{which} give {' or '.join(filter(None, [ends, none]))}"
     if (lasting := _lasting(criterion)) is not None:
         yield lasting

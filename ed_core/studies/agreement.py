@@ -152,9 +152,9 @@ def _moved(one: Estimate) -> list[str]:
     if one.thresholds and (one.depth is None or max(abs(end - one.depth) for end in one.thresholds) > _far(one)):
         low, high = map(_layer, one.thresholds)
         where = low if low == high else f"{low} to {high}"
-        said.append(f"other thresholds give {where}{' or none' if one.nowhere else ''}")
+        said.append(f"other thresholds tried give {where}{' or none' if one.nowhere else ''}")
     elif one.nowhere and one.depth is not None:
-        said.append("some other thresholds give none")
+        said.append("some other thresholds tried give none")
     for variant, depth in (one.instead or {}).items():
         if depth is None:
             told = AGAIN if (variant, one.name) == ("stable", "cosine") else NOWHERE[variant]

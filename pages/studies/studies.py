@@ -238,7 +238,8 @@ def exports(folder: Folder) -> None:
 RULE = "{}, {}"
 DEPTHS = "**Depth by model** · circles: mean depth; diamonds: the papers' three rules; bars: 5 to 95 %"
 AGREEMENT = (
-    "**Do the estimators agree?** · all of one model on one axis; hollow: a variant; grey: what other thresholds give"
+    "**Do the estimators agree?** · all of one model on one axis; hollow: a variant; grey: what other thresholds tried "
+    "give"
 )
 READING = (
     "Mean depth is the mean over all thresholds of the depth from which the lens stays within the threshold of the "
