@@ -217,7 +217,9 @@ def _undefined(found: Rule, reason: str) -> int:
         assert found.name == "cosine" and max(curve) < found.at
     elif reason.startswith("the mean cosine falls below 0"):
         falls = next(i for i, value in enumerate(curve) if value < found.at)
-        assert found.name == "cosine" and falls > 0 and max(curve[falls:]) < found.at
+        assert found.name == "cosine" and 0 < falls < len(curve) - 1 and max(curve[falls:]) < found.at
+    elif reason == "the mean cosine is below 0 in the last layer alone":
+        assert found.name == "cosine" and min(curve[:-1]) >= found.at > curve[-1]
     else:
         never = r"(?:divergence is at least ([\d.]+) of its largest|overlap is at most ([\d.]+))"
         match = re.fullmatch(rf"before every layer but the last the {never}", reason)
@@ -482,7 +484,7 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
     if match[1] == f"more than 5 % of {orders} split at least as well":
         assert chance(curve) >= 0.04
         return 1
-    assert chance(curve) <= 0.06
+    assert chance(curve) <= 0.08  # two draws of orders, each some 0.7 % off
     if match[1] == "both levels above 0":
         assert before > 0 and after > 0 and not unsure
     elif match[1] == "both levels below 0":

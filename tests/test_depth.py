@@ -38,7 +38,8 @@ def test_cosine_takes_the_last_upward_crossing(curve, expected, stable):
     [
         ([0.3, 0.0, 0.2], "never negative"),
         ([-0.3, -0.1, -0.2], "negative in every layer"),
-        ([0.3, 0.1, -0.2], "no upward crossing"),
+        ([0.3, -0.1, -0.2], "no upward crossing"),
+        ([0.3, 0.1, -0.2], "below 0 in the last layer alone"),
     ],
 )
 def test_cosine_without_a_crossing_is_not_defined_and_says_why(curve, reason):

@@ -294,8 +294,8 @@ SEEN = {
     ),
     "All 3 answer tokens are the best guess for good from depth 7 of 30.": (seen(7, 3),) * 3,
     "All 3 answer tokens are the best guess at every depth.": (seen(0, 0),) * 3,
-    "Given the right tokens before each, 1 of the answer's 2 is the model's best guess; the first that is not is “2”, "
-    "where the model says “3”.": (
+    "Given the right tokens before each, 1 of the answer's 2 tokens is the model's best guess; the first that is not "
+    "is “2”, where the model says “3”.": (
         seen(7, 3, token="1"),
         seen(None, None, token="2", instead="3"),
     ),
