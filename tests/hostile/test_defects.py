@@ -25,7 +25,7 @@ from safetensors.numpy import save_file
 
 from ed_core import disk, outside
 from ed_core.cases import backup
-from ed_core.cases.kept import Kept
+from ed_core.cases.kept import SHIPPED, Kept
 from ed_core.cases.safe_folder import UNREADABLE
 from ed_core.commands import main, runs
 from ed_core.errors import (
@@ -45,7 +45,6 @@ from ed_core.prompts import UNFAITHFUL, check_length, check_text, max_characters
 from ed_core.service import estimate
 from ed_core.service.resolve import resolve
 from ed_core.sources import adapters, gguf_files, tokens, weights
-from ed_core.sources.bundled import CASES
 from ed_core.sources.specs import named
 from ed_core.studies import bundle as study_bundle
 from ed_core.studies import folder as study_folder
@@ -791,7 +790,7 @@ def test_a_backup_and_an_export_take_the_place_of_no_case_study(cache, capsys):
     file = cache / "kept" / "beforebefo.edcase"
     before = file.read_bytes()
     refused(capsys, ["backup", str(file)], "which is read as well")
-    shipped = next(CASES.glob("*.edcase")).stem
+    shipped = next(SHIPPED.glob("*.edcase")).stem
     refused(capsys, ["case", "export", shipped, str(file)], "which is read as well")
     assert file.read_bytes() == before and main(["backup", str(cache / "b.zip")]) == 0
 
