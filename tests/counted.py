@@ -130,11 +130,12 @@ class Rule:
         return sum(d is None for d in self.drawn) / len(self.drawn) if self.drawn else 0.0
 
     def _reasons(self):
-        found = [rule(self.name, self.curve, t) for t in OTHERS[self.name]]
+        found = [rule(self.name, self.curve, t) for t in OTHERS[self.name] if abs(t - self.at) > 1e-9]
         some = [d for d in found if d is not None]
         wide = any(self.far(d) for d in some)
         if wide or len(some) < len(found):
-            said = [f"{min(some)} to {max(some)}"] * wide + ["no layer"] * (len(some) < len(found))
+            ends = f"{min(some)} to {max(some)}" if wide and min(some) < max(some) else f"{min(some, default='')}"
+            said = [ends] * wide + ["no layer"] * (len(some) < len(found))
             yield f"{'some ' * bool(some and not wide)}other thresholds tried give {' or '.join(said)}"
         if self.last is None:
             yield "below 0 again in the last layer" if self.name == "cosine" else "for good at no layer before the last"

@@ -27,7 +27,9 @@ PLOTTED = """key => {
 }"""
 
 
-def command_line(folder, prompts: list[Prompt], *probes: str, given: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
+def command_line(
+    folder, prompts: list[Prompt], *probes: str, given: tuple[str, ...] = (), model: str = ""
+) -> dict[str, np.ndarray]:
     """The command line's arrays for these prompts, computed anew; `given`: PROBE.PARAMETER=VALUE."""
     folder.mkdir()
     (folder / "p.jsonl").write_text(to_jsonl(prompts), encoding="utf-8")
@@ -35,7 +37,7 @@ def command_line(folder, prompts: list[Prompt], *probes: str, given: tuple[str, 
         "run",
         *probes,
         "--model",
-        MODEL,
+        model or MODEL,
         "--prompts",
         str(folder / "p.jsonl"),
         "--out",

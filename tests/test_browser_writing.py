@@ -1,5 +1,5 @@
-"""Writing and surgery in a real browser: what is plotted is what the command line writes, a text is stopped at a token,
-a layer is clicked out of the order."""
+"""Writing, surgery and loops in a real browser: what is plotted is what the command line writes, a text is stopped at a
+token, a layer is clicked out of the order."""
 
 from __future__ import annotations
 
@@ -116,3 +116,19 @@ def test_a_text_on_home_is_stopped_at_a_token(slow, page, told):  # noqa: F811
     assert z.shape[0] == 9 and 0 < z.shape[1] < 60 and f"n_tokens={z.shape[1]}" in page.url
     n = min(z.shape[1], 12)
     same(z[:, :n], told["generation.jsd.0"][:, :n])
+
+
+def test_loops_plot_what_the_command_line_writes(server, page, tmp_path):
+    text, answer, model = "\n3cf=", "1", "ed-loop-4x4"
+    made = command_line(tmp_path / "loops", [Prompt(text, answer)], "loops", model=model)
+    page.goto(f"{server}/loops?model={model}")
+    page.get_by_label("Prompt", exact=True).wait_for()
+    settled(page)
+    fill(page, "Prompt", text)
+    fill(page, "Answer", answer)
+    settled(page)
+    ran(page)
+    wait(page, lambda: plotted(page, "loops-update"))
+    same(plotted(page, "loops-readout")["KL"], made["loops.readout_kl.0"][4, :5])
+    same(plotted(page, "loops-times")["KL"][1:], made["loops.times_kl.0"][1:])
+    same(plotted(page, "loops-block-skip")["KL"], made["loops.block_skip_kl.0"])

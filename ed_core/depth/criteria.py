@@ -6,6 +6,7 @@ block l) and are never averaged. Variants stand beside the paper's rule and neve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -121,6 +122,11 @@ class Rule:
     threshold: float
     band: tuple[float, ...]
     variants: tuple[str, ...]
+
+    def others(self, threshold: float | None = None) -> tuple[float, ...]:
+        """The thresholds of the band but for the one that is used, the papers' by default."""
+        own = self.threshold if threshold is None else threshold
+        return tuple(at for at in self.band if not math.isclose(at, own, abs_tol=1e-9))
 
     @property
     def heading(self) -> str:

@@ -339,13 +339,12 @@ def drawn(interval: Interval | None, over: Units | None = None) -> str:
 
 def doubts(criterion: Criterion, curve: np.ndarray) -> Iterator[str]:
     """Why the papers' figure, read off this curve, has no clear place, a clause each; twins and prompts aside."""
-    moved = np.array(
-        [depths(criterion.name, np.asarray(curve)[None], "paper", at)[0] for at in RULES[criterion.name].band]
-    )
+    others = RULES[criterion.name].others(criterion.threshold)
+    moved = np.array([depths(criterion.name, np.asarray(curve)[None], "paper", at)[0] for at in others])
     some = moved[np.isfinite(moved)]
     far = any(_far(criterion, depth) for depth in some)
     if far or len(some) < len(moved):
-        ends = f"{int(some.min())} to {int(some.max())}" if far else ""
+        ends = " to ".join(dict.fromkeys(str(int(end(some))) for end in (np.min, np.max))) if far else ""
         none = "no layer" if len(some) < len(moved) else ""
         which = "other thresholds tried" if far or not len(some) else "some other thresholds tried"
         yield f"{which} give {' or '.join(filter(None, [ends, none]))}"

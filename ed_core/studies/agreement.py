@@ -170,7 +170,7 @@ def _at_thresholds(folder: Folder, some: Sums, criterion: str) -> tuple[tuple[fl
     if read is None or not read[1].sum():
         return None, False
     curve = tables.curve_of(*read)[None]
-    given = np.array([depths(criterion, curve, threshold=float(at))[0] for at in RULES[criterion].band])
+    given = np.array([depths(criterion, curve, threshold=float(at))[0] for at in RULES[criterion].others()])
     defined = given[np.isfinite(given)]
     ends = (float(defined.min()), float(defined.max())) if len(defined) else None
     return ends, len(defined) < len(given)
