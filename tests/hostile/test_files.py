@@ -70,7 +70,7 @@ def opened_study(file: Path) -> str:
 
 def study_again(_, file: Path) -> None:
     study.unpack(BEFORE / "before.edstudy", file.parent / "study")
-    study.write(file.parent / "study", file)
+    file.write_bytes(study.packed(file.parent / "study"))
     shutil.rmtree(file.parent / "study")
 
 
