@@ -483,7 +483,10 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
     unsure = any(low <= 0 <= high for low, high in level_ends)
     orders = "random orders of 4-layer blocks" if len(curve) >= 24 else "random layer orders"
     if match[1] == f"more than 5 % of {orders} split at least as well":
-        assert chance(curve) >= 0.04
+        assert before < 0 < after and chance(curve) >= 0.04
+        return 1
+    if match[1] == "no two levels":
+        assert chance(curve) >= 0.03
         return 1
     assert chance(curve) <= 0.08  # two draws of orders, each some 0.7 % off
     if match[1] == "both levels above 0":

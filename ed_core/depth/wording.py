@@ -241,7 +241,9 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
             which = f"{near} of {n} untrained twins turn{'s' * (near == 1)}" if n > 1 else f"{twins.called} turns"
             more += f"; {which} within a tenth of the depth from there"
         return f"Layers turn from erasing to strengthening after layer {turn.split}{more}."
-    if turn.failed == "order" or turn.p > LEVEL:  # what are no two levels has no first and no second
+    if turn.failed == "sign" and turn.p > LEVEL:  # so that there is no first and no second
+        return "No cosine turn: no two levels."
+    if turn.failed == "order":
         return f"No cosine turn: more than 5 % of {random_orders(turn.n_layers)} split at least as well."
     if turn.failed == "twins":
         near = twins.turning(turn)
