@@ -68,7 +68,7 @@ def two_stories(evidence: Evidence) -> Measured:
     means = {name: statistics.mean(values, None, part.units, seed) for name, values in lost.items()}
     found = statistics.read_off(apart, lost, ones, part.units, seed)
     if not np.isfinite(found.value):
-        which = "answers" if not means["generated"].value.sum() > 0 else "likelihood"
+        which = "answer" if not means["generated"].value.sum() > 0 else "likelihood"
         raise ClaimRefused(
             f"On the whole no {which} is lost by leaving layers out, so what is lost has no centre; take other prompts."
         )

@@ -169,7 +169,7 @@ class Audit:
     def sentence(self) -> str:
         """The answer to "is my number an artefact of its precision?", with the figures it rests on."""
         found, names = self.findings(), [p for p in self.curves if p != self.reference]
-        others = " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+        others = listed(names)
         if found:
             of = sum(precision != self.reference for row in self.rows() for precision in self.curves)
             if not self._judges_means():

@@ -90,12 +90,17 @@ def by_kl(kl: ArrayLike, threshold: float = KL_THRESHOLD) -> Criterion:
     )
 
 
+def more_than(overlap: np.ndarray, threshold: float) -> np.ndarray:
+    """Where an overlap is above a threshold; an exact tie is not."""
+    return np.asarray(overlap > threshold + TIE)
+
+
 def by_overlap(overlap: ArrayLike, threshold: float = OVERLAP_THRESHOLD) -> Criterion:
     """The first block `l < L-1` whose lens shares more than `threshold` of its best tokens with the output; rows
     `0..L-1`."""
     return _first(
         "overlap",
-        _curve(overlap) > threshold + TIE,
+        more_than(_curve(overlap), threshold),
         threshold,
         f"before every layer but the last the overlap is at most {threshold:g}",
     )
@@ -219,7 +224,7 @@ def depths(name: str, curves: ArrayLike, variant: str = "paper", threshold: floa
             return np.where(below[:, -1], np.nan, _last(below))
         return _last(below[:, :-1] & ~below[:, 1:])
     if name == "overlap":
-        holds = c > at + TIE
+        holds = more_than(c, at)
     else:
         start = int(variant == "from_depth_1")
         holds = np.zeros(c.shape, bool)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .continuous import MEAN_DEPTH
-from .criteria import KL_THRESHOLD, OF_LENS, OVERLAP_THRESHOLD, TIE
+from .criteria import KL_THRESHOLD, OF_LENS, OVERLAP_THRESHOLD, more_than
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def loop_depth(name: str, curve: ArrayLike) -> LoopDepth:
     values = np.asarray(curve, np.float64)
     passes = len(values) - 1
     mean = float(MEAN_DEPTH[name](values[None])[0])
-    holds = values < KL_THRESHOLD * values.max() if name == "kl" else values > OVERLAP_THRESHOLD + TIE
+    holds = values < KL_THRESHOLD * values.max() if name == "kl" else more_than(values, OVERLAP_THRESHOLD)
     found = np.flatnonzero(holds[1:passes])
     return LoopDepth(name, passes, int(found[0]) + 1 if len(found) else None, None if np.isnan(mean) else mean)
 

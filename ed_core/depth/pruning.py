@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..probes.scores import rank_correlation
-from .wording import printed
+from .wording import listed, printed
 
 LISTED = 6  # layers that a sentence names one by one
 
@@ -72,6 +72,7 @@ def by_loss(
     if not np.isfinite(added).all():
         return [f"Without {_which(np.flatnonzero(~np.isfinite(added)), exact, n)} the loss is not finite."]
     most, fewest = int(np.argmax(added)), np.flatnonzero(exact == exact.min())
+    equal = np.flatnonzero(added == added[most])
     said = [
         f"Whichever {_unit(n)} is left out, the loss falls; least without {_named([most], n)} "
         f"({printed(added[most], '+.2g')} nats per token)."
@@ -79,8 +80,10 @@ def by_loss(
         else f"The loss changes alike whichever {_unit(n)} is left out: by {printed(added[most], '+.2g')} nats per "
         "token."
         if added[most] == added.min()
-        else f"By loss, {_which(np.flatnonzero(added == added[most]), exact, n)} "
-        f"{'counts' if n == 1 and (added == added[most]).sum() == 1 else 'count'} most: without "
+        else f"By loss, {listed([_named([int(s)], n) for s in equal])} count most: without any one of them the loss "
+        f"changes by {printed(added[most], '+.2g')} nats per token."
+        if len(equal) > 1
+        else f"By loss, {_named([most], n)} {'counts' if n == 1 else 'count'} most: without "
         f"{'it' if n == 1 else 'them'} the loss changes by {printed(added[most], '+.2g')} nats per token, and the "
         f"model {_answers(n_prompts)(exact[most])}."
     ]
