@@ -1,6 +1,6 @@
 """A GPU that is not there: tensors that say they are on a device of their own and hold CPU data. An operation that
-mixes them with tensors of the host is refused, as CUDA refuses it, and what the host reads of them is counted: each
-such read makes the host wait for the device.
+mixes them with tensors of the host is refused, as CUDA refuses it, and where the host waits for the device is counted:
+what it reads of it, and what it hands over without saying that it will not wait.
 
 What it cannot show is speed, memory, another order of summation, and kernels that CUDA lacks."""
 
@@ -27,16 +27,17 @@ WAITS = {  # whose result the host must know
     aten._unique2.default,
     aten.unique_dim.default,
 }
+HANDED_OVER = {"tensor", "as_tensor"}
 TO_HOST = {"__bool__", "__float__", "__int__", "__index__", "item", "tolist", "cpu"}
 INSIDE = {"quantile", "nanquantile", "new_tensor"}  # which make a tensor where nobody sees it
 MIXES = {aten.copy_.default, aten._to_copy.default}  # which may take tensors of both
 
 ROOT = str(Path(__file__).parent.parent)
-reads: Counter[str] = Counter()  # by the line of this project that asks for them
+reads: Counter[str] = Counter()  # waits, by the line of this project that asks for them
 
 
 def waited() -> None:
-    """Count a read."""
+    """Count a wait."""
     frame = sys._getframe(1)
     while frame.f_back and not (
         frame.f_code.co_filename.startswith(f"{ROOT}/ed_core") and "beartype" not in frame.f_code.co_filename
@@ -81,10 +82,13 @@ class OnGpu(torch.Tensor):
             waited()
             return func(args[0], args[1].held, **kwargs)
         if func in WAITS or func in (aten.index.Tensor, aten.index_put_.default, aten.index_put.default):
-            masks = func in WAITS or any(
-                isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in args[1] if index is not None
+            waits = func in WAITS or any(
+                isinstance(index, torch.Tensor)
+                and (index.dtype == torch.bool or (index.dim() and not isinstance(index, OnGpu)))
+                for index in args[1]
+                if index is not None
             )
-            if masks:
+            if waits:
                 waited()
         elif func not in MIXES:
             check(func, args, kwargs)
@@ -133,11 +137,15 @@ class Factories(TorchFunctionMode):
                 args, kwargs = (args[0], GPU, *args[1:]), {k: v for k, v in kwargs.items() if k != "device"}
             else:
                 made = func(*args, **{**kwargs, "device": "cpu"})
+                if name in HANDED_OVER and made.numel():
+                    waited()
                 return made if isinstance(made, OnGpu) else OnGpu(made)
         if name == "to" and len(args) > 1:
             where = args[1].device if isinstance(args[1], torch.Tensor) else args[1]
             if isinstance(where, torch.device | str) and is_gpu(where):
                 like = (args[1].dtype,) if isinstance(args[1], torch.Tensor) else args[2:]
+                if not isinstance(args[0], OnGpu) and not kwargs.get("non_blocking"):
+                    waited()
                 held = args[0] if isinstance(args[0], OnGpu) else put(args[0])
                 return held.to(*like, **kwargs) if like or kwargs else held
         return func(*args, **kwargs)

@@ -1,5 +1,6 @@
-"""What the host reads of a GPU while a probe runs: every read makes it wait for the device, which then has nothing to
-do. Counted on an emulated one (`emulated_gpu.py`), where every figure is besides the same as on the CPU."""
+"""How often the host waits for a GPU while a probe runs, to read of it or to hand something over: meanwhile the device
+has nothing to do. Counted on an emulated one (`emulated_gpu.py`), where every figure is besides the same as on the
+CPU."""
 
 from __future__ import annotations
 
@@ -93,7 +94,7 @@ def test_opening_reads_little(models):
 
 def test_the_emulated_gpu_sees_what_a_gpu_would(models):
     with emulated_gpu.counted() as reads:
-        x = torch.ones(3, 4).to(models[1].device)
+        x = torch.ones(3, 4).to(models[1].device, non_blocking=True)
         with pytest.raises(RuntimeError, match="same device"):
             x + torch.ones(4)
         assert not reads
@@ -106,6 +107,9 @@ def test_the_emulated_gpu_sees_what_a_gpu_would(models):
             lambda: x[x > 0],
             lambda: x.nonzero(),
             lambda: torch.zeros(3, 4).copy_(x),
+            lambda: torch.tensor([1, 2], device=x.device),
+            lambda: torch.ones(2).to(x.device),
+            lambda: x[[0, 2]],
         ):
             before = sum(reads.values())
             read()

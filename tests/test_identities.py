@@ -130,8 +130,8 @@ def test_no_correct_model_is_refused(name, seeds):
 @pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_processor_that_sums_more_rows_in_another_order_refuses_no_model(monkeypatch, precision, seed):
-    """Every product of several rows is added up in halves, as a processor with kernels by batch size may do: in bf16
-    the logits move, by up to more than one row's limit, and the model is right all the same."""
+    """Every product of several rows is added up in halves, as a processor with kernels by batch size may do: what a
+    layer gives moves in every precision, and the model is right all the same."""
     plain = torch.nn.functional.linear
 
     def halved(x, weight, bias=None):
@@ -143,9 +143,8 @@ def test_a_processor_that_sums_more_rows_in_another_order_refuses_no_model(monke
 
     monkeypatch.setattr(torch.nn.functional, "linear", halved)
     figures = verify(opened(random_hf("llama", seed=seed, num_hidden_layers=48), precision))
-    assert figures.failures() == [] and 0 < figures.batch <= figures.batch_limit
-    if precision == "bf16":
-        assert figures.batch > figures.miss_limit / 4, "the change of order is seen at all"
+    assert figures.failures() == [] and 0 < figures.batch < figures.miss_limit / 2
+    assert figures.suffix_holds and figures.suffix > 0
 
 
 @pytest.mark.parametrize("precision", DTYPES)
@@ -153,6 +152,26 @@ def test_rows_that_see_each_other_are_refused(precision):
     hf = random_hf("qwen3")
     naive.blocks_of(hf)[1].mlp.register_forward_hook(lambda module, args, out: out + 3 * (out.shape[0] - 1) * out)
     assert "rows see each other" in refusal(opened(hf, precision))
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+def test_rows_that_see_each_other_are_refused_where_equal_rows_would_not_notice(precision):
+    """Half of what a row gets is the mean over rows: of equal rows that is what each has."""
+    hf = random_hf("qwen3")
+    naive.blocks_of(hf)[1].mlp.register_forward_hook(lambda module, args, out: 0.5 * out + 0.5 * out.mean(0))
+    assert "rows see each other" in refusal(opened(hf, precision))
+
+
+def test_a_token_that_goes_to_another_expert_beside_others_is_no_reason_to_refuse():
+    """As rounding by another summation order may send it."""
+    hf = random_hf("qwen3")
+
+    def astray(module, args, out):
+        return out if len(out) == 1 else torch.cat([out[:, :2], -out[:, 2:3], out[:, 3:]], 1)
+
+    naive.blocks_of(hf)[1].mlp.register_forward_hook(astray)
+    figures = verify(opened(hf))
+    assert figures.failures() == [] and figures.batch < 1e-6
 
 
 @pytest.mark.parametrize("exponent", [6, 7, 8])

@@ -339,7 +339,7 @@ def verify(args: argparse.Namespace) -> int:
     replay = ", ".join(f"batch {batch}: {miss:.2e}" for batch, miss in figures.replay.items())
     print(
         f"closure {figures.closure:.2e}   replay {replay}   detour {figures.detour:.2e}   left behind "
-        f"{figures.left_behind:.1e}   three rows against one {figures.batch:.2e} (limit {figures.batch_limit:.2g})"
+        f"{figures.left_behind:.1e}   beside two rows {figures.batch:.2e} (limit {figures.miss_limit:.0e})"
     )
     print(
         f"suffix  {'not possible' if figures.suffix is None else f'{figures.suffix:.2e}'}: erasure "

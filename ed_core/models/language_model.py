@@ -189,7 +189,7 @@ class LanguageModel:
                 f"The tokenizer of {self.spec.name} gives token {wrong}, and the model has embeddings for 0 to "
                 f"{rows - 1}; tokenizer and weights do not belong together: download the model again."
             )
-        return torch.tensor([ids], device=self.device)
+        return torch.tensor([ids]).to(self.device, non_blocking=True)
 
     def token_text(self, token_id: int) -> str:
         """What a token stands for; the tokenizer's own symbol where it is only part of a character."""
@@ -494,7 +494,8 @@ class LanguageModel:
             chosen = choose(step, logits)
             if chosen is None:
                 return
-            cache, token = getattr(output, "past_key_values", None), torch.tensor([[chosen]], device=ids.device)
+            cache = getattr(output, "past_key_values", None)
+            token = torch.tensor([[chosen]]).to(ids.device, non_blocking=True)
             ids = torch.cat([ids, token], dim=1)
             unread = ids if cache is None else token
 

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..errors import EffectiveDepthError, IdentityFailed, lost_device, ran_out
-from .identities import MISS_LIMIT, SLOPE_LIMIT, Identities, batch_limit, miss, slopes
+from .identities import MISS_LIMIT, SLOPE_LIMIT, Identities, miss, slopes, suffix_limit
 from .language_model import LanguageModel
 from .trace import Trace
 
@@ -43,7 +43,7 @@ def _measure(model: LanguageModel) -> Identities:
     limit = SLOPE_LIMIT[model.dtype]
     blocks = [(trace.resid[l], trace.attn_out[l], trace.mlp_out[l], trace.after(l + 1)) for l in range(model.n_layers)]
     both = [slopes(*block, limit=limit, other=other) for block, other in zip(blocks, trace.other_out)]
-    replay, detour, batch = replay_by_hand(model, trace, untouched)
+    replay, detour = replay_by_hand(model, trace, untouched)
     mlp_moves = _mlp_moves(model, trace)
     return Identities(
         dtype=str(model.dtype).removeprefix("torch."),
@@ -59,10 +59,12 @@ def _measure(model: LanguageModel) -> Identities:
         mlp_moves=mlp_moves,
         miss_limit=MISS_LIMIT[model.dtype],
         slope_limit=limit,
-        batch=batch,
-        batch_limit=batch_limit(model.dtype, model.n_layers),
+        batch=beside_others(model, trace),
+        suffix_limit=suffix_limit(model.dtype, model.n_layers),
         suffix=suffix_by_hand(model, trace, untouched),
-        between=tuple(_apart(model.between(trace, left), trace.resid[depth]) for depth, left in trace.left.items()),
+        between=tuple(
+            float(_misses(model.between(trace, left), trace.resid[depth]).max()) for depth, left in trace.left.items()
+        ),
     )
 
 
@@ -84,10 +86,20 @@ def suffix_by_hand(model: LanguageModel, trace: Trace, untouched: Float[Tensor, 
     return off if off == off else None
 
 
-def replay_by_hand(model: LanguageModel, trace: Trace, untouched: Tensor) -> tuple[dict[int, float], float, float]:
+def beside_others(model: LanguageModel, trace: Trace) -> float:
+    """What a block gives the traced stream beside two others, its tokens moved along by one and by two, against what it
+    gives it alone, over the length of that: the median over tokens, of the worst block."""
+    found = []
+    for layer, resid in enumerate(trace.resid[:-1]):
+        rows = torch.cat([resid, resid.roll(1, dims=1), resid.roll(2, dims=1)])
+        *_, post = model.run_block(trace, layer, rows, crosses=False)
+        found.append(_misses(post[:1], trace.after(layer + 1)).median())
+    return float(torch.stack(found).max())
+
+
+def replay_by_hand(model: LanguageModel, trace: Trace, untouched: Tensor) -> tuple[dict[int, float], float]:
     """Misses of the logits (the last ones, as many as in `untouched`) by hand for batch 1 and 3, against the model's
-    own of as many rows; of the detour, the stream's tokens moved along by one at block 0; and of the model's own three
-    rows against its one."""
+    own of as many rows; and of the detour, the stream's tokens moved along by one at block 0."""
     kept = untouched.shape[1]
     moved = trace.resid[0].roll(1, dims=1)
     own = {1: untouched, 3: model.logits(trace.ids.repeat(3, 1), keep=kept)[:, -kept:]}
@@ -101,13 +113,14 @@ def replay_by_hand(model: LanguageModel, trace: Trace, untouched: Tensor) -> tup
         replay[batch] = relative(model.unembed(resid[:, -kept:]), own[batch])
         if batch == 1:
             detour = relative(model.unembed(elsewhere[:, -kept:]), model.logits_from(trace.ids, moved)[:, -kept:])
-    return replay, detour, relative(own[3], untouched)
+    return replay, detour
 
 
-def _apart(found: Float[Tensor, "batch pos d"], expected: Float[Tensor, "batch pos d"]) -> float:
-    """The largest miss over tokens, against what was expected."""
+def _misses(found: Float[Tensor, "batch pos d"], expected: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch pos"]:
+    """Every token's miss, over the length of what was expected."""
     off = (found.float() - expected.float()).norm(dim=-1)
-    return float((off / expected.float().norm(dim=-1).clamp_min(1e-30)).max())
+    missed: Tensor = off / expected.float().norm(dim=-1).clamp_min(1e-30)
+    return missed
 
 
 def relative(logits: Tensor, expected: Tensor) -> float:

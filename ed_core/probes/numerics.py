@@ -118,8 +118,8 @@ class Numerics(Probe):
         for spec in self.measures:
             record.allocate(spec.name, tuple(sizes[dim] for dim in spec.dims))
         limits = identities.MISS_LIMIT[model.dtype], identities.SLOPE_LIMIT[model.dtype]
-        rows = identities.batch_limit(model.dtype, n_layers)
-        record.provenance["limits"] = {"miss": limits[0], "slope": limits[1], "suffix": rows}
+        halves = identities.suffix_limit(model.dtype, n_layers)
+        record.provenance["limits"] = {"miss": limits[0], "slope": limits[1], "suffix": halves}
 
         def measure(layer: int, trace: Trace) -> None:
             record.write("resid_norm", layer, identities.wide(trace.resid[layer][0]).norm(dim=-1))
@@ -133,7 +133,7 @@ class Numerics(Probe):
         record.write("resid_norm", n_layers, identities.wide(trace.resid[-1][0]).norm(dim=-1))
         assert trace.logits is not None
         untouched = trace.logits[:, -KEPT:]
-        replay, detour, _ = verify.replay_by_hand(model, trace, untouched)
+        replay, detour = verify.replay_by_hand(model, trace, untouched)
         record.step(0.8)
         suffix = verify.suffix_by_hand(model, trace, untouched)
         closure = verify.relative(model.unembed(trace.resid[-1][:, -KEPT:]), untouched)

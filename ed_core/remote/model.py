@@ -14,7 +14,7 @@ import torch
 
 from ..errors import NotFinite, ParameterError, RefusedFamily, ServiceFailed
 from ..models import loading
-from ..models.identities import MISS_LIMIT, SLOPE_LIMIT, Identities, batch_limit
+from ..models.identities import MISS_LIMIT, SLOPE_LIMIT, Identities, suffix_limit
 from ..models.language_model import LanguageModel
 from ..models.verify import short_prompt
 from ..probes import Probe
@@ -180,7 +180,7 @@ class RemoteModel(LanguageModel):
 
     def _identities(self, answer: Answer, dtype: str, plan: dict[str, Any]) -> Identities:
         """The figures of the session. Blocks are not called by hand there: `replay` hands every block the stream it
-        had, and three rows stand for a batch."""
+        had."""
         found, kind = answer.arrays, getattr(torch, dtype)
 
         def each(name: str) -> tuple[float | None, ...]:
@@ -204,7 +204,7 @@ class RemoteModel(LanguageModel):
             miss_limit=MISS_LIMIT[kind],
             slope_limit=SLOPE_LIMIT[kind],
             batch=one("batch"),
-            batch_limit=batch_limit(kind, self.n_layers),
+            suffix_limit=suffix_limit(kind, self.n_layers),
         )
 
     # ---------------------------------------------------------------- what needs the weights

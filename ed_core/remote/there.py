@@ -170,7 +170,9 @@ def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[st
         tells = (m - m.mean(-2, keepdim=True)).norm() > 1e-3 * m.norm()
         tells = tells & (a.norm(dim=-1) > plain * h.norm(dim=-1)).any()
         moves.append(float((bare["mlp"][l].float() - m).norm() / m.norm()) if tells else torch.nan)
-    several = forward(model, plan, [plan["short"][0]] * 3)
+    beside = {l: torch.cat([h, h.roll(1, 1), h.roll(2, 1)]) for l, h in enumerate(resid[:-1])}
+    several = forward(model, plan, [plan["short"][0]] * 3, {"resid": beside})
+    moved_by = [(update(several, l)[:1] - update(one, l)).norm(dim=-1) for l in range(n_layers)]
     after = forward(model, plan, plan["short"])
 
     def off(logits: Tensor) -> Any:
@@ -183,7 +185,7 @@ def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[st
         "closure": off(unembed(model, plan, resid[-1])),
         "replay": off(again["logits"]),
         "detour": torch.stack(detour).max(),
-        "batch": off(several["logits"]),
+        "batch": torch.stack([(x / h.float().norm(dim=-1)).median() for x, h in zip(moved_by, resid[1:])]).max(),
         "left_behind": off(after["logits"]),
         "moves": torch.tensor(moves),
     }

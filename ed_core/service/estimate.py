@@ -168,7 +168,7 @@ def _need(
     unpacked = 0 if precision in BYTES else unit * max(outputs * inputs for outputs, inputs, _ in size.maps)
     graph = T * L * (6 * d + 4 * width + 4 * size.d_mlp) * unit
     states = probe.holds(Shape(L, T, stream, 8 * T * d, graph, half, max(T, most_tokens) / T))
-    logits = min(budget.LENS_BYTES, unembedded * size.d_vocab * 24)
+    logits = min(budget.lens_bytes(kind), unembedded * size.d_vocab * 24)
     trace = (3 * L + 1) * stream if probe.traces else 0
     held = trace + states + inside + logits + unpacked
     measuring = unembedded * size.d_vocab * probe.seconds_per_logit / (1 if kind == "cpu" else 200)

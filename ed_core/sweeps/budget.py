@@ -19,7 +19,12 @@ T = TypeVar("T")
 TOKENS_PER_CALL = {"cpu": 768}
 # What logits compared at once may take; larger arrays cost a page fault per 4 KB, each time anew; elsewhere 256 MiB
 LOGIT_BYTES = {"cpu": 32 << 20}
-LENS_BYTES = 150 << 20  # the same where a lens is read; the logits of all depths and positions never exist together
+# The same where a lens is read; the logits of all depths and positions never exist together. Elsewhere 1 GiB
+LENS_BYTES = {"cpu": 150 << 20}
+
+
+def lens_bytes(device: str) -> int:
+    return LENS_BYTES.get(device, 1 << 30)
 
 
 class Budget:
@@ -32,6 +37,7 @@ class Budget:
         self.bytes = n_bytes or settings.current().probe_memory or probe_bytes(device, total)
         self.tokens_per_call = TOKENS_PER_CALL.get(device, 16384)
         self.logit_bytes = min(LOGIT_BYTES.get(device, 256 << 20), self.bytes // 2)
+        self.lens_bytes = min(lens_bytes(device), self.bytes)
         self.what, self.halvings = what, 0
 
     def fit(self, bytes_each: int | float) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..models.identities import wide
 from ..prompts import max_tokens
+from . import metrics
 from .budget import even_chunks
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _walk(
     n_layers, size = model.n_layers, len(group)
     n_suffix = trace.ids.shape[1] - start
     state = trace.resid[0][:, start:].repeat(len(depths) * size, 1, 1)
-    at = torch.arange(size, device=state.device), torch.tensor(group, device=state.device) - start
+    at = torch.arange(size, device=state.device), metrics.on(state.device, group) - start
 
     def most() -> int:
         return record.budget.rows(n_suffix, model.call_bytes(trace.ids.shape[1]))

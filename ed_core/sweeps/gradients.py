@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..models.identities import wide
+from . import metrics
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -36,7 +37,7 @@ def integrate(
     record.allocate("nodes_used", (n_layers,))
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
     assert encoding.answer_start is not None  # `integrated_gradients` refuses a prompt without an answer
-    answer = torch.tensor(encoding.ids[encoding.answer_start :], device=model.device)
+    answer = metrics.on(model.device, encoding.ids[encoding.answer_start :])
     failed: list[int] = []
     moving: list[int] = []
     for layer in reversed(range(n_layers)):
@@ -123,7 +124,7 @@ class _Path:
 
         def work(nodes: slice) -> None:
             chunk = alphas[nodes]
-            alpha = torch.tensor(chunk, device=self.difference.device).view(-1, 1, 1)
+            alpha = metrics.on(self.difference.device, chunk).view(-1, 1, 1)
             x = (self.baseline + alpha * self.difference).to(self.model.dtype).requires_grad_()
             value = self._f(x)
             (gradient,) = torch.autograd.grad(value.sum(), x)

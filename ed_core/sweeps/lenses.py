@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ..errors import ParameterError
 from . import metrics
-from .budget import LENS_BYTES
 from .recorder import Recorder, on_host
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def read(
     for name in (*names, *["constant_kl"] * (constant is not None)):
         record.allocate(name, tuple(sizes[dim] for dim in record.specs[name].dims))
     trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
-    chunk = max(1, min(LENS_BYTES, record.budget.bytes) // (ROW_BYTES * model.d_vocab))
+    chunk = max(1, record.budget.lens_bytes // (ROW_BYTES * model.d_vocab))
     chunks = [slice(i, min(i + chunk, n_tokens)) for i in range(0, n_tokens, chunk)]
     for done, at in enumerate(chunks):
         out = model.unembed(trace.resid[-1][0, at])
@@ -74,25 +73,26 @@ def read(
             record.write("constant_kl", at, against.measure(same)["kl"])
         for number, (prefix, lens) in enumerate(lenses.items()):
             best: dict[str, list[Tensor]] = {"": [], inside: []}
-            points = {"": _depths(model, trace, at, lens, out, chunk)}
-            points |= {inside: _middles(model, trace, at, chunk)} if inside else {}
+            points = {"": _depths(model, trace, at, lens, out, chunk, against.at_once)}
+            points |= {inside: _middles(model, trace, at, chunk, against.at_once)} if inside else {}
             for half, (point, rows) in enumerate(points.items()):
-                for depth, logits in rows:
+                for depths, logits in rows:
                     row = against.measure(logits)
-                    ids = row["ids"]
-                    best[point].append(ids[:, 0])
-                    row["top_ids"], row["top_probs"] = ids, row["best"].exp()
-                    row["confidence"] = row["top_probs"][:, 0]
-                    row["overlap"] = metrics.overlap(ids, final)
-                    row["top1_match"] = row["agreement"] = (ids[:, 0] == final[:, 0]).float()
                     if follow >= 0:
-                        row["token_rank"] = metrics.rank(logits, torch.full_like(ids[:, 0], follow))
+                        row["token_rank"] = metrics.rank(logits, torch.full_like(row["ids"][:, 0], follow))
+                    row = {name: values.unflatten(0, (-1, len(out))) for name, values in row.items()}  # [depth, pos]
+                    ids = row["ids"]
+                    best[point].extend(ids[..., 0])
+                    row["top_ids"], row["top_probs"] = ids, row["best"].exp()
+                    row["confidence"] = row["top_probs"][..., 0]
+                    row["overlap"] = metrics.overlap(ids, final)
+                    row["top1_match"] = row["agreement"] = (ids[..., 0] == final[:, 0]).float()
                     for name, values in row.items():
                         if record.holds(prefix + point + name):
-                            record.write(prefix + point + name, (depth, at), values)
+                            record.write(prefix + point + name, (depths, at), values)
                     if record.holds(prefix + "top_ids"):
                         record.name_tokens(model, ids)
-                    share = (half + (depth + 1) / n_depths) / len(points)
+                    share = (half + depths.stop / n_depths) / len(points)
                     record.step((done + (number + share) / len(lenses)) / len(chunks))
             if record.holds(prefix + "settle_depth"):
                 record.write(prefix + "settle_depth", at, metrics.settle_depth(torch.stack(best[""])))
@@ -102,37 +102,47 @@ def read(
 
 
 def _depths(
-    model: LanguageModel, trace: Trace, at: slice, lens: Lens | None, out: Float[Tensor, "pos v"], rows: int
-) -> Iterator[tuple[int, Float[Tensor, "pos v"]]]:
-    """The logits at every depth of the tokens `at`, up to `rows` rows in one product. The last depth's are `out`, the
-    model's own."""
+    model: LanguageModel,
+    trace: Trace,
+    at: slice,
+    lens: Lens | None,
+    out: Float[Tensor, "pos v"],
+    rows: int,
+    at_once: int,
+) -> Iterator[tuple[slice, Float[Tensor, "rows v"]]]:
+    """The logits at every depth of the tokens `at`, up to `rows` rows in one product and of `at_once` depths at a time.
+    The last depth's are `out`, the model's own."""
 
     def stream(depth: int) -> Tensor:
         h = trace.after(depth)[0, at]
         return h if lens is None else lens(depth, h).to(model.dtype)
 
-    yield from _products(model, stream, len(out), rows)
-    yield model.n_layers, out
+    yield from _products(model, stream, len(out), rows, at_once)
+    yield slice(model.n_layers, model.n_layers + 1), out
 
 
-def _middles(model: LanguageModel, trace: Trace, at: slice, rows: int) -> Iterator[tuple[int, Float[Tensor, "pos v"]]]:
+def _middles(
+    model: LanguageModel, trace: Trace, at: slice, rows: int, at_once: int
+) -> Iterator[tuple[slice, Float[Tensor, "rows v"]]]:
     """The same within every layer, after attention and before the MLP."""
 
     def stream(layer: int) -> Tensor:
         return (trace.resid[layer][0, at].float() + trace.attn_out[layer][0, at].float()).to(model.dtype)
 
-    yield from _products(model, stream, at.stop - at.start, rows)
+    yield from _products(model, stream, at.stop - at.start, rows, at_once)
 
 
 def _products(
-    model: LanguageModel, stream: Callable[[int], Tensor], size: int, rows: int
-) -> Iterator[tuple[int, Float[Tensor, "pos v"]]]:
-    """The logits of a stream of `size` tokens at each layer. Of a short prompt the head's weights are read once for
-    many layers."""
+    model: LanguageModel, stream: Callable[[int], Tensor], size: int, rows: int, at_once: int
+) -> Iterator[tuple[slice, Float[Tensor, "rows v"]]]:
+    """The logits of a stream of `size` tokens at each layer, of `at_once` layers at a time, one after the other. Of a
+    short prompt the head's weights are read once for many layers."""
     together = max(1, rows // size)
     for first in range(0, model.n_layers, together):
         layers = range(first, min(first + together, model.n_layers))
-        yield from zip(layers, model.unembed(torch.cat([stream(layer) for layer in layers])).split(size))
+        logits = model.unembed(torch.cat([stream(layer) for layer in layers]))
+        for begin, part in zip(layers[::at_once], logits.split(size * at_once)):
+            yield slice(begin, begin + len(part) // size), part
 
 
 # ---------------------------------------------------------------- while the model writes

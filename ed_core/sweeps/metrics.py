@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,7 +17,7 @@ from torch import Tensor
 NORM_FLOOR = 1e-6  # below this a ratio's denominator counts as zero
 COSINE_FLOOR = 1e-8
 GROUP = 256  # ids whose largest logit is looked for first
-PIECE_BYTES = {"cpu": 2 << 20}  # of logits measured at once: a few such tensors stay in its cache; elsewhere 32 MiB
+PIECE_BYTES = {"cpu": 2 << 20}  # of logits measured at once: a few such tensors stay in its cache; elsewhere 256 MiB
 SMALL_KL, SMALL_JSD = 0.05, 0.01  # below these a difference of entropies has lost the digits that `kl` and `jsd` keep
 TINY = 1e-37  # a probability that has a logarithm, and weighs nothing
 
@@ -92,7 +93,7 @@ def entropy(logp: Float[Tensor, "*batch v"]) -> Float[Tensor, "*batch"]:
     return -(logp.exp() * logp).sum(-1)
 
 
-def overlap(ids: Int[Tensor, "*batch k"], other: Int[Tensor, "*batch k"]) -> Float[Tensor, "*batch"]:
+def overlap(ids: Int[Tensor, "*batch k"], other: Int[Tensor, "*#batch k"]) -> Float[Tensor, "*batch"]:
     """Share of the top-k entries two rankings have in common, whatever their order. Range [0, 1] [C25 §3.3]."""
     return (ids.unsqueeze(-1) == other.unsqueeze(-2)).any(-1).float().mean(-1)
 
@@ -141,12 +142,13 @@ class Against:
     """Rows of logits held against the same rows of another distribution, the output q, in as few passes over the
     vocabulary as the formulas need.
 
-    `out`: the logits of q, `[n, v]`, float32. `best`: the `k` largest of them and their ids, each `[n, k]`."""
+    `out`: the logits of q, `[n, v]`, float32. `best`: the `k` largest of them and their ids, each `[n, k]`. `at_once`:
+    how many times n rows are best measured in one call."""
 
     def __init__(self, out: Float[Tensor, "n v"], k: int):
         self.out, self.k = out, k
         self.best = best(out, k)
-        self.pieces = pieces(out)
+        self.pieces, self.at_once = pieces(out), max(1, piece_rows(out) // len(out))
         self.buffers = out.new_empty(4, self.pieces[0].stop, out.shape[1])
         self.shifted = out - self.best[0][:, :1]
         self.q = self.shifted.exp()
@@ -156,9 +158,10 @@ class Against:
         self.mass, self.p_log_p = _scaled(z, e_s, times)
         self.q.mul_(times.unsqueeze(-1)).clamp_min_(TINY)
 
-    def measure(self, logits: Float[Tensor, "n v"]) -> dict[str, Tensor]:
-        """Of every row p = softmax(logits), with s = logits - max, e = exp(s), Z = sum_v e, so that log p = s - log Z,
-        and with m = (p + q) / 2, H(p) = -sum_v p log p:
+    def measure(self, logits: Float[Tensor, "rows v"]) -> dict[str, Tensor]:
+        """Of the n rows, or of several times n, one after the other; of every row p = softmax(logits), with
+        s = logits - max, e = exp(s), Z = sum_v e, so that log p = s - log Z, and with m = (p + q) / 2,
+        H(p) = -sum_v p log p:
 
         - `entropy` `[n]`, nats: `log Z - sum_v e s / Z`, which is H(p). Range [0, log V].
         - `kl` `[n]`, nats: `log Z' - sum_v e s' / Z - H(p)`, s' and Z' being those of q, which is
@@ -169,21 +172,28 @@ class Against:
 
         Where `kl` or `jsd` is small it is taken by the function of that name, which keeps its digits near 0. Rows that
         are not finite are NaN but for rank and ids."""
-        pieces = [self._piece(logits[at], at) for at in self.pieces]
-        row = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+        n = len(self.out)
+        times = logits.unflatten(0, (-1, n)).split(self.at_once)
+        if len(times[0]) * n > self.buffers.shape[1]:
+            self.buffers = logits.new_empty(4, len(times[0]) * n, logits.shape[1])
+        found = [[self._piece(some[:, at], at) for at in self.pieces] for some in times]
+        row = {
+            name: torch.cat([torch.cat([piece[name] for piece in pieces], 1) for pieces in found]).flatten(0, 1)
+            for name in found[0][0]
+        }
         if logits is self.out:
             return row | {"kl": torch.zeros_like(row["kl"]), "jsd": torch.zeros_like(row["jsd"])}
         small = not_above(("kl", row["kl"], SMALL_KL), ("jsd", row["jsd"], SMALL_JSD))
         for name, careful in (("kl", kl), ("jsd", jsd)):
             for rows in small[name].split(self.buffers.shape[1]):
-                row[name][rows] = careful(log_probabilities(logits[rows]), log_probabilities(self.out[rows]))
+                row[name][rows] = careful(log_probabilities(logits[rows]), log_probabilities(self.out[rows % n]))
         return row
 
-    def _piece(self, logits: Float[Tensor, "n v"], at: slice) -> dict[str, Tensor]:
-        """The same for some rows, small divergences not yet mended."""
-        shifted, e, both, _ = self.buffers[:, : len(logits)]
-        values, ids = best(logits, self.k)
-        torch.sub(logits, values[:, :1], out=shifted)
+    def _piece(self, logits: Float[Tensor, "times n v"], at: slice) -> dict[str, Tensor]:
+        """The same for some rows, small divergences not yet mended, `[times, n]`."""
+        shifted, e, both, _ = self._room(logits)
+        values, ids = (x.unflatten(0, logits.shape[:2]) for x in best(logits.flatten(0, 1), self.k))
+        torch.sub(logits, values[..., :1], out=shifted)
         z = _sum(torch.exp(shifted, out=e))
         e_s, times = self._dot(e, shifted), (1 / z).float()
         entropy = z.log() - e_s / z
@@ -191,19 +201,23 @@ class Against:
         mass, p_log_p = (a + b[at] for a, b in zip(_scaled(z, e_s, times), (self.mass, self.p_log_p)))
         torch.addcmul(self.q[at], e, times.unsqueeze(-1), out=both)  # p + q
         jsd = (p_log_p - self._dot(both, torch.log(both, out=shifted))) / (2 * math.log(2)) + mass / 2
-        target = logits.gather(-1, self.best[1][at, :1])
+        target = logits.gather(-1, self.best[1][at, :1].expand(len(logits), -1, -1))
         return {
             "kl": kl.float(),
             "jsd": jsd.clamp_max(1).float(),
             "entropy": entropy.clamp_min(0).float(),
             "rank": 1 + torch.gt(logits, target, out=e).sum(-1).long(),
-            "best": values - values[:, :1] - z.log().float().unsqueeze(-1),
+            "best": values - values[..., :1] - z.log().float().unsqueeze(-1),
             "ids": ids,
         }
 
-    def _dot(self, x: Float[Tensor, "n v"], y: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+    def _dot(self, x: Float[Tensor, "*rows v"], y: Float[Tensor, "*#rows v"]) -> Float[Tensor, "*rows"]:
         """`sum_v x y`, float64."""
-        return _sum(torch.mul(x, y, out=self.buffers[3, : len(x)]))
+        return _sum(torch.mul(x, y, out=self._room(x)[3]))
+
+    def _room(self, x: Float[Tensor, "*rows v"]) -> Float[Tensor, "4 *rows v"]:
+        """The buffers, as many rows of them as these are."""
+        return self.buffers[:, : x.shape[:-1].numel()].view(4, *x.shape)
 
 
 class Whole:
@@ -281,14 +295,23 @@ def beside_output(
 def not_above(*each: tuple[Hashable, Float[Tensor, " n"], float]) -> dict[Hashable, Int[Tensor, " rows"]]:
     """By name, where these values are not above their limit, NaN included. The host asks once for all of them."""
     there = torch.stack([values > limit for _, values, limit in each]).cpu()
-    return {name: (~above).nonzero()[:, 0].to(values.device) for (name, values, _), above in zip(each, there)}
+    return {name: on(values.device, (~above).nonzero()[:, 0]) for (name, values, _), above in zip(each, there)}
+
+
+def on(device: torch.device, values: Any) -> Tensor:
+    """A tensor or numbers of the host on a device, which the host does not wait for."""
+    return torch.as_tensor(values).to(device, non_blocking=True)
 
 
 def pieces(logits: Float[Tensor, "n v"]) -> list[slice]:
-    """Rows measured at once: a few tensors of so many stay in the cache of the device."""
-    n_rows, d_vocab = logits.shape
-    most = max(1, PIECE_BYTES.get(logits.device.type, 32 << 20) // (4 * d_vocab))
+    """Rows measured at once: `piece_rows` at most."""
+    n_rows, most = len(logits), piece_rows(logits)
     return [slice(i, min(i + most, n_rows)) for i in range(0, n_rows, most)]
+
+
+def piece_rows(logits: Float[Tensor, "n v"]) -> int:
+    """Rows of which a few tensors stay in the cache of a CPU."""
+    return max(1, PIECE_BYTES.get(logits.device.type, 256 << 20) // (4 * logits.shape[1]))
 
 
 def _scaled(z: Tensor, e_s: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
@@ -298,10 +321,10 @@ def _scaled(z: Tensor, e_s: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
     return times * z, times * e_s + times * z * times.log()
 
 
-def _sum(x: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+def _sum(x: Float[Tensor, "*rows v"]) -> Float[Tensor, "*rows"]:
     """The sum over the vocabulary: float32 over sixteen ids, float64 over the rest (where the device has it), which
     costs nothing. One number after the other in float32 would be 1e-5 off at 50 000 ids."""
     wide = torch.float32 if x.device.type == "mps" else torch.float64
-    whole = x.shape[1] - x.shape[1] % 16
-    few = x[:, :whole].unflatten(-1, (16, whole // 16)).sum(1)
-    return torch.cat([few, x[:, whole:]], -1).sum(-1, dtype=wide)
+    whole = x.shape[-1] - x.shape[-1] % 16
+    few = x[..., :whole].unflatten(-1, (16, whole // 16)).sum(-2)
+    return torch.cat([few, x[..., whole:]], -1).sum(-1, dtype=wide)

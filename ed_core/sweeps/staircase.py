@@ -9,6 +9,7 @@ the variants."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,19 +85,20 @@ class _Sweep:
         self.most_rows = lambda: record.budget.rows(self.n_tokens, model.call_bytes(self.n_tokens))
         shape = (self.n_bounds, model.n_layers)
         self.effects, self.direct = (
-            np.full((*shape, model.n_layers), np.nan, np.float32),
-            np.full((*shape, model.n_layers), np.nan, np.float32),
+            torch.full((*shape, model.n_layers), torch.nan, device=model.device) for _ in range(2)
         )
-        self.output, self.kept = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
+        self.seen_noise: set[int] = set()  # layers
+        self.output, self.kept = (torch.full(shape, torch.nan, device=model.device) for _ in range(2))
 
     def walk(self, variants: range, step: Callable[[float], None]) -> None:
         """Fill the figures of a stretch of variants, from the first block they touch to the output. Row 0 is the
         no-op."""
         model, trace, n_bounds = self.model, self.trace, self.n_bounds
         skipped, bound = np.divmod(np.array(variants), n_bounds)
-        skips, looks = self.skip[bound.tolist()], self.look[bound.tolist()]
+        self.at = metrics.on(model.device, bound), metrics.on(model.device, skipped)
+        skips, looks = self.skip[self.at[0]], self.look[self.at[0]]
         first = int(skipped[0])
-        self._nothing_before(first, skipped, bound)
+        self._nothing_before(first)
         state = trace.resid[first].repeat(1 + len(variants), 1, 1)
         total = sum(1 + int((skipped < layer + self.late).sum()) for layer in range(first, model.n_layers))
         done = 0
@@ -115,7 +117,7 @@ class _Sweep:
                 effects.append(metrics.relative_change(update, kept, looks[joining]))
                 without = model.entering(trace, layer, layer + 1)
                 state[here] = torch.where(where, without, trace.resid[layer + 1])
-            self._publish(layer, torch.cat(effects).cpu().numpy(), skipped, bound)
+            self._publish(layer, torch.cat(effects))
             if self.with_direct:
                 self._direct(layer, skipped, bound)
             done += active
@@ -144,7 +146,7 @@ class _Sweep:
             seen = looks[max(rows.start - 1, 0) : rows.stop - 1]
             if rows.start == 0:
                 seen = torch.cat([torch.ones_like(looks[:1]), seen])
-            effect = metrics.relative_change(update, attn.float() + mlp.float(), seen)
+            effect = metrics.relative_change(update, attn + mlp.float(), seen)
             state[rows] = post
             self.record.check()
             return effect
@@ -161,45 +163,45 @@ class _Sweep:
             "mlp": lambda s: trace.mlp_out[s].float(),
         }[self.part]
         before = skipped < layer
-        variants = list(zip(skipped[before].tolist(), bound[before].tolist()))
+        variants = list(zip(skipped[before].tolist(), bound[before].tolist()))  # the first of the stretch
+        bounds, blocks = (index[: len(variants)] for index in self.at)
 
         def work(rows: slice) -> Tensor:
-            chosen = variants[rows]
-            removed = torch.cat([added(s).masked_fill(~self.skip[b].unsqueeze(-1), 0.0) for s, b in chosen])
+            removed = torch.cat([added(s).masked_fill(~self.skip[b].unsqueeze(-1), 0.0) for s, b in variants[rows]])
             attn, mlp, _ = model.run_block(trace, layer, (trace.resid[layer].float() - removed).to(model.dtype))
             self.record.check()
-            return metrics.relative_change(update, attn.float() + mlp.float(), self.look[[b for _, b in chosen]])
+            return metrics.relative_change(update, attn + mlp.float(), self.look[bounds[rows]])
 
         found = list(self.record.budget.each(len(variants), self.most_rows, work))
-        self.direct[bound, skipped, layer] = 0.0
+        self.direct[(*self.at, layer)] = 0.0
         if found:
-            self.direct[tuple(np.array(variants).T[::-1]) + (layer,)] = torch.cat(found).cpu().numpy()
+            self.direct[bounds, blocks, layer] = torch.cat(found)
         self.record.write("effect_direct", (slice(None), layer), _over_bounds(self.direct[:, :, layer]))
 
-    def _nothing_before(self, first: int, skipped: np.ndarray, bound: np.ndarray) -> None:
+    def _nothing_before(self, first: int) -> None:
         """Blocks before the first one skipped in this walk cannot change: zero by construction."""
         for values, name in (
             (self.effects, "effect"),
             *([(self.direct, "effect_direct")] if self.with_direct else []),
         ):
-            values[bound, skipped, :first] = 0.0
+            values[(*self.at, slice(0, first))] = 0.0
             self.record.write(name, (slice(None), slice(0, first)), _over_bounds(values[:, :, :first]))
         if self.record.holds("effect_by_boundary"):
             self.record.write(
-                "effect_by_boundary", (slice(None), slice(None), slice(0, first)), self.effects[:, :, :first]
+                "effect_by_boundary", (slice(None), slice(None), slice(0, first)), self.effects[:, :, :first].clone()
             )
 
-    def _publish(self, layer: int, effects: np.ndarray, skipped: np.ndarray, bound: np.ndarray) -> None:
+    def _publish(self, layer: int, effects: Float[Tensor, " row"]) -> None:
         """Effects of the no-op and of every variant on block `layer`; later ones cannot reach it: zero by
         construction."""
-        if np.isnan(self.record.arrays["noise_floor"][layer]):
+        if layer not in self.seen_noise:
+            self.seen_noise.add(layer)
             self.record.write("noise_floor", layer, effects[0])
-        values = np.zeros(len(skipped), np.float32)
-        values[: len(effects) - 1] = effects[1:]
-        self.effects[bound, skipped, layer] = values
+        self.effects[(*self.at, layer)] = torch.nn.functional.pad(effects[1:], (0, len(self.at[0]) + 1 - len(effects)))
         self.record.write("effect", (slice(None), layer), _over_bounds(self.effects[:, :, layer]))
         if self.record.holds("effect_by_boundary"):
-            self.record.write("effect_by_boundary", (slice(None), slice(None), layer), self.effects[:, :, layer])
+            here = self.effects[:, :, layer].clone()
+            self.record.write("effect_by_boundary", (slice(None), slice(None), layer), here)
 
     def _outputs(
         self, state: Float[Tensor, "row pos d"], looks: Bool[Tensor, "row pos"], skipped: np.ndarray, bound: np.ndarray
@@ -216,19 +218,16 @@ class _Sweep:
             for b in np.unique(bound):  # rows of one boundary are looked at in the same places
                 begin = max(self.first_look[b], at.start)
                 if begin < at.stop:
-                    rows, seen = (
-                        torch.from_numpy(np.flatnonzero(bound == b)),
-                        slice(begin - at.start, at.stop - at.start),
-                    )
+                    rows = metrics.on(model.device, np.flatnonzero(bound == b))
+                    seen = slice(begin - at.start, at.stop - at.start)
                     self._compare(state, rows, slice(begin, at.stop), best[seen], base[seen], change, same)
-        largest, kept = change.amax(-1), (same & looks).sum(-1) / looks.sum(-1)
-        self.output[bound, skipped], self.kept[bound, skipped] = torch.stack([largest, kept]).cpu().numpy()
+        self.output[self.at], self.kept[self.at] = change.amax(-1), (same & looks).sum(-1) / looks.sum(-1)
         self.record.write("output", slice(None), _over_bounds(self.output))
         self.record.write("top1_kept", slice(None), -_over_bounds(-self.kept))
         if self.current:
             self.record.write("output_pos", skipped, change)
         else:
-            self.record.write("output_by_boundary", slice(None), self.output)
+            self.record.write("output_by_boundary", slice(None), self.output.clone())
 
     def _compare(
         self, state: Tensor, rows: Tensor, at: slice, best: Tensor, base: Tensor, change: Tensor, same: Tensor
@@ -238,10 +237,11 @@ class _Sweep:
         every = len(rows) == len(state)
 
         def work(part: slice) -> None:
-            logits = self.model.unembed(state[part, at] if every else state[rows[part], at])
+            here = part if every else rows[part]
+            logits = self.model.unembed(state[here, at])
             target = best.expand(len(logits), -1).unsqueeze(-1)
-            same[rows[part], at] = logits.gather(-1, target).squeeze(-1) >= logits.amax(-1)
-            change[rows[part], at] = logits.softmax(-1).sub_(base).norm(dim=-1)
+            same[here, at] = logits.gather(-1, target).squeeze(-1) >= logits.amax(-1)
+            change[here, at] = logits.softmax(-1).sub_(base).norm(dim=-1)
             self.record.check()
 
         budget, chunk = (
@@ -252,10 +252,9 @@ class _Sweep:
             pass
 
 
-def _over_bounds(values: Float[np.ndarray, " b *rest"]) -> Float[np.ndarray, "*rest"]:
-    """The maximum over the boundaries computed so far; NaN where there is none yet."""
-    most: np.ndarray = np.fmax.reduce(values, axis=0)
-    return most
+def _over_bounds(values: Float[Tensor, " b *rest"]) -> Float[Tensor, "*rest"]:
+    """The maximum over the boundaries computed so far, apart from `values`; NaN where there is none yet."""
+    return reduce(torch.fmax, values[1:], values[0].clone())
 
 
 def _allocate(record: Recorder, n_layers: int, n_tokens: int, bounds: list[int] | None, direct: bool) -> None:

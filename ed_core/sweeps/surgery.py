@@ -213,7 +213,7 @@ class _Sweep:
         model, budget = self.model, self.record.budget
 
         def work(part: slice) -> None:
-            at = torch.tensor(rows[part], device=state.device)
+            at = metrics.on(state.device, rows[part])
             *_, state[at] = model.run_block(self.trace, layer, state[at], crosses=crosses)
             self.record.check()
 
