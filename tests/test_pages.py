@@ -172,7 +172,7 @@ def test_home_reads_its_strips_where_the_rules_are_read(stored):
 
 def test_homes_last_place_holds_the_answers_rank_then_the_selected_tokens_course(stored):
     test, lens = app(), stored["logit_lens"]
-    assert any("At the answer" in c.value and "click a cell" in c.value for c in test.caption)
+    assert any("Where the answer is predicted" in c.value and "click a cell" in c.value for c in test.caption)
     [rank] = [t for spec in charts(test) for t in spec["data"] if t["name"] == "rank"]
     at = (lens.answer_start or lens.n_tokens) - 1
     np.testing.assert_allclose(numbers(rank["y"]), lens["rank"][:, at])

@@ -6,13 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..claims.claim import ALONE, NOT_APPLICABLE
+from ..claims import CLAIMS
+from ..claims.claim import ALONE, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ..claims.finding import between, counted, here, judgement, number, of_twin, standing
 from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
 from ..depth.pruning import worse_than_uniform
-from ..depth.wording import mean_depth, which_clear
+from ..depth.wording import count, mean_depth, which_clear
 from ..depth.writing import AFTER, FROM_0, LIMIT, usable
 from ..statistics import FEWEST, FEWEST_FORMS
 from ..studies import report
@@ -23,6 +24,7 @@ MEAN = "mean over all thresholds of the depth from which the lens stays within t
 SHARES = "Share: mean depth / layers, of a rule (layer + 1) / layers."
 NEEDED = f"A verdict needs a one-sided p of at most {ALONE:g}, tighter than the 5–95 % shown."
 CHOSEN = "The cuts are chosen and judged on the same prompts; nothing is trained afterwards."
+OVER_ALL = {one.id for one in CLAIMS if {"one", "stretch", "replacement"} & {*one.parts}}  # on loss or best guesses
 LITTLE = "Claims on loss or best guesses over all tokens say little here: that loss is above a uniform guess's."
 
 
@@ -46,7 +48,7 @@ def rules(told: Card) -> str:
     ]
     clear = [RULES[rule].label for rule, row in rows.items() if row.clear]
     so_far = [RULES[rule].label for rule, row in rows.items() if row.so_far]
-    defined = sum(row.depth is not None for row in rows.values())
+    defined = [RULES[rule].label for rule, row in rows.items() if row.depth is not None]
     how = f"; {which_clear(clear, so_far, defined)}" if told.mean_depths is not None else ""
     return f"Papers' rules: {', '.join(each)}{how}."
 
@@ -289,14 +291,21 @@ def claim(one: Found) -> tuple[str, str]:
 
 
 def claims(told: Card) -> str:
-    """How the claims came out."""
-    return counted(told.claims)
+    """How the claims came out, and how many of the verdicts say little (`LITTLE`)."""
+    verdicts = [one.id for one in told.claims if one.verdict in (HOLDS, DOES_NOT)]
+    n = len(OVER_ALL.intersection(verdicts)) if _says_little(told) else 0
+    little = f"; {n} of {count(len(verdicts), 'verdict')} {'says' if n == 1 else 'say'} little" if n else ""
+    return f"{counted(told.claims)}{little}"
+
+
+def _says_little(told: Card) -> bool:
+    """Whether the whole model's loss over all tokens is above a uniform guess's."""
+    return any(worse_than_uniform(one.whole or 0.0, told.model.vocabulary) for one in told.cuts)
 
 
 def judging(told: Card) -> list[str]:
     """What to know of the table of claims."""
-    loss = any(worse_than_uniform(one.whole or 0.0, told.model.vocabulary) for one in told.cuts)
-    return [NEEDED, *[LITTLE] * loss]
+    return [NEEDED, *[LITTLE] * _says_little(told)]
 
 
 def stand(told: Card) -> str:
