@@ -14,7 +14,7 @@ from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
 from ..depth.pruning import worse_than_uniform
 from ..depth.wording import count, mean_depth, which_clear
-from ..depth.writing import AFTER, FROM_0, LIMIT, usable
+from ..depth.writing import AFTER, BY_0, FROM_0, LIMIT, usable
 from ..statistics import FEWEST, FEWEST_FORMS
 from ..studies import report
 from .card import Card, Cut, Depth, Mean, Moved, MovedMean, Value, depth_of, mean_depth_of
@@ -213,6 +213,7 @@ def leaving(told: Card) -> str:
     share, _, around = value(Value(value=lost, low=low, high=high), percent=True).partition(" (")
     around = f" ({around}" if around else ""
     share = "less than 1 %" if lost and share == "0 %" else share
+    by_0 = _by_0(found.mean_lost_at_0, lost)
     leaving, after = f"Leaving at {found.threshold:g} confidence, {FROM_0},", f", {AFTER}"
     if lost == 0 and not high:
         early, after = (
@@ -220,14 +221,23 @@ def leaving(told: Card) -> str:
             "",
         )
     elif lost is not None and usable(1, lost):
-        early = f"{leaving} would change {share} of a prompt's tokens{around}"
+        early = f"{leaving} would change {share} of a prompt's tokens{around}{by_0}"
     else:
-        early = f"{leaving} is not usable here ({LIMIT}): {share} of a prompt's tokens would change{around}"
+        early = f"{leaving} is not usable here ({LIMIT}): {share} of a prompt's tokens would change{around}{by_0}"
     return (
         f"The tokens that the model writes, up to {found.tokens} a prompt, are the lens's best guess for good from "
-        f"depth {value(found.mean_depth, 1)} of {told.model.layers} on average. {early}{after}. Depth and share are "
-        "means over prompts."
+        f"depth {value(found.mean_depth, 1)} of {told.model.layers} on average. {early}{after}. Depth and "
+        f"share{'s' * ('%' in by_0)} are means over prompts."
     )
+
+
+def _by_0(found: Value | None, lost: float | None) -> str:
+    """How much of what leaving early would change it changes at depth 0; "" in a card that does not know."""
+    if found is None or found.value is None or lost is None:
+        return ""
+    alike = math.isclose(found.value, lost, abs_tol=1e-5)  # a card has six digits
+    share = "all of them" if alike else f"{value(found, percent=True).partition(' (')[0]} of its tokens"
+    return f", {share if found.value else 'none of them'} {BY_0}"
 
 
 def sinks(told: Card) -> str:
