@@ -164,7 +164,8 @@ def test_home_reads_its_strips_where_the_rules_are_read(stored):
     test.segmented_control(key="of").set_value("answer")
     test.run()
     read = verdict.of_prompt(stored["contributions"], stored["logit_lens"], of="answer")
-    for title, rule in (("mean of the<br>three cosines, the answer", "cosine"), ("mean KL, nats, the answer", "kl")):
+    for what, rule in (("mean of the<br>three cosines", "cosine"), ("mean KL, nats", "kl")):
+        title = f"{what},<br>the answer's prediction"
         spec = next(s for s in charts(test) if s["layout"].get("xaxis2", {}).get("title", {}).get("text") == title)
         strip = numbers(next(t for t in spec["data"] if t["name"] == "mean")["x"])
         np.testing.assert_allclose(strip[: stored["logit_lens"].n_layers], read.curves[rule], atol=1e-6)
