@@ -58,13 +58,22 @@ class Units:
     @property
     def words(self) -> str:
         """What the interval is over, in words, with the warning where all prompts are of few templates."""
+        return self.called("prompts")
+
+    def called(self, what: str) -> str:
+        """The same of something else than prompts."""
         n = len(self.of)
         if self.by_form:
-            return f"{n} prompts of {self.n} forms"
+            return f"{n} {what} of {self.n} forms"
         if self.forms:
             form = "one form" if self.forms == 1 else f"{self.forms} forms"
-            return f"{n} prompts of {form}; other text may differ"
-        return f"{n} prompts"
+            return f"{n} {what} of {form}; other text may differ"
+        return f"{n} {what}"
+
+    @property
+    def groups(self) -> str:
+        """The same where each is a group of prompts of different levels: what they share the set alone knows."""
+        return self.called("groups of one prompt a level,").replace(",", "", not self.forms)
 
     def pooled(self, values: ArrayLike) -> np.ndarray:
         """Sums over each unit's prompts, `[prompt, …]` → `[unit, …]`."""

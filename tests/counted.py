@@ -113,12 +113,26 @@ class Rule:
         return len(self.twins) >= 5
 
     @property
+    def shared(self) -> bool:
+        """Whether at least half of the twins there are have the mark."""
+        return self.near > 0 and 2 * self.near >= len(self.twins)
+
+    @property
+    def beside(self) -> str:
+        """How many twins have it."""
+        n, gives = len(self.twins), f"layer {self.depth}{' too' * bool(self.near)}, within a tenth of the depth"
+        if n == 1:
+            return f"the untrained twin compared {'gives' if self.near else 'does not give'} {gives}"
+        many = f"{self.near or 'none'} of {n} untrained twins {'give' if self.near > 1 else 'gives'} {gives}"
+        return many if n else ""
+
+    @property
     def clear(self) -> bool:
         return self.depth is not None and not self.reasons and self.enough
 
     @property
     def so_far(self) -> bool:
-        return self.depth is not None and not self.reasons and not self.enough
+        return self.depth is not None and not self.reasons and not self.enough and not self.shared
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -138,7 +152,10 @@ class Rule:
             said = [ends] * wide + ["no layer"] * (len(some) < len(found))
             yield f"{'some ' * bool(some and not wide)}other thresholds tried give {' or '.join(said)}"
         if self.last is None:
-            yield "below 0 again in the last layer" if self.name == "cosine" else "for good at no layer before the last"
+            below = next(i for i, value in enumerate(reversed(self.curve)) if self.name != "cosine" or value >= self.at)
+            many = "layer" if below == 1 else f"{below} layers"
+            none = "for good at no layer before the last"
+            yield f"below 0 again in the last {many}" if self.name == "cosine" else none
         elif self.far(self.last):
             yield f"for good only from layer {self.last}"
         if self.name == "kl":
@@ -159,9 +176,8 @@ class Rule:
                     yield "its interval reaches more than a tenth of the depth away"
                 if self.undefined > 0.05:
                     yield "no layer in more than 5 % of resamples"
-        if self.enough and 2 * self.near >= len(self.twins):
-            give = "gives" if self.near == 1 else "give"
-            yield f"{self.near} of {len(self.twins)} untrained twins {give} it too, within a tenth of the depth"
+        if self.enough and self.shared:
+            yield self.beside
 
 
 def statement(sentence: str, found: Rule) -> int:
@@ -179,34 +195,21 @@ def statement(sentence: str, found: Rule) -> int:
         expected += [f"the sinks it gives {found.unsunk}"] * (found.unsunk is not None)
         assert given == expected, (given, expected)
         return n + len(given) + _drawn(match[1], found)
-    how = r"(not clear: .*?|clear|clear so far, not yet compared with five twins)"
-    many = r"(\d+|[Nn]one) of (\d+) (?:untrained twins|copies with shuffled layers)"
-    one = r"[Tt]he (?:untrained twin|copy with shuffled layers) compared (gives it too|does not give it)"
-    have = rf"(?:[;.] (?:{many} gives? it(?: too)?|{one}), within a tenth of the depth)?"
-    match = re.fullmatch(rf"The papers' {name} rule gives layer (\d+) of 0–(\d+){interval}; {how}{have}\.", sentence)
+    match = re.fullmatch(rf"The papers' {name} rule gives layer (\d+) of 0–(\d+){interval}; (.*)\.", sentence)
     assert match, sentence
-    depth, last, drawn, how, near, twins, alone = match.groups()
-    near = "0" if near in ("none", "None") else near
+    depth, last, drawn, how = match.groups()
     assert (int(depth), int(last)) == (found.depth, found.n - 1)
-    assert (alone is not None) == (len(found.twins) == 1) and (alone == "gives it too") == (
-        alone is not None and found.near == 1
-    )
-    counted = 2 + _drawn(drawn, found)
-    if how.startswith("not clear"):
-        given = how.removeprefix("not clear: ").split("; ")
-        if near is not None and "it too" in (found.reasons or [""])[-1]:
-            given, near = [*given, found.reasons[-1]], None
-            assert found.reasons[-1] in sentence
-        assert given == found.reasons, (given, found.reasons)
-        counted += len(given)
+    beside = found.beside
+    if found.reasons:
+        expected = f"not clear: {'; '.join(found.reasons)}"
+        expected += f". {beside[0].upper()}{beside[1:]}" if beside and not (found.enough and found.shared) else ""
+    elif found.shared:
+        expected = f"not clear yet: {beside}"
     else:
-        assert (
-            how == ("clear" if found.clear else "clear so far, not yet compared with five twins") and not found.reasons
-        )
-        counted += 1
-    if near is not None:
-        assert (int(near), int(twins)) == (found.near, len(found.twins))
-    return counted + (near is not None or alone is not None)
+        expected = "clear" if found.enough else "clear so far, not yet compared with five twins"
+        expected += f"; {beside}" if beside else ""
+    assert how == expected, (how, expected)
+    return 2 + _drawn(drawn, found) + max(len(found.reasons), 1) + bool(beside)
 
 
 def _undefined(found: Rule, reason: str) -> int:
@@ -272,7 +275,6 @@ def rules(sentence: str, found: Mapping[str, Rule]) -> int:
         assert not low or np.allclose([float(low), float(high)], one.ends, rtol=0.006)
     clear = [f"the {name}'s" for _, name, _, _ in given if found[NAMES[name]].clear]
     so_far = [f"the {name}'s" for _, name, _, _ in given if found[NAMES[name]].so_far]
-    defined = sum(one.depth is not None for one in found.values())
     listed = lambda names: " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
     be = lambda names: "is" if len(names) == 1 else "are"
     if clear:
@@ -280,7 +282,8 @@ def rules(sentence: str, found: Mapping[str, Rule]) -> int:
     elif so_far:
         expected = f"{listed(so_far)} {be(so_far)} clear so far (not yet compared with five twins)"
     else:
-        expected = "none clear" if defined > 1 else "not clear"
+        (one, *others) = [f"the {name}'s" for _, name, _, _ in given if found[NAMES[name]].depth is not None]
+        expected = "none clear" if others else f"{one} is not clear"
     assert match[2] == expected, (match[2], expected)
     return len(given) + 1
 

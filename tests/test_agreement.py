@@ -123,6 +123,11 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
             ["sinks"],
         ),
         (
+            [rule("cosine", 20, instead={"stable": None}, again="below 0 again in the last 2 layers")],
+            ["The cosine rule gives layer 20; below 0 again in the last 2 layers."],
+            ["for good"],
+        ),
+        (
             [replace(rule("settle", 23.8, 23.1, 24.2), over="50 prompts")],
             ["is final: mean over tokens 24.8 of 30 (5–95 %: 24.1 to 25.2 over 50 prompts)."],
             ["rule"],
@@ -133,3 +138,24 @@ def test_sentences(given, says, never):
     told = " ".join(agreement.sentences(given))
     assert all(one in told for one in says), told
     assert not any(one in told for one in never), told
+
+
+@pytest.mark.parametrize("study", ["gsm8k", "training"])
+def test_as_many_layers_are_below_0_again_as_the_curve_has(study):
+    folder, looked = open_folder(STUDIES / study), 0
+    table = tables.stored(folder, "verdict").to_pylist()
+    for row in (row for row in table if (row["criterion"], row["variant"]) == ("cosine", "paper") and row["depth"]):
+        some = folder.sums(row["model"], row["set"].partition("/")[0]).of(folder.groups(row["set"])[row["set"]])
+        made = some.probe("contributions")
+        means = [made[f"{name}.sum"].sum(0) / made["n_tokens"].sum() for name in ("attn_cos", "mlp_cos", "layer_cos")]
+        below = 0
+        for value in np.mean(means, 0)[::-1]:
+            if value >= 0:
+                break
+            below += 1
+        (found,) = [one for one in agreement.estimates(folder, row["model"], row["set"], table) if one.name == "cosine"]
+        if below and found.depth is not None:
+            looked += 1
+            assert f"below 0 again in the last {'layer' if below == 1 else f'{below} layers'}" in found.again
+            assert found.again in " ".join(agreement.sentences([found]))
+    assert looked

@@ -3,7 +3,9 @@ JSON say the same; nothing of a stranger runs; the shipped ones are what the pro
 
 from __future__ import annotations
 
+import html
 import json
+import math
 import re
 import subprocess
 
@@ -447,3 +449,37 @@ def test_the_bundled_loop_has_a_card_with_its_passes_and_without_stretches(told,
     assert alone.layers == 1
     (late,) = [one for one in loop.claims if one.id == "deep-skips-late"]
     assert "the same 4 layers 4 times" in late.reason
+
+
+def test_a_count_of_verdicts_says_how_many_of_them_say_little():
+    over_all, seen = {"cosine-weak-proxy", "one-layer-robust", "usefulness", "deep-skips-late"}, []
+    for file in card.shipped():
+        told = card.read(file)
+        verdicts = [one.id for one in told.claims if one.verdict in ("holds here", "does not hold here")]
+        even = math.log(told.model.vocabulary)
+        n = len(over_all.intersection(verdicts)) * any((one.whole or 0) > even for one in told.cuts)
+        said, text = words.claims(told), words.markdown(told)
+        assert said.endswith(f"; {n} of {len(verdicts)} verdicts {'says' if n == 1 else 'say'} little") == bool(n)
+        assert ("little" in said) == bool(n) and said in text and (words.LITTLE in text or not n)
+        assert said in html.unescape(page.html(told).decode())
+        seen.append(n)
+    assert min(seen) == 0 and max(seen) > 0
+
+
+def test_what_leaving_early_changes_at_depth_0_is_told_apart():
+    told = card.read(next(file for file in card.shipped() if file.stem == "ed-demo-8"))
+
+    def said(lost: float, at_0: float | None) -> str:
+        one = [None if of is None else card.Value(value=of, low=of, high=of) for of in (1 - lost, at_0)]
+        return words.leaving(told.but(exit=told.exit.but(mean_agreement=one[0], mean_lost_at_0=one[1])))
+
+    assert (
+        "50 % of a prompt's tokens would change (50 in at least 90 % of resamples), 20 % of its tokens by leaving at "
+        "depth 0, each token judged"
+    ) in said(0.5, 0.2)
+    assert said(0.5, 0.2).endswith("shares are means over prompts.")
+    assert ", all of them by leaving at depth 0, each" in said(0.5, 0.5)
+    assert ", none of them by leaving at depth 0, each" in said(0.04, 0.0)
+    assert "by leaving at depth 0" not in said(0.0, 0.0) + said(0.5, None)
+    shipped = [card.read(file) for file in card.shipped()]
+    assert all("by leaving at depth 0" in words.leaving(one) for one in shipped if one.exit.mean_agreement.value < 1)

@@ -39,6 +39,8 @@ def test_every_token_is_told_of_as_full_passes_tell_it(model, measure):
     assert found["mean_ratio"] == pytest.approx(expected["deep_thinking_ratio"][-1])
     assert found["mean_depth"] == pytest.approx(expected["settle_depth"].mean())
     assert found["mean_agreement"] == pytest.approx(expected["exit_agrees"].mean())
+    lost = [d == 0 and not same for d, same in zip(expected["exit_depth"], expected["exit_agrees"])]
+    assert found["mean_lost_at_0"] == pytest.approx(np.mean(lost))
 
 
 def test_thresholds_tell_tokens_apart(model_of, measure):
@@ -153,7 +155,14 @@ def test_over_prompts_the_ratio_is_a_mean(model_of, measure):
         assert found["share_settled"][depth] == pytest.approx(np.mean(settled))
         assert found["mean_jsd"][depth] == pytest.approx(np.mean([r["jsd"][depth].mean() for r in results]), abs=1e-7)
     assert found["share_settled"][-1] == 1 and 0 < found["share_settled"][:-1].max() < 1
-    assert set(found) == {"mean_depth", "mean_ratio", "mean_agreement", "share_settled", "mean_jsd"}
+    assert set(found) == {
+        "mean_depth",
+        "mean_ratio",
+        "mean_agreement",
+        "mean_lost_at_0",
+        "share_settled",
+        "mean_jsd",
+    }
 
 
 def test_a_prompt_is_told_among_others_by_its_mean_depth(model_of, measure):

@@ -164,7 +164,8 @@ def test_home_reads_its_strips_where_the_rules_are_read(stored):
     test.segmented_control(key="of").set_value("answer")
     test.run()
     read = verdict.of_prompt(stored["contributions"], stored["logit_lens"], of="answer")
-    for title, rule in (("mean of the<br>three cosines, the answer", "cosine"), ("mean KL, nats, the answer", "kl")):
+    for what, rule in (("mean of the<br>three cosines", "cosine"), ("mean KL, nats", "kl")):
+        title = f"{what},<br>the answer's prediction"
         spec = next(s for s in charts(test) if s["layout"].get("xaxis2", {}).get("title", {}).get("text") == title)
         strip = numbers(next(t for t in spec["data"] if t["name"] == "mean")["x"])
         np.testing.assert_allclose(strip[: stored["logit_lens"].n_layers], read.curves[rule], atol=1e-6)
@@ -172,7 +173,7 @@ def test_home_reads_its_strips_where_the_rules_are_read(stored):
 
 def test_homes_last_place_holds_the_answers_rank_then_the_selected_tokens_course(stored):
     test, lens = app(), stored["logit_lens"]
-    assert any("At the answer" in c.value and "click a cell" in c.value for c in test.caption)
+    assert any("Where the answer is predicted" in c.value and "click a cell" in c.value for c in test.caption)
     [rank] = [t for spec in charts(test) for t in spec["data"] if t["name"] == "rank"]
     at = (lens.answer_start or lens.n_tokens) - 1
     np.testing.assert_allclose(numbers(rank["y"]), lens["rank"][:, at])

@@ -21,13 +21,13 @@ from test_pages_save import folder, save  # noqa: F401 (a fixture)
 from ed_core.cases import combined, drawings
 from ed_core.depth import pruning, surgery, writing
 from ed_core.figures.text import escaped
-from ed_core.probes import Generation, Surgery
+from ed_core.probes import EarlyExit, Generation, Surgery
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.service.resolve import resolve
 from ed_core.sources import specs
 from ed_core.sources.bundled import EXAMPLE
-from ed_core.types import Prompt
+from ed_core.types import Measure, ProbeResult, Prompt, Request
 from ed_ui import probe_page, remembered, running, show
 
 SURGERY, WRITING = "pages/intervene/surgery.py", "pages/prompt/writing.py"
@@ -337,9 +337,12 @@ def test_sentences_of_writing():
     assert said == (
         "Of 3 tokens written, at least half have their final best guess by depth 4 of 10; leaving at 0.9 confidence, "
         "depth 0 included, where the lens sees only the token just read, is not usable "
-        "here (limit: a tenth): 1 of 3 tokens would change."
+        "here (limit: a tenth): 1 of 3 tokens would change, not by leaving at depth 0."
     )
-    assert writing.sentence(values, 10, 0.9, sampled=True).endswith("1 of 3 best guesses would change.")
+    sampled = writing.sentence(values, 10, 0.9, sampled=True)
+    assert sampled.endswith("1 of 3 best guesses would change, not by leaving at depth 0.")
+    lost = values | {"exit_depth": np.array([0, 7, 0, np.nan]), "exit_agrees": np.array([0, 0, 0, np.nan])}
+    assert writing.sentence(lost, 10, 0.9).endswith("3 of 3 tokens would change, 2 of them by leaving at depth 0.")
     never = values | {"exit_depth": np.array([10.0, 10, 10, np.nan]), "exit_agrees": np.ones(4)}
     assert writing.sentence(never, 10, 0.9).endswith("; before the output the lens never reaches 0.9 confidence.")
     sure = values | {"exit_agrees": np.ones(4)}
@@ -357,7 +360,7 @@ def test_sentences_of_writing():
 
 @pytest.mark.parametrize("changed, usable", [(0, True), (1, True), (2, False), (19, False)])
 def test_layers_spared_are_never_said_where_many_tokens_would_change(changed, usable):
-    said = writing.leaving(20, changed, 12.5, 0.9)
+    said = writing.leaving(20, changed, 0, 12.5, 0.9)
     assert ("not usable" in said) == (not usable) and ("12.5 layers before the output" in said) == usable
     assert f"{changed} of 20 tokens" in said or (not changed and "change no token" in said)
 
@@ -370,17 +373,28 @@ def test_a_text_that_the_model_predicts_worse_than_a_uniform_guess_says_so(loss,
     assert bool(told) is said and (not said or "(3.27 against 3.26 nats per token)" in told)
 
 
+def exits_of(depths, agrees) -> ProbeResult:
+    values, n = (
+        {"exit_depth": np.asarray(depths, np.float32), "exit_agrees": np.asarray(agrees, np.float32)},
+        len(agrees),
+    )
+    measures = {name: Measure(EarlyExit.spec(name), one) for name, one in values.items()}
+    made = ProbeResult(Request((), (), "early_exit", (), 1), measures, ("t",) * n, (0,) * n, None, 12)
+    return aggregate.summarize(made)
+
+
 def test_leaving_over_prompts_is_counted_token_by_token():
     rng, n_layers = np.random.default_rng(3), 12
     prompts = [(rng.integers(0, n_layers + 1, n), rng.random(n) < 0.97) for n in (40, 7, 90)]
-    summaries = [
-        {"n_tokens": np.asarray(len(d)), "exit_depth.sum": d.sum(), "exit_agrees.sum": a.sum()} for d, a in prompts
-    ]
+    long, kept = prompts[2]
+    long[np.flatnonzero(~kept)[0]] = 0
+    results = [exits_of(depths, agrees) for depths, agrees in prompts]
     changed = sum(1 for _, agrees in prompts for one in agrees if not one)
+    at_0 = sum(1 for depths, agrees in prompts for d, one in zip(depths, agrees) if not one and d == 0)
     spared = sum(n_layers - int(d) for depths, _ in prompts for d in depths) / 137
-    said = writing.of_prompts(summaries, n_layers, 0.8)
-    assert 0 < changed < 13 and said == (
+    said = writing.of_prompts(results, 0.8)
+    assert 0 < at_0 < changed < 13 and said == (
         f"Leaving at 0.8 confidence, depth 0 included, where the lens sees only the token just read, would change "
-        f"{changed} of 137 best guesses, each token judged with the whole model's keys and values before it; the exit "
-        f"lies {spared:.1f} layers before the output on average."
+        f"{changed} of 137 best guesses, {at_0} of them by leaving at depth 0, each token judged with the whole "
+        f"model's keys and values before it; the exit lies {spared:.1f} layers before the output on average."
     )

@@ -80,7 +80,10 @@ def hold_one(report: Report, where: str, made, lens, twins=()) -> None:
     sure = start - 1 if start is not None else n - 1
     places = {
         "all": ("", list(range(n))),
-        "answer": ("At the answer" if start is not None else "At the last token", list(range(sure, n - 1)) or [n - 1]),
+        "answer": (
+            "Where the answer is predicted" if start is not None else "At the last token",
+            list(range(sure, n - 1)) or [n - 1],
+        ),
         n // 2: (f"At token {n // 2}", [n // 2]),
     }
     for of, (said_of, at) in places.items():

@@ -233,7 +233,7 @@ def test_every_claim_on_a_real_curve_is_counted_anew(name):
     twins, n, start = beside(lens), lens.n_tokens, lens.answer_start
     assert len(twins) == 5
     due = [n - 1] if start is None else list(range(start - 1, n - 1))
-    answered = "At the answer" if start is not None else "At the last token"
+    answered = "Where the answer is predicted" if start is not None else "At the last token"
     for of, at, where in (
         ("all", range(n), ""),
         ("answer", due, answered),

@@ -3,8 +3,8 @@
 `python -m tools.looped train --out FOLDER` trains the three kinds on both losses, one after the other, two seeds each;
 what is finished is not trained again, and what was stopped goes on. `python -m tools.looped table --out FOLDER` says
 how many problems each model solves, by length, and a loop with other numbers of passes. `python -m tools.looped depths
---out FOLDER` says how deep the answers lie, by length: mean depth at the answer by KL, and the centre over depths of
-what erasure changes. `python -m tools.looped sets --out FOLDER` writes the prompt sets `sums.jsonl` and
+--out FOLDER` says how deep the answers lie, by length: mean depth where they are predicted, by KL, and the centre over
+depths of what erasure changes. `python -m tools.looped sets --out FOLDER` writes the prompt sets `sums.jsonl` and
 `chains.jsonl`, a level a length, on which `ed_core study`, `claims` and `cards` measure how models use their depth.
 `python -m tools.looped bundled` writes what ships of them: a set a task, of trained lengths alone, and the prompts that
 the pages open on (`prompts_of_characters.jsonl`).

@@ -53,14 +53,15 @@ from ed_core.depth import (
 from ed_core.depth.continuous import MeanDepth, Turn
 from ed_core.depth.criteria import Criterion
 from ed_core.depth.wording import Reading, Twins
-from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens, Numerics
+from ed_core.probes import PROBES, Contributions, EarlyExit, LayerSkip, LogitLens, Numerics
 from ed_core.probes.description import Curve
 from ed_core.results import lookup
+from ed_core.results.aggregate import summarize
 from ed_core.sources.bundled import FITS, STUDIES
 from ed_core.statistics import Interval, units
 from ed_core.studies import reproduce
 from ed_core.studies.study import SetEntry
-from ed_core.types import Measure, ProbeResult
+from ed_core.types import Measure, ProbeResult, Request
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "sentences.md"
@@ -215,6 +216,7 @@ def by_rule() -> Iterator[tuple[wording.Statement, Criterion, np.ndarray]]:
         (step, replace(made_up_twins(5), readings=made_up_twins(1).readings * 5)),
         (np.array([-0.3, -0.02, 0.02, -0.01, 0.03, 0.3, 0.3, 0.3, 0.3, 0.3]), made_up_twins(0)),
         (np.repeat([-0.3, 0.3, -0.3], [2, 7, 1]), made_up_twins(0)),
+        (np.repeat([-0.3, 0.3, -0.3], [2, 5, 3]), made_up_twins(0)),
         (np.full(10, 0.3), made_up_twins(0)),
         (np.full(10, -0.3), made_up_twins(0)),
     ):
@@ -298,20 +300,23 @@ def controls_() -> Iterator[str]:
         yield among_others.against_control(kind, [likenesses("another")] * 5)
 
 
-def written(changed: int, depth: float = 20.0, n: int = 20) -> str:
+def written(changed: int, depth: float = 20.0, n: int = 20, at_0: int = 0) -> str:
     agrees = np.array([0.0] * changed + [1.0] * (n - changed))
     values = {
         "ids": np.arange(n),
         "settle_depth": np.full(n, 27.0),
-        "exit_depth": np.full(n, depth),
+        "exit_depth": np.where(np.arange(n) < at_0, 0, depth),
         "exit_agrees": agrees,
     }
     return writing.sentence(values, 30, 0.9)
 
 
-def exits(changed: int, depth: float = 20.0, n: int = 40) -> str:
-    one = {"n_tokens": np.asarray(n), "exit_depth.sum": depth * n, "exit_agrees.sum": n - changed}
-    return writing.of_prompts([one], 30, 0.9)
+def exits(changed: int, depth: float = 20.0, n: int = 40, at_0: int = 0) -> str:
+    values = {"exit_depth": np.full(n, depth), "exit_agrees": np.array([0.0] * changed + [1.0] * (n - changed))}
+    values["exit_depth"][:at_0] = 0
+    measures = {name: Measure(EarlyExit.spec(name), one) for name, one in values.items()}
+    made = ProbeResult(Request((), (), "early_exit", (), 1), measures, ("t",) * n, (0,) * n, None, 30)
+    return writing.of_prompts([summarize(made)], 0.9)
 
 
 def pairs() -> Iterator[side_by_side.Pair]:
@@ -465,7 +470,10 @@ def cards() -> Iterator[Card]:
     new = told.but(
         mean_depths=means,
         turn=card.Turn(sentence="No cosine turn found: a level is 0."),
-        exit=told.exit.but(mean_agreement=card.Value(value=0.97, low=0.96, high=0.98)),
+        exit=told.exit.but(
+            mean_agreement=card.Value(value=0.97, low=0.96, high=0.98),
+            mean_lost_at_0=card.Value(value=0.01, low=0.0, high=0.02),
+        ),
         sinks=told.sinks.but(tokens=None),
         identities=told.identities.but(failures=("layer 3: the sums miss by 0.1",)),
         precision=card.Precision(own="fp32", rows=(row,), means=moved),
@@ -695,7 +703,7 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         "answer.beside": lambda: map(answer.beside, answers()),
         "wording.settles": settling,
         "wording.turned": turns,
-        "wording.Twins.have": lambda: (made_up_twins(n).have(near) for n, near in ((1, 1), (5, 0), (5, 1), (5, 3))),
+        "wording.Twins.have": lambda: (made_up_twins(n).have(near, 3) for n, near in ((1, 1), (5, 0), (5, 1), (5, 3))),
         "verdict.Verdict.settles": lambda: of_verdicts("settles"),
         "verdict.Verdict.rules": lambda: of_verdicts("rules"),
         "verdict.Verdict.reasons": lambda: of_verdicts("reasons"),
@@ -731,7 +739,9 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         "writing.sentence": lambda: [
             written(0),
             written(1),
+            written(1, at_0=1),
             written(19),
+            written(19, at_0=4),
             written(0, 30.0),
             written(0, n=1),
             writing.sentence({"ids": np.array([-1])}, 30, 0.9),
@@ -753,7 +763,14 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         "pruning.generated": lambda: generated(pruning.generated),
         "pruning.by_loss": lambda: generated(pruning.by_loss),
         "pruning.worse_than_uniform": lambda: [pruning.worse_than_uniform(8.5, 26)],
-        "writing.of_prompts": lambda: [exits(0), exits(1), exits(30), exits(0, 30.0)],
+        "writing.of_prompts": lambda: [
+            exits(0),
+            exits(1),
+            exits(3, at_0=1),
+            exits(30),
+            exits(30, at_0=30),
+            exits(0, 30.0),
+        ],
     },
     "Surgery": {
         "surgery.sentence": lambda: surgeries(surgery.sentence),
@@ -823,12 +840,12 @@ PARTS = {  # by module: what gives no sentence of its own
     "pruning": "llama_quantize order_list passthrough",
     "side_by_side": "labels",
     "sinks": "Sink.writer Span.writer Span.place",
-    "statistics": "Units.words",
+    "statistics": "Units.called Units.groups Units.words",
     "surgery": "kinds_of Choice.layers",
     "together": "Together.lead Together.lines Together.sentence told",
     "verdict": "Verdict.lead Verdict.sentence where",
     "wording": "Twins.beside Twins.called Twins.named apart count doubts drawn level listed mean_depth of_layers "
-    "over_prompts past over_what printed random_orders sure which_clear",
+    "again over_prompts past over_what printed random_orders sure which_clear",
     "writing": "leaving",
     "finding": "between both_ways here judgement of_twin valued number counted markdown",
     "criteria": "Rule.heading",

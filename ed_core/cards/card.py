@@ -169,7 +169,8 @@ class Cut(Record):
 
 
 class Exit(Record):
-    """Where written tokens settle, and whether leaving at a confidence changes them."""
+    """Where written tokens settle, and whether leaving at a confidence changes them; `mean_lost_at_0`, the share that
+    changes by leaving at depth 0, is missing from older cards."""
 
     tokens: int
     threshold: int | float
@@ -177,6 +178,7 @@ class Exit(Record):
     mean_depth: Value | None
     mean_ratio: Value | None
     mean_agreement: Value | None
+    mean_lost_at_0: Value | None = None
 
 
 class Sinks(Record):

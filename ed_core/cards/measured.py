@@ -261,7 +261,7 @@ class Measured:
         probe = open_folder(self.claims / "parts" / "writing").probe("generation")
         assert isinstance(probe, Generation)
         found: dict[str, Value | None] = {}
-        for name in ("mean_depth", "mean_ratio", "mean_agreement"):
+        for name in ("mean_depth", "mean_ratio", "mean_agreement", "mean_lost_at_0"):
             values = read.part[name].astype(np.float64)
             there = np.isfinite(values)
             mean = statistics.mean(np.where(there, values, 0.0), there.astype(float), read.over, self.seed)

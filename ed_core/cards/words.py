@@ -6,14 +6,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..claims.claim import ALONE, NOT_APPLICABLE
+from ..claims import CLAIMS
+from ..claims.claim import ALONE, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ..claims.finding import between, counted, here, judgement, number, of_twin, standing
 from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
 from ..depth.pruning import worse_than_uniform
-from ..depth.wording import mean_depth, which_clear
-from ..depth.writing import AFTER, FROM_0, LIMIT, usable
+from ..depth.wording import count, mean_depth, which_clear
+from ..depth.writing import AFTER, BY_0, FROM_0, LIMIT, usable
 from ..statistics import FEWEST, FEWEST_FORMS
 from ..studies import report
 from .card import Card, Cut, Depth, Mean, Moved, MovedMean, Value, depth_of, mean_depth_of
@@ -23,6 +24,7 @@ MEAN = "mean over all thresholds of the depth from which the lens stays within t
 SHARES = "Share: mean depth / layers, of a rule (layer + 1) / layers."
 NEEDED = f"A verdict needs a one-sided p of at most {ALONE:g}, tighter than the 5–95 % shown."
 CHOSEN = "The cuts are chosen and judged on the same prompts; nothing is trained afterwards."
+OVER_ALL = {one.id for one in CLAIMS if {"one", "stretch", "replacement"} & {*one.parts}}  # on loss or best guesses
 LITTLE = "Claims on loss or best guesses over all tokens say little here: that loss is above a uniform guess's."
 
 
@@ -46,7 +48,7 @@ def rules(told: Card) -> str:
     ]
     clear = [RULES[rule].label for rule, row in rows.items() if row.clear]
     so_far = [RULES[rule].label for rule, row in rows.items() if row.so_far]
-    defined = sum(row.depth is not None for row in rows.values())
+    defined = [RULES[rule].label for rule, row in rows.items() if row.depth is not None]
     how = f"; {which_clear(clear, so_far, defined)}" if told.mean_depths is not None else ""
     return f"Papers' rules: {', '.join(each)}{how}."
 
@@ -211,6 +213,7 @@ def leaving(told: Card) -> str:
     share, _, around = value(Value(value=lost, low=low, high=high), percent=True).partition(" (")
     around = f" ({around}" if around else ""
     share = "less than 1 %" if lost and share == "0 %" else share
+    by_0 = _by_0(found.mean_lost_at_0, lost)
     leaving, after = f"Leaving at {found.threshold:g} confidence, {FROM_0},", f", {AFTER}"
     if lost == 0 and not high:
         early, after = (
@@ -218,14 +221,23 @@ def leaving(told: Card) -> str:
             "",
         )
     elif lost is not None and usable(1, lost):
-        early = f"{leaving} would change {share} of a prompt's tokens{around}"
+        early = f"{leaving} would change {share} of a prompt's tokens{around}{by_0}"
     else:
-        early = f"{leaving} is not usable here ({LIMIT}): {share} of a prompt's tokens would change{around}"
+        early = f"{leaving} is not usable here ({LIMIT}): {share} of a prompt's tokens would change{around}{by_0}"
     return (
         f"The tokens that the model writes, up to {found.tokens} a prompt, are the lens's best guess for good from "
-        f"depth {value(found.mean_depth, 1)} of {told.model.layers} on average. {early}{after}. Depth and share are "
-        "means over prompts."
+        f"depth {value(found.mean_depth, 1)} of {told.model.layers} on average. {early}{after}. Depth and "
+        f"share{'s' * ('%' in by_0)} are means over prompts."
     )
+
+
+def _by_0(found: Value | None, lost: float | None) -> str:
+    """How much of what leaving early would change it changes at depth 0; "" in a card that does not know."""
+    if found is None or found.value is None or lost is None:
+        return ""
+    alike = math.isclose(found.value, lost, abs_tol=1e-5)  # a card has six digits
+    share = "all of them" if alike else f"{value(found, percent=True).partition(' (')[0]} of its tokens"
+    return f", {share if found.value else 'none of them'} {BY_0}"
 
 
 def sinks(told: Card) -> str:
@@ -289,14 +301,21 @@ def claim(one: Found) -> tuple[str, str]:
 
 
 def claims(told: Card) -> str:
-    """How the claims came out."""
-    return counted(told.claims)
+    """How the claims came out, and how many of the verdicts say little (`LITTLE`)."""
+    verdicts = [one.id for one in told.claims if one.verdict in (HOLDS, DOES_NOT)]
+    n = len(OVER_ALL.intersection(verdicts)) if _says_little(told) else 0
+    little = f"; {n} of {count(len(verdicts), 'verdict')} {'says' if n == 1 else 'say'} little" if n else ""
+    return f"{counted(told.claims)}{little}"
+
+
+def _says_little(told: Card) -> bool:
+    """Whether the whole model's loss over all tokens is above a uniform guess's."""
+    return any(worse_than_uniform(one.whole or 0.0, told.model.vocabulary) for one in told.cuts)
 
 
 def judging(told: Card) -> list[str]:
     """What to know of the table of claims."""
-    loss = any(worse_than_uniform(one.whole or 0.0, told.model.vocabulary) for one in told.cuts)
-    return [NEEDED, *[LITTLE] * loss]
+    return [NEEDED, *[LITTLE] * _says_little(told)]
 
 
 def stand(told: Card) -> str:

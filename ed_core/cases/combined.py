@@ -100,7 +100,7 @@ def early_exit(results: Sequence[ProbeResult]) -> Iterator[Together]:
     curves = aggregate(probe, [r.summary for r in results])
     lines = {"agreement": curves["agreement"], "confidence": curves["confidence"]}
     fig = figures.layer_curves(lines, "", "share", x="depth", **SIZE)
-    said = writing.of_prompts([r.summary for r in results], results[0].n_layers, probe.threshold)
+    said = writing.of_prompts(results, probe.threshold)
     caption = f"{said[0].lower()}{said[1:-1]}"
     yield Together(
         "Early exit through the lens",

@@ -84,8 +84,7 @@ def line(values: Sequence[np.ndarray], parts: Sequence[Part], seed: int) -> Line
     if first is not None and first.units.enough:
         own = np.stack([v[[one[m] for m in shared]] for v, one in zip(values, by_mark)], 1)
         slope, levels = (statistics.mean(v, None, first.units, seed) for v in (slope_of(own), own))
-        over = first.units.words.replace("prompts", "matched groups", 1)
-        return Line(slope, levels, len(shared), over)
+        return Line(slope, levels, len(shared), first.units.groups)
     few = next((len(p) for p in parts if not p.units.enough), None)
     if few is not None:
         return f"prompts with a value on one level: only {few}"

@@ -118,7 +118,7 @@ def where(lens: ProbeResult, of: str | int) -> str:
     if of == ALL:
         return ""
     if of == ANSWER:
-        return "At the answer" if lens.answer_start is not None else "At the last token"
+        return "Where the answer is predicted" if lens.answer_start is not None else "At the last token"
     return f"At token {of}"
 
 

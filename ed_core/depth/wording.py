@@ -22,7 +22,6 @@ from .criteria import BEST, RULES, Criterion, depths
 
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them has no clear one
 TOO_FEW = "too few prompts for an interval"
-AGAIN = "below 0 again in the last layer"  # what the cosine rule has where no layer is for good
 AT_NONE = "for good at no layer before the last"  # what a rule that reads what stands before a layer has not
 FIVE = 5  # untrained twins that a sentence rests on
 KINDS = {  # one control, and several
@@ -99,18 +98,14 @@ class Twins:
         called = self.named(len(found)) if name == "kl" else "its" if len(found) == 1 else "theirs"
         return f"; {called}: {low if low == high else f'{low}–{high}'}"
 
-    def have(self, near: int) -> str:
-        """How many of them have a mark, in words."""
-        if len(self.readings) == 1:
-            gives = "gives it too" if near else "does not give it"
-            return f"the {self.called.split(' ', 1)[1]} compared {gives}, within a tenth of the depth"
-        n, (_, what) = len(self.readings), KINDS[self.kind]
-        many = (
-            f"{near} of {n} {what} {'gives' if near == 1 else 'give'} it too"
-            if near
-            else f"none of {n} {what} gives it"
-        )
-        return f"{many}, within a tenth of the depth"
+    def have(self, near: int, layer: int) -> str:
+        """How many of them have a mark at this layer, in words."""
+        n, (one, what) = len(self.readings), KINDS[self.kind]
+        if n == 1:
+            said = f"the {one} compared {'gives' if near else 'does not give'} layer {layer}"
+        else:
+            said = f"{near or 'none'} of {n} {what} {'give' if near > 1 else 'gives'} layer {layer}"
+        return f"{said}{' too' * bool(near)}, within a tenth of the depth"
 
 
 def statement(
@@ -131,21 +126,17 @@ def statement(
     found = list(doubts(criterion, curve))
     if over is not None:
         found += _moved(criterion, interval)
-    near = twins.near(criterion)
-    if twins.enough and 2 * near >= len(twins.readings):
-        found.append(twins.have(near))
-        more = ""
+    near, n = twins.near(criterion), len(twins.readings)
+    beside = twins.have(near, criterion.depth) if n else ""
+    shared = twins.kind == "untrained" and 0 < n <= 2 * near  # as many as speak against it, were there five
+    clear, so_far = twins.enough and not found and not shared, not (found or shared or twins.enough)
+    if shared and (twins.enough or not found):
+        how, more = f"not clear{'' if twins.enough else ' yet'}: {'; '.join([*found, beside])}", ""
+    elif found:
+        how, more = f"not clear: {'; '.join(found)}", f". {beside[0].upper()}{beside[1:]}" if beside else ""
     else:
-        beside = twins.have(near) if twins.readings else ""
-        more = (f". {beside[0].upper()}{beside[1:]}" if found else f"; {beside}") if beside else ""
-    clear, so_far = not found and twins.enough, not found and not twins.enough
-    how = (
-        f"not clear: {'; '.join(found)}"
-        if found
-        else "clear"
-        if clear
-        else "clear so far, not yet compared with five twins"
-    )
+        how = "clear" if clear else "clear so far, not yet compared with five twins"
+        more = f"; {beside}" if beside else ""
     said = f"{_rule(criterion)} gives layer {of_layers(criterion.depth, criterion.n_layers)}{told}; {how}{more}."
     return Statement(said, clear, low, high, so_far)
 
@@ -180,15 +171,15 @@ def rules(
         told.append(f"{layer} ({RULES[name].label}{_elsewise(c)}{f', {ends}' if ends else ''})")
     clear = [RULES[name].label for name in defined if statements[name].clear]
     so_far = [RULES[name].label for name in defined if statements[name].so_far]
-    return f"{who} {', '.join(told)}; {which_clear(clear, so_far, len(defined))}."
+    return f"{who} {', '.join(told)}; {which_clear(clear, so_far, [RULES[name].label for name in defined])}."
 
 
-def which_clear(clear: Sequence[str], so_far: Sequence[str], n: int) -> str:
-    """Which of `n` rules that give a layer are clear, and which are but for a comparison with five twins."""
+def which_clear(clear: Sequence[str], so_far: Sequence[str], defined: Sequence[str]) -> str:
+    """Which of the rules that give a layer (`defined`) are clear, and which but for a comparison with five twins."""
     found = [f"{_theirs(clear)} clear"] if clear else []
     if so_far:
         found.append(f"{_theirs(so_far)} clear so far (not yet compared with five twins)")
-    return ", ".join(found) or ("none clear" if n > 1 else "not clear")
+    return ", ".join(found) or ("none clear" if len(defined) > 1 else f"{_theirs(defined)} not clear")
 
 
 def _theirs(rules: Sequence[str]) -> str:
@@ -350,7 +341,9 @@ def doubts(criterion: Criterion, curve: np.ndarray) -> Iterator[str]:
         none = "no layer" if len(some) < len(moved) else ""
         which = "other thresholds tried" if far or not len(some) else "some other thresholds tried"
         yield f"{which} give {' or '.join(filter(None, [ends, none]))}"
-    if (lasting := _lasting(criterion)) is not None:
+    if criterion.name == "cosine" and criterion.stable is None:
+        yield again(curve)
+    elif (lasting := _lasting(criterion)) is not None:
         yield lasting
     if (later := criterion.from_depth_1) is not None:
         if later.depth is None or _far(criterion, later.depth):
@@ -361,10 +354,16 @@ def doubts(criterion: Criterion, curve: np.ndarray) -> Iterator[str]:
         yield f"without the sinks it gives {_layer(without.depth)}"
 
 
+def again(curve: np.ndarray) -> str:
+    """What the mean cosine has against a layer where none is for good: the layers at the end that are below 0 again."""
+    n = int(np.argmax(np.asarray(curve)[::-1] >= RULES["cosine"].threshold))
+    return f"below 0 again in the last {'layer' if n == 1 else f'{n} layers'}"
+
+
 def _lasting(criterion: Criterion) -> str | None:
     """What a criterion's stable variant has against its figure; None where it agrees."""
     if criterion.stable is None:
-        return AGAIN if criterion.name == "cosine" else AT_NONE
+        return AT_NONE
     return f"for good only from layer {criterion.stable}" if _far(criterion, criterion.stable) else None
 
 

@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..results.aggregate import Summary
+from ..types import ProbeResult
 
 UNUSABLE = 0.1  # share of the tokens that change from which on leaving early is called not usable
 LIMIT = "limit: a tenth"  # the same in words
 AFTER = "each token judged with the whole model's keys and values before it"
 FROM_0 = "depth 0 included, where the lens sees only the token just read"
+
+BY_0 = "by leaving at depth 0"
 
 
 def sentence(values: Mapping[str, np.ndarray], n_layers: int, threshold: float, sampled: bool = False) -> str:
@@ -21,20 +24,25 @@ def sentence(values: Mapping[str, np.ndarray], n_layers: int, threshold: float, 
     if not n:
         return "No token has been written yet."
     by = f"depth {int(np.sort(values['settle_depth'][:n])[(n - 1) // 2])} of {n_layers}"  # the lower median
-    changed = int(n - values["exit_agrees"][:n].sum())
-    at_0 = int(((values["exit_depth"][:n] == 0) & (values["exit_agrees"][:n] == 0)).sum())
-    early = leaving(n, changed, n_layers - float(values["exit_depth"][:n].mean()), threshold, sampled, at_0)
+    changed, at_0 = int(n - values["exit_agrees"][:n].sum()), lost_at_0(values, n)
+    early = leaving(n, changed, at_0, n_layers - float(values["exit_depth"][:n].mean()), threshold, sampled)
     subject = f"Of {n} tokens written, at least half have their final best guess by"
     if n == 1:
         subject = "The one token written has its final best guess by"
     return f"{subject} {by}; {early}."
 
 
-def of_prompts(summaries: Sequence[Summary], n_layers: int, threshold: float) -> str:
-    """Of `early_exit`'s summaries, over all tokens of all prompts: the same on text that is given."""
-    n, changed, depth = exits(summaries)
-    said = leaving(n, changed, n_layers - depth, threshold, guesses=True)
+def of_prompts(results: Sequence[ProbeResult], threshold: float) -> str:
+    """Of `early_exit`'s results, over all tokens of all prompts: the same on text that is given."""
+    n, changed, depth = exits([result.summary for result in results])
+    at_0 = sum(lost_at_0(result, result.n_tokens) for result in results)
+    said = leaving(n, changed, at_0, results[0].n_layers - depth, threshold, guesses=True)
     return f"{said[0].upper()}{said[1:]}."
+
+
+def lost_at_0(values: Mapping[str, np.ndarray] | ProbeResult, n: int) -> int:
+    """How many of the first `n` tokens leave at depth 0 with another best token than the output's."""
+    return int(((values["exit_depth"][:n] == 0) & (values["exit_agrees"][:n] == 0)).sum())
 
 
 def exits(summaries: Sequence[Summary]) -> tuple[int, int, float]:
@@ -50,19 +58,21 @@ def usable(n: int, changed: float | int) -> bool:
     return changed < UNUSABLE * n
 
 
-def leaving(n: int, changed: int, spared: float, threshold: float, guesses: bool = False, at_0: int = 0) -> str:
+def leaving(n: int, changed: int, at_0: int, spared: float, threshold: float, guesses: bool = False) -> str:
     """What leaving at the first depth that is sure enough does to `n` tokens, a clause: how many it would change
-    (`guesses`: of their best guesses), and only where these are few, how far before the output they leave. Each token
-    is judged by itself, after the text and the keys and values of the whole model."""
+    (`guesses`: of their best guesses), how many of these leave at depth 0 (`at_0`), and only where they are few, how
+    far before the output tokens leave. Each token is judged by itself, after the text and the keys and values of the
+    whole model."""
     what = "best guess" if guesses else "token"
     many = f"{what}{'es' if guesses else 's'}"
-    of_0 = f", {at_0 if at_0 < changed else 'all'} of them left at depth 0" if at_0 and changed > 1 else ""
+    which = f"{'all' if at_0 == changed else at_0 or 'none'} of them " if changed > 1 else "not " * (not at_0)
+    of_0 = f", {which}{BY_0}" if changed else ""
     if spared <= 0:
         return f"before the output the lens never reaches {threshold:g} confidence"
     if not usable(n, changed):
         told = f"{changed} of {n} {many if n > 1 else what} would change{of_0}"
         return f"leaving at {threshold:g} confidence, {FROM_0}, is not usable here ({LIMIT}): {told}"
-    would = f"would change {f'{changed} of {n} {many}' if changed else f'no {what}'}, {AFTER}"
+    would = f"would change {f'{changed} of {n} {many}' if changed else f'no {what}'}{of_0}, {AFTER}"
     where = f"the exit lies {spared:.1f} layers before the output{' on average' * (n > 1)}"
     return f"leaving at {threshold:g} confidence, {FROM_0}, {would}; {where}"
 

@@ -206,10 +206,13 @@ def mean_title(first_token: bool = True, uncounted: Sequence[int] = ()) -> str:
     return "mean" if first_token else "mean, no first"
 
 
+ROOM = 12  # letters that stand behind a strip's title on one line
+
+
 def read_title(what: str, view: View, first_token: bool = True) -> str:
     """What a strip calls the curve that a criterion is read off."""
     tail = view.read_for if view.read_at is not None else "" if first_token else "no first"
-    return f"{what}, {tail}" if tail else what
+    return f"{what},{'<br>' if len(tail) > ROOM else ' '}{tail}" if tail else what
 
 
 def plain_hover(result: ProbeResult, name: str, z: np.ndarray) -> Callable[[int, int], str]:

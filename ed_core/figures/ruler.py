@@ -200,7 +200,7 @@ class Rows:
         hover = f"{self.called}the papers' {NAMES[name]} rule: layer {verdict.depth} of 0–{verdict.n_layers - 1}"
         hover += f", ratio {number(verdict.ratio)}" if self.relative else ""
         if said is not None:
-            hover += "" if clear else "<br>clear so far" if said.so_far else "<br>not clear"
+            hover += "" if clear else " (clear so far)" if said.so_far else " (not clear)"
             band = band if said.low is None or said.high is None else (said.low, said.high)
         if band:
             hover += f"<br>rule, variants and other thresholds: {band[0]} to {band[1]}"

@@ -62,7 +62,7 @@ class Generation(Probe):
 
     name: ClassVar[str] = "generation"
     title: ClassVar[str] = "Writing"
-    version: ClassVar[int] = 2  # 2: mean_jsd, share_settled
+    version: ClassVar[int] = 3  # 2: mean_jsd, share_settled; 3: mean_lost_at_0
     traces: ClassVar[bool] = False
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("share_settled", "Tokens that have settled", "share", "depth"),
@@ -99,6 +99,16 @@ class Generation(Probe):
         MeasureSpec("mean_depth", (), "depth", "mean settle depth over all tokens written", 0.0, None, "mean"),
         MeasureSpec("mean_ratio", (), "share", "deep-thinking ratio over all tokens written", 0.0, 1.0, "mean"),
         MeasureSpec("mean_agreement", (), "share", "share of tokens an early exit says alike", 0.0, 1.0, "mean"),
+        MeasureSpec(
+            "mean_lost_at_0",
+            (),
+            "share",
+            "share of tokens that leave at depth 0 with another best token than the output's",
+            0.0,
+            1.0,
+            "mean",
+            since=3,
+        ),
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:

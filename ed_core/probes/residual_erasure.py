@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class ResidualErasure(Probe):
     """At one position and one depth the residual is replaced by the mean residual of that depth: everything this token
     carries is erased, everything later layers make of the other tokens stays. The effect is the change of the predicted
-    distribution, at the answer's tokens or at all later ones. Where it fades along a column, the token's information
-    has been moved elsewhere or is no longer needed.
+    distribution, where the answer is predicted or at all later tokens. Where it fades along a column, the token's
+    information has been moved elsewhere or is no longer needed.
 
     The mean is taken over all tokens of all background prompts. At the last position there is nothing left to
     influence: with the answer as target its column is zero by construction, with later tokens as target it is not
@@ -40,7 +40,7 @@ class ResidualErasure(Probe):
 
     target: str = parameter(
         "answer",
-        "where the change is read: at the answer's tokens, or at all later tokens",
+        "where the change is read: where the answer is predicted, or at all later tokens",
         choices=("answer", "future"),
         label="Effect on",
         labels={"answer": "the answer", "future": "later tokens"},
@@ -161,8 +161,8 @@ class ResidualErasure(Probe):
         super().check(n_tokens, answer_start)
         if self.target == "answer" and answer_start is None:
             raise PromptError(
-                "residual_erasure reads the change at the answer's tokens, and there is no answer; give one, or choose "
-                "the effect on later tokens (target=future)."
+                "residual_erasure reads the change where the answer is predicted, and there is no answer; give one, or "
+                "choose the effect on later tokens (target=future)."
             )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:

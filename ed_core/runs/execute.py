@@ -218,7 +218,7 @@ def _card(spec: CardRun, out: Path, statuses: Statuses) -> int:
     with computing as engine:
         told = making.make(asked, out, statuses.tell, engine=engine)
     print(words.headline(told))
-    print(f"{words.claims(told)} of {len(told.claims)} claims")
+    print(f"{len(told.claims)} claims: {words.claims(told)}")
     _said(statuses, f"Card: {out / card.HTML}, {out / card.MARKDOWN}, {out / card.FILE}")
     return 0
 

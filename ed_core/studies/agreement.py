@@ -17,7 +17,7 @@ import numpy as np
 from .. import statistics
 from ..depth.continuous import TENTH
 from ..depth.criteria import OF_LENS, RULES, depths
-from ..depth.wording import AGAIN, AT_NONE, level, listed, over_what
+from ..depth.wording import AT_NONE, again, level, listed, over_what
 from ..statistics import FEWEST, FEWEST_FORMS, Units
 from . import difficulty, tables
 from .folder import Folder, Sums
@@ -45,7 +45,7 @@ class Estimate:
     """One estimator of depth on one model and set. `depth`, `low`, `high`: layers, None where there is none; `over`:
     what the interval is over; `thresholds`: the smallest and largest depth that other thresholds give (`Rule.band`),
     None for an estimator without one, `nowhere`: whether some of them give none. `instead`: what variants of a rule
-    give, by their name, None where one is not defined."""
+    give, by their name, None where one is not defined; `again`: of the cosine rule, what stands in its place."""
 
     name: str
     depth: float | None
@@ -57,6 +57,7 @@ class Estimate:
     instead: Mapping[str, float | None] | None = None
     over: str | None = None
     nowhere: bool = False
+    again: str = ""
 
     @property
     def label(self) -> str:
@@ -85,9 +86,11 @@ def estimates(folder: Folder, label: str, group: str, verdict: Sequence[Mapping[
         by_variant = {row["variant"]: row for row in own if row["criterion"] == criterion}
         if paper := by_variant.get("paper"):
             instead = {variant: by_variant[variant]["depth"] for variant in INSTEAD if variant in by_variant}
-            ends, none = _at_thresholds(folder, some, criterion)
+            curve = _curve(folder, some, criterion)
+            ends, none = (None, False) if curve is None else _at_thresholds(curve, criterion)
             depth, low, high, n, prompts = (paper[key] for key in ("depth", "low", "high", "n_layers", "prompts"))
-            found.append(Estimate(criterion, depth, low, high, n, prompts, ends, instead, paper["over"], none))
+            below = "" if curve is None or criterion != "cosine" else again(curve)
+            found.append(Estimate(criterion, depth, low, high, n, prompts, ends, instead, paper["over"], none, below))
     if lens := some.probe("logit_lens"):
         found.append(_settle(folder, lens, tables.units_of(folder, name, some, "logit_lens")))
     if skip := some.probe(difficulty.PROBE):
@@ -157,20 +160,23 @@ def _moved(one: Estimate) -> list[str]:
         said.append("some other thresholds tried give none")
     for variant, depth in (one.instead or {}).items():
         if depth is None:
-            told = AGAIN if (variant, one.name) == ("stable", "cosine") else NOWHERE[variant]
+            told = one.again if (variant, one.name) == ("stable", "cosine") else NOWHERE[variant]
             said += [told] if one.depth is not None else []
         elif one.depth is None or abs(depth - one.depth) > _far(one):
             said.append(INSTEAD[variant].format(_layer(depth)))
     return said
 
 
-def _at_thresholds(folder: Folder, some: Sums, criterion: str) -> tuple[tuple[float, float] | None, bool]:
-    """The smallest and the largest layer, and whether some threshold gives none."""
+def _curve(folder: Folder, some: Sums, criterion: str) -> np.ndarray | None:
+    """What a rule reads, over all prompts; None where there is nothing."""
     read = tables.curves(folder, some, criterion, "paper")
-    if read is None or not read[1].sum():
-        return None, False
-    curve = tables.curve_of(*read)[None]
-    given = np.array([depths(criterion, curve, threshold=float(at))[0] for at in RULES[criterion].others()])
+    return None if read is None or not read[1].sum() else tables.curve_of(*read)
+
+
+def _at_thresholds(curve: np.ndarray, criterion: str) -> tuple[tuple[float, float] | None, bool]:
+    """The smallest and the largest layer, and whether some threshold gives none."""
+    others = RULES[criterion].others()
+    given = np.array([depths(criterion, curve[None], threshold=float(at))[0] for at in others])
     defined = given[np.isfinite(given)]
     ends = (float(defined.min()), float(defined.max())) if len(defined) else None
     return ends, len(defined) < len(given)

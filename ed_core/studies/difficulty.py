@@ -210,8 +210,7 @@ def trend(levels: Sequence[Level], forms: Sequence[Sequence[str]] = (), seed: in
         spread = slopes.std(ddof=1)
         size = float(slopes.mean() / spread) if spread > 0 else np.nan
         ends = float(scores[:, 0].mean()), float(scores[:, -1].mean())
-        words = over.words.replace("prompts", "matched groups", 1)
-        return Trend(*ends, float(found.value), float(low), float(high), len(slopes), size, words)
+        return Trend(*ends, float(found.value), float(low), float(high), len(slopes), size, over.groups)
     slope, ends = float(slope_of([level.mean for level in levels])), (levels[0].mean, levels[-1].mean)
     parts = [level.drawn for level in levels]
     if any(part is None for part in parts) or not np.isfinite(slope):

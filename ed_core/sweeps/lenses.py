@@ -201,6 +201,7 @@ def write(
         "mean_depth": settled.mean(),
         "mean_ratio": deep / written,
         "mean_agreement": record.arrays["exit_agrees"].mean(),
+        "mean_lost_at_0": ((record.arrays["exit_depth"] == 0) & (record.arrays["exit_agrees"] == 0)).mean(),
     }
     for name, values in over_tokens.items():
         record.allocate(name, np.shape(values))

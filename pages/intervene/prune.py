@@ -182,9 +182,7 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
     if leaving:
         curves = aggregate.aggregate(EarlyExit, [r.summary for r in leaving])
         threshold = aggregate.probe_of(leaving[0]).threshold
-        show.conclusion(
-            "exit", writing.of_prompts([r.summary for r in leaving], leaving[0].n_layers, threshold), place=left
-        )
+        show.conclusion("exit", writing.of_prompts(leaving, threshold), place=left)
         lines, twin = (
             {name: curves[name] for name in ("agreement", "confidence")},
             behind(twins, EarlyExit, "agreement"),

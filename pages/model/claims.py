@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import streamlit as st
 
 from ed_core import figures
+from ed_core.cards import words
 from ed_core.claims import CLAIMS, Claim, find, finding, running
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ed_core.claims.finding import counted, standing
@@ -56,7 +57,7 @@ def body(wanted: Claims) -> None:
         stand = standing(told.claims)
         name = show.plain(f"{told.set.name} ({told.set.n} prompts)")
         st.markdown(
-            f"**{counted(told.claims)}{f' · {stand}' if stand else ''}** on {name}, from its depth card. {OF_CARD}"
+            f"**{words.claims(told)}{f' · {stand}' if stand else ''}** on {name}, from its depth card. {OF_CARD}"
         )
     if found:
         of = show.plain(f"{found.model} on {found.set}")

@@ -42,7 +42,7 @@ from ed_ui.remembered import value
 
 WINDOW = 48
 NONE, TOKEN, LOGIT = "none", "token", "logit"
-READ_FOR = {ALL: "all tokens", ANSWER: "the answer", TOKEN: "the selected token"}
+READ_FOR = {ALL: "all tokens", ANSWER: "the answer's prediction", TOKEN: "the selected token"}
 PUBLISHED = (NONE, *dict.fromkeys(p.model.rsplit("/", 1)[-1] for p in published()))
 PROBES = {  # in the order of computing: maps in a moment, then the model's own words, then what takes longer
     "contributions": Contributions(),
@@ -237,7 +237,9 @@ def towards_answer(batch: running.Batch, view: Callable[[str, str], View]) -> No
     """Where no token is selected, the answer beside the maps: how the lens comes to what the model says there."""
     result, seen = batch.result("logit_lens"), view("token", "logit_lens")
     if result is None:
-        return show.empty("At the answer", "How the lens comes to the model's own best guess, depth by depth.")
+        return show.empty(
+            "Where the answer is predicted", "How the lens comes to the model's own best guess, depth by depth."
+        )
     at = min(verdict.positions(result, ANSWER))
     said = show.code(result.token_text[int(result["top_ids"][-1, at, 0])], 20) if result.complete else "the answer"
     where = verdict.where(result, ANSWER)
