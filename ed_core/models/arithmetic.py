@@ -3,6 +3,7 @@ certificate says of that."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,7 @@ def settle() -> None:
     of_cuda.matmul.allow_fp16_reduced_precision_reduction = False
     of_cuda.matmul.allow_bf16_reduced_precision_reduction = False
     of_cuda.enable_cudnn_sdp(False)
+    warnings.filterwarnings("ignore", message="Attempting to run cuBLAS, but there was no current CUDA context")
 
 
 @contextmanager
