@@ -230,11 +230,8 @@ def table(
 ) -> None:
     """A table that is scrolled and sorted on the screen, at most `height` pixels high, and stands whole on paper, where
     that one, a picture of what is in sight, would lose its other columns and rows. `formats`: of columns of numbers,
-    like ".3g" or ".0%"."""
-    numbers = {
-        name: st.column_config.NumberColumn(format="percent" if form.endswith("%") else f"%{form}")
-        for name, form in formats.items()
-    }
+    like ".3g"."""
+    numbers = {name: st.column_config.NumberColumn(format=f"%{form}") for name, form in formats.items()}
     place.dataframe(rows, hide_index=True, height=min(36 * (len(rows) + 1) + 3, height), column_config=numbers, key=key)
 
     def cell(name: str, value: Any) -> str:

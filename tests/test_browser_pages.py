@@ -150,7 +150,7 @@ def test_pruning_over_bundled_prompts_plots_what_the_command_line_writes(server,
         metric = page.locator("[data-testid=stMetric]", has_text=f"{label} against measured KL")
         assert f"{three[f'prune.spearman_{name}']:+.2f}" in metric.inner_text()
     assert (
-        f"{three['logit_lens.deep_thinking_ratio']:.0%}"
+        f"{100 * three['logit_lens.deep_thinking_ratio']:.0f} %"
         in page.locator("[data-testid=stMetric]", has_text="Deep-thinking").inner_text()
     )
     with page.expect_download() as download:
