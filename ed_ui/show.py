@@ -14,6 +14,7 @@ import streamlit as st
 from plotly.basedatatypes import BaseFigure
 
 from ed_core.cases import export
+from ed_core.depth.wording import printed
 from ed_core.errors import EffectiveDepthError
 from ed_core.figures import View, describe, images, shown
 from ed_core.figures import pictures as drawn
@@ -236,7 +237,8 @@ def table(
 
     def cell(name: str, value: Any) -> str:
         form = formats.get(name, "") if isinstance(value, float) else ""
-        return f"<td>{'' if value is None else escape(format(value, form))}</td>"
+        told = printed(value, form) if form else "" if value is None else str(value)
+        return f"<td>{escape(told)}</td>"
 
     names = list(dict.fromkeys(name for row in rows for name in row))
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
