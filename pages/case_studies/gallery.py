@@ -94,7 +94,7 @@ def short(text: str, most: int) -> str:
     """A text on one line, its own lines marked, cut behind a word."""
     line = case_study.tidy(text.strip().replace("\n", " ⏎ "))
     head = line[: most - 1]
-    return line if len(line) <= most else f"{head.rpartition(' ')[0] or head} …"
+    return line if len(line) <= most else f"{head.rpartition(' ')[0] or head}…"
 
 
 def day(seconds: float) -> str:
