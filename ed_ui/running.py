@@ -228,7 +228,7 @@ def status(batch: Batch) -> str:
     jobs end before one of them begins, and when that will be."""
     for name, job in batch.jobs.items():
         if job.state == "running":
-            share = f"{job.result.progress:.0%}" if job.result else ""
+            share = f"{100 * job.result.progress:.0f} %" if job.result else ""
             left = _left(batch, name, job)
             stage = job.stage or "starting"
             said = (

@@ -508,7 +508,8 @@ def test_a_selected_token_opens_its_drawer(stored):
     (table,) = test.dataframe
     lens = stored["logit_lens"]
     assert table.value["depth"].tolist() == list(range(lens.n_layers, -1, -1))
-    assert [cell.rsplit(" ", 1)[1] for cell in table.value["1"]] == [f"{p:.0%}" for p in lens["top_probs"][::-1, 3, 0]]
+    shares = [f"{100 * p:.0f} %" for p in lens["top_probs"][::-1, 3, 0]]
+    assert [" ".join(cell.rsplit(" ", 2)[1:]) for cell in table.value["1"]] == shares
     figures = [numbers(trace["y"]) for spec in charts(test) for trace in spec["data"] if "y" in trace]
     assert holds(figures, stored["layer_skip"]["output_pos"][:, 3])
     assert all(holds(figures, stored["contributions"][m][:, 3]) for m in ("attn_cos", "mlp_cos", "layer_cos"))

@@ -46,10 +46,12 @@ def log_ticks(curves: Iterable[np.ndarray]) -> dict[str, Any]:
 
 
 def _size(step: int, power: int) -> str:
-    """A round number as a label: 0.02, 500, 20k; beyond that as a power."""
-    if not -4 < power < 6:
+    """A round number as a label: 0.02, 500, 20k, 5M; beyond that as a power."""
+    if not -4 < power < 9:
         return f"{'' if step == 1 else f'{step}·'}10<sup>{power}</sup>".replace("-", "\u2212")
     value = step * 10.0**power
+    if value >= 1e6:
+        return f"{value / 1e6:g}M"
     return f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}"
 
 
