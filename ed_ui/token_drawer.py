@@ -12,7 +12,7 @@ from ed_core.types import ProbeResult
 from ed_ui import remembered, show
 
 HEIGHT = 260
-COSINES = {"attention": "attn_cos", "mlp": "mlp_cos", "layer": "layer_cos"}
+COSINES = {"attention": "attn_cos", "MLP": "mlp_cos", "both": "layer_cos"}
 
 
 def draw(batch, token: int, lines: Mapping[str, int | None]) -> None:

@@ -205,7 +205,7 @@ def mark_passes(canvas: Canvas, result: ProbeResult, upright: bool = False) -> N
         for colour, thickness in ((colours.LIGHT_EDGE, 2), (colours.DARK_EDGE, 0.7)):
             canvas.line(colour, thickness, xref="x domain", yref="y", x0=0, x1=1, y0=at, y1=at)
             if upright:
-                canvas.line(colour, thickness, xref="x", yref="y domain", x0=at, x1=at, y0=0, y1=1)
+                canvas.line(colour, thickness, xref="x", yref="y", x0=at, x1=at, y0=-0.5, y1=result.n_layers - 0.5)
 
 
 def frame(view: View, n_layers: int, row: str, above: int = 0) -> Canvas:
