@@ -179,7 +179,7 @@ def test_homes_last_place_holds_the_answers_rank_then_the_selected_tokens_course
     assert numbers(rank["y"])[-1] == 1, "the output's own best guess"
     test.selectbox(key="token.box").set_value(3)
     spec = figure_named(test.run(), "attention")
-    for name, measure in (("attention", "attn_cos"), ("mlp", "mlp_cos"), ("layer", "layer_cos")):
+    for name, measure in (("attention", "attn_cos"), ("MLP", "mlp_cos"), ("both", "layer_cos")):
         curve = numbers(next(t for t in spec["data"] if t["name"] == name)["y"])
         np.testing.assert_allclose(curve, stored["contributions"][measure][:, 3], atol=1e-6)
 

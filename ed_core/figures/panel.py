@@ -365,8 +365,8 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
         "title": named,
     }
     if strip.low < 0:
-        ends = dict(x0=0, x1=0, y0=-0.5, y1=len(strip.values) - 0.5)
-        canvas.line(colours.GREY, 1.0, xref="x2", yref="y", **ends, layer="below")
+        top = len(strip.values) - 0.5
+        canvas.line(colours.GREY, 1.0, xref="x2", yref="y", x0=0, x1=0, y0=-0.5, y1=top, layer="below")
 
 
 def label_tokens(canvas: Canvas, view: View, tokens: Sequence[str]) -> None:
