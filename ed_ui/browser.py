@@ -58,6 +58,11 @@ if (!window.edBrowser) {
     all.toggle('ed-print', on);
     for (const chart of window.edCursor ? window.edCursor.charts : []) chart.fit();
   };
+  // what opens over the page stands outside the app, and takes its colours from the document
+  const app = document.querySelector('.stApp');
+  const follow = () => { document.documentElement.style.colorScheme = getComputedStyle(app).colorScheme; };
+  follow();
+  new MutationObserver(follow).observe(app, {attributeFilter: ['class']});
   addEventListener('beforeprint', () => print(true));
   addEventListener('afterprint', () => print(false));
   if (localStorage.edWelcomed) document.documentElement.classList.add('ed-welcomed');

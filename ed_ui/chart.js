@@ -4,7 +4,7 @@
 const MARGIN = 200; // pixels beyond the window that count as in sight
 const FAR = 1e9;
 const SOON = 500; // milliseconds that a figure out of sight waits at most for an idle moment
-const NARROW = 440, FITS = 0.7, LABELS = 0.85, LINE = 8, MAP = 0.84, MAP_NARROW = 0.77, STRIP_NARROW = 0.86; // pixels; shares of the width (`figures.panel`)
+const NARROW = 440, FITS = 0.7, LABELS = 0.85, LINE = 12, MAP = 0.84, MAP_NARROW = 0.77, STRIP_NARROW = 0.86; // pixels; shares of the width (`figures.panel`)
 const CONFIG = { displayModeBar: false, displaylogo: false };
 const FAILED = 'This figure could not be drawn. Reload the page.';
 
@@ -176,12 +176,17 @@ class Upper {
 
 // On a phone the words of the strip beside a map stand under the map's last token: the map leaves them more room, and
 // they stand on more lines. The ends of the map's colour bar, and what is written behind it, go with the map. Words in its
-// cells are left out, as they were cut for wider ones, and so are as many of the tokens' labels as would overlap.
+// cells are left out, as they were cut for wider ones, and so are as many of the tokens' labels as would overlap; short
+// ones that stand upright between rotated ones have no room at all where columns are narrow.
 function roomy({ data: all, layout: made }, width) {
   const wide = made.meta?.width_px, tight = width < FITS * wide, data = all.filter(({ name }) => !tight || !name?.startsWith('letters '));
   const layout = { ...made };
   if (made.meta?.along?.tokens && width < LABELS * wide)
-    for (const name of ['xaxis', 'xaxis3', 'xaxis4', 'xaxis5']) layout[name] &&= thinned(layout[name], width, wide);
+    for (const [long, short] of [['xaxis', 'xaxis3'], ['xaxis4', 'xaxis5']]) {
+      layout[long] &&= thinned(layout[long], width, wide);
+      layout[short] &&= thinned(layout[short], width, wide);
+      if (layout[short] && (MAP * width) / (layout[short].range[1] - layout[short].range[0]) < LINE) layout[short] = { ...layout[short], tickvals: [], ticktext: [] };
+    }
   const end = layout.xaxis?.domain?.[1], strip = layout.xaxis2;
   if (width >= NARROW || end !== MAP || !strip) return { data, layout };
   const bar = (one) => one?.colorbar && { ...one, colorbar: { ...one.colorbar, len: MAP_NARROW } };

@@ -160,7 +160,7 @@ def section(
     else:
         for i, column in enumerate(st.columns(2)):
             with column:
-                side_map(name, shown, both, i, lines[i])
+                side_map(name, shown, both, i, lines[i], busy)
     left, right = st.columns(2) if expected else (st.container(), st.container())
     with left:
         if found or busy or not expected:
@@ -170,12 +170,13 @@ def section(
             st.caption(show.plain(pair.text))
 
 
-def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[str, int | None]) -> None:
+def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[str, int | None], busy: bool) -> None:
     """One side's own map, its colours those of the other side too."""
     result = both[i].result
     title = f"{SIDES[i]} · {show.plain(both[i].name)}"
     if not measured(both[i], shown):
-        return show.empty(title, "Not measured yet: **Run** measures what is missing.", MAP_HEIGHT)
+        told = "Appears as it is measured." if busy else "Not measured yet: **Run** measures what is missing."
+        return show.empty(title, told, MAP_HEIGHT)
     about = partial(about_map, f"{name}-{SIDES[i]}", shown.measure, [both[i]])
     fig = drawn(name, shown, both, i, lines)
     show.figure(f"{name}-map-{SIDES[i]}", fig, f"**{title}**", result, shown.measure, about=about)

@@ -228,7 +228,7 @@ def status(batch: Batch) -> str:
     jobs end before one of them begins, and when that will be."""
     for name, job in batch.jobs.items():
         if job.state == "running":
-            share = f"{job.result.progress:.0%}" if job.result else ""
+            share = f"{100 * job.result.progress:.0f} %" if job.result else ""
             left = _left(batch, name, job)
             stage = job.stage or "starting"
             said = (
@@ -345,11 +345,11 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, p
     if not todo:
         told = "" if batch.running else "stored"
     elif seconds is not None:
-        told = f"{about(seconds)} on this machine"
+        told = f"{about(seconds)}, as measured"
     elif expected.seconds is None:
-        told = "not timed on this machine yet"
+        told = "not timed here yet"
     else:
-        told = f"{about(expected.seconds)} by the estimate"
+        told = f"{about(expected.seconds)}, estimated"
     row.markdown(f":gray-badge[{told}]" if told else "", width="content")
     link.share(row)
     return row

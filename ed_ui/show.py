@@ -14,6 +14,7 @@ import streamlit as st
 from plotly.basedatatypes import BaseFigure
 
 from ed_core.cases import export
+from ed_core.depth.wording import printed
 from ed_core.errors import EffectiveDepthError
 from ed_core.figures import View, describe, images, shown
 from ed_core.figures import pictures as drawn
@@ -230,16 +231,14 @@ def table(
 ) -> None:
     """A table that is scrolled and sorted on the screen, at most `height` pixels high, and stands whole on paper, where
     that one, a picture of what is in sight, would lose its other columns and rows. `formats`: of columns of numbers,
-    like ".3g" or ".0%"."""
-    numbers = {
-        name: st.column_config.NumberColumn(format="percent" if form.endswith("%") else f"%{form}")
-        for name, form in formats.items()
-    }
+    like ".3g"."""
+    numbers = {name: st.column_config.NumberColumn(format=f"%{form}") for name, form in formats.items()}
     place.dataframe(rows, hide_index=True, height=min(36 * (len(rows) + 1) + 3, height), column_config=numbers, key=key)
 
     def cell(name: str, value: Any) -> str:
         form = formats.get(name, "") if isinstance(value, float) else ""
-        return f"<td>{'' if value is None else escape(format(value, form))}</td>"
+        told = printed(value, form) if form else "" if value is None else str(value)
+        return f"<td>{escape(told)}</td>"
 
     names = list(dict.fromkeys(name for row in rows for name in row))
     head = "".join(f"<th>{escape(name)}</th>" for name in names)

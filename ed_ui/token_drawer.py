@@ -12,7 +12,7 @@ from ed_core.types import ProbeResult
 from ed_ui import remembered, show
 
 HEIGHT = 260
-COSINES = {"attention": "attn_cos", "mlp": "mlp_cos", "layer": "layer_cos"}
+COSINES = {"attention": "attn_cos", "MLP": "mlp_cos", "both": "layer_cos"}
 
 
 def draw(batch, token: int, lines: Mapping[str, int | None]) -> None:
@@ -49,7 +49,7 @@ def best_tokens(lens: ProbeResult, token: int) -> list[dict[str, str | int]]:
     return [
         {"depth": depth}
         | {
-            f"{n}": f"{figures.shown(text.get(int(i), f'id {i}'), 16)} {p:.0%}"
+            f"{n}": f"{figures.shown(text.get(int(i), f'id {i}'), 16)} {100 * p:.0f} %"
             for n, (i, p) in enumerate(zip(ids[depth], probs[depth], strict=True), 1)
         }
         for depth in reversed(range(lens.n_layers + 1))

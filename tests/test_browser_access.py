@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from test_browser import screen, settled, wait
 
@@ -62,6 +64,26 @@ def test_axe_finds_nothing_serious_and_every_figure_tells_its_numbers(server, vi
     texts = tab.evaluate(TEXTS)
     assert texts or name not in FIGURES
     assert all(text and any(c.isdigit() for c in text) for text in texts), texts
+
+
+def test_what_opens_over_the_page_is_readable_in_light_and_in_dark(server, visitor):
+    """It stands outside the app, whose colours it must follow."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    tab = visitor(color_scheme="light", viewport={"width": 1440, "height": 900})
+    tab.goto(f"{server}/skip?model=ed-demo-8")
+    tab.locator("[class*=st-key-run-row]").first.wait_for()
+    settled(tab)
+    for scheme, opened in product(("light", "dark"), (".st-key-model-box", ".st-key-share", ".st-key-options")):
+        tab.emulate_media(color_scheme=scheme)
+        tab.locator(f"{opened} button").first.click()
+        tab.locator("[data-testid=stPopoverBody]").wait_for()
+        settled(tab)
+        found = Axe().run(tab, options={"runOnly": ["color-contrast"]}).response
+        assert found["passes"], "it has looked"
+        assert not found["violations"], (scheme, opened, [n["html"][:120] for n in found["violations"][0]["nodes"]])
+        tab.keyboard.press("Escape")
+        tab.locator("[data-testid=stPopoverBody]").wait_for(state="hidden")
 
 
 def test_a_token_is_chosen_and_a_page_left_by_keyboard_alone(server, page):

@@ -150,7 +150,7 @@ def test_pruning_over_bundled_prompts_plots_what_the_command_line_writes(server,
         metric = page.locator("[data-testid=stMetric]", has_text=f"{label} against measured KL")
         assert f"{three[f'prune.spearman_{name}']:+.2f}" in metric.inner_text()
     assert (
-        f"{three['logit_lens.deep_thinking_ratio']:.0%}"
+        f"{100 * three['logit_lens.deep_thinking_ratio']:.0f} %"
         in page.locator("[data-testid=stMetric]", has_text="Deep-thinking").inner_text()
     )
     with page.expect_download() as download:
@@ -266,18 +266,21 @@ CUT = """[...document.querySelectorAll('.stButtonGroup, .stButtonGroup *')]
 MOVES = 0.1  # what a busy machine may add up to: idle these pages stay below 0.02, Home below 0.1
 
 
-@pytest.mark.parametrize(
-    "page", ["", "logit_lens", "cases", "two?model=ed-demo-16", "surgery?model=ed-demo-16", "difficulty"]
-)
-def test_a_page_hardly_moves_while_it_loads(server, visitor, page):
-    tab = visitor(viewport={"width": 1440, "height": 900})
+WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+LOADED = ("", "logit_lens", "cases", "two?model=ed-demo-16", "surgery?model=ed-demo-16", "difficulty")
+ON_PHONE = ("claims", "case?id=6sg64f3464", "numerics")
+
+
+@pytest.mark.parametrize("page, size", [*((one, WIDE) for one in LOADED), *((one, PHONE) for one in ON_PHONE)])
+def test_a_page_hardly_moves_while_it_loads(server, visitor, page, size):
+    tab = visitor(viewport=size)
     tab.add_init_script(SHIFTS)
     tab.goto(f"{server}/{page}")
     tab.locator(".st-key-page").wait_for(state="attached")
     settled(tab)
     assert tab.evaluate("PerformanceObserver.supportedEntryTypes").count("layout-shift")
     assert sum(tab.evaluate("window.shifts")) <= MOVES
-    assert not tab.evaluate(CUT), "buttons have the room that they take"
+    assert size is PHONE or not tab.evaluate(CUT), "buttons have the room that they take; on a phone they scroll"
 
 
 @pytest.mark.parametrize("page", ["maps", "claims", "skip"])

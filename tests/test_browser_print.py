@@ -16,7 +16,8 @@ PRESSED = ".stSidebar, .stAppHeader button, " + ", ".join(
     f".st{kind}" for kind in ("Button", "DownloadButton", "PageLink", "Slider", "Selectbox", "Popover")
 )
 ON_PAPER = """pressed => {
-  const seen = e => e.checkVisibility({visibilityProperty: true}) && !e.closest('.st-key-model-box');
+  const kept = '.st-key-model-box, [class*=st-key-title-]';
+  const seen = e => e.checkVisibility({visibilityProperty: true}) && !e.closest(kept);
   const light = color => color.match(/\\d+/g).slice(0, 3).reduce((sum, one) => sum + Number(one), 0) / 765;
   const style = (e, what) => light(getComputedStyle(e)[what]);
   return {
@@ -57,6 +58,8 @@ def test_a_room_is_printed_whole_in_light_colours_and_without_buttons(server, vi
     tab.evaluate("dispatchEvent(new Event('beforeprint'))")
     found = tab.evaluate(ON_PAPER, PRESSED)
     assert not found["pressed"]
+    if room == "cases":
+        assert tab.locator("[class*=st-key-title-] a").first.is_visible(), "a case study's title is no button"
     assert all(found["edges"]), "every figure is drawn"
     for left, begins, ends, right in found["edges"]:
         assert left <= begins + 1 and ends <= right + 1 <= WIDE + 2, (left, begins, ends, right)

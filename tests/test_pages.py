@@ -180,7 +180,7 @@ def test_homes_last_place_holds_the_answers_rank_then_the_selected_tokens_course
     assert numbers(rank["y"])[-1] == 1, "the output's own best guess"
     test.selectbox(key="token.box").set_value(3)
     spec = figure_named(test.run(), "attention")
-    for name, measure in (("attention", "attn_cos"), ("mlp", "mlp_cos"), ("layer", "layer_cos")):
+    for name, measure in (("attention", "attn_cos"), ("MLP", "mlp_cos"), ("both", "layer_cos")):
         curve = numbers(next(t for t in spec["data"] if t["name"] == name)["y"])
         np.testing.assert_allclose(curve, stored["contributions"][measure][:, 3], atol=1e-6)
 
@@ -509,7 +509,8 @@ def test_a_selected_token_opens_its_drawer(stored):
     (table,) = test.dataframe
     lens = stored["logit_lens"]
     assert table.value["depth"].tolist() == list(range(lens.n_layers, -1, -1))
-    assert [cell.rsplit(" ", 1)[1] for cell in table.value["1"]] == [f"{p:.0%}" for p in lens["top_probs"][::-1, 3, 0]]
+    shares = [f"{100 * p:.0f} %" for p in lens["top_probs"][::-1, 3, 0]]
+    assert [" ".join(cell.rsplit(" ", 2)[1:]) for cell in table.value["1"]] == shares
     figures = [numbers(trace["y"]) for spec in charts(test) for trace in spec["data"] if "y" in trace]
     assert holds(figures, stored["layer_skip"]["output_pos"][:, 3])
     assert all(holds(figures, stored["contributions"][m][:, 3]) for m in ("attn_cos", "mlp_cos", "layer_cos"))

@@ -84,7 +84,7 @@ def test_progress_tells_which_of_how_many_and_the_time_left_of_all(queue, monkey
     job = queue.open[0]
     job.arrived(pack(replace(kept["contributions"], complete=False, progress=0.25, summary={})))
     job.state = "running"
-    assert running.status(made) == "contributions: starting · 25% · 1 of 3 · about 17 s left"
+    assert running.status(made) == "contributions: starting · 25 % · 1 of 3 · about 17 s left"
     job.state = "done"
     running.poll(made)
     queue.open[0].state = "running"

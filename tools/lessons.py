@@ -253,8 +253,8 @@ the maximum, so it cannot see this: look at the scale, not only at the shape.
 - *The prediction:* without its first layer the model's changes by 1.4, the most there can be; the twin's by a hundredth, for it has hardly one
 to lose: its best token has 0.2 %.
 
-So hold a curve against a twin before it is called a finding: the *Control* beside Run draws it dashed behind the model's, and *Compare two* puts
-both side by side. This is one twin, a single draw: a statement rests on five, as Home has them, and what they do not share was not thereby learned.""",
+So hold a curve against a twin before it is called a finding: the *Control* under *Options* draws it dashed behind the model's, and *Compare* puts
+both side by side. This is one twin, a single draw: a statement rests on five, as *Prompt* has them, and what they do not share was not thereby learned.""",
         (
             knows,
             lambda r: (
@@ -296,8 +296,8 @@ both side by side. This is one twin, a single draw: a statement rests on five, a
 
 **Which is the effective depth?** None alone; each answers its own question.
 
-- *KL at layer 1* says that depth 0 is far off, not that layer 1 is near: the mean KL falls from 13.6 nats to 6.3 there, and stays about 5.5 until depth
-18. *A real model: why the KL rule says layer 1* tells why.
+- *KL at layer 1* says that depth 0 is far off, not that layer 1 is near: the mean KL falls from 13.6 nats to 6.3 there, and stays about 5.5 up to
+depth 18. *A real model: why the KL rule says layer 1* tells why.
 - *Cosine after layer 12:* layer 11 erases (mean cosine −0.23) and so does layer 12, hardly; from layer 13 on nearly all layers build on what is there.
 - *Overlap at layer 24* is the first to look at the words: the best five tokens of the lens begin to be the output's.
 
@@ -330,7 +330,7 @@ the first token is up to 172 times as long as the median token, whatever stands 
 have nothing to look at look at it. The last two layers take most of it back.
 
 **What it does to the figures.** Later layers add to the first token what they add to all, a few hundredths of its length: the dark column. A *mean* over
-tokens is the sink's: at layer 11 the mean ratio is 8.9, without this token it would be below 0.6. So the switch *first token* on Home, and the criteria
+tokens is the sink's: at layer 11 the mean ratio is 8.9, without this token it would be below 0.6. So there are the switch *Count the first token* under *Options*, and the criteria
 without sinks: here they give the same layers, 24 by cosine and 21 by overlap. A finding that holds with and without it is one about the prompt.""",
         (
             knows,

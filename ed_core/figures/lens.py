@@ -20,6 +20,7 @@ TOP_SHOWN = 5
 ROW, CELL_FONT, LARGEST_FONT = 15, 10, 13  # pixels: least height of a row; letters on cells, at least and at most
 LETTER_SHARE = 0.58  # of a font's size that a letter is wide, about
 LINE, ROTATED, CUT = 16, 66, 10  # pixels over the map for the predicted tokens: of a line, or rotated; letters of one
+CORNER = 7  # pixels from a cell's edges to the cross in its corner
 NARROW = 450  # pixels of a panel below which its strip has room for two words
 KL_ENDS = (5.0, 10.0, 20.0, 50.0)
 
@@ -274,7 +275,8 @@ def writing_map(result: ProbeResult, view: View, small: bool = False) -> go.Figu
             cell_letters(canvas, told, view, best, shade, z, 0)
         _settled(canvas, result["settle_depth"])
         leave = result["exit_depth"]
-        _left(canvas, np.where(leave < result.n_layers, leave, np.nan), result["exit_agrees"])
+        at = np.where(leave < result.n_layers, leave, np.nan)
+        _left(canvas, at, result["exit_agrees"], CORNER / view.column_px(len(ids)), CORNER * len(z) / view.plot_height)
 
     strip = Strip(mean_over_tokens(z), 0.0, 1.0, "mean<br>divergence")
     fig = token_panel(told, view, z, shade, "bits", strip, hover, row="depth", more=marks)
@@ -293,10 +295,12 @@ def _settled(canvas: Canvas, settle: np.ndarray) -> None:
         canvas.add("scatter", x=x, y=y, mode="lines", name=name, hoverinfo="skip", line=line, connectgaps=False)
 
 
-def _left(canvas: Canvas, leave: np.ndarray, agrees: np.ndarray) -> None:
-    """A cross per column in the row below the output that is sure enough to leave at."""
+def _left(canvas: Canvas, leave: np.ndarray, agrees: np.ndarray, right: float, low: float) -> None:
+    """A cross per column in the row below the output that is sure enough to leave at, in the corner of its cell, clear
+    of the letters: `right` and `low` of a cell from its edges."""
     at = np.flatnonzero(np.isfinite(leave))
+    x, y = at + max(0.5 - right, 0.0), leave[at] - max(0.5 - low, 0.0)
     ink = [colours.DARK_EDGE if agrees[step] else colours.FAILED for step in at]
     for name, colour, thick in (("exit edge", colours.LIGHT_EDGE, 4.0), ("exit", ink, 2.0)):
         marker = dict(symbol="x-thin", size=8, color=colour, line=dict(width=thick, color=colour))
-        canvas.add("scatter", x=at, y=leave[at], mode="markers", name=name, hoverinfo="skip", marker=marker, **STEADY)
+        canvas.add("scatter", x=x, y=y, mode="markers", name=name, hoverinfo="skip", marker=marker, **STEADY)

@@ -73,7 +73,7 @@ def first_token_norm(result: ProbeResult, height: int = 260) -> go.Figure:
     norms = result["resid_norm"]
     curves = {
         "first token": norms[:, 0],
-        "median of the others": np.median(norms[:, 1:], axis=1),
-        "largest of the others": norms[:, 1:].max(1),
+        "others' median": np.median(norms[:, 1:], axis=1),
+        "others' largest": norms[:, 1:].max(1),
     }
     return layer_curves(curves, "", unit_of(result, "resid_norm"), log=True, x="depth", height=height)

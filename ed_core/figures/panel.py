@@ -205,7 +205,7 @@ def mark_passes(canvas: Canvas, result: ProbeResult, upright: bool = False) -> N
         for colour, thickness in ((colours.LIGHT_EDGE, 2), (colours.DARK_EDGE, 0.7)):
             canvas.line(colour, thickness, xref="x domain", yref="y", x0=0, x1=1, y0=at, y1=at)
             if upright:
-                canvas.line(colour, thickness, xref="x", yref="y domain", x0=at, x1=at, y0=0, y1=1)
+                canvas.line(colour, thickness, xref="x", yref="y", x0=at, x1=at, y0=-0.5, y1=result.n_layers - 0.5)
 
 
 def frame(view: View, n_layers: int, row: str, above: int = 0) -> Canvas:
@@ -214,7 +214,7 @@ def frame(view: View, n_layers: int, row: str, above: int = 0) -> Canvas:
     canvas = Canvas(view.height, margin, view.title, view.uirevision, view.width_px)
     fit = (view.plot_height - above) / ROW_LABEL
     rows = list(range(0, n_layers + (row == "depth"), tick_step(n_layers + 1, fit)))
-    canvas.layout["yaxis"] = dict(PLAIN, range=[-0.5, n_layers + 0.5], tickvals=rows, title=axis_title(row, 6))
+    canvas.layout["yaxis"] = dict(PLAIN, range=[-0.5, n_layers + 0.5], tickvals=rows, title=axis_title(row))
     canvas.along("y", row, n_layers)
     return canvas
 
@@ -365,7 +365,8 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
         "title": named,
     }
     if strip.low < 0:
-        canvas.line(colours.GREY, 1.0, xref="x2", yref="y domain", x0=0, x1=0, y0=0, y1=1, layer="below")
+        top = len(strip.values) - 0.5
+        canvas.line(colours.GREY, 1.0, xref="x2", yref="y", x0=0, x1=0, y0=-0.5, y1=top, layer="below")
 
 
 def label_tokens(canvas: Canvas, view: View, tokens: Sequence[str]) -> None:
@@ -419,9 +420,9 @@ def label_columns(
 
 
 def mark_tokens(canvas: Canvas, view: View, n_tokens: int) -> None:
-    """A box around the selected token's column, a line where the answer begins."""
+    """A box around the selected token's column, a line where the answer begins; both as high as the map's rows."""
     first, last = view.span(n_tokens)
-    place: dict[str, Any] = dict(xref="x", yref="y domain", y0=0, y1=1)
+    place: dict[str, Any] = dict(xref="x", yref="y", y0=-0.5, y1=len(canvas.data[0]["z"]) - 0.5)
     for colour, thickness in ((colours.LIGHT_EDGE, 3), (colours.DARK_EDGE, 1)):
         if view.answer_start is not None and first < view.answer_start <= last:
             canvas.line(colour, thickness, x0=view.answer_start - 0.5, x1=view.answer_start - 0.5, **place)

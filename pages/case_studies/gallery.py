@@ -52,7 +52,7 @@ def page() -> None:
         below.caption(f"{len(cards)} case studies", width="content")
     for start in range(AT_ONCE * (at - 1), min(AT_ONCE * at, len(cards)), COLUMNS):
         for column, card in zip(tiles.columns(COLUMNS), cards[start : start + COLUMNS], strict=False):
-            with column.container(border=True, key=f"card-{card.id}", gap="xsmall"):
+            with column.container(border=True, key=f"card-{card.id}", gap="xsmall", height="stretch"):
                 tile(card, shipped=kept.is_shipped(card.id))
 
 
@@ -91,8 +91,10 @@ def alt(card: Card) -> str:
 
 
 def short(text: str, most: int) -> str:
-    line = case_study.tidy(text)
-    return line if len(line) <= most else line[: most - 1] + "…"
+    """A text on one line, its own lines marked, cut behind a word."""
+    line = case_study.tidy(text.strip().replace("\n", " ⏎ "))
+    head = line[: most - 1]
+    return line if len(line) <= most else f"{head.rpartition(' ')[0] or head}…"
 
 
 def day(seconds: float) -> str:

@@ -11,12 +11,12 @@ from ed_ui import probe_page, show
 def beneath(result):
     if failed := incomplete(result):
         layers = f"layer{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}"
-        st.warning(FAILED.format(layers=layers, tolerance=f"{TOLERANCE:.1%}"), icon=":material/border_clear:")
+        st.warning(FAILED.format(layers=layers, tolerance=f"{100 * TOLERANCE:g} %"), icon=":material/border_clear:")
 
 
 def more(result, view):
     left, middle, right = st.columns(3)
-    look = {"name": "completeness error", "limit_name": f"allowed: {TOLERANCE:.1%}"}
+    look = {"name": "completeness error", "limit_name": f"allowed: {100 * TOLERANCE:g} %"}
     fig = figures.limit_bars(completeness(result), TOLERANCE, "share of the scale", **look)
     show.figure("check", fig, "Completeness error", result, "completeness_error", CHECK, place=left)
     cap = most_nodes(dict(result.request.parameters)["nodes"])

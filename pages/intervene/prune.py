@@ -127,7 +127,7 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
     layers, text = ", ".join(map(str, sorted(drop))), "this text" if len(results) == 1 else "these texts"
     row = st.container(horizontal=True, vertical_alignment="center")
     row.markdown(
-        f"**{title}: {layers}** · KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} of the best guesses stay, "
+        f"**{title}: {layers}** · KL {cost['kl']:.3g} nats, {100 * cost['top1_kept']:.0f} % of the best guesses stay, "
         f"perplexity on {text} {cost['perplexity_whole']:.3g} → {cost['perplexity']:.3g}"
     )
     order = [layer for layer in range(results[0].n_layers) if layer not in drop]
@@ -194,7 +194,7 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
         usable = writing.usable(*writing.exits([r.summary for r in leaving])[:2])
         told = f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}" if usable else "not usable here"
         figures_of.metric("Mean exit depth", told, help=EarlyExit.spec("exit_depth").meaning)
-        agrees = f"{float(curves['exit_agrees']):.0%}"
+        agrees = f"{100 * float(curves['exit_agrees']):.0f} %"
         figures_of.metric("Agreement on leaving", agrees, help=EarlyExit.spec("exit_agrees").meaning)
     else:
         with left:
@@ -202,7 +202,7 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
     if lens:
         ratio = aggregate.aggregate(LogitLens, [r.summary for r in lens])["deep_thinking_ratio"]
         figures_of.metric(
-            "Deep-thinking ratio", f"{float(ratio):.0%}", help=LogitLens.spec("deep_thinking_ratio").meaning
+            "Deep-thinking ratio", f"{100 * float(ratio):.0f} %", help=LogitLens.spec("deep_thinking_ratio").meaning
         )
     right.caption(EXIT_CAUTION)
 

@@ -72,7 +72,7 @@ TEXTS = {
     "prediction” is high: leaving such a layer out changes the prediction much and later layers little.",
     "By construction": "The hatched triangle above the diagonal is 0: a layer before the skipped one cannot change. "
     "The diagonal is 1 for a whole layer, and 0 in the effect on later tokens and in direct effects. "
-    "The first token is never touched.",
+    "The first token is never touched. No layer comes after the last: its effect on later layers is 0.",
     "Beware": "A dark row is not a useless layer: weak proxies of importance mislead (Hinostroza et al. 2026, arXiv "
     "2605.14075). One prompt is one prompt; some models adapt their depth a little (Curth et al. 2026, arXiv "
     "2604.12426). Effects that are not above the noise floor are left empty.",

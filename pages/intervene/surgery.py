@@ -1,5 +1,7 @@
 """What becomes of the model when layers are left out, exchanged or run twice."""
 
+import math
+
 import streamlit as st
 
 from ed_core import figures
@@ -161,19 +163,23 @@ def table(found: list[surgery.Row], kind: str, curves: dict) -> None:
             "Loss": row.best.loss,
             "Added": row.best.loss - whole,
             "KL": row.best.kl,
-            "Kept": row.best.top1_kept,
+            KEPT: 100 * row.best.top1_kept,
             "Median": row.median - whole,
         }
         for name, chosen in row.chosen.items():
             called = surgery.PROXIES[name][0]
-            cost = printed(chosen.loss - whole, "+.2g")
-            one[f"{called[0].upper()}{called[1:]} chooses"] = f"{chosen.layers} ({cost})"
+            one[f"{called[0].upper()}{called[1:]} chooses"] = f"{chosen.layers}{added(chosen.loss - whole)}"
         if kind == "repeat":
-            one["Random layer as often"] = f"{row.random_layer} ({printed(row.random_loss - whole, '+.2g')})"
+            one["Random layer as often"] = f"{row.random_layer}{added(row.random_loss - whole)}"
         rows.append(one)
-    formats = {name: ".0%" if name == "Kept" else ".3g" for name in rows[0] if isinstance(rows[0][name], float)}
+    formats = {name: ".0f" if name == KEPT else ".3g" for name in rows[0] if isinstance(rows[0][name], float)}
     show.table("best", rows, 260, formats)
     st.caption("Added, median and figures in brackets: nats above the whole model's loss.")
+
+
+def added(loss: float) -> str:
+    """What a choice costs, in brackets; nothing of one that is not computed yet."""
+    return "" if math.isnan(loss) else f" ({printed(loss, '+.2g')})"
 
 
 def export(curves: dict, kind: str, found: list, lengths: list[int], results: list, ready: bool) -> None:
@@ -220,6 +226,7 @@ HEIGHT = 460
 RULER = """**Order** · click a layer to leave it out, and once more to put it back; exchanges and repeats are typed
 under Options, like 0-7,4-7,8"""
 KINDS = {"drop": "Without a stretch", "swap": "Two exchanged", "repeat": "A stretch twice"}
+KEPT = "Kept, %"
 LABELS = {"loss": "Loss", "kl": "KL", "top1_kept": "Best guesses kept"}
 VIEW = (
     choice("map", "surgery.map", None, list(KINDS)),

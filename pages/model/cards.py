@@ -91,13 +91,13 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
     cards = {titled(file, told): told for file, told in listed}
     means, rules = (
         [f"mean depth, {rule.label}" for rule in OF_LENS.values()],
-        [f"{rule.heading} rule" for rule in RULES.values()],
+        [f"{rule.label} rule" for rule in RULES.values()],
     )
     lines = [["model", "prompts", *means, *rules, *COLUMNS], ["---"] * 10]
     for title, told in cards.items():
         rules = [card.depth_of(told, rule, "logit") for rule in RULES]
         cells = [words.mean(card.mean_depth_of(told, of)) for of in OF_LENS]
-        cells += [f"{words.depth(row)} of 0–{told.model.layers - 1}" for row in rules]
+        cells += [f"{words.depth(row)} of 0–{told.model.layers - 1}".replace("– of", "none of") for row in rules]
         cuts = [*(cut(one) for one in told.cuts), "–", "–"][:2]  # a looped model has no stretch
         model = f"**{told.model.name}** {told.model.precision}, {words.parameters(told.model.parameters)}"
         shelf = title.removeprefix(titled(Path(), told))
@@ -144,7 +144,7 @@ def cut(one: card.Cut) -> str:
     """The stretch that changes the predictions least and its price, in a cell."""
     n, start = one.layers, one.start
     where = f"layer {start}" if n == 1 else f"{start}–{start + n - 1}"
-    return f"{where}: {printed(one.loss.value, '+.2f')} nats, {one.kept.value:.0%} kept"
+    return f"{where}: {printed(one.loss.value, '+.2f')} nats, {100 * one.kept.value:.0f} % kept"
 
 
 def whole(found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None) -> None:

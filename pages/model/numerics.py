@@ -31,9 +31,13 @@ def panels(batch: running.Batch) -> None:
     result = batch.result("numerics")
     common_link.write(result.request.key if result is not None and result.complete else "")
     probe_page.status(batch, "numerics")
-    said, place = st.container(horizontal=True, key="verdict"), show.place("map", probe_page.MAP_HEIGHT)
-    if result is None or not result.complete:
-        said.markdown("&nbsp;")
+    # what stands above the map is drawn before it: an empty container takes no room
+    with st.container(horizontal=True, key="verdict"):
+        if result is None or not result.complete:
+            st.markdown("&nbsp;")
+        else:
+            verdict(result, batch.complete("contributions"))
+    place = show.place("map", probe_page.MAP_HEIGHT)
     if result is None:
         with place:
             show.empty(Numerics.title, "" if batch.running else TEACH, probe_page.MAP_HEIGHT, first=True)
@@ -42,9 +46,6 @@ def panels(batch: running.Batch) -> None:
     view = replace(probe_page.view(result), sinks=probe_page.sinks_of(result))
     caption = "Error of every layer's sum against what leaves it, token by token"
     show.figure("map", figures.miss_map(result, view), caption, result, "miss", READ_ERROR, select=True, place=place)
-    if result.complete:
-        with said:
-            verdict(result, batch.complete("contributions"))
     probe_page.window(result, view)
     if result.complete:
         figures_of(result)

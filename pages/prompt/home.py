@@ -374,7 +374,7 @@ def says(batch: running.Batch) -> str:
         None: "",
     }[verdict.right(result)]
     best = ", ".join(
-        f"{show.code(result.token_text[int(i)], 60)} {p:.0%}"
+        f"{show.code(result.token_text[int(i)], 60)} {100 * p:.0f} %"
         for i, p in zip(result["top_ids"][0], result["top_probs"][0], strict=True)
     )
     source = ":gray-badge[stored example] " if lookup.is_shipped(result.request.key) else ""

@@ -102,9 +102,10 @@ def maps(result: ProbeResult, seen: View) -> None:
     there, chosen = list(pictures.pictures(result, look())), look()
     last = min(seen.window[1] if seen.window else result.n_tokens - 1, result.n_tokens - 1)
     first = max(seen.window[0] if seen.window else 0, last - WINDOW + 1)
-    if result.n_tokens > WINDOW:
+    crowded = len(there) > 1 and result.n_tokens > WINDOW
+    if crowded:
         st.caption(f"Tokens {first} to {last} of 0 to {result.n_tokens - 1}: side by side there is room for {WINDOW}.")
-    narrow = replace(seen, width_px=1100 // len(there), window=(first, last) if result.n_tokens > WINDOW else None)
+    narrow = replace(seen, width_px=1100 // len(there), window=(first, last) if crowded else seen.window)
     for place, one in zip(st.columns(len(there)), there, strict=True):
         lens = next(lens for lens, title in LENSES.items() if title == one.title)
         caption = f"**{one.title}** · cells predict the next token"
@@ -126,7 +127,7 @@ def more(result: ProbeResult, seen: View) -> None:
         constant = lenses.constant(result) if rule == "kl" else None
         behind = {} if constant is None else {lenses.CONTROLS["constant"]: constant}
         fig = figures.layer_curves(curves, "", unit, x="depth", behind=behind)
-        show.figure(f"lens-{rule}", fig, caption, results=[result], place=place)
+        show.figure(f"lens-{rule}", fig, caption + DASHED * bool(behind), results=[result], place=place)
     for fit in result.provenance.get("fits", ()):
         certificate(fit)
 
@@ -208,9 +209,10 @@ layer before which more than 30 % of the lens's best {k} tokens are among the ou
 elsewhere, has no threshold. The Jacobian lens has no part in the
 KL rule: its KL is not calibrated."""
 CURVES = (
-    ("kl", "nats", "**KL to the output** under each lens, mean over tokens; dashed: constant prediction"),
+    ("kl", "nats", "**KL to the output** under each lens, mean over tokens"),
     ("overlap", "share", "**Best tokens shared with the output** under each lens"),
 )
+DASHED = "; dashed: constant prediction"
 TEXTS = {
     "Look for": "whether a word that the fitted lens reads early stays unseen in the logit lens: then the stream may "
     "hold it in other terms than the output's, so that it settles late for the logit lens alone.",

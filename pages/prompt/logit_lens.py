@@ -29,7 +29,7 @@ def more(result, view):
     left.metric("Mean settle depth" + probe_page.told_of_sinks(view), told, help=LogitLens.spec("settle_depth").meaning)
     right.metric(
         "Deep-thinking ratio" + probe_page.told_of_sinks(view),
-        f"{ratio:.0%}",
+        f"{100 * ratio:.0f} %",
         help=LogitLens.spec("deep_thinking_ratio").meaning,
     )
     if halves.has_halves(result):
