@@ -191,7 +191,9 @@ def _fits_table(found: dict[str, fits.Fit]) -> list[str]:
 def _measured_depths(folder: Folder, measured: Sequence[Point]) -> dict[str, str]:
     """By hub id in small letters: the mean depth that a card of this installation, or this study, has of a model."""
     found = {
-        str(folder.models[p.model].get("name", "")).lower(): f"mean depth by KL, {p.set}: {p.ratio:.0%} of the layers"
+        str(
+            folder.models[p.model].get("name", "")
+        ).lower(): f"mean depth by KL, {p.set}: {100 * p.ratio:.0f} % of the layers"
         for p in measured
         if p.criterion == "mean_kl" and not folder.models[p.model].get("control")
     }
@@ -202,7 +204,7 @@ def _measured_depths(folder: Folder, measured: Sequence[Point]) -> dict[str, str
             continue  # the page of cards says so
         if (mean := card.mean_depth_of(told, "kl")) is not None and mean.ratio is not None:
             found[told.model.name.partition("@")[0].lower()] = (
-                f"mean depth by KL, {told.set.name}: {mean.ratio:.0%} of the layers"
+                f"mean depth by KL, {told.set.name}: {100 * mean.ratio:.0f} % of the layers"
             )
     return found
 

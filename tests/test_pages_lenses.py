@@ -1,4 +1,4 @@
-"""The page Lenses, and Home's choice of lens: what they ask for, and that what they draw is what is stored."""
+"""The tab Fitted lenses, and Home's choice of lens: what they ask for, and that what they draw is what is stored."""
 
 from __future__ import annotations
 

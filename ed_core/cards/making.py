@@ -180,7 +180,7 @@ class _Beside:
         for kind, name in LENS_NAMES.items():
             if kind not in kinds | {"logit"}:
                 which = name if kind == "jacobian" else name.lower()
-                self.missing.append(f"No {which} is fitted to these weights here; the page Lenses fits one.")
+                self.missing.append(f"No {which} is fitted to these weights here; the tab Fitted lenses fits one.")
         if not fits:
             self._done += SHARES[LENSES]
             return None

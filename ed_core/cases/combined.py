@@ -49,12 +49,11 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
     x = "first layer taken out" if probe.n > 1 else "layer taken out"
     best = pruning.best_stretch(curves["kl"], probe.n)
     cost = pruning.costs(curves, best[0])
-    cheapest = (
-        f"cheapest without {_layers(best)}: KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} of the best guesses stay"
-    )
+    kept = f"{100 * cost['top1_kept']:.0f} % of the best guesses stay"
+    cheapest = f"cheapest without {_layers(best)}: KL {cost['kl']:.3g} nats, {kept}"
     if probe.drop:
         cost = pruning.costs(curves, None)
-        cheapest += f"; without {_layers(probe.drop)}: KL {cost['kl']:.3g} nats, {cost['top1_kept']:.0%} stay"
+        cheapest += f"; without {_layers(probe.drop)}: KL {cost['kl']:.3g} nats, {100 * cost['top1_kept']:.0f} % stay"
     told = {
         "kl": ("Divergence from the whole model", cheapest, "nats"),
         "top1_kept": ("Best guesses that stay", "share of the tokens; high is cheap", "share"),
@@ -124,7 +123,7 @@ def answers(results: Sequence[ProbeResult]) -> Iterator[Together]:
     yield Together(
         "Known answers that are written exactly",
         f"share of {len(results)} prompt{'s' * (len(results) > 1)}; whole, the model writes "
-        f"{float(curves['exact_whole']):.0%}",
+        f"{100 * float(curves['exact_whole']):.0f} %",
         figures.layer_curves({"exact answers": curves["exact"]}, "", "share", x=x, behind=behind, **SIZE),
         "exact_answers.exact",
         x,

@@ -183,7 +183,8 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
     if not score.share:
         if score.criterion:
             return f"{score.name} gives {_say(mine, score) if np.isfinite(mine) else 'no layer'} for this prompt"
-        return f"{score.name} is {_say(mine, score)} for this prompt"
+        depth = len(curves_of(probe, this, first_token)[probe.curves[0].name]) - 1
+        return f"{score.name} is {_say(mine, score)} of {depth} for this prompt"
     curve, what = score.share
     values = curves_of(probe, this, first_token)[curve]
     half = (len(values) + 1) // 2

@@ -128,8 +128,10 @@ def _which(at: np.ndarray, exact: np.ndarray, n: int) -> str:
 
 
 def _named(starts: Sequence[int] | np.ndarray, n: int) -> str:
-    names = [f"layer {s}" if n == 1 else f"layers {s}–{s + n - 1}" for s in starts]
-    return " or without ".join([", without ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    if len(starts) == 1:
+        return f"layer {starts[0]}" if n == 1 else f"layers {starts[0]}–{starts[0] + n - 1}"
+    names = [f"{s}" if n == 1 else f"{s}–{s + n - 1}" for s in starts]
+    return f"any one of {'layers' if n == 1 else 'the stretches'} {listed(names)}"
 
 
 def llama_quantize(order: Sequence[int], n_layers: int, file: str) -> str:

@@ -38,7 +38,7 @@ def describe(result: ProbeResult, measure: str) -> str:
         for name, find in (("smallest", np.nanargmin), ("largest", np.nanargmax))
     ]
     found = " and ".join(f"{name} {values[at]:.3g} ({_place(at, spec.dims, result)})" for name, at in ends)
-    share = "" if known.all() else f"; {known.mean():.0%} of the values are there"
+    share = "" if known.all() else f"; {100 * known.mean():.0f} % of the values are there"
     return f"{what}: {found}{share}."
 
 

@@ -266,7 +266,7 @@ def writing_map(result: ProbeResult, view: View, small: bool = False) -> go.Figu
         here = f"{number(result['confidence'][depth, step])}  {lens}<br>{number(z[depth, step])} bits from the output"
         settles, leaves = int(result["settle_depth"][step]), int(result["exit_depth"][step])
         left = visible(names.get(int(result["exit_ids"][step]), ""))
-        share = f"{result['deep_thinking_ratio'][step]:.0%} of the divergences of the tokens so far fall late"
+        share = f"{100 * result['deep_thinking_ratio'][step]:.0f} % of the divergences of the tokens so far fall late"
         leaving = f"would leave at depth {leaves} with {left}" if leaves < result.n_layers else "would not leave early"
         return f"{here}<br>best guess for good from depth {settles}<br>{leaving}<br>{share}"
 

@@ -94,7 +94,7 @@ def _caption(picture: Picture, result: ProbeResult, look: Look) -> str:
         behind = "" if look.boundary is None else f", behind token {int(result['boundaries'][look.boundary])} only"
         return f"{picture.caption}{behind}: at 1 a layer changes by as much as its own update; ringed: off the scale"
     if (at := find(result.request.probe).left_out(result)) and isinstance(picture, TokenMap):
-        return f"{picture.caption}; beside it the largest of a row, without token {at[0]}, which predicts the answer"
+        return f"{picture.caption}; strip: the largest of a row, without token {at[0]}, which predicts the answer"
     empty = "; empty rows did not settle" if find(result.request.probe).broken_layers(result) else ""
     return picture.caption + empty
 

@@ -292,5 +292,5 @@ def _told(curves: Mapping[str, np.ndarray], kind: str, i: int, j: int, shade: Sh
     return (
         f"layer{'s' * several} {one.layers} {DONE[kind]}<br>loss {number(one.loss)} nats "
         f"({more})<br>KL {number(one.kl)} nats<br>"
-        f"{one.top1_kept:.0%} of the best guesses stay{beyond(shade, value)}"
+        f"{100 * one.top1_kept:.0f} % of the best guesses stay{beyond(shade, value)}"
     )
