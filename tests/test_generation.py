@@ -171,7 +171,7 @@ def test_a_prompt_is_told_among_others_by_its_mean_depth(model_of, measure):
     depths = [float(s["mean_depth"]) for s in (mine, *others)]
     said = among_others.sentence(Generation(), mine, others)
     assert said.startswith(
-        f"The mean settle depth is {depths[0]:.1f} for this prompt; the median of 3 other prompts is "
+        f"The mean settle depth is {depths[0]:.1f} of 5 for this prompt; the median of 3 other prompts is "
     )
     assert f" is {np.median(depths[1:]):.1f} (range" in said and "layer" not in said
 

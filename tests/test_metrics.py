@@ -187,6 +187,17 @@ def test_the_output_is_no_distance_from_itself():
         assert (found["rank"] == 1).all() and torch.equal(found["ids"], against.best[1])
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_several_times_the_rows_are_measured_as_each_time_is(monkeypatch, at_once):
+    monkeypatch.setattr(metrics, "at_once", lambda logits: at_once)
+    monkeypatch.setitem(metrics.PIECE_BYTES, "cpu", 4 * 7 * FAR.shape[1])  # some rows of a time, where one is measured
+    against = metrics.Against(FAR, 5)
+    times = [noisy(FAR, 1.0), FAR.clone(), noisy(FAR, 5e-5)]
+    found, each = against.measure(torch.cat(times)), [metrics.Against(FAR, 5).measure(one) for one in times]
+    for name in each[0]:
+        assert torch.equal(found[name], torch.cat([one[name] for one in each])), name
+
+
 def test_a_row_that_is_not_finite_is_no_number_and_spoils_no_other():
     logits = noisy(FAR, 1.0)
     clean = metrics.Against(FAR, 5).measure(logits)

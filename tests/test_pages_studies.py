@@ -350,7 +350,7 @@ def test_marks_stand_at_the_ratio_and_say_what_is_not_defined():
     assert kl.error_x.array[2] == pytest.approx(0.05) == kl.error_x.arrayminus[2], "a depth is no layer"
     assert list(kl.marker.symbol) == ["diamond", "diamond", "circle"] and "depth 4.5 of 10, 0.45" in kl.text[2]
     assert (
-        "layer 4 of 10" in kl.text[0] and "3 to 6" in kl.text[0] and "20%" in kl.text[0] and "&lt;b&gt;" in kl.text[0]
+        "layer 4 of 10" in kl.text[0] and "3 to 6" in kl.text[0] and "20 %" in kl.text[0] and "&lt;b&gt;" in kl.text[0]
     )
     assert [a.text for a in fig.layout.annotations] == ["m&lt;b&gt; · cosine: not defined"]
 

@@ -11,6 +11,7 @@ from small_models import FAMILIES
 
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.results.aggregate import aggregate
+from ed_core.sweeps import metrics
 from ed_core.types import Prompt
 
 PROMPTS = {
@@ -61,6 +62,13 @@ def any_model(request, model_of):
 
 def test_contributions(any_model, measure, prompt):
     agree(measure(any_model, Contributions(), prompt), naive.contributions(any_model.hf, prompt_ids(prompt)))
+
+
+def test_several_depths_measured_at_once_are_what_each_is(model, measure, monkeypatch):
+    """As on a GPU."""
+    whole = measure(model, LogitLens(k=3), SEVERAL[0])
+    monkeypatch.setattr(metrics, "at_once", lambda logits: 3)
+    agree(measure(model, LogitLens(k=3), SEVERAL[0]), {name: m.values for name, m in whole.measures.items()})
 
 
 def test_logit_lens(model, measure, prompt):

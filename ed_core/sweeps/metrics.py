@@ -148,7 +148,7 @@ class Against:
     def __init__(self, out: Float[Tensor, "n v"], k: int):
         self.out, self.k = out, k
         self.best = best(out, k)
-        self.pieces, self.at_once = pieces(out), max(1, piece_rows(out) // len(out))
+        self.pieces, self.at_once = pieces(out), at_once(out)
         self.buffers = out.new_empty(4, self.pieces[0].stop, out.shape[1])
         self.shifted = out - self.best[0][:, :1]
         self.q = self.shifted.exp()
@@ -307,6 +307,12 @@ def pieces(logits: Float[Tensor, "n v"]) -> list[slice]:
     """Rows measured at once: `piece_rows` at most."""
     n_rows, most = len(logits), piece_rows(logits)
     return [slice(i, min(i + most, n_rows)) for i in range(0, n_rows, most)]
+
+
+def at_once(logits: Float[Tensor, "n v"]) -> int:
+    """How many times so many rows are measured in one call: elsewhere than on a CPU a call takes its time, however
+    little there is to do."""
+    return 1 if logits.device.type == "cpu" else max(1, piece_rows(logits) // len(logits))
 
 
 def piece_rows(logits: Float[Tensor, "n v"]) -> int:
