@@ -23,7 +23,7 @@ from ed_core.service import jobs as jobs_module
 from ed_core.service.estimate import Expected, Pace
 from ed_core.service.jobs import Jobs
 from ed_core.service.resolve import resolve
-from ed_core.service.worker import receive, send
+from ed_core.service.worker import DEVICE_LOST, receive, send
 from ed_core.types import Prompt
 
 TEXT = "5 + 7 + 5 + 3 + 1 + 7 = "
@@ -157,6 +157,18 @@ def test_a_model_that_ends_the_worker_while_it_is_opened_ahead_is_not_tried_agai
     queue._ahead = None  # as a new worker begins
     queue.open_ahead(spec)
     assert len(told) == 1 and started
+
+
+@pytest.mark.parametrize(
+    "code, begun, state", [(DEVICE_LOST, False, "queued"), (DEVICE_LOST, True, "failed"), (-9, False, "failed")]
+)
+def test_a_job_that_a_worker_without_its_device_had_not_begun_waits_for_the_next(monkeypatch, spec, code, begun, state):
+    """It was handed over when the job before had failed, and the process was about to end."""
+    queue = Jobs(warm=False, pace=Opens(3.0))
+    monkeypatch.setattr(queue, "_dispatch", lambda: None)
+    queue._running = job = job_module.Job(request(spec), {"me"}, state="running" if begun else "queued")
+    queue._died(code)
+    assert job.state == state and (job in queue._queue) == (state == "queued") and queue._running is None
 
 
 def test_nothing_is_opened_ahead_while_something_is_computed(monkeypatch, spec):

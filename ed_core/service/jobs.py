@@ -398,6 +398,10 @@ class Jobs:
         if inner is not None and inner.state == "queued":
             self._again(inner)
             inner.alone = False
+        outer = self._running
+        if code == DEVICE_LOST and outer is not None and outer.state == "queued":  # handed over while it ended
+            self._again(outer)
+            outer.alone = False
         for job in (self._inside, self._running):
             if job is not None and not self._closed:
                 self._end(job, *self._why_it_ended(job, code))
