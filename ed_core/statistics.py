@@ -73,7 +73,7 @@ class Units:
     @property
     def groups(self) -> str:
         """The same where each is a group of prompts of different levels: what they share the set alone knows."""
-        return self.called("groups of one prompt a level,").replace(",", "", not self.forms)
+        return self.called("groups (a prompt from each level)")
 
     def pooled(self, values: ArrayLike) -> np.ndarray:
         """Sums over each unit's prompts, `[prompt, …]` → `[unit, …]`."""

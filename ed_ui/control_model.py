@@ -157,5 +157,5 @@ def _of_seed(request: Request, kind: str, seed: int) -> Request:
 
 
 HELP = """A twin of the model, measured behind it and drawn dashed and grey. **Untrained twin**: same config, random
-weights; what it shows too needs no training to appear. A twin is a draw: of small models *Prompt* reads five.
+weights; what it shows too needs no training to appear. A twin is a draw: of small models *All maps* measures five.
 **Shuffled layers**: the model's own layers in a random order."""

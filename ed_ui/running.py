@@ -345,7 +345,7 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, p
     if not todo:
         told = "" if batch.running else "stored"
     elif seconds is not None:
-        told = f"{about(seconds)}, as measured"
+        told = f"{about(seconds)}, by an earlier run"
     elif expected.seconds is None:
         told = "not timed here yet"
     else:

@@ -120,9 +120,11 @@ class Rule:
     @property
     def beside(self) -> str:
         """How many twins have it."""
-        n, gives = len(self.twins), f"layer {self.depth}{' too' * bool(self.near)}, within a tenth of the depth"
+        n, gives = len(self.twins), f"layer {self.depth} or one within a tenth of the depth"
+        if n == 1 and not self.near:
+            return f"the untrained twin compared gives no layer within a tenth of the depth of layer {self.depth}"
         if n == 1:
-            return f"the untrained twin compared {'gives' if self.near else 'does not give'} {gives}"
+            return f"the untrained twin compared gives {gives}"
         many = f"{self.near or 'none'} of {n} untrained twins {'give' if self.near > 1 else 'gives'} {gives}"
         return many if n else ""
 
@@ -204,7 +206,7 @@ def statement(sentence: str, found: Rule) -> int:
         expected = f"not clear: {'; '.join(found.reasons)}"
         expected += f". {beside[0].upper()}{beside[1:]}" if beside and not (found.enough and found.shared) else ""
     elif found.shared:
-        expected = f"not clear yet: {beside}"
+        expected = f"undecided: {beside}; five are needed"
     else:
         expected = "clear" if found.enough else "clear so far, not yet compared with five twins"
         expected += f"; {beside}" if beside else ""
@@ -273,17 +275,17 @@ def rules(sentence: str, found: Mapping[str, Rule]) -> int:
         width = one.ends and f"{one.ends[0]:.3g}" != f"{one.ends[1]:.3g}"
         assert bool(low) == bool(width)
         assert not low or np.allclose([float(low), float(high)], one.ends, rtol=0.006)
-    clear = [f"the {name}'s" for _, name, _, _ in given if found[NAMES[name]].clear]
-    so_far = [f"the {name}'s" for _, name, _, _ in given if found[NAMES[name]].so_far]
+    clear = [name for _, name, _, _ in given if found[NAMES[name]].clear]
+    so_far = [name for _, name, _, _ in given if found[NAMES[name]].so_far]
     listed = lambda names: " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-    be = lambda names: "is" if len(names) == 1 else "are"
+    are = lambda names: f"the {listed(names)} {'rule is' if len(names) == 1 else 'rules are'}"
     if clear:
-        expected = f"{listed(clear)} {be(clear)} clear"
+        expected = f"{are(clear)} clear"
     elif so_far:
-        expected = f"{listed(so_far)} {be(so_far)} clear so far (not yet compared with five twins)"
+        expected = f"{are(so_far)} clear so far (not yet compared with five twins)"
     else:
-        (one, *others) = [f"the {name}'s" for _, name, _, _ in given if found[NAMES[name]].depth is not None]
-        expected = "none clear" if others else f"{one} is not clear"
+        (one, *others) = [name for _, name, _, _ in given if found[NAMES[name]].depth is not None]
+        expected = "none clear" if others else f"the {one} rule is not clear"
     assert match[2] == expected, (match[2], expected)
     return len(given) + 1
 

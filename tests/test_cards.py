@@ -294,7 +294,7 @@ def test_the_headline_is_the_mean_depth_and_of_an_older_card_the_rules(told):
     )
     assert "the definitions of its time" in words.of_its_time(told) and "clear" not in words.rules(told)
     told = told.but(mean_depths=())
-    assert words.of_its_time(told) == "" and words.rules(told).endswith("no layer (overlap); the cosine's is clear.")
+    assert words.of_its_time(told) == "" and words.rules(told).endswith("no layer (overlap); the cosine rule is clear.")
 
 
 def test_a_depth_in_words():
@@ -459,7 +459,9 @@ def test_a_count_of_verdicts_says_how_many_of_them_say_little():
         even = math.log(told.model.vocabulary)
         n = len(over_all.intersection(verdicts)) * any((one.whole or 0) > even for one in told.cuts)
         said, text = words.claims(told), words.markdown(told)
-        assert said.endswith(f"; {n} of {len(verdicts)} verdicts {'says' if n == 1 else 'say'} little") == bool(n)
+        assert said.endswith(
+            f"; of the {len(verdicts)} that hold or do not, {n} {'says' if n == 1 else 'say'} little"
+        ) == bool(n)
         assert ("little" in said) == bool(n) and said in text and (words.LITTLE in text or not n)
         assert said in html.unescape(page.html(told).decode())
         seen.append(n)
@@ -474,12 +476,12 @@ def test_what_leaving_early_changes_at_depth_0_is_told_apart():
         return words.leaving(told.but(exit=told.exit.but(mean_agreement=one[0], mean_lost_at_0=one[1])))
 
     assert (
-        "50 % of a prompt's tokens would change (50 in at least 90 % of resamples), 20 % of its tokens by leaving at "
-        "depth 0, each token judged"
+        "50 % of a prompt's tokens would change (50 in at least 90 % of resamples); 20 % (20 in at least 90 % of "
+        "resamples) of its tokens at depth 0, the rest above, each token judged"
     ) in said(0.5, 0.2)
     assert said(0.5, 0.2).endswith("shares are means over prompts.")
-    assert ", all of them by leaving at depth 0, each" in said(0.5, 0.5)
-    assert ", none of them by leaving at depth 0, each" in said(0.04, 0.0)
-    assert "by leaving at depth 0" not in said(0.0, 0.0) + said(0.5, None)
+    assert "; all of these at depth 0, each" in said(0.5, 0.5)
+    assert "; none of these at depth 0, each" in said(0.04, 0.0)
+    assert "at depth 0" not in said(0.0, 0.0) + said(0.5, None)
     shipped = [card.read(file) for file in card.shipped()]
-    assert all("by leaving at depth 0" in words.leaving(one) for one in shipped if one.exit.mean_agreement.value < 1)
+    assert all("at depth 0" in words.leaving(one) for one in shipped if one.exit.mean_agreement.value < 1)

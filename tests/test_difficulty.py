@@ -62,7 +62,7 @@ def test_depths_that_rise_by_one_a_level_are_seen_as_that(kind, pairs):
         [2, 3, 4] if kind in difficulty.KINDS else [np.nan] * 3, nan_ok=True
     )
     assert [(level.low, level.high) for level in found.levels] == [(2, 2), (3, 3), (4, 4)]
-    trend, over = found.trend, "8 groups of one prompt a level" if pairs else "8 prompts a level"
+    trend, over = found.trend, "8 groups (a prompt from each level)" if pairs else "8 prompts a level"
     assert (trend.first, trend.last, trend.slope, trend.low, trend.high) == (2, 4, 1, 1, 1)
     assert trend.paired == (8 if pairs else 0) and trend.over == over
     scale = "of 8" if kind in ("kl", "overlap") else "(layers 0 to 7)"
@@ -116,10 +116,12 @@ def test_pairs_of_one_form_are_drawn_together():
     forms = [f"form {i}" for _ in range(2) for i in range(6) for _ in range(10)]
     by_pair = rises({"1": first, "2": second}, True).trend
     by_form = difficulty.look(Made({"1": first, "2": second}, True, forms=forms), "m", "made").trend
-    assert by_pair.low > 0 and by_pair.over == "60 groups of one prompt a level" and by_form.slope == by_pair.slope
-    assert by_form.low < 0 < by_form.high and by_form.over == "60 groups of one prompt a level, of 6 forms"
+    assert by_pair.low > 0 and by_pair.over == "60 groups (a prompt from each level)" and by_form.slope == by_pair.slope
+    assert by_form.low < 0 < by_form.high and by_form.over == "60 groups (a prompt from each level) of 6 forms"
     few = difficulty.look(Made({"1": first, "2": second}, True, forms=["a"] * 120), "m", "made").trend
-    assert few.over == "60 groups of one prompt a level, of one form; other text may differ" and few.low == by_pair.low
+    assert (
+        few.over == "60 groups (a prompt from each level) of one form; other text may differ" and few.low == by_pair.low
+    )
     apart = difficulty.look(Made({"1": first, "2": second}, False, forms=forms), "m", "made").trend
     assert apart.over == "60 prompts a level, of 6 forms or more" and not apart.paired
 
@@ -166,7 +168,7 @@ def test_pairs_see_what_prompts_of_unlike_depth_hide():
     assert (paired.trend.slope, paired.trend.low, paired.trend.high) == (1, 1, 1)
     assert apart.trend.slope == pytest.approx(1) and apart.trend.low < 0 < apart.trend.high
     assert np.isnan(apart.trend.size) and "over 8 prompts a level)" in apart.sentence
-    assert "8 groups of one prompt a level" in paired.sentence and "matched" not in paired.sentence
+    assert "8 groups (a prompt from each level)" in paired.sentence and "matched" not in paired.sentence
 
 
 def test_only_pairs_with_a_prompt_on_every_level_count():

@@ -165,7 +165,7 @@ def test_home_reads_its_strips_where_the_rules_are_read(stored):
     test.run()
     read = verdict.of_prompt(stored["contributions"], stored["logit_lens"], of="answer")
     for what, rule in (("mean of the<br>three cosines", "cosine"), ("mean KL, nats", "kl")):
-        title = f"{what},<br>the answer's prediction"
+        title = f"{what},<br>where the answer is predicted"
         spec = next(s for s in charts(test) if s["layout"].get("xaxis2", {}).get("title", {}).get("text") == title)
         strip = numbers(next(t for t in spec["data"] if t["name"] == "mean")["x"])
         np.testing.assert_allclose(strip[: stored["logit_lens"].n_layers], read.curves[rule], atol=1e-6)

@@ -337,12 +337,12 @@ def test_sentences_of_writing():
     assert said == (
         "Of 3 tokens written, at least half have their final best guess by depth 4 of 10; leaving at 0.9 confidence, "
         "depth 0 included, where the lens sees only the token just read, is not usable "
-        "here (limit: a tenth): 1 of 3 tokens would change, not by leaving at depth 0."
+        "here (limit: a tenth): 1 of 3 tokens would change (above depth 0)."
     )
     sampled = writing.sentence(values, 10, 0.9, sampled=True)
-    assert sampled.endswith("1 of 3 best guesses would change, not by leaving at depth 0.")
+    assert sampled.endswith("1 of 3 best guesses would change (above depth 0).")
     lost = values | {"exit_depth": np.array([0, 7, 0, np.nan]), "exit_agrees": np.array([0, 0, 0, np.nan])}
-    assert writing.sentence(lost, 10, 0.9).endswith("3 of 3 tokens would change, 2 of them by leaving at depth 0.")
+    assert writing.sentence(lost, 10, 0.9).endswith("3 of 3 tokens would change (2 of these at depth 0).")
     never = values | {"exit_depth": np.array([10.0, 10, 10, np.nan]), "exit_agrees": np.ones(4)}
     assert writing.sentence(never, 10, 0.9).endswith("; before the output the lens never reaches 0.9 confidence.")
     sure = values | {"exit_agrees": np.ones(4)}
@@ -395,6 +395,6 @@ def test_leaving_over_prompts_is_counted_token_by_token():
     said = writing.of_prompts(results, 0.8)
     assert 0 < at_0 < changed < 13 and said == (
         f"Leaving at 0.8 confidence, depth 0 included, where the lens sees only the token just read, would change "
-        f"{changed} of 137 best guesses, {at_0} of them by leaving at depth 0, each token judged with the whole "
+        f"{changed} of 137 best guesses ({at_0} of these at depth 0), each token judged with the whole "
         f"model's keys and values before it; the exit lies {spared:.1f} layers before the output on average."
     )

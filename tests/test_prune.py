@@ -145,12 +145,12 @@ def test_likelihood_against_generation_in_words():
         return pruning.generated(written, n_prompts, n), pruning.by_loss(curves, written, n_prompts, n)
 
     assert told([0.25, 1, 0.5, 0.25], 0.75, 4) == (
-        "The whole model writes 3 of 4 answers; without any one of layers 0 and 3 it writes the fewest, 1 of 4 "
+        "The whole model writes 3 of 4 answers; without layer 0 or 3, each on its own, it writes the fewest, 1 of 4 "
         "answers.",
         [
             "By loss, layer 2 counts most: without it the loss changes by +1 nats per token, and the model writes 2 "
             "of 4 answers.",
-            "Without any one of layers 0 and 3 the loss changes by +0.25 to +0.5 nats per token.",
+            "Without layer 0 or 3, each on its own, the loss changes by +0.25 to +0.5 nats per token.",
             "Over 4 layers the rank correlation of added loss with answers lost is ρ = +0.32 (no interval).",
         ],
     )

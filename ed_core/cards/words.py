@@ -13,8 +13,8 @@ from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
 from ..depth.pruning import worse_than_uniform
-from ..depth.wording import count, mean_depth, which_clear
-from ..depth.writing import AFTER, BY_0, FROM_0, LIMIT, usable
+from ..depth.wording import mean_depth, which_clear
+from ..depth.writing import AFTER, AT_0, FROM_0, LIMIT, usable
 from ..statistics import FEWEST, FEWEST_FORMS
 from ..studies import report
 from .card import Card, Cut, Depth, Mean, Moved, MovedMean, Value, depth_of, mean_depth_of
@@ -236,8 +236,8 @@ def _by_0(found: Value | None, lost: float | None) -> str:
     if found is None or found.value is None or lost is None:
         return ""
     alike = math.isclose(found.value, lost, abs_tol=1e-5)  # a card has six digits
-    share = "all of them" if alike else f"{value(found, percent=True).partition(' (')[0]} of its tokens"
-    return f", {share if found.value else 'none of them'} {BY_0}"
+    some = "" if alike else f"{value(found, percent=True)} of its tokens {AT_0}, the rest above"
+    return f"; {some or f'all of these {AT_0}' if found.value else f'none of these {AT_0}'}"
 
 
 def sinks(told: Card) -> str:
@@ -303,19 +303,19 @@ def claim(one: Found) -> tuple[str, str]:
 def claims(told: Card) -> str:
     """How the claims came out, and how many of the verdicts say little (`LITTLE`)."""
     verdicts = [one.id for one in told.claims if one.verdict in (HOLDS, DOES_NOT)]
-    n = len(OVER_ALL.intersection(verdicts)) if _says_little(told) else 0
-    little = f"; {n} of {count(len(verdicts), 'verdict')} {'says' if n == 1 else 'say'} little" if n else ""
+    n = len(OVER_ALL.intersection(verdicts)) if says_little(told) else 0
+    little = f"; of the {len(verdicts)} that hold or do not, {n} {'says' if n == 1 else 'say'} little" if n else ""
     return f"{counted(told.claims)}{little}"
 
 
-def _says_little(told: Card) -> bool:
+def says_little(told: Card) -> bool:
     """Whether the whole model's loss over all tokens is above a uniform guess's."""
     return any(worse_than_uniform(one.whole or 0.0, told.model.vocabulary) for one in told.cuts)
 
 
 def judging(told: Card) -> list[str]:
     """What to know of the table of claims."""
-    return [NEEDED, *[LITTLE] * _says_little(told)]
+    return [NEEDED, *[LITTLE] * says_little(told)]
 
 
 def stand(told: Card) -> str:

@@ -72,8 +72,8 @@ NO_HARDER_DEEPER = Claim(
     "Csordás et al. 2025 §5 (2505.13898); Hu et al. 2025 (2512.14064)",
     "slope of a straight line through the levels, over L: of each prompt's depth score Σ s e[s] / Σ e[s] (effects of "
     "skips on later tokens, split at the answer) and of its mean depth by KL and by overlap",
-    "Up to about 40 prompts over the levels for skips, 50 for the lens; over groups of one prompt a level, where the "
-    "set has them (bundled sets: alike in form and number alone). "
+    "Up to about 40 prompts over the levels for skips, 50 for the lens; over groups of a prompt from each level, where "
+    "the set has them (in bundled sets the i-th prompt of every level: the form is the same, nothing else). "
     "The papers take 20 prompts a level of MQuAKE and MATH, and HellaSwag, GSM8K, AIME24.",
     "a rise of more than 2 % of the depth a level, by any of the three",
     tuple(
@@ -99,8 +99,8 @@ ADAPTIVE = Claim(
     "the answer to a harder prompt stays among the best five only from a greater depth on",
     "Curth et al. 2026 (2604.12426)",
     "slope over levels of the first depth from which every token of the answer stays among the lens's best five",
-    "Up to about 50 prompts over the levels; over groups of one prompt a level, where the set has them (bundled sets: "
-    "alike in form and number alone). "
+    "Up to about 50 prompts over the levels; over groups of a prompt from each level, where the set has them "
+    "(in bundled sets the i-th prompt of every level: the form is the same, nothing else). "
     "Prompts whose answer is not among the best five at the output are left out. The paper takes family relations by "
     "hops.",
     "a fall from level to level",

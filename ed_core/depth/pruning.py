@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from ..probes.scores import rank_correlation
 from .wording import listed, printed
 
+EACH = ", each on its own,"
 LISTED = 6  # layers that a sentence names one by one
 
 
@@ -123,15 +124,15 @@ def _fewest(exact: np.ndarray, n: int) -> str:
 def _which(at: np.ndarray, exact: np.ndarray, n: int) -> str:
     """These layers or stretches, named where they are few."""
     if len(at) > LISTED:
-        return f"{len(at)} of {len(exact)} {'layers' if n == 1 else 'stretches'}, each on its own,"
-    return _named(at, n)
+        return f"{len(at)} of {len(exact)} {'layers' if n == 1 else 'stretches'}{EACH}"
+    return f"{_named(at, n)}{EACH if len(at) > 1 else ''}"
 
 
 def _named(starts: Sequence[int] | np.ndarray, n: int) -> str:
     if len(starts) == 1:
         return f"layer {starts[0]}" if n == 1 else f"layers {starts[0]}–{starts[0] + n - 1}"
     names = [f"{s}" if n == 1 else f"{s}–{s + n - 1}" for s in starts]
-    return f"any one of {'layers' if n == 1 else 'the stretches'} {listed(names)}"
+    return f"layer{'s' * (n > 1)} {', '.join(names[:-1])} or {names[-1]}"
 
 
 def llama_quantize(order: Sequence[int], n_layers: int, file: str) -> str:

@@ -101,11 +101,10 @@ class Twins:
     def have(self, near: int, layer: int) -> str:
         """How many of them have a mark at this layer, in words."""
         n, (one, what) = len(self.readings), KINDS[self.kind]
-        if n == 1:
-            said = f"the {one} compared {'gives' if near else 'does not give'} layer {layer}"
-        else:
-            said = f"{near or 'none'} of {n} {what} {'give' if near > 1 else 'gives'} layer {layer}"
-        return f"{said}{' too' * bool(near)}, within a tenth of the depth"
+        who = f"the {one} compared" if n == 1 else f"{near or 'none'} of {n} {what}"
+        if n == 1 and not near:
+            return f"{who} gives no layer within a tenth of the depth of layer {layer}"
+        return f"{who} {'give' if n > 1 and near > 1 else 'gives'} layer {layer} or one within a tenth of the depth"
 
 
 def statement(
@@ -131,7 +130,8 @@ def statement(
     shared = twins.kind == "untrained" and 0 < n <= 2 * near  # as many as speak against it, were there five
     clear, so_far = twins.enough and not found and not shared, not (found or shared or twins.enough)
     if shared and (twins.enough or not found):
-        how, more = f"not clear{'' if twins.enough else ' yet'}: {'; '.join([*found, beside])}", ""
+        how = f"not clear: {'; '.join([*found, beside])}" if twins.enough else f"undecided: {beside}; five are needed"
+        more = ""
     elif found:
         how, more = f"not clear: {'; '.join(found)}", f". {beside[0].upper()}{beside[1:]}" if beside else ""
     else:
@@ -183,9 +183,8 @@ def which_clear(clear: Sequence[str], so_far: Sequence[str], defined: Sequence[s
 
 
 def _theirs(rules: Sequence[str]) -> str:
-    """ "the cosine's is", "the KL's and the overlap's are"."""
-    named = [f"the {name}'s" for name in rules]
-    return f"{listed(named)} {'is' if len(rules) == 1 else 'are'}"
+    """ "the cosine rule is", "the KL and overlap rules are"."""
+    return f"the {listed(rules)} rule{' is' if len(rules) == 1 else 's are'}"
 
 
 def _elsewise(criterion: Criterion) -> str:

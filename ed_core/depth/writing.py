@@ -14,7 +14,7 @@ LIMIT = "limit: a tenth"  # the same in words
 AFTER = "each token judged with the whole model's keys and values before it"
 FROM_0 = "depth 0 included, where the lens sees only the token just read"
 
-BY_0 = "by leaving at depth 0"
+AT_0 = "at depth 0"
 
 
 def sentence(values: Mapping[str, np.ndarray], n_layers: int, threshold: float, sampled: bool = False) -> str:
@@ -65,8 +65,8 @@ def leaving(n: int, changed: int, at_0: int, spared: float, threshold: float, gu
     whole model."""
     what = "best guess" if guesses else "token"
     many = f"{what}{'es' if guesses else 's'}"
-    which = f"{'all' if at_0 == changed else at_0 or 'none'} of them " if changed > 1 else "not " * (not at_0)
-    of_0 = f", {which}{BY_0}" if changed else ""
+    which = f"{'all' if at_0 == changed else at_0 or 'none'} of these " * (changed > 1)
+    of_0 = f" ({which}{AT_0 if which or at_0 else 'above depth 0'})" if changed else ""
     if spared <= 0:
         return f"before the output the lens never reaches {threshold:g} confidence"
     if not usable(n, changed):

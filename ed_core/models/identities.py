@@ -119,7 +119,7 @@ class Identities:
                 )
         if not self.batch <= self.miss_limit:
             found.append(
-                f"beside two other rows a layer gives a row something else than alone, by {self.batch:.2g} (limit "
+                f"a layer gives a row another result beside two other rows than alone (off by {self.batch:.2g}, limit "
                 f"{self.miss_limit:.0e}): rows see each other"
             )
         if not self.detour <= self.miss_limit:

@@ -82,7 +82,8 @@ class Answers(Probe):
 class ExactAnswers(Probe):
     """The model writes freely and greedily behind the question, and the known answer is there or not: once whole, and
     once without each stretch of `n` consecutive layers, on all tokens. The answer is **exact** where the text begins
-    with it and does not run on in the same word, spaces in front left aside, as on *Home*. Over prompts it is a share.
+    with it and does not run on in the same word, spaces in front left aside, as on *All maps*.
+    Over prompts it is a share.
 
     One token more than the answer has is written at most, and a text ends as soon as it can no longer become the
     answer. As long as what is written is the answer's own tokens, one pass over question and answer tells every next

@@ -58,6 +58,7 @@ def body(wanted: Claims) -> None:
         name = show.plain(f"{told.set.name} ({told.set.n} prompts)")
         st.markdown(
             f"**{words.claims(told)}{f' · {stand}' if stand else ''}** on {name}, from its depth card. {OF_CARD}"
+            f"{f' {words.LITTLE}' if words.says_little(told) else ''}"
         )
     if found:
         of = show.plain(f"{found.model} on {found.set}")

@@ -42,7 +42,7 @@ from ed_ui.remembered import value
 
 WINDOW = 48
 NONE, TOKEN, LOGIT = "none", "token", "logit"
-READ_FOR = {ALL: "all tokens", ANSWER: "the answer's prediction", TOKEN: "the selected token"}
+READ_FOR = {ALL: "all tokens", ANSWER: "where the answer is predicted", TOKEN: "the selected token"}
 PUBLISHED = (NONE, *dict.fromkeys(p.model.rsplit("/", 1)[-1] for p in published()))
 PROBES = {  # in the order of computing: maps in a moment, then the model's own words, then what takes longer
     "contributions": Contributions(),
