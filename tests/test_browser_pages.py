@@ -329,6 +329,9 @@ def test_a_card_that_was_pulled_stands_beside_ones_own(connected, page, tmp_path
     shown = page.locator(".st-key-card-whole")
     wait(page, lambda: "2026-10-01" in shown.inner_text())
     assert words.headline(theirs) in shown.inner_text() and "2.5 (2.0 to 3.0)" in words.headline(theirs)
+    for scheme, ink in (("dark", "rgb(230, 232, 238)"), ("light", "rgb(31, 36, 48)")):
+        page.emulate_media(color_scheme=scheme)
+        wait(page, lambda ink=ink: shown.locator(".card").evaluate("card => getComputedStyle(card).color") == ink)
 
 
 @pytest.mark.skipif(find_spec("nnsight") is None, reason="nnsight is not installed")
