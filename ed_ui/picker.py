@@ -91,17 +91,22 @@ def trouble() -> None:
             st.warning(show.plain(said), icon=":material/database_off:")
         if choice.spec is None and (choice.missing is None or specs.config_of(choice.missing)):
             st.error(show.plain(choice.trouble), icon=":material/error:")
-        elif choice.spec is not None and remote.is_remote(choice.spec.source):
-            st.info(show.plain(leaves(choice.spec)), icon=":material/cloud_upload:")
+        elif choice.spec is not None:
+            say_what_leaves(choice.spec)
         session.current().absent = choice.missing
         if choice.missing is not None:
             downloads.section(choice.missing)
 
 
-def leaves(spec: ModelSpec) -> str:
-    """What a model that is elsewhere takes and gives."""
-    where = "a process of this machine" if remote.host() == remote.LOCAL else urlsplit(remote.host()).netloc
-    return LEAVES.format(name=spec.name.removeprefix(remote.PREFIX), where=where)
+def say_what_leaves(spec: ModelSpec) -> None:
+    """What a model that is elsewhere takes and gives; nothing of one that is here."""
+    if not remote.is_remote(spec.source):
+        return
+    where = "a process of this machine"
+    if remote.host() != remote.LOCAL:
+        where = f"{urlsplit(remote.host()).netloc}, under the key of this installation"
+    told = LEAVES.format(name=spec.name.removeprefix(remote.PREFIX), where=where)
+    st.info(show.plain(told), icon=":material/cloud_upload:")
 
 
 def current() -> Choice:
@@ -319,9 +324,9 @@ def _says(choice: Choice) -> None:
 
 
 LEAVES = (
-    "{name} is measured elsewhere. Run sends the prompt's tokens and the measuring code to {where}, under the key of "
-    "this installation. What comes back is unpickled in a process of its own, and arrays of the expected shapes are "
-    "kept. There is no continuation, no control and no gradient."
+    "{name} is measured elsewhere. Run sends the prompt's tokens and the measuring code to {where}. What comes back "
+    "is unpickled in a process of its own, and arrays of the expected shapes are kept. There is no continuation, no "
+    "control and no gradient."
 )
 UNKNOWN = "is neither here nor in the catalogue, so its size is not known: download it first."
 NO_ADAPTERS = "No adapters here: the settings of this installation do not allow them."

@@ -177,12 +177,14 @@ def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
     seed = remembered.widget(
         row_of_control.number_input, "Seed", f"{of}.control.seed", width=130, disabled=kind == NONE, **limits
     )
-    found = picker.chosen(name, precision, spec.device)
+    found = picker.chosen(name, precision, picker.device())
     # one download is offered at a time
     if found.missing is not None and picker.current().missing is None:
         downloads.section(found.missing)
     if found.spec is None:
         raise EffectiveDepthError(found.trouble)
+    if not remote.is_remote(spec.source):
+        picker.say_what_leaves(found.spec)
     return found.spec if kind == NONE else twin(found.spec, kind, int(seed))
 
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from test_browser import ANSWER, TEXT, fill, settled, wait
+from test_browser import ANSWER, PANELS, TEXT, fill, finished, settled, state, wait
 
 from ed_core.cards import card, words
 from ed_core.claims import find
 from ed_core.commands import main
+from ed_core.depth import halves
 from ed_core.prompts import to_jsonl
+from ed_core.sources import remote
 from ed_core.sources.bundled import mixed_prompts
 from ed_core.statistics import FEWEST
 from ed_core.types import Prompt
+from tools.bench.browser import serving
 
 pytestmark = pytest.mark.browser
 
 MODEL = "ed-demo-8"
+POINTED = """key => document.querySelector(`.st-key-box-${key} .js-plotly-plot`)._fullData
+  .flatMap(trace => Array.from(trace.text || []))"""
 PLOTTED = """key => {
   const plot = document.querySelector(`.st-key-box-${key} .js-plotly-plot`);
   if (!plot || !plot._fullData) return null;
@@ -253,6 +259,116 @@ def test_a_card_is_made_from_the_page_and_goes_on_where_it_was_stopped(server, p
     shown = page.locator(".st-key-card-whole").inner_text()
     assert words.headline(told) in shown and all(one.title in shown for one in told.claims)
     assert page.get_by_text(f"{MODEL} · fp32 · {told.set.name} ({FEWEST})").count() >= 1
+
+
+def test_half_rows_and_the_branch_that_brings_the_answer(server, page, tmp_path):
+    """Chosen under Options after a run at whole layers: twice the rows, the sentence and each branch's share."""
+    given = ("logit_lens.points=halves",)
+    expected = command_line(tmp_path / "halves", [Prompt(TEXT, ANSWER)], "logit_lens", given=given)
+    whole, half = (expected[f"logit_lens.{name}top_probs.0"][..., 0] for name in ("", "half_"))
+    run(page, f"{server}/logit_lens?model={MODEL}")
+    wait(page, lambda: len(plotted(page, "map").get("z", ())) == len(whole))
+    page.get_by_role("button", name="Options").click()
+    page.get_by_role("radio", name="half layers").click()
+    settled(page)
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Options (1 changed)").wait_for()
+    page.get_by_role("button", name="Run").click()
+    said = page.locator(".st-key-conclusion-halves")
+    said.wait_for()
+    settled(page)
+    z = plotted(page, "map")["z"]
+    assert np.allclose(z[::2], whole, rtol=1e-6) and np.allclose(z[1::2], half, rtol=1e-6)
+    before = expected["logit_lens.half_settle_depth.0"][-2]  # the answer is one token, the last
+    branch, layer = halves.branch_at(float(before))
+    assert f"“{ANSWER}” is the best guess for good from layer {layer}'s {branch} on" in said.inner_text()
+    removed = plotted(page, "halves")
+    curve = halves.interleaved(expected["logit_lens.kl.0"], expected["logit_lens.half_kl.0"]).mean(1)
+    assert np.allclose(removed["attention"], (curve[:-1] - curve[1:])[::2], rtol=1e-5, atol=1e-6)
+    assert np.allclose(removed["MLP"], (curve[:-1] - curve[1:])[1::2], rtol=1e-5, atol=1e-6)
+    assert "points=halves" in page.url
+
+
+@pytest.fixture(scope="module")
+def connected(tmp_path_factory):
+    """An app that may ask NDIF, in the service's place a process with weights that are here; and its cache."""
+    cache = tmp_path_factory.mktemp("connected")
+    with serving(cache, ED_NDIF="true", ED_NDIF_ADDRESS=remote.LOCAL) as app:
+        yield app.address, cache
+
+
+def test_a_card_that_was_pulled_stands_beside_ones_own(connected, page, tmp_path, monkeypatch):
+    """Somebody's card of a bundled model, on a folder that both can read: in the table, in the figures, and whole."""
+    address, cache = connected
+    monkeypatch.setenv("ED_CACHE", str(cache))
+    (shipped,) = (card.read(file) for file in card.shipped() if file.stem == MODEL)
+    means = tuple(row.but(depth=2.5, ratio=2.5 / 8, low=2.0, high=3.0) for row in shipped.mean_depths)
+    theirs, shelf = shipped.but(made="2026-10-01", mean_depths=means), tmp_path / "colleagues"
+    (tmp_path / "theirs.json").write_bytes(card.to_json(theirs))
+    assert main(["card", "push", str(shelf), str(tmp_path / "theirs.json")]) == 0
+    assert main(["card", "pull", str(shelf)]) == 0
+    page.goto(f"{address}/cards?model={MODEL}")
+    rows = page.locator(".st-key-cards-table tr", has_text=f"{MODEL} fp32")
+    rows.nth(1).wait_for()
+    settled(page)
+    own, pulled = rows.all_inner_texts()
+    assert "colleagues" not in own and "5.1 (5.0 to 5.2)" in own
+    assert f"50 of {theirs.set.name} · colleagues-" in pulled and "2.5 (2.0 to 3.0)" in pulled
+    assert page.locator(".st-key-cards-table tr").count() == len(card.shipped()) + 2, "the head and the pulled one too"
+    pointed = page.evaluate(POINTED, "cards-depths") + page.evaluate(POINTED, "cards-curves")
+    of_theirs = [one for one in pointed if f"({theirs.set.n}) · colleagues-" in one]
+    assert any("KL, mean depth: depth 2.5 of 8" in one for one in of_theirs)
+    assert any(f"0.00 of the depth: {theirs.curves['kl']['model'].values[0]:.4g}" in one for one in of_theirs)
+    assert words.headline(shipped) in page.locator("[data-testid=stMain]").inner_text(), "on top: one's own"
+    page.set_default_timeout(60_000)
+    box = page.get_by_role("combobox", name="Card")
+    box.scroll_into_view_if_needed()
+    settled(page)
+    box.click()
+    page.get_by_role("option", name="colleagues").click()
+    shown = page.locator(".st-key-card-whole")
+    wait(page, lambda: "2026-10-01" in shown.inner_text())
+    assert words.headline(theirs) in shown.inner_text() and "2.5 (2.0 to 3.0)" in words.headline(theirs)
+    for scheme, ink in (("dark", "rgb(230, 232, 238)"), ("light", "rgb(31, 36, 48)")):
+        page.emulate_media(color_scheme=scheme)
+        wait(page, lambda ink=ink: shown.locator(".card").evaluate("card => getComputedStyle(card).color") == ink)
+
+
+@pytest.mark.skipif(find_spec("nnsight") is None, reason="nnsight is not installed")
+def test_a_model_that_is_elsewhere_is_typed_run_and_drawn(connected, page, tmp_path):
+    """What the page says is sent, Run, the maps of the model here, beside a model that is here, and what is refused."""
+    address, _ = connected
+    expected = command_line(tmp_path / "here", [Prompt(TEXT, ANSWER)], "contributions", "logit_lens", "layer_skip")
+    page.goto(f"{address}/?model={MODEL}")
+    button = page.get_by_role("button", name="Run")
+    button.wait_for()
+    settled(page)
+    page.locator(".st-key-model-box button").first.click()
+    page.get_by_role("combobox", name="Model").click()
+    page.keyboard.type(f"ndif:{MODEL}")
+    page.keyboard.press("Enter")
+    page.get_by_text("Run sends the prompt's tokens and the measuring code to a process of this machine").wait_for()
+    settled(page)
+    page.keyboard.press("Escape")
+    assert f"ndif:{MODEL} · served · 8 layers" in page.locator(".st-key-model-box").inner_text()
+    fill(page, "Prompt", TEXT)
+    fill(page, "Answer", ANSWER)
+    wait(page, button.is_enabled)
+    button.click()
+    wait(page, lambda: finished(page))
+    settled(page)
+    for key, z in state(page).items():
+        here = expected[PANELS[key] + ".0"]
+        assert np.allclose(z, here[..., 0] if key == "lens" else here, rtol=1e-5, atol=1e-5), key
+    for path, said in (
+        ("gradients", "it needs gradients, and only forward passes are asked for there"),
+        ("maps?second=ed-demo-16", f"those of ndif:{MODEL} do not leave the service"),
+        ("cards", f"those of ndif:{MODEL} are elsewhere; take a model that is here"),
+    ):
+        page.goto(f"{address}/{path}{'&' if '?' in path else '?'}model=ndif:{MODEL}")
+        page.locator("[data-testid=stAlert]", has_text=said).wait_for()
+        settled(page)
+        assert not button.count() and not page.get_by_role("button", name="Make the card").count(), path
 
 
 SHIFTS = """window.shifts = [];

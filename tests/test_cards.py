@@ -231,7 +231,7 @@ def test_words_of_a_stranger_are_only_words(told):
     told = told.but(**evil, commands=(EVIL, *told.commands[1:]), missing=(EVIL, *told.missing[1:]))
     text = page.html(told).decode() + page.fragment(told, "dark")
     assert EVIL not in text and text.count("&lt;script&gt;") >= 8
-    assert 'style="color-scheme: dark"' in text and page.fragment(told, EVIL).count("color-scheme:") == 2
+    assert page.fragment(told, EVIL).count("color-scheme:") == 2
     assert "<svg" not in page.fragment(told) and page.fragment(told).count("data:image/svg+xml") == 4
 
 

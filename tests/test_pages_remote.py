@@ -50,12 +50,15 @@ def test_home_says_what_leaves_and_draws_what_came(elsewhere):
         ("pages/prompt/lenses.py", "a lens is fitted to streams, which do not leave the service"),
         ("pages/prompt/writing.py", "generation is not measured on a model that is elsewhere"),
         ("pages/compare/audit.py", "is measured as the service runs it"),
+        ("pages/compare/maps.py", "those of ndif:small do not leave the service"),
+        ("pages/model/cards.py", "those of ndif:small are elsewhere; take a model that is here"),
     ],
 )
 def test_what_cannot_be_measured_there_is_one_sentence_on_its_page(elsewhere, page, words):
     test = app(page, model=NAME)
     assert not test.exception
     assert [words in one for one in said(test)].count(True) == 1
+    assert not [button.label for button in test.button if button.label.startswith(("Run", "Make"))]
 
 
 def test_beside_a_model_that_is_elsewhere_stands_another_one_and_no_twin(elsewhere):
@@ -65,8 +68,12 @@ def test_beside_a_model_that_is_elsewhere_stands_another_one_and_no_twin(elsewhe
     assert test.selectbox(key="two.model").value not in ("", NAME)
     assert test.selectbox(key="two.control").value == "none"
     assert [one.value for one in test.caption].count(NO_TWIN) == 1
+    sides = next(one.value for one in test.markdown if one.value.startswith("**A** "))
+    assert "served, ndif at" in sides and sides.endswith("fp32, cpu"), "the other one is computed here"
     asked = app(page, model=NAME, second=NAME, second_control="untrained")
     assert [one for one in said(asked) if "those of ndif:small are elsewhere" in one]
+    told = [one for one in said(app(page, model="small", second=NAME)) if "is measured elsewhere" in one]
+    assert len(told) == 1 and "to api.ndif.us, under the key of this installation" in told[0], "what leaves for side B"
     here = app(page, model="small")
     assert here.selectbox(key="two.control").value == "untrained" and NO_TWIN not in [one.value for one in here.caption]
 

@@ -4,6 +4,7 @@ same with it as without."""
 from __future__ import annotations
 
 import csv
+import json
 import logging
 import os
 import re
@@ -107,6 +108,60 @@ def test_tensorboard_wandb_and_trackio_get_it_by_their_interfaces(tmp_path):
         found = {(one["train/global_step"], key): one[key] for one in of for key in one if "/depth/" in key}
         assert found == told, name
     assert all((2, name) in told for name in ours)
+
+
+def tensorboard_has(out) -> dict:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (file,) = out.rglob("events.out.*")
+    events = EventAccumulator(str(file)).Reload()
+    return {(event.step, name): event.value for name in events.Tags()["scalars"] for event in events.Scalars(name)}
+
+
+def wandb_has(out) -> dict:
+    """The package has no reader of its run files: records of protobuf, in blocks of 32 kB as in LevelDB's logs."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (file,) = out.rglob("*.wandb")
+    data, at, whole, found = file.read_bytes(), len(":W&B") + 3, b"", {}
+    while at + 7 <= len(data):
+        if (left := 32768 - at % 32768) < 7:
+            at += left
+            continue
+        size, part = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        whole, at = whole + data[at + 7 : at + 7 + size], at + 7 + size
+        if part in (1, 4):  # whole in one, or the last of several
+            row = {
+                item.key or "/".join(item.nested_key): json.loads(item.value_json)
+                for item in Record.FromString(whole).history.item
+            }
+            found |= {(row["train/global_step"], name): row[name] for name in row if "/depth/" in name}
+            whole = b""
+    return found
+
+
+def trackio_has(out) -> dict:
+    from trackio.sqlite_storage import SQLiteStorage
+
+    rows = SQLiteStorage.get_logs("huggingface", "run")
+    return {(row["train/global_step"], name): row[name] for row in rows for name in row if "/depth/" in name}
+
+
+@pytest.mark.parametrize("has", [tensorboard_has, wandb_has, trackio_has])
+def test_every_measurement_stands_in_what_a_logger_wrote(tmp_path, monkeypatch, has):
+    package = has.__name__.removesuffix("_has")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))  # read where it is imported
+    logger = pytest.importorskip(package)
+    for name, value in {"MODE": "offline", "DIR": str(tmp_path), "SILENT": "true", "ERROR_REPORTING": "false"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    depth = DepthCallback(PROMPTS, every=2, share=None)
+    trained(tmp_path / "out", [depth], report_to=[package], run_name="run")
+    if package == "wandb":
+        logger.teardown()  # waits for the process that writes
+    told = {(row.step, f"train/{callback.called(row)}"): row.value for row in depth.rows if row.layer is None}
+    found = {name: value for name, value in has(tmp_path).items() if "/depth/" in name[1]}
+    assert {step for step, _ in told} == {0, 2, 4, 6} and (6, "train/depth/mean_depth.kl") in told
+    assert found == pytest.approx(told, rel=1e-6)  # TensorBoard keeps 32 bits
 
 
 def test_a_training_that_is_measured_ends_where_it_would_have(run, tmp_path):

@@ -87,11 +87,7 @@ class Asked:
 
     def check(self) -> None:
         """Refuse what no card can be made of, before anything is measured."""
-        if remote.is_remote(self.model):
-            raise CardError(
-                f"A card needs weights, twins and precisions, and those of {self.model[:80]} are elsewhere; "
-                "take a model that is here, or a study of this one."
-            )
+        check_model(self.model)
         for name in self.others:
             if name not in precisions.PRECISIONS:
                 raise CardError(
@@ -100,6 +96,15 @@ class Asked:
         if self.most < 1:
             raise CardError(f"A card takes {self.most} prompts; expected 1 or more.")
         self.claims.entry()
+
+
+def check_model(source: str) -> None:
+    """Refuse a model that is elsewhere."""
+    if remote.is_remote(source):
+        raise CardError(
+            f"A card needs weights, twins and precisions, and those of {source[:80]} are elsewhere; take a model that "
+            "is here, or a study of this one."
+        )
 
 
 def make(

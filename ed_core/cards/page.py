@@ -42,17 +42,17 @@ def html(told: Card, template: str = "card.html", folder: Path = FOLDER, **more:
 
 
 def fragment(told: Card, scheme: str = "") -> str:
-    """The card's style and body, to stand within another page; `scheme`: "light" or "dark" where that is known."""
+    """The card's style and body, to stand within another page; `scheme`: "light" or "dark" where that is known,
+    for its pictures."""
     templates = report.templates(FOLDER)
     style, body = (FOLDER / "card.css").read_text(encoding="utf-8"), templates.get_template("body.html")
-    own = f' style="color-scheme: {scheme}"' if scheme in INK else ""
     found = contents(told)
     for panel in found["panels"]:  # as pictures, which a page that takes no SVG shows too; they know no page's colours
         drawn = panel["svg"].replace("<svg ", f'<svg style="color: {INK.get(scheme, GREY)}" ', 1)
         panel["svg"] = (
             f'<img alt="{panel["title"]}" src="data:image/svg+xml;base64,{b64encode(drawn.encode()).decode()}">'
         )
-    return f'<style>{style}</style><div class="card"{own}>{body.render(**found)}</div>'
+    return f'<style>{style}</style><div class="card">{body.render(**found)}</div>'
 
 
 def contents(told: Card) -> dict[str, Any]:

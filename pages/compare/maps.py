@@ -7,10 +7,10 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import matching
-from ed_core.errors import EffectiveDepthError
+from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.fits import measured
 from ed_core.machine import ROOM, free_memory
-from ed_core.sources import controls, sizes, specs
+from ed_core.sources import controls, remote, sizes, specs
 from ed_core.types import ModelSpec
 from ed_ui import (
     common_link,
@@ -66,6 +66,8 @@ def chosen_models(kind: str, row) -> tuple[ModelSpec, ...]:
 
 def body(wanted: Fitted) -> None:
     """Run, what it takes, how far it is, and what came of it; drawn again every second while it runs."""
+    if there := [model.name for model in wanted.models if remote.is_remote(model.source)]:
+        raise ParameterError(NOT_HERE.format(name=there[0]))
     found = fit_form.run(wanted, "maps", takes(wanted))
     if found is not None:
         shown(found, "maps")
@@ -178,6 +180,7 @@ and the largest R² may lie at different taps: the error is measured against the
 CONTROLS = """*Shuffled tokens*: maps fitted to targets of other tokens, judged on the true ones. *Mean only*: the mean
 of the tokens fitted on, whatever the source. Where a few huge values dominate the stream, both are nearly as good as a
 map."""
+NOT_HERE = "A map is fitted to streams, and those of {name} do not leave the service; choose a model that is here."
 TEACH = (
     "Not computed yet. **Run** sends the prompts through both models, and solves for the best linear map of every pair "
     "of taps; a fifth of the prompts is held out to judge it."

@@ -6,7 +6,7 @@ from pathlib import Path
 import streamlit as st
 
 from ed_core import figures
-from ed_core.cards import card, page, words
+from ed_core.cards import card, making, page, words
 from ed_core.claims import running
 from ed_core.depth.criteria import OF_LENS, RULES
 from ed_core.depth.wording import printed
@@ -65,6 +65,7 @@ def body(model: ModelSpec, wanted: Card | None) -> None:
 
 def run(wanted: Card) -> None:
     """The row of buttons, and how far it is."""
+    making.check_model(wanted.model.source)
 
     def ended() -> None:
         if wanted.found():
