@@ -120,17 +120,20 @@ class Rule:
     @property
     def beside(self) -> str:
         """How many twins have it."""
-        n, gives = len(self.twins), f"layer {self.depth} or one within a tenth of the depth"
-        if n == 1 and not self.near:
-            return f"the untrained twin compared gives no layer within a tenth of the depth of layer {self.depth}"
+        n, width = len(self.twins), self.n // 10
+        gives = f"layer {self.depth} ± {width}" if width else f"layer {self.depth}"
         if n == 1:
-            return f"the untrained twin compared gives {gives}"
+            return f"the untrained twin compared {'gives' if self.near else 'does not give'} {gives}"
         many = f"{self.near or 'none'} of {n} untrained twins {'give' if self.near > 1 else 'gives'} {gives}"
         return many if n else ""
 
     @property
     def clear(self) -> bool:
         return self.depth is not None and not self.reasons and self.enough
+
+    @property
+    def undecided(self) -> bool:
+        return self.depth is not None and not self.reasons and not self.enough and self.shared
 
     @property
     def so_far(self) -> bool:
@@ -156,20 +159,20 @@ class Rule:
         if self.last is None:
             below = next(i for i, value in enumerate(reversed(self.curve)) if self.name != "cosine" or value >= self.at)
             many = "layer" if below == 1 else f"{below} layers"
-            none = "for good at no layer before the last"
+            none = "not for good"
             yield f"below 0 again in the last {many}" if self.name == "cosine" else none
         elif self.far(self.last):
             yield f"for good only from layer {self.last}"
         if self.name == "kl":
             first, good = self.later
             if self.far(first):
-                yield f"without depth 0 it gives {'no layer' if first is None else first}"
+                yield f"without depth 0 it gives {'no layer' if first is None else f'layer {first}'}"
             elif good is None:
-                yield "without depth 0, for good at no layer before the last"
+                yield "without depth 0, not for good"
             elif self.far(good):
                 yield f"without depth 0, for good only from layer {good}"
         if self.without is not None and self.far(self.unsunk):
-            yield f"without the sinks it gives {'no layer' if self.unsunk is None else self.unsunk}"
+            yield f"without the sinks it gives {'no layer' if self.unsunk is None else f'layer {self.unsunk}'}"
         if self.drawn is not None:
             if not self.drawn:
                 yield "too few prompts for an interval"
@@ -193,8 +196,8 @@ def statement(sentence: str, found: Rule) -> int:
         assert match, sentence
         reason, *given = match[2].split("; without ")
         n = 1 + _undefined(found, reason)
-        expected = [f"depth 0 it gives {found.later[0]}"] * (found.later[0] is not None)
-        expected += [f"the sinks it gives {found.unsunk}"] * (found.unsunk is not None)
+        expected = [f"depth 0 it gives layer {found.later[0]}"] * (found.later[0] is not None)
+        expected += [f"the sinks it gives layer {found.unsunk}"] * (found.unsunk is not None)
         assert given == expected, (given, expected)
         return n + len(given) + _drawn(match[1], found)
     match = re.fullmatch(rf"The papers' {name} rule gives layer (\d+) of 0–(\d+){interval}; (.*)\.", sentence)
@@ -206,7 +209,7 @@ def statement(sentence: str, found: Rule) -> int:
         expected = f"not clear: {'; '.join(found.reasons)}"
         expected += f". {beside[0].upper()}{beside[1:]}" if beside and not (found.enough and found.shared) else ""
     elif found.shared:
-        expected = f"undecided: {beside}; five are needed"
+        expected = f"undecided: {beside}; compare with five"
     else:
         expected = "clear" if found.enough else "clear so far, not yet compared with five twins"
         expected += f"; {beside}" if beside else ""
@@ -217,7 +220,7 @@ def statement(sentence: str, found: Rule) -> int:
 def _undefined(found: Rule, reason: str) -> int:
     """Why a rule gives no layer."""
     curve = list(found.curve)
-    if reason == "the mean cosine is never negative":
+    if reason == "the mean cosine is never below 0":
         assert found.name == "cosine" and min(curve) >= found.at
     elif reason == "the mean cosine is negative in every layer":
         assert found.name == "cosine" and max(curve) < found.at
@@ -279,10 +282,13 @@ def rules(sentence: str, found: Mapping[str, Rule]) -> int:
     so_far = [name for _, name, _, _ in given if found[NAMES[name]].so_far]
     listed = lambda names: " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
     are = lambda names: f"the {listed(names)} {'rule is' if len(names) == 1 else 'rules are'}"
+    open_ = [name for _, name, _, _ in given if found[NAMES[name]].undecided]
     if clear:
         expected = f"{are(clear)} clear"
-    elif so_far:
-        expected = f"{are(so_far)} clear so far (not yet compared with five twins)"
+    elif so_far or open_:
+        said = [f"{are(so_far)} clear so far (not yet compared with five twins)"] if so_far else []
+        said += [f"{are(open_)} undecided (five twins needed)"] if open_ else []
+        expected = ", ".join(said)
     else:
         (one, *others) = [name for _, name, _, _ in given if found[NAMES[name]].depth is not None]
         expected = "none clear" if others else f"the {one} rule is not clear"

@@ -119,7 +119,7 @@ def rule(name, depth, low=None, high=None, layers=30, **more) -> Estimate:
         ([rule("kl", None, thresholds=(4.0, 4.0))], ["gives no layer; other thresholds tried give 4."], ["to"]),
         (
             [rule("kl", 7, instead={"stable": None, "from_depth_1": 16.0, "without_sinks": 8.0})],
-            ["for good at no layer before the last", "without depth 0 it gives 16"],
+            ["not for good", "without depth 0 it gives layer 16"],
             ["sinks"],
         ),
         (

@@ -36,9 +36,9 @@ def test_cosine_takes_the_last_upward_crossing(curve, expected, stable):
 @pytest.mark.parametrize(
     "curve, reason",
     [
-        ([0.3, 0.0, 0.2], "never negative"),
+        ([0.3, 0.0, 0.2], "never below 0"),
         ([-0.3, -0.1, -0.2], "negative in every layer"),
-        ([0.3, -0.1, -0.2], "no upward crossing"),
+        ([0.3, -0.1, -0.2], "never comes back up"),
         ([0.3, 0.1, -0.2], "below 0 in the last layer alone"),
     ],
 )

@@ -214,7 +214,7 @@ def test_a_false_sentence_is_reported():
         true,
         true.replace("layer 5", "layer 4"),
         true.replace("3 to", "2 to"),
-        true.replace("3 to 7", "3 to 7; for good at no layer before the last"),
+        true.replace("3 to 7", "3 to 7; not for good"),
         "The papers' KL rule gives layer 5 of 0–9; clear.",
         "The model settles.",
     ):

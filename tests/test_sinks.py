@@ -362,9 +362,9 @@ def test_every_criterion_stands_with_and_without_the_sinks(pair, first_token):
     assert {name: c.without_sinks for name, c in found.criteria.items()} == expected
     assert [c.depth for c in expected.values()] == [1, 2, 4] and expected["kl"].from_depth_1.depth == 4
     said = {name: one.sentence for name, one in found.statements.items()}
-    assert said["cosine"].endswith("gives layer 5 of 0–7; not clear: without the sinks it gives 1.")
-    assert " gives no layer: " in said["kl"] and said["kl"].endswith("; without the sinks it gives 2.")
-    assert said["overlap"].endswith(" gives layer 3 of 0–7; not clear: without the sinks it gives 4.")
+    assert said["cosine"].endswith("gives layer 5 of 0–7; not clear: without the sinks it gives layer 1.")
+    assert " gives no layer: " in said["kl"] and said["kl"].endswith("; without the sinks it gives layer 2.")
+    assert said["overlap"].endswith(" gives layer 3 of 0–7; not clear: without the sinks it gives layer 4.")
     assert not any(one.clear for one in found.statements.values())
 
 
@@ -466,7 +466,7 @@ def test_variants_have_names_and_only_kl_has_the_one_from_depth_1():
 def test_a_variant_is_said_where_it_moves_by_more_than_a_tenth_of_the_layers(later, said):
     kl = criteria.Criterion("kl", 1, 1, 10, 0.5, from_depth_1=criteria.Criterion("kl", later, later, 10, 0.5, "why"))
     found = wording.statement(kl, np.array([9.0, *[1.0] * 9]))
-    where = "no layer" if later is None else str(later)
+    where = "no layer" if later is None else f"layer {later}"
     assert (f"without depth 0 it gives {where}" in found.sentence) == said == (not found.so_far)
 
 

@@ -125,7 +125,7 @@ LESSONS = (
 weights, so depth 0 mostly says what it sees. At depth 4 the right digit is there, with one chance in two; from depth 6 on it is certain.
 
 **Then at the ruler.** Filled circles: mean depth over thresholds is 4.4 of 8 by KL, 5.4 by overlap, from the mean curves. Diamonds: the
-papers' rules; KL and overlap give layer 3. The cosine rule gives *no* layer, for the mean cosine is never negative. "No layer" is an answer,
+papers' rules; KL and overlap give layer 3. The cosine rule gives *no* layer, for the mean cosine is never below 0. "No layer" is an answer,
 not an error.
 
 Compare with *A hard sum*: same model, same task, more digits.""",

@@ -703,7 +703,9 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         "answer.beside": lambda: map(answer.beside, answers()),
         "wording.settles": settling,
         "wording.turned": turns,
-        "wording.Twins.have": lambda: (made_up_twins(n).have(near, 3) for n, near in ((1, 1), (5, 0), (5, 1), (5, 3))),
+        "wording.Twins.have": lambda: (
+            made_up_twins(n).have(near, 3, 10) for n, near in ((1, 1), (1, 0), (5, 0), (5, 1), (5, 3))
+        ),
         "verdict.Verdict.settles": lambda: of_verdicts("settles"),
         "verdict.Verdict.rules": lambda: of_verdicts("rules"),
         "verdict.Verdict.reasons": lambda: of_verdicts("reasons"),

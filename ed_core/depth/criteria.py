@@ -63,13 +63,13 @@ def by_cosine(curve: ArrayLike, threshold: float = 0.0) -> Criterion:
     if len(crossings):
         return Criterion("cosine", int(crossings[-1]), stable, n)
     if not len(negative):
-        reason = "the mean cosine is never negative"
+        reason = "the mean cosine is never below 0"
     elif len(negative) == n:
         reason = "the mean cosine is negative in every layer"
     elif len(negative) == 1:
         reason = "the mean cosine is below 0 in the last layer alone"
     else:
-        reason = "the mean cosine falls below 0 and never comes back up: no upward crossing"
+        reason = "the mean cosine falls below 0 and never comes back up"
     return Criterion("cosine", None, None, n, reason=reason)
 
 

@@ -22,7 +22,7 @@ from .criteria import BEST, RULES, Criterion, depths
 
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them has no clear one
 TOO_FEW = "too few prompts for an interval"
-AT_NONE = "for good at no layer before the last"  # what a rule that reads what stands before a layer has not
+AT_NONE = "not for good"  # what a rule that reads what stands before a layer has not
 FIVE = 5  # untrained twins that a sentence rests on
 KINDS = {  # one control, and several
     "untrained": ("untrained twin", "untrained twins"),
@@ -35,14 +35,15 @@ class Statement:
     """What the papers' rule of one criterion gives, in a sentence with the reasons why it is not clear.
 
     `clear`: nothing speaks against it, five untrained twins neither. `so_far`: nothing but that five twins were not
-    compared. `low`, `high`: the layers that rule, variants, other thresholds and interval give between them; None where
-    none gives any."""
+    compared. `undecided`: nothing but half or more of the fewer twins that were. `low`, `high`: the layers that rule,
+    variants, other thresholds and interval give between them; None where none gives any."""
 
     sentence: str
     clear: bool
     low: int | None
     high: int | None
     so_far: bool = False
+    undecided: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,14 @@ class Twins:
         called = self.named(len(found)) if name == "kl" else "its" if len(found) == 1 else "theirs"
         return f"; {called}: {low if low == high else f'{low}–{high}'}"
 
-    def have(self, near: int, layer: int) -> str:
-        """How many of them have a mark at this layer, in words."""
-        n, (one, what) = len(self.readings), KINDS[self.kind]
-        who = f"the {one} compared" if n == 1 else f"{near or 'none'} of {n} {what}"
-        if n == 1 and not near:
-            return f"{who} gives no layer within a tenth of the depth of layer {layer}"
-        return f"{who} {'give' if n > 1 and near > 1 else 'gives'} layer {layer} or one within a tenth of the depth"
+    def have(self, near: int, layer: int, n_layers: int) -> str:
+        """How many of them have a mark at this layer, give or take a tenth of the depth, in words."""
+        n, (one, what), width = len(self.readings), KINDS[self.kind], int(TENTH * n_layers + 1e-9)
+        if n == 1:
+            said = f"the {one} compared {'gives' if near else 'does not give'}"
+        else:
+            said = f"{near or 'none'} of {n} {what} {'give' if near > 1 else 'gives'}"
+        return f"{said} layer {layer}{f' ± {width}' if width else ''}"
 
 
 def statement(
@@ -126,11 +128,11 @@ def statement(
     if over is not None:
         found += _moved(criterion, interval)
     near, n = twins.near(criterion), len(twins.readings)
-    beside = twins.have(near, criterion.depth) if n else ""
+    beside = twins.have(near, criterion.depth, criterion.n_layers) if n else ""
     shared = twins.kind == "untrained" and 0 < n <= 2 * near  # as many as speak against it, were there five
     clear, so_far = twins.enough and not found and not shared, not (found or shared or twins.enough)
     if shared and (twins.enough or not found):
-        how = f"not clear: {'; '.join([*found, beside])}" if twins.enough else f"undecided: {beside}; five are needed"
+        how = f"not clear: {'; '.join([*found, beside])}" if twins.enough else f"undecided: {beside}; compare with five"
         more = ""
     elif found:
         how, more = f"not clear: {'; '.join(found)}", f". {beside[0].upper()}{beside[1:]}" if beside else ""
@@ -138,7 +140,7 @@ def statement(
         how = "clear" if clear else "clear so far, not yet compared with five twins"
         more = f"; {beside}" if beside else ""
     said = f"{_rule(criterion)} gives layer {of_layers(criterion.depth, criterion.n_layers)}{told}; {how}{more}."
-    return Statement(said, clear, low, high, so_far)
+    return Statement(said, clear, low, high, so_far, shared and not (found or twins.enough))
 
 
 def over_prompts(
@@ -171,14 +173,19 @@ def rules(
         told.append(f"{layer} ({RULES[name].label}{_elsewise(c)}{f', {ends}' if ends else ''})")
     clear = [RULES[name].label for name in defined if statements[name].clear]
     so_far = [RULES[name].label for name in defined if statements[name].so_far]
-    return f"{who} {', '.join(told)}; {which_clear(clear, so_far, [RULES[name].label for name in defined])}."
+    open_ = [RULES[name].label for name in defined if statements[name].undecided]
+    return f"{who} {', '.join(told)}; {which_clear(clear, so_far, [RULES[name].label for name in defined], open_)}."
 
 
-def which_clear(clear: Sequence[str], so_far: Sequence[str], defined: Sequence[str]) -> str:
+def which_clear(
+    clear: Sequence[str], so_far: Sequence[str], defined: Sequence[str], undecided: Sequence[str] = ()
+) -> str:
     """Which of the rules that give a layer (`defined`) are clear, and which but for a comparison with five twins."""
     found = [f"{_theirs(clear)} clear"] if clear else []
     if so_far:
         found.append(f"{_theirs(so_far)} clear so far (not yet compared with five twins)")
+    if undecided:
+        found.append(f"{_theirs(undecided)} undecided (five twins needed)")
     return ", ".join(found) or ("none clear" if len(defined) > 1 else f"{_theirs(defined)} not clear")
 
 
@@ -391,7 +398,7 @@ def _elsewhere(criterion: Criterion) -> str:
     """The end of a sentence on a rule that gives no layer: which variants give one."""
     left_out = {"from_depth_1": "depth 0", "without_sinks": "the sinks"}
     given = {left_out[name]: c.depth for name, c in criterion.variants.items() if c is not None and c.depth is not None}
-    return "".join(f"; without {what} it gives {depth}" for what, depth in given.items())
+    return "".join(f"; without {what} it gives layer {depth}" for what, depth in given.items())
 
 
 def _far(criterion: Criterion, depth: float | int) -> bool:
@@ -410,7 +417,7 @@ def random_orders(n_layers: int) -> str:
 
 
 def _layer(depth: int | None) -> str:
-    return "no layer" if depth is None else str(depth)
+    return "no layer" if depth is None else f"layer {depth}"
 
 
 def _ends(interval: Interval | None) -> str:

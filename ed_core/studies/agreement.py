@@ -29,14 +29,14 @@ OTHERS = {
     "output": "Depth score, change of the prediction",
 }
 INSTEAD = {
-    "stable": "for good only from {}",
-    "from_depth_1": "without depth 0 it gives {}",
-    "without_sinks": "without the sinks it gives {}",
+    "stable": "for good only from layer {}",
+    "from_depth_1": "without depth 0 it gives layer {}",
+    "without_sinks": "without the sinks it gives layer {}",
 }
 NOWHERE = {
     "stable": AT_NONE,
-    "from_depth_1": "without depth 0 it gives none",
-    "without_sinks": "without the sinks it gives none",
+    "from_depth_1": "without depth 0 it gives no layer",
+    "without_sinks": "without the sinks it gives no layer",
 }
 
 
