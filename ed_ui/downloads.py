@@ -68,12 +68,15 @@ def _live(spec: ModelSpec, name: str, asked: Future, was_busy: bool) -> None:
         st.caption(show.plain(f"It is gated: {hub.TOKEN}, then start the app again."))
     if download is not None and not download.over:
         _progress(download)
-    elif not asked.done():
-        st.caption("Asking the hub what it consists of …")
-    elif asked.exception() is not None:
+    elif asked.done() and asked.exception() is not None:
         _refused(name, asked.exception())
     else:
-        _offer(spec, asked.result(), download)
+        # the room of the offer is kept while the hub is asked: what is below it need not move
+        with st.container(key="download-first" if small(spec) else "download-other"):
+            if asked.done():
+                _offer(spec, asked.result(), download)
+            else:
+                st.caption("Asking the hub what it consists of …")
 
 
 def _progress(download: hub.Download) -> None:

@@ -384,7 +384,7 @@ MOVES = 0.1  # what a busy machine may add up to: idle these pages stay below 0.
 
 WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 LOADED = ("", "logit_lens", "cases", "two?model=ed-demo-16", "surgery?model=ed-demo-16", "difficulty")
-ON_PHONE = ("claims", "case?id=6sg64f3464")
+ON_PHONE = ("", "claims", "numerics", "case?id=6sg64f3464")
 
 
 @pytest.mark.parametrize("page, size", [*((one, WIDE) for one in LOADED), *((one, PHONE) for one in ON_PHONE)])
