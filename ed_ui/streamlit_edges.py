@@ -17,6 +17,7 @@ import logging
 import math
 import re
 import secrets
+import socket
 import sys
 import time
 from collections import deque
@@ -35,7 +36,8 @@ from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.runtime import Runtime
 from streamlit.runtime.scriptrunner import RerunData, get_script_run_ctx
 from streamlit.runtime.scriptrunner_utils.script_run_context import ThreadState
-from streamlit.web.server.starlette import starlette_server, starlette_websocket
+from streamlit.web.server.starlette import starlette_websocket
+from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
@@ -428,13 +430,16 @@ PACE = 10_000  # and one more for as many bytes of it
 
 
 class Patient(H11Protocol):
-    """A connection that is closed when its request arrives too slowly, or none does.
+    """A connection that is closed when its request arrives too slowly, or none does, and that sends at once.
 
-    Cures: uvicorn waits for the rest of a request without end, and for a connection's first one.
-    Not needed: where uvicorn has a timeout for both."""
+    Cures: uvicorn waits for the rest of a request without end, and for a connection's first one. Streamlit's socket
+    names no protocol, so that asyncio leaves Nagle's algorithm on: an answer's body waits 40 ms for its head's receipt.
+    Not needed: where uvicorn has a timeout for both, and Streamlit's connections have TCP_NODELAY."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if (one := transport.get_extra_info("socket")) is not None and one.family != socket.AF_UNIX:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._timer: asyncio.TimerHandle | None = None
         self._begin()
 
@@ -478,13 +483,16 @@ class Patient(H11Protocol):
             self._timer = None
 
 
-def serve_within(limits: Mapping[str, Any], options: Callable = starlette_server._get_uvicorn_config_kwargs) -> None:
-    """Before the server starts: options of uvicorn that Streamlit does not set.
+def serve_within(limits: Mapping[str, Any], of: type = Config) -> None:
+    """Before the server starts, or while it imports the app: how connections are served, and options of uvicorn that
+    Streamlit does not set.
 
     Cures: a message of a browser may have 200 MB, which are read, and parsed up to 25 MB, on the loop that serves all;
-    whoever connects from this machine is believed whose address he forwards.
+    whoever connects from this machine is believed whose address he forwards. `streamlit run` has made uvicorn's
+    `Config` by then, so its class answers for these names.
     Not needed: where Streamlit takes uvicorn's options."""
-    starlette_server._get_uvicorn_config_kwargs = lambda: options() | {"http": Patient} | limits
+    for name, value in ({"http_protocol_class": Patient} | dict(limits)).items():
+        setattr(of, name, property(lambda self, value=value: value, lambda self, value: None))
 
 
 def uploaded() -> dict[str, list[int]]:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import hashlib
 import importlib.util
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import streamlit
 import uvicorn
+from streamlit.web.server.starlette import starlette_server
+from uvicorn.config import Config
+from uvicorn.server import ServerState
 
 from ed_core.cases import report
 from ed_ui import streamlit_edges
 
+ROOT = Path(__file__).parent.parent
 LOOKED_AT = {"streamlit": "1.67.0", "uvicorn": "0.54.0"}
 # By what `ed_ui/streamlit_edges.py` replaces or reaches into: a digest of its source.
 # Where one differs, read the new source beside what the edge says of it ("Cures", "Not needed"), then write the digest
@@ -37,7 +46,8 @@ EDGES = {
     "streamlit.runtime.app_session.AppSession._handle_file_urls_request": "42b1765676f3",
     "streamlit.runtime.runtime_util.serialize_forward_msg": "8e29da3ee7a7",
     "streamlit.runtime.memory_uploaded_file_manager.MemoryUploadedFileManager.remove_file": "1a391ebb0754",
-    "streamlit.web.server.starlette.starlette_server._get_uvicorn_config_kwargs": "40282eb42b52",
+    "streamlit.web.server.starlette.starlette_server._bind_socket": "a688999b5744",
+    "uvicorn.config.Config.load": "18b38398dc8c",
     "uvicorn.middleware.proxy_headers._TrustedHosts.get_trusted_client_address": "b04559069218",
     "uvicorn.protocols.http.h11_impl.H11Protocol.connection_made": "90cf013eb407",
     "uvicorn.protocols.http.h11_impl.H11Protocol.data_received": "98f8b4defbd3",
@@ -71,6 +81,40 @@ def test_what_is_patched_is_what_was_looked_at(name):
     assert digest(name) == EDGES[name], (
         f"{name} is another in {versions} than in {LOOKED_AT}: read it beside ed_ui/streamlit_edges.py"
     )
+
+
+def test_both_ways_to_start_serve_within_the_same_limits():
+    """`streamlit run` imports the app out of a `Config` that was made without them."""
+    asked = "from uvicorn.config import Config; one = Config('app:app', http='h11'); one.load(); print("
+    asked += "one.http_protocol_class.__name__, one.ws_max_size, one.forwarded_allow_ips)"
+    env = os.environ | {"ED_MAX_MESSAGE": "3M", "ED_TRUSTED_PROXIES": "192.0.2.0/24"}
+    done = subprocess.run([sys.executable, "-c", asked], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == f"Patient {3 << 20} ['192.0.2.0/24']"
+
+
+def test_answers_are_sent_at_once():
+    """Through a socket as Streamlit makes it, whose connections asyncio leaves with Nagle's algorithm."""
+    config, found = Config(lambda scope: None), []
+    config.load()
+
+    class Connection(streamlit_edges.Patient):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            found.append(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    async def connect():
+        listening = starlette_server._bind_socket("127.0.0.1", 0, 1)
+        made = await asyncio.get_running_loop().create_server(
+            lambda: Connection(config, ServerState(), {}), sock=listening
+        )
+        _, writer = await asyncio.open_connection(*listening.getsockname())
+        while not found:
+            await asyncio.sleep(0.01)
+        writer.close()
+        made.close()
+
+    asyncio.run(asyncio.wait_for(connect(), 20))
+    assert found == [1]
 
 
 def test_the_file_that_keeps_plotly_is_still_one_that_a_lighter_one_can_be_put_into(tmp_path):
