@@ -202,7 +202,7 @@ def surgery_map(
 ) -> go.Figure:
     """First layer upwards, last layer to the right (of two that change places: one and the other); of the `loss`, the
     colours are centred on the whole model's, blue below it. A ring marks what costs least at its length, a cross what
-    angular distance chooses there, of the `chosen`."""
+    angular distance chooses there, of the `chosen` that colours can tell apart."""
     z = np.asarray(curves[f"{kind}_{value}"], np.float32)
     shown = z if kind == "swap" else z[:, 1:]
     n_layers, behind = len(z), int(kind != "swap")
@@ -215,7 +215,7 @@ def surgery_map(
         signs = ["≤ " * words.startswith("≤") + "≥ " * words.startswith("≥") for words in bar["ticktext"]]
         said = [printed(at - whole, "+.2g") if at != whole else "whole" for at in bar["tickvals"]]
         bar["ticktext"] = [sign + words for sign, words in zip(signs, said)]
-    _mark(canvas, chosen, behind)
+    _mark(canvas, chosen, behind, float(curves["loss_whole"]) + ADDED[-1])
     canvas.data[0]["hoverongaps"] = False
 
     def text(i: int, j: int) -> str:
@@ -271,13 +271,14 @@ def _shade(curves: Mapping[str, np.ndarray], shown: np.ndarray, value: str) -> S
     return colours.linear(0.0, 1.0, reverse=True, scale=colours.DAMAGE)
 
 
-def _mark(canvas: Canvas, chosen: Sequence[surgery.Row], behind: int) -> None:
-    """Rings and crosses, dark on light."""
+def _mark(canvas: Canvas, chosen: Sequence[surgery.Row], behind: int, most: float) -> None:
+    """Rings and crosses, dark on light, of what loses no more than `most`: beyond, all cells look alike."""
     marks = (
         ("least", "circle-open", 9, [row.best for row in chosen]),
         ("angular distance", "x-thin", 7, [row.chosen["angular_distance"] for row in chosen if row.chosen]),
     )
-    for name, symbol, size, places in marks:
+    for name, symbol, size, found in marks:
+        places = [one for one in found if one.loss <= most]
         for colour, width in ((colours.LIGHT_EDGE, 3.5), (colours.DARK_EDGE, 1.5)):
             marker = dict(symbol=symbol, size=size, color=colour, line=dict(width=width, color=colour))
             x, y = [one.j - behind for one in places], [one.i for one in places]

@@ -8,6 +8,7 @@ from ed_core import figures
 from ed_core.depth import among_others, pruning, surgery
 from ed_core.depth.wording import printed
 from ed_core.figures import View
+from ed_core.figures.skips import ADDED as REACHES
 from ed_core.figures.skips import VALUES
 from ed_core.probes import Surgery
 from ed_core.probes.surgery import parse_order, toggled
@@ -238,11 +239,12 @@ WRITERS = (("whole", "The whole model"), ("order", "The typed order"))
 LENGTH = {"drop": "length of the stretch", "swap": "distance", "repeat": "length of the stretch"}
 TEACH = """Not computed yet. **Run** leaves out every stretch of layers, exchanges every pair of layers and runs every
 stretch twice, and measures how the model then predicts the text."""
+MARKED = f"marked up to +{REACHES[-1]:g} nats"
 CAPTION = {
     "drop": "**Left out**: layers from a row to a column · ring: least loss at its length, cross: angular distance's "
-    "choice",
-    "swap": "**Exchanged**: the layers of a row and a column · ring: least loss at its distance",
-    "repeat": "**Run twice**: layers from a row to a column · ring: least loss at its length",
+    f"choice, {MARKED}",
+    "swap": f"**Exchanged**: the layers of a row and a column · ring: least loss at its distance, {MARKED}",
+    "repeat": f"**Run twice**: layers from a row to a column · ring: least loss at its length, {MARKED}",
 }
 READING = {
     "loss": "Colours are centred on the whole model's loss: orange is worse, blue is better.",
