@@ -71,6 +71,11 @@ class Units:
         return f"{n} {what}"
 
     @property
+    def alone(self) -> str:
+        """How prompts count whose forms nobody knows, where there is an interval over them; "" for others."""
+        return "" if self.forms or not self.enough else "Prompts count one by one, as their set names no forms."
+
+    @property
     def groups(self) -> str:
         """The same where each is a group of prompts of different levels: what they share the set alone knows."""
         return self.called("groups (a prompt from each level)")
