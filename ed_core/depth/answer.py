@@ -179,7 +179,7 @@ def _of_several(seen: Sequence[Seen]) -> str:
             since = f"for good from depth {latest} of {seen[0].n_layers}, at least one from {min(right)} on"
         else:
             since = _since(latest, None, seen[0])
-        return f"Each of the answer's {n} tokens is the best guess at its position, {since}."
+        return f"Each of the {n} answer tokens is the best guess at its position, {since}."
     wrong, be = next(one for one in seen if one.best is None), "is" if len(right) == 1 else "are"
     return (
         f"Given the right tokens before each, {len(right)} of the answer's {n} tokens {be} the model's best guess; "

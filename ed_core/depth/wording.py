@@ -390,7 +390,7 @@ def _moved(criterion: Criterion, interval: Interval | None) -> list[str]:
     if interval is None:
         return [TOO_FEW]
     far = interval.ends is None or any(_far(criterion, end) for end in interval.ends)
-    found = [f"its interval reaches beyond layer {near_to(criterion.depth, criterion.n_layers)}"] if far else []
+    found = [f"its interval reaches outside layer {near_to(criterion.depth, criterion.n_layers)}"] if far else []
     return found + [f"no layer in more than {100 * OFTEN:.0f} % of resamples"] * (interval.undefined > OFTEN)
 
 
