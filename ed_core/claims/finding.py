@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from ..depth.wording import printed
+from ..statistics import ONE_BY_ONE
 from ..studies.report import table_row
 from .claim import (
     ALONE,
@@ -222,6 +223,7 @@ def _reasons(found: Found) -> Iterable[str]:
     also = ", over prompts and over layers" if layered else ""
     needs = f"a verdict needs a one-sided p of at most {ALONE:g}{also}, and at most {LEVEL:g} after Holm's adjustment"
     yield f"Intervals are 5–95 % over {found.over}; {needs} for the claims tested together."
+    yield ONE_BY_ONE if found.over.endswith(" prompts") else ""
     for q, ends in layered:
         low, high = (number(math.nan if end is None else end, q.digits) for end in ends)
         yield f"5–95 % over layers, {q.name}: {low} to {high}{f' {unit}' if (unit := PRINTED.get(q.unit, '')) else ''}."
