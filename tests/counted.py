@@ -595,15 +595,15 @@ def seen_at(sentence: str, lens: ProbeResult) -> int:
             f"the first that is not is {named[wrong]}, where the model says {instead[wrong]}."
         ), sentence
         return 3
-    match = re.fullmatch(r"Each of the (\d+) answer tokens is the best guess at its position, (.*)\.", sentence)
-    assert match and int(match[1]) == n, sentence
+    match = re.fullmatch(r"Each answer token is the best guess at its position, (.*)\.", sentence)
+    assert match, sentence
     if min(right) < max(right):
-        assert match[2] == f"for good from depth {max(right)} of {n_layers}, at least one from {min(right)} on"
+        assert match[1] == f"for good from depth {max(right)} of {n_layers}, the earliest from {min(right)}"
     elif max(right) == 0:
-        assert match[2] == "at every depth"
+        assert match[1] == "at every depth"
     else:
-        assert match[2] == f"for good from depth {max(right)} of {n_layers}"
-    return 3
+        assert match[1] == f"for good from depth {max(right)} of {n_layers}"
+    return 2
 
 
 def among_at(sentence: str, lens: ProbeResult) -> int:

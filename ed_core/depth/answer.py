@@ -176,10 +176,10 @@ def _of_several(seen: Sequence[Seen]) -> str:
     if len(right) == n:
         latest = max(right)
         if min(right) < latest:
-            since = f"for good from depth {latest} of {seen[0].n_layers}, at least one from {min(right)} on"
+            since = f"for good from depth {latest} of {seen[0].n_layers}, the earliest from {min(right)}"
         else:
             since = _since(latest, None, seen[0])
-        return f"Each of the {n} answer tokens is the best guess at its position, {since}."
+        return f"Each answer token is the best guess at its position, {since}."
     wrong, be = next(one for one in seen if one.best is None), "is" if len(right) == 1 else "are"
     return (
         f"Given the right tokens before each, {len(right)} of the answer's {n} tokens {be} the model's best guess; "
