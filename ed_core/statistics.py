@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 RESAMPLES, ENDS = 1000, (0.05, 0.95)  # of a bootstrap, and the quantiles that are its interval
 FEWEST = 8  # prompts that an interval over them needs
 FEWEST_FORMS = 5  # templates that may be units
+ONE_BY_ONE = "Prompts count one by one, as their set names no forms."
 MOST = 100  # units that a jackknife leaves out one by one; more of them are bundled at random into as many
 SMALLEST = 1e-9  # of a value or its standard error: below it a resample's own standard error counts as 0
 
@@ -69,6 +70,11 @@ class Units:
             form = "one form" if self.forms == 1 else f"{self.forms} forms"
             return f"{n} {what} of {form}; other text may differ"
         return f"{n} {what}"
+
+    @property
+    def alone(self) -> str:
+        """How prompts count whose forms nobody knows, where there is an interval over them; "" for others."""
+        return "" if self.forms or not self.enough else ONE_BY_ONE
 
     @property
     def groups(self) -> str:

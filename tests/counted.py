@@ -65,6 +65,11 @@ def rule(name: str, curve: Sequence[float], threshold: float) -> int | None:
     return (found[-1] if name == "cosine" else found[0]) if found else None
 
 
+def give_or_take(layer: int, n_layers: int) -> str:
+    """A layer with the whole layers in a tenth of the depth."""
+    return f"{layer} ± {n_layers // 10}" if n_layers >= 10 else f"{layer}"
+
+
 def stable(name: str, curve: Sequence[float], threshold: float) -> int | None:
     """The layer from which the rule holds for good; of the cosine the last one below."""
     n = len(curve)
@@ -120,8 +125,7 @@ class Rule:
     @property
     def beside(self) -> str:
         """How many twins have it."""
-        n, width = len(self.twins), self.n // 10
-        gives = f"layer {self.depth} ± {width}" if width else f"layer {self.depth}"
+        n, gives = len(self.twins), f"layer {give_or_take(self.depth, self.n)}"
         if n == 1:
             return f"the untrained twin compared {'gives' if self.near else 'does not give'} {gives}"
         many = f"{self.near or 'none'} of {n} untrained twins {'give' if self.near > 1 else 'gives'} {gives}"
@@ -167,6 +171,8 @@ class Rule:
             first, good = self.later
             if self.far(first):
                 yield f"without depth 0 it gives {'no layer' if first is None else f'layer {first}'}"
+            elif good == self.last:  # said already, or near
+                pass
             elif good is None:
                 yield "without depth 0, not for good"
             elif self.far(good):
@@ -178,7 +184,7 @@ class Rule:
                 yield "too few prompts for an interval"
             else:
                 if self.ends is None or any(self.far(end) for end in self.ends):
-                    yield "its interval reaches more than a tenth of the depth away"
+                    yield f"its interval reaches outside layer {give_or_take(self.depth, self.n)}"
                 if self.undefined > 0.05:
                     yield "no layer in more than 5 % of resamples"
         if self.enough and self.shared:
@@ -231,9 +237,10 @@ def _undefined(found: Rule, reason: str) -> int:
         assert found.name == "cosine" and min(curve[:-1]) >= found.at > curve[-1]
     else:
         never = r"(?:divergence is at least ([\d.]+) of its largest|overlap is at most ([\d.]+))"
-        match = re.fullmatch(rf"before every layer but the last the {never}", reason)
-        assert match and found.name == ("kl" if match[1] else "overlap"), reason
-        assert float(match[1] or match[2]) == found.at
+        match = re.fullmatch(rf"before every layer( but the last)? the {never}", reason)
+        assert match and found.name == ("kl" if match[2] else "overlap"), reason
+        assert bool(match[1]) == holds(found.name, curve, len(curve) - 1, found.at), reason
+        assert float(match[2] or match[3]) == found.at
         assert not any(holds(found.name, curve, i, found.at) for i in range(len(curve) - 1))
     return 1
 
@@ -409,7 +416,7 @@ def settles(
     prompts = rf"(?:; 5–95 %: {MEAN} to {MEAN} over (.+?)|; ([^:]+?): too few for an interval)?"
     context = rf"(?:; (\w+) (untrained twins?|cop(?:y|ies) with shuffled layers): {MEAN}(?:–{MEAN})?)?"
     then = "; " if where else r"\. "
-    theirs = rf"(?:; (?:theirs|its): {MEAN}(?:–{MEAN})?)?"
+    theirs = rf"(?:; the (?:twins?|copy|copies): {MEAN}(?:–{MEAN})?)?"
     beside, read = (
         rf"(?:, {MEAN} \(overlap(?:; {MEAN} to {MEAN})?{theirs}\))?",
         "" if where else ", from the mean curves?",
@@ -472,7 +479,7 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
     untested = " or ".join(["over prompts"] * (not level_ends) + ["against five twins"] * (n < 5))
     whole = (
         rf"Layers turn from erasing to strengthening after layer (\d+){f' .not tested {untested}.' if untested else ''}"
-        r"(; (?:\d of \d untrained twins turns?|one untrained twin turns) within a tenth of the depth from there)?\."
+        r"(; (?:\d of \d untrained twins turns?|one untrained twin turns) after layer ([^;.]+))?\."
     )
     if match := re.fullmatch(whole, sentence):
         assert int(match[1]) == k and before < 0 < after and chance(curve) <= 0.06
@@ -481,21 +488,18 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
         assert n < 5 or 2 * alike < n
         assert bool(match[2]) == (n < 5 and alike > 0)
         some = f"{alike} of {n} untrained twins turn{'s' * (alike == 1)}" if n > 1 else "one untrained twin turns"
-        assert not match[2] or match[2].startswith(f"; {some} within")
+        assert not match[2] or match[2] == f"; {some} after layer {give_or_take(k, len(curve))}"
         return 2 + bool(match[2]) + bool(untested)
-    told = r"No turn of its own: (\d+) of (\d+) untrained twins turn near layer (\d+) too\."
+    told = r"No turn of its own: (\d+) of (\d+) untrained twins turn after layer ([^.]+) too\."
     if match := re.fullmatch(told, sentence):
         alike = near(twins, k, len(curve))
-        assert (int(match[1]), int(match[2]), int(match[3])) == (alike, n, k) and n >= 5 and 2 * alike >= n
+        assert (int(match[1]), int(match[2])) == (alike, n) and n >= 5 and 2 * alike >= n
+        assert match[3] == give_or_take(k, len(curve))
         assert before < 0 < after and chance(curve) <= 0.06
         return 2
     match = re.fullmatch(r"No cosine turn: (.*)\.", sentence)
     assert match, sentence
     unsure = any(low <= 0 <= high for low, high in level_ends)
-    orders = "random orders of 4-layer blocks" if len(curve) >= 24 else "random layer orders"
-    if match[1] == f"more than 5 % of {orders} split at least as well":
-        assert before < 0 < after and chance(curve) >= 0.04
-        return 1
     if match[1] == "no two levels":
         assert chance(curve) >= 0.03
         return 1
@@ -591,15 +595,15 @@ def seen_at(sentence: str, lens: ProbeResult) -> int:
             f"the first that is not is {named[wrong]}, where the model says {instead[wrong]}."
         ), sentence
         return 3
-    match = re.fullmatch(r"(Both|All (\d+)) answer tokens are the best guess (.*)\.", sentence)
-    assert match and (n == 2 if match[1] == "Both" else int(match[2]) == n > 2), sentence
+    match = re.fullmatch(r"Each answer token is the best guess at its position, (.*)\.", sentence)
+    assert match, sentence
     if min(right) < max(right):
-        assert match[3] == f"for good from depth {max(right)} of {n_layers}, at least one from {min(right)} on"
+        assert match[1] == f"for good from depth {max(right)} of {n_layers}, the earliest from {min(right)}"
     elif max(right) == 0:
-        assert match[3] == "at every depth"
+        assert match[1] == "at every depth"
     else:
-        assert match[3] == f"for good from depth {max(right)} of {n_layers}"
-    return 3
+        assert match[1] == f"for good from depth {max(right)} of {n_layers}"
+    return 2
 
 
 def among_at(sentence: str, lens: ProbeResult) -> int:
@@ -623,7 +627,7 @@ def seen_over(sentence: str, answers: Sequence[Sequence[int | None]], own: Seque
     known = (
         r"(?:For|In) (all|none of|\d+ of) (\d+) prompts?( with an answer)? (?:is )?(every token of )?the answer "
         r"(?:is )?the model's best guess"
-        rf"(?:; the lens has it for good from depth {depth})?\."
+        rf"(?:, and the lens's for good from depth {depth})?\."
     )
     alone = (
         r"(?:The|For (\d+) prompts? without an answer the) model's own next token is the lens's best guess "

@@ -443,7 +443,8 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
         "Holds here: at least 72 % of the best guesses stay, whichever inner layer is left out (this-"
     )
     assert (
-        "(this-model on these). Best guesses kept without the worst inner layer: 0.90 (0.899 to 0.900)." in one.sentence
+        "(this-model on these). Best guesses kept without the worst inner layer: 0.900 (0.899 to 0.900)."
+        in one.sentence
     )
     said = " ".join(one.reasons)
     for words in (
@@ -465,7 +466,9 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
 def test_no_turn_is_said_with_the_condition_that_failed():
     one = finding.Finding(find("turn"), "m", "s", find("turn").of(cosine(np.full(30, 0.3)))).told()
     assert one.verdict == DOES_NOT and one.quantities[0].value.value is None
-    assert one.sentence.endswith("the turn: no turn found.") and "No first level below 0" in one.beside
+    assert one.sentence.endswith("the turn: no turn found.") and one.beside.startswith("No cosine turn: no two levels.")
+    down = finding.Finding(find("turn"), "m", "s", find("turn").of(cosine(np.repeat([0.3, 0.1], 15)))).told()
+    assert down.beside.startswith("No cosine turn: both levels above 0. The mean cosine of the first")
 
 
 def test_findings_are_judged_together_and_the_report_says_how_many_stand():

@@ -128,6 +128,8 @@ def test_a_study_has_the_same_and_draws_its_forms(tmp_path):
     report = (tmp_path / "s" / "report.md").read_text(encoding="utf-8")
     for over in ("8 prompts of 5 forms", "8 prompts"):
         assert re.search(rf"5–95 %: [\d.]+ to [\d.]+ over {over}[;)]", report), over
+    alone = [line for line in report.splitlines() if "Prompts count one by one, as their set names no forms." in line]
+    assert alone and all("over 8 prompts)" in line for line in alone), "where nobody knows the forms, and there alone"
 
 
 def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
@@ -152,11 +154,10 @@ def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
             [twin],
             (model, twin),
             9,
-            "after layer 9 (not tested against five twins); one untrained twin turns within a tenth of the depth from "
-            "there.",
+            "after layer 9 (not tested against five twins); one untrained twin turns after layer 9 ± 3.",
         ),
         (seeds, (model, *seeds[:2]), 9, "after layer 9."),
-        (seeds, (model, *seeds[:3]), None, "No turn of its own: 3 of 5 untrained twins turn near layer 9 too."),
+        (seeds, (model, *seeds[:3]), None, "No turn of its own: 3 of 5 untrained twins turn after layer 9 ± 3 too."),
     ):
         monkeypatch.setattr(tables, "twins_of", lambda folder, label, there=there: there if label == model else [])
         turning, folder = labels, open_folder(STUDIES / "gsm8k")

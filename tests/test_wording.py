@@ -285,15 +285,15 @@ SEEN = {
     "Next token “ Paris”: best guess for good from depth 12 of 30.": (seen(12, 0, given=False),),
     "“ Paris” is the best guess at every depth.": (seen(0, 0),),
     "The answer “ Paris” is not the model's best guess, which is “ the”.": (seen(None, 27, instead=" the"),),
-    "Both answer tokens are the best guess for good from depth 9 of 30, at least one from 7 on.": (
+    "Each answer token is the best guess at its position, for good from depth 9 of 30, the earliest from 7.": (
         seen(7, 3, token="1"),
         seen(9, 9, token="2"),
     ),
-    "All 5 answer tokens are the best guess for good from depth 11 of 30, at least one from 7 on.": tuple(
+    "Each answer token is the best guess at its position, for good from depth 11 of 30, the earliest from 7.": tuple(
         seen(best, 3) for best in range(7, 12)
     ),
-    "All 3 answer tokens are the best guess for good from depth 7 of 30.": (seen(7, 3),) * 3,
-    "All 3 answer tokens are the best guess at every depth.": (seen(0, 0),) * 3,
+    "Each answer token is the best guess at its position, for good from depth 7 of 30.": (seen(7, 3),) * 3,
+    "Each answer token is the best guess at its position, at every depth.": (seen(0, 0),) * 3,
     "Given the right tokens before each, 1 of the answer's 2 tokens is the model's best guess; the first that is not "
     "is “2”, where the model says “3”.": (
         seen(7, 3, token="1"),

@@ -726,6 +726,7 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         "together.Together.settles": lambda: of_several("settles"),
         "together.Together.rules": lambda: of_several("rules"),
         "together.Together.reasons": lambda: of_several("reasons"),
+        "statistics.Units.alone": lambda: [units(10).alone],
         "sinks.summary": lambda: [sinks.summary(of_sinks()), sinks.summary([()]), sinks.summary([None])],
     },
     "How this prompt compares (every page of one probe)": {
@@ -846,10 +847,10 @@ PARTS = {  # by module: what gives no sentence of its own
     "surgery": "kinds_of Choice.layers",
     "together": "Together.lead Together.lines Together.sentence told",
     "verdict": "Verdict.lead Verdict.sentence where",
-    "wording": "Twins.beside Twins.called Twins.named apart count doubts drawn level listed mean_depth of_layers "
-    "again over_prompts past over_what printed random_orders sure which_clear",
+    "wording": "Twins.beside Twins.called Twins.named apart count doubts drawn level listed mean_depth near_to "
+    "again of_layers over_prompts past over_what printed random_orders sure which_clear",
     "writing": "leaving",
-    "finding": "between both_ways here judgement of_twin valued number counted markdown",
+    "finding": "as_exact between both_ways here judgement of_twin valued number counted markdown",
     "criteria": "Rule.heading",
     "words": "cut judging leaving parameters depth mean mean_row ratio rule variants value claim markdown metadata",
     "agreement": "Estimate.label",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ..claims import CLAIMS
 from ..claims.claim import ALONE, DOES_NOT, HOLDS, NOT_APPLICABLE
-from ..claims.finding import between, counted, here, judgement, number, of_twin, standing
+from ..claims.finding import as_exact, between, counted, here, judgement, number, of_twin, standing
 from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
@@ -172,10 +172,8 @@ def value(found: Value | None, digits: int = 2, percent: bool = False, sign: str
     scale, digits, unit = (100, 0, " %") if percent else (1, digits, "")
     if found.low is None or found.high is None:
         return f"{number(scale * found.value, digits, sign)}{unit}"
-    lost = scale * abs(found.value) < 10.0**-digits <= scale * max(abs(found.low), abs(found.high))
-    lost = lost and found.low <= 0 <= found.high
-    said = f"{number(0.0 if lost else scale * found.value, digits, sign)}{unit}"  # no finer than its range
-    return f"{said} ({between(scale * found.low, scale * found.high, digits, sign)})"
+    low, high = scale * found.low, scale * found.high
+    return f"{as_exact(scale * found.value, low, high, digits, sign)}{unit} ({between(low, high, digits, sign)})"
 
 
 def cut(one: Cut) -> str:

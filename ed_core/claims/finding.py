@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from ..depth.wording import printed
+from ..statistics import ONE_BY_ONE
 from ..studies.report import table_row
 from .claim import (
     ALONE,
@@ -222,6 +223,7 @@ def _reasons(found: Found) -> Iterable[str]:
     also = ", over prompts and over layers" if layered else ""
     needs = f"a verdict needs a one-sided p of at most {ALONE:g}{also}, and at most {LEVEL:g} after Holm's adjustment"
     yield f"Intervals are 5–95 % over {found.over}; {needs} for the claims tested together."
+    yield ONE_BY_ONE if found.over.endswith(" prompts") else ""
     for q, ends in layered:
         low, high = (number(math.nan if end is None else end, q.digits) for end in ends)
         yield f"5–95 % over layers, {q.name}: {low} to {high}{f' {unit}' if (unit := PRINTED.get(q.unit, '')) else ''}."
@@ -261,10 +263,13 @@ def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over promp
     """A value with its interval, in words; `over` says what the interval is."""
     if not math.isfinite(found.value) and not math.isfinite(found.low):
         return found.nothing
+    within = math.isfinite(found.low)
     value = "not defined over all prompts"
     if math.isfinite(found.value):
-        value = " ".join(filter(None, [number(found.value, quantity.digits), PRINTED.get(quantity.unit, "")]))
-    if not math.isfinite(found.low):
+        digits = quantity.digits
+        told = as_exact(found.value, found.low, found.high, digits) if within else number(found.value, digits)
+        value = " ".join(filter(None, [told, PRINTED.get(quantity.unit, "")]))
+    if not within:
         return value
     share = "less than 1 %" if found.undefined < 0.01 else f"{100 * found.undefined:.0f} %"
     undefined = f", not defined in {share} of the resamples" if found.undefined else ""
@@ -272,16 +277,27 @@ def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over promp
 
 
 def between(low: float, high: float, digits: int, sign: str = "") -> str:
-    """The ends of an interval, with as many digits more, up to three, as tell them apart and from 0. Of ends that are
-    alike it is said how often they are, so that an interval without width does not pass for certainty."""
+    """The ends of an interval, told apart (`decimals`). Of ends that are alike it is said how often they are, so that
+    an interval without width does not pass for certainty."""
+    if (n := decimals(low, high, digits)) is None:
+        return f"{number(low, digits, sign)} in at least 90 % of resamples"
+    return " to ".join(printed(0.0 if abs(end) < ROUNDING else end, f"{sign}.{n}f") for end in (low, high))
+
+
+def decimals(low: float, high: float, digits: int) -> int | None:
+    """With how many decimals the ends of an interval are printed: as many more than `digits`, up to three, as tell them
+    apart and from 0; None for ends that are alike."""
     low, high = (0.0 if abs(end) < ROUNDING else end for end in (low, high))
-    for n in range(digits, digits + 4):
-        ends = [printed(end, f"{sign}.{n}f") for end in (low, high)]
-        if ends[0] != ends[1] and all(round(end, n) or not end for end in (low, high)):
-            break
-    if ends[0] != ends[1]:
-        return " to ".join(ends)
-    return f"{number(low, digits, sign)} in at least 90 % of resamples"
+    apart = [n for n in range(digits, digits + 4) if f"{low:.{n}f}" != f"{high:.{n}f}"]
+    from_0 = (n for n in apart if all(round(end, n) or not end for end in (low, high)))
+    return next(from_0, apart[-1] if apart else None)
+
+
+def as_exact(value: float, low: float, high: float, digits: int, sign: str = "") -> str:
+    """A value, as exact as its interval is printed."""
+    if (n := decimals(low, high, digits)) is None:
+        return number(value, digits, sign)
+    return printed(value if round(value, n) else 0.0, f"{sign}.{n}f")
 
 
 def number(value: float, digits: int, sign: str = "") -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from .. import statistics
 from ..depth import continuous
 from ..depth.criteria import COSINES, RULES, depths
-from ..depth.wording import past, random_orders
+from ..depth.wording import Reading, Twins, near_to, past, random_orders, turned
 from ..errors import ClaimRefused, StudyError
 from ..statistics import beyond
 from ..studies import trends
@@ -27,13 +27,6 @@ MIDDLE = (0.35, 0.75)
 STATIC = 0.1
 SLOPES = {"mean_kl": "slope of mean depth by KL / L", "mean_overlap": "slope of mean depth by overlap / L"}
 PAPERS_SLOPES = {name: f"slope of (layer + 1) / L by the papers' {rule.label} rule" for name, rule in RULES.items()}
-FAILED = {
-    "sign": "No first level below 0 followed by a second above 0 is shown. {against}",
-    "order": "No two levels are shown: {p} % of {orders} split at least as well.",
-    "twins": "{near} of {n} untrained twins turn within a tenth of the depth, so the turn needs no training to appear.",
-}
-
-
 AGAINST = (  # what contradicts a turn in the middle, in the order of its errors
     "The mean cosine of the first {first} layers lies above 0.",
     "The mean cosine of the last {last} layers lies below 0.",
@@ -98,17 +91,21 @@ def turns(evidence: Evidence) -> Measured:
         AFTER: Estimate.of(after.value, after.draws),
         PAPERS: Estimate.of(rule_whole, rule),
     }
-    near = sum(t is not None and t.layer is not None and abs(t.split - k) <= 0.1 * n for t in twins)
+    beside = Twins(readings=tuple(Reading({}, {}, twin) for twin in twins))
     contrary = [3 * p <= ALONE for p in ways(MIDDLE)] if held.failed == "sign" else []
     first, last = math.ceil(MIDDLE[0] * n), n - math.ceil(MIDDLE[1] * n) + 1
     against = AGAINST[contrary.index(True) if any(contrary) else -1].format(first=first, last=last)
-    as_well = past(100 * found.p, 100 * continuous.LEVEL)
-    told = {"p": as_well, "near": near, "n": len(twins), "orders": random_orders(n), "against": against}
-    said = FAILED.get(held.failed, "").format(**told)
+    as_well = f"% of {random_orders(n)} split at least as well."
     if there:
-        said = f"The turn is after layer {k}; {100 * found.p:.1f} % of {random_orders(n)} split at least as well."
-    if twins and there:
-        said += f" {near} of {len(twins)} untrained twins turn within a tenth of the depth."
+        said = f"The turn is after layer {k}; {100 * found.p:.1f} {as_well}"
+        if twins:
+            said += f" {beside.turning(found)} of {len(twins)} untrained twins turn after layer {near_to(k, n)}."
+    else:
+        said = turned(held, beside)
+        if found.p > continuous.LEVEL:
+            said += f" {past(100 * found.p, 100 * continuous.LEVEL)} {as_well}"
+        if held.failed == "sign":
+            said += f" {against}"
     return Measured(estimates, len(part), Curve.of("layer", "cosine with the stream", curve), said, part.units.words)
 
 

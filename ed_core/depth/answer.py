@@ -103,9 +103,8 @@ def _answered(known: Sequence[Sequence[Seen]], more: bool) -> str:
     if not depths:
         return f"In none of {n} prompts{' with an answer' * more} is {what} the model's best guess."
     since = _middle(depths, known[0][0].n_layers)
-    if n == 1:
-        return f"For {one} {what} is the model's best guess; the lens has it for good from depth {since}."
-    return f"For {which} {what} is the model's best guess; the lens has it for good from depth {since}."
+    who = one if n == 1 else which
+    return f"For {who} {what} is the model's best guess, and the lens's for good from depth {since}."
 
 
 def _middle(depths: Sequence[int], n_layers: int) -> str:
@@ -175,12 +174,12 @@ def _of_several(seen: Sequence[Seen]) -> str:
     if not right:
         return f"Given the right tokens before each, none of the answer's {n} tokens is the model's best guess."
     if len(right) == n:
-        latest, which = max(right), "Both" if n == 2 else f"All {n}"
+        latest = max(right)
         if min(right) < latest:
-            since = f"for good from depth {latest} of {seen[0].n_layers}, at least one from {min(right)} on"
+            since = f"for good from depth {latest} of {seen[0].n_layers}, the earliest from {min(right)}"
         else:
             since = _since(latest, None, seen[0])
-        return f"{which} answer tokens are the best guess {since}."
+        return f"Each answer token is the best guess at its position, {since}."
     wrong, be = next(one for one in seen if one.best is None), "is" if len(right) == 1 else "are"
     return (
         f"Given the right tokens before each, {len(right)} of the answer's {n} tokens {be} the model's best guess; "

@@ -82,7 +82,7 @@ def by_kl(kl: ArrayLike, threshold: float = KL_THRESHOLD) -> Criterion:
     near certainty, its divergence is the maximum, and the rule may hold at once at `l = 1`.
     """
     curve = _curve(kl)
-    never = f"before every layer but the last the divergence is at least {threshold:g} of its largest"
+    never = f"the divergence is at least {threshold:g} of its largest"
     later = np.append(False, curve[1:] < threshold * curve[1:].max())
     return replace(
         _first("kl", curve < threshold * curve.max(), threshold, never),
@@ -98,12 +98,7 @@ def more_than(overlap: np.ndarray, threshold: float) -> np.ndarray:
 def by_overlap(overlap: ArrayLike, threshold: float = OVERLAP_THRESHOLD) -> Criterion:
     """The first block `l < L-1` whose lens shares more than `threshold` of its best tokens with the output; rows
     `0..L-1`."""
-    return _first(
-        "overlap",
-        more_than(_curve(overlap), threshold),
-        threshold,
-        f"before every layer but the last the overlap is at most {threshold:g}",
-    )
+    return _first("overlap", more_than(_curve(overlap), threshold), threshold, f"the overlap is at most {threshold:g}")
 
 
 @dataclass(frozen=True)
@@ -257,10 +252,13 @@ def _curve(values: ArrayLike) -> np.ndarray:
     return curve
 
 
-def _first(name: str, holds: np.ndarray, threshold: float, reason: str) -> Criterion:
+def _first(name: str, holds: np.ndarray, threshold: float, never: str) -> Criterion:
+    """`never`: what is so before every layer where the rule gives none; before the last it may hold, which is no
+    layer of the rule."""
     n = len(holds)
     found = np.flatnonzero(holds[:-1])
     if not len(found):
-        return Criterion(name, None, None, n, threshold, reason)
+        where = "before every layer but the last" if holds[-1] else "before every layer"
+        return Criterion(name, None, None, n, threshold, f"{where} {never}")
     lasting = np.flatnonzero(np.logical_and.accumulate(holds[::-1])[::-1][:-1])
     return Criterion(name, int(found[0]), int(lasting[0]) if len(lasting) else None, n, threshold)

@@ -62,8 +62,8 @@ class Together:
 
     @property
     def lines(self) -> list[str]:
-        """What is seen, where the lens settles, what the rules give."""
-        return [line for line in (self.lead, self.settles, self.rules) if line]
+        """What is seen, where the lens settles, what the rules give, and how prompts without forms count."""
+        return [line for line in (self.lead, self.settles, self.rules, self.over.alone) if line]
 
 
 def of_prompts(

@@ -28,6 +28,7 @@ KINDS = {  # one control, and several
     "untrained": ("untrained twin", "untrained twins"),
     "shuffled": ("copy with shuffled layers", "copies with shuffled layers"),
 }
+AGAIN = {"untrained": ("twin", "twins"), "shuffled": ("copy", "copies")}  # once they have been named
 
 
 @dataclass(frozen=True)
@@ -92,21 +93,22 @@ class Twins:
         return [depth for depth in found if depth is not None]
 
     def beside(self, name: str) -> str:
-        """Their mean depths, as they stand behind the model's own: "; five untrained twins: 17.6–23.3"."""
+        """Their mean depths, as they stand behind the model's own: "; five untrained twins: 17.6–23.3", and once these
+        are named "; the twins: 17.6–23.3"."""
         if not (found := self.means(name)):
             return ""
         low, high = (f"{end(found):.1f}" for end in (min, max))
-        called = self.named(len(found)) if name == "kl" else "its" if len(found) == 1 else "theirs"
+        called = self.named(len(found)) if name == "kl" else f"the {AGAIN[self.kind][len(found) > 1]}"
         return f"; {called}: {low if low == high else f'{low}–{high}'}"
 
     def have(self, near: int, layer: int, n_layers: int) -> str:
         """How many of them have a mark at this layer, give or take a tenth of the depth, in words."""
-        n, (one, what), width = len(self.readings), KINDS[self.kind], int(TENTH * n_layers + 1e-9)
+        n, (one, what) = len(self.readings), KINDS[self.kind]
         if n == 1:
             said = f"the {one} compared {'gives' if near else 'does not give'}"
         else:
             said = f"{near or 'none'} of {n} {what} {'give' if near > 1 else 'gives'}"
-        return f"{said} layer {layer}{f' ± {width}' if width else ''}"
+        return f"{said} layer {near_to(layer, n_layers)}"
 
 
 def statement(
@@ -236,15 +238,13 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
         if not twins.enough and twins.kind == "untrained" and (near := twins.turning(turn)):
             n = len(twins.readings)
             which = f"{near} of {n} untrained twins turn{'s' * (near == 1)}" if n > 1 else f"{twins.called} turns"
-            more += f"; {which} within a tenth of the depth from there"
+            more += f"; {which} after layer {near_to(turn.split, turn.n_layers)}"
         return f"Layers turn from erasing to strengthening after layer {turn.split}{more}."
-    if turn.failed == "sign" and turn.p > LEVEL:  # so that there is no first and no second
-        return "No cosine turn: no two levels."
-    if turn.failed == "order":
-        return f"No cosine turn: more than 5 % of {random_orders(turn.n_layers)} split at least as well."
     if turn.failed == "twins":
-        near = twins.turning(turn)
-        return f"No turn of its own: {near} of {len(twins.readings)} untrained twins turn near layer {turn.split} too."
+        which = f"{twins.turning(turn)} of {len(twins.readings)} untrained twins"
+        return f"No turn of its own: {which} turn after layer {near_to(turn.split, turn.n_layers)} too."
+    if turn.p > LEVEL:  # so that there is no first and no second
+        return "No cosine turn: no two levels."
     ends = (turn.before_ends, turn.after_ends)
     if any(one is not None and one[0] <= 0 <= one[1] for one in ends):
         if turn.before_ends and turn.before_ends[0] > 0:
@@ -272,11 +272,17 @@ def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Uni
 
     begin, curves = f"{where}: mean depth" if where else "Mean depth", ", from the mean curve"
     drawn_anew = "" if over is None else f"; {sure(kl.interval, over)}"
-    said = f"{begin} over thresholds {kl.depth:.1f} of {kl.n_layers} (KL{drawn_anew}{twins.beside('kl')})"
+    said = f"{begin} over thresholds {_exact(kl)} of {kl.n_layers} (KL{drawn_anew}{twins.beside('kl')})"
     if overlap is not None and overlap.depth is not None:
-        said += f", {overlap.depth:.1f} (overlap{around(overlap)}{twins.beside('overlap')})"
+        said += f", {_exact(overlap)} (overlap{around(overlap)}{twins.beside('overlap')})"
         curves += "s"
     return f"{said}{'' if where else curves}."
+
+
+def _exact(mean: MeanDepth) -> str:
+    """A mean depth, as exact as its interval is printed."""
+    low, high = (mean.interval.ends if mean.interval is not None else None) or (None, None)
+    return f"{mean.depth:.{_decimals(low, high, 1)}f}"
 
 
 def sure(interval: Interval | None, over: Units) -> str:
@@ -301,11 +307,16 @@ def apart(low: float, high: float, digits: int | None = None) -> str:
     """The ends of an interval, "18.0 to 18.6": `digits` decimals, or as many more, up to three, as tell them apart;
     without, three figures. Of ends that are alike "9 in at least 90 % of resamples", so that an interval without width
     does not pass for certainty."""
-    for n in (digits,) if digits is None else range(digits, digits + 4):
-        ends = [f"{end:.3g}" if n is None else f"{end:.{n}f}" for end in (low, high)]
-        if ends[0] != ends[1]:
-            return " to ".join(ends)
-    return f"{low:.3g} in at least 90 % of resamples"
+    n = None if digits is None else _decimals(low, high, digits)
+    ends = [f"{end:.3g}" if n is None else f"{end:.{n}f}" for end in (low, high)]
+    return f"{low:.3g} in at least 90 % of resamples" if ends[0] == ends[1] else " to ".join(ends)
+
+
+def _decimals(low: float | None, high: float | None, digits: int) -> int:
+    """`digits`, or as many decimals more, up to three, as tell the ends of an interval apart."""
+    if low is None or high is None:
+        return digits
+    return next((n for n in range(digits, digits + 4) if f"{low:.{n}f}" != f"{high:.{n}f}"), digits)
 
 
 def over_what(ends: str, words: str) -> str:
@@ -354,7 +365,7 @@ def doubts(criterion: Criterion, curve: np.ndarray) -> Iterator[str]:
     if (later := criterion.from_depth_1) is not None:
         if later.depth is None or _far(criterion, later.depth):
             yield f"without depth 0 it gives {_layer(later.depth)}"
-        elif later.stable is None or _far(criterion, later.stable):
+        elif later.stable != criterion.stable and (later.stable is None or _far(criterion, later.stable)):
             yield f"without depth 0, {_lasting(later) or f'for good from layer {later.stable}'}"
     if (without := criterion.without_sinks) is not None and (without.depth is None or _far(criterion, without.depth)):
         yield f"without the sinks it gives {_layer(without.depth)}"
@@ -375,10 +386,11 @@ def _lasting(criterion: Criterion) -> str | None:
 
 def _moved(criterion: Criterion, interval: Interval | None) -> list[str]:
     """What prompts drawn anew have against a clear place."""
+    assert criterion.depth is not None
     if interval is None:
         return [TOO_FEW]
     far = interval.ends is None or any(_far(criterion, end) for end in interval.ends)
-    found = ["its interval reaches more than a tenth of the depth away"] if far else []
+    found = [f"its interval reaches outside layer {near_to(criterion.depth, criterion.n_layers)}"] if far else []
     return found + [f"no layer in more than {100 * OFTEN:.0f} % of resamples"] * (interval.undefined > OFTEN)
 
 
@@ -409,6 +421,16 @@ def _far(criterion: Criterion, depth: float | int) -> bool:
 def of_layers(layer: int, n_layers: int) -> str:
     """A layer among those that there are, which are counted from 0: "24 of 0–29"."""
     return f"{layer} of 0–{n_layers - 1}"
+
+
+def near_to(layer: int, n_layers: int) -> str:
+    """A layer, give or take a tenth of the depth: "24 ± 3"."""
+    return f"{layer} ± {width}" if (width := tenth(n_layers)) else str(layer)
+
+
+def tenth(n_layers: int) -> int:
+    """The whole layers in a tenth of the depth: as far apart may two layers be that count as one place."""
+    return int(TENTH * n_layers + 1e-9)
 
 
 def random_orders(n_layers: int) -> str:
@@ -443,4 +465,5 @@ def mean_depth(depth: float | None, low: float | None = None, high: float | None
     """A mean depth in a cell: "18.3 (18.0 to 18.6)"; "–" where there is none."""
     if depth is None:
         return "–"
-    return f"{depth:.1f}" + ("" if low is None or high is None else f" ({apart(low, high, 1)})")
+    told = f"{depth:.{_decimals(low, high, 1)}f}"  # as exact as its interval
+    return told if low is None or high is None else f"{told} ({apart(low, high, 1)})"

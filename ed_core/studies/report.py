@@ -43,13 +43,14 @@ def markdown(folder: Folder, verdict: pyarrow.Table, measures: str) -> str:
         own = [row for row in rows if row["model"] == label]
         for name in dict.fromkeys(row["set"] for row in own):
             lines += ["", *_of_set(folder, label, name, [row for row in own if row["set"] == name])]
+    near = " ± is a tenth of the depth, in whole layers." if any(" ± " in line for line in lines) else ""
     lines += [
         "",
         "Mean depth: the mean over all thresholds of the depth from which the lens stays within the threshold of the "
         "output, in 0..L; share `depth / L`. The papers' rules (Hu et al. 2025, arXiv 2512.14064) give layers counted "
         "from 0, share `(layer + 1) / L`; they read different things and are never averaged. Ranges are 5 to 95 % of "
         f"{RESAMPLES} resamples (seed {folder.plan['seed']}), bootstrap-t of mean depths, percentiles of whole layers, "
-        f"from {FEWEST} prompts or {FEWEST_FORMS} forms up.",
+        f"from {FEWEST} prompts or {FEWEST_FORMS} forms up.{near}",
         "",
         f"Measures: SHA-256 {measures}.",
         "",

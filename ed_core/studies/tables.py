@@ -173,7 +173,8 @@ def settles(folder: Folder, label: str, group: str) -> str:
     over = units_of(folder, name, some, "logit_lens") if some.probe("logit_lens") else None
     beside = twins(folder, label, name, some)
     held = verdict_of.held(_own_turn(folder, name, some), beside)
-    return wording.settles(mean_depths(folder, name, some), held, beside, over=over)
+    said = wording.settles(mean_depths(folder, name, some), held, beside, over=over)
+    return " ".join(filter(None, [said, over.alone])) if over else said
 
 
 def twins(folder: Folder, label: str, name: str, some: Sums) -> wording.Twins:

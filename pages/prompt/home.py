@@ -9,7 +9,7 @@ import streamlit as st
 from ed_core import figures, fits
 from ed_core.depth import criteria, sinks, verdict
 from ed_core.depth.verdict import ALL, ANSWER
-from ed_core.depth.wording import Twins
+from ed_core.depth.wording import Twins, count, tenth
 from ed_core.figures import View
 from ed_core.figures.pictures import Look
 from ed_core.probes import Continuation, Contributions, Generation, LayerSkip, Lenses, LogitLens
@@ -358,7 +358,10 @@ def why(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     papers = ", with thresholds of your own (the papers take 50 % and 30 %)" if moved else ""
     percent = {name: 100 * value for name, value in at.items()}
     shuffled = control_model.chosen()[0] == "shuffled"
-    st.markdown(RULES.format(moved=papers, twins=SHUFFLED if shuffled else UNTRAINED, **percent))
+    beside = SHUFFLED if shuffled else UNTRAINED
+    wide = tenth(reached.criteria["kl"].n_layers) if reached else 0
+    near = f" (± {count(wide, 'layer')})" if wide else ""
+    st.markdown(RULES.format(moved=papers, twins=beside, near=near, **percent))
 
 
 def says(batch: running.Batch) -> str:
@@ -451,13 +454,13 @@ TEACH_DEPTHS = (
 RULES = """**Mean depth** (● KL, overlap): the depth from which the lens stays within a threshold of the output,
 mean over all thresholds.
 
-**Turn** (● cosine): two levels fitted to the mean cosine, the first below 0, the
-second above; random orders of the layers split as well in at most 5 %.
+**Turn** (● cosine): two levels fitted to the mean cosine (random orders of the layers split as well in at most 5 %,
+else *no two levels*), the first below 0, the second above.
 
 **The papers' rules** (◆, hollow: not clear, or clear only so far){moved}. *Cosine*: the last layer whose mean cosine is
 below 0 before one where it is not. *KL*: the first layer before which the divergence is below {kl:.0f} % of its
 largest. *Overlap*: the first before which more than {overlap:.0f} % of the best tokens are the output's. *Clear*: other
-thresholds and variants (thin bar) give a layer within a tenth of the depth, it lasts, and fewer than half of five
+thresholds and variants (thin bar) give a layer within a tenth of the depth{near}, it lasts, and fewer than half of five
 untrained twins have it too; for several prompts their interval lies there too.
 
 {twins}"""
