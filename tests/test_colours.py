@@ -124,7 +124,7 @@ def test_contrast_is_wcags():
     for a, b, expected in (("#ffffff", "#000000", 21.0), ("#777777", "#ffffff", 4.48), ("#0000ff", "#ffffff", 8.59)):
         assert colours.contrast(colours.rgb(a), colours.rgb(b)) == pytest.approx(expected, abs=0.01)
         assert contrast(a, b) == pytest.approx(expected, abs=0.01)
-    assert colours.rgb("rgb(1, 22, 255)").tolist() == [1, 22, 255]
+    assert colours.rgb("rgb(1, 22, 255)").tolist() == colours.rgb("#0116ff").tolist() == [1, 22, 255]
 
 
 def test_the_colour_of_a_cell_is_what_stands_on_the_scale():
