@@ -147,6 +147,7 @@ HEADERS: dict[str, Callable[[dict], dict | bytes]] = {
     "a long integer": _spelled(b'"items":', b'"a":' + b"9" * 4000 + b',"items":'),
     "NaN as time": _case(created=float("nan")),
     "infinite time": _case(changed=float("inf")),
+    "negative time": _case(created=-1.0),
     "infinity spelled as a number": _spelled(b'"created":', b'"created":1e999,"x":'),
     "a key twice": _spelled(b'"case":{', b'"case":{"created":0.0,'),
     "spaces": _spelled(b'"case":', b'"case": '),
