@@ -1,5 +1,6 @@
-"""Every figure once, from made-up numbers, as it goes to the browser; `tests/data/figures.txt` holds them, a line for
-each trace, shape, note and part of the layout. `PYTHONPATH=. python tests/drawn.py` writes it anew: what a change of
+"""Every figure once, from made-up numbers, as it goes to the browser, and what every measure is declared to be, which
+figures, tables and files go by; `tests/data/figures.txt` holds them, a line for each trace, shape, note and part of the
+layout, and for each measure. `PYTHONPATH=. python tests/drawn.py` writes it anew: what a change of
 the code changes in figures is then read in the file's difference."""
 
 from __future__ import annotations
@@ -317,5 +318,11 @@ def lines(of: dict[str, Any]) -> Iterator[str]:
             written.add(line)
 
 
+def kept() -> list[str]:
+    """The lines of the file."""
+    measures = [f"{probe.name}@{probe.version}: {spec}" for probe in PROBES for spec in probe.measures]
+    return [*lines(drawn()), "# measures", *measures]
+
+
 if __name__ == "__main__":
-    FILE.write_text("\n".join(lines(drawn())) + "\n", encoding="utf-8")
+    FILE.write_text("\n".join(kept()) + "\n", encoding="utf-8")

@@ -358,7 +358,10 @@ def test_which_file_a_path_names(llama, tmp_path):
     assert (
         gguf_files.find(str(tmp_path / "text")) is gguf_files.find(str(llama)) is gguf_files.find("ed-demo-8") is None
     )
-    with pytest.raises(ModelNotFound, match=r"holds 2 GGUF files; name one of them: a\.gguf, b\.gguf"):
+    with pytest.raises(ModelNotFound, match=r"holds 2 GGUF files; name one of them: a\.gguf, b\.gguf\.$"):
+        resolve(str(tmp_path / "two"))
+    (tmp_path / "two" / "c.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelNotFound, match=r"holds 3 GGUF files; name one of them: a\.gguf, b\.gguf, …\.$"):
         resolve(str(tmp_path / "two"))
     with pytest.raises(ModelNotFound, match=r"is one of 3 parts.*llama-gguf-split --merge"):
         resolve(str(tmp_path / "parts"))
