@@ -266,6 +266,12 @@ REFUSED = {
 }
 
 
+def test_a_seed_has_32_bits(small_folder):
+    assert resolve(str(small_folder), control="untrained", control_seed=2**32 - 1).control_seed == 2**32 - 1
+    with pytest.raises(ParameterError, match="expected 0 to 4294967295"):
+        resolve(str(small_folder), control="untrained", control_seed=2**32)
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_makes_no_sense_is_refused_in_one_sentence(case, small_folder, capsys):
     more, words = REFUSED[case]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -308,6 +309,18 @@ def test_a_boundary_can_be_looked_at_alone(stored):
     assert drawn(test, "noise floor", result["noise_floor"])
     largest = [np.nan, *(result["effect"][:layer, layer].max() for layer in range(1, 5))]
     assert any(np.allclose(figure.get("largest effect", 0), largest, equal_nan=True) for figure in traces(test))
+
+
+def test_a_single_layer_that_did_not_settle_is_no_plural(stored):
+    probe, spec = IntegratedGradients(nodes=3), resolve("small")
+    found = computed(probe.request(spec, PROMPT))
+    error = found["completeness_error"].copy()
+    error[:], error[2] = 0, 1
+    named = found.measures["completeness_error"]
+    one = replace(found, measures=found.measures | {"completeness_error": replace(named, values=error)})
+    lookup.store().put(aggregate.summarize(one))
+    test = app("pages/intervene/gradients.py", run=found.request.key)
+    assert "did not settle at layer 2**" in test.warning[0].value
 
 
 def test_layers_whose_integral_did_not_settle_are_empty_and_said_to_be(stored):

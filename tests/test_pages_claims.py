@@ -41,9 +41,9 @@ def cache(tmp_path, monkeypatch):
     return tmp_path
 
 
-def page(**query) -> AppTest:
+def page(file: str = "claims.py", **query) -> AppTest:
     test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/model/claims.py")
+    test.switch_page(f"pages/model/{file}")
     for name, value in ({"model": "ed-demo-8", "precision": "fp32", "set": "copy"} | query).items():
         if value is not None:
             test.query_params[name] = value
@@ -206,6 +206,15 @@ def test_a_damaged_file_is_told(cache):
     of.out.mkdir(parents=True)
     (of.out / running.FOUND).write_text("[]")
     assert "is damaged" in words(page())
+
+
+def test_a_damaged_card_is_told_beside_the_others(cache):
+    (file := card.folder() / "mine" / card.FILE).parent.mkdir(parents=True)
+    file.write_text("{")
+    found = page("cards.py")
+    assert "damaged" in found.error[0].value and "ed-demo-8" in words(found)
+    file.unlink()
+    assert not page("cards.py").error
 
 
 def test_findings_of_the_format_before_open_as_they_were(cache):
