@@ -228,7 +228,7 @@ def panel(
     seen, result = view(key, probe), batch.result(probe)
     caption = f"**{one.title}** · {one.caption}"
     if seen.window and result is not None and key != "skip":
-        caption += " · tokens {}–\u2060{} of 0–\u2060{}".format(*seen.span(result.n_tokens), result.n_tokens - 1)
+        caption += " · tokens {}–\u2060{}".format(*seen.span(result.n_tokens))
     if key == "lens":
         n_layers = specs.n_layers(batch.requests[probe].models[0]) or 0
         seen = replace(seen, width_px=WIDE, height=figures.lens_height(n_layers, seen))
