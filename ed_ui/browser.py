@@ -28,14 +28,18 @@ const save = () => { if (both() && !window.edBringing) sessionStorage.edPrompt =
 const when = (ready, then, tries = 100) => ready() ? then() : tries && setTimeout(when, 100, ready, then, tries - 1);
 if (!window.edBrowser) {
   window.edBrowser = true;
+  let press = 0;
   const inBox = event => event.target.closest && event.target.closest('.st-key-prompt-box');
   addEventListener('input', event => inBox(event) && save(), true);
   addEventListener('keydown', event => {
     if (!inBox(event) || event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
     const run = () => document.querySelector('[class*=st-key-run-row] button');
+    // the last press alone, and none once something else was pressed: one that waited on would undo a Cancel
+    const mine = ++press, over = () => mine !== press;
     // not before what was typed has come back: a press sent earlier would bring along what it replaced
-    setTimeout(when, 150, () => run() && !run().disabled && idle(), () => run().click(), 100);
+    setTimeout(when, 150, () => over() || run() && !run().disabled && idle(), () => over() || run().click(), 100);
   }, true);
+  addEventListener('pointerdown', event => { press += Boolean(event.target.closest('button')); }, true);
   const kept = sessionStorage.edPrompt && JSON.parse(sessionStorage.edPrompt);
   // again until the app says that it has both, or somebody does something: while the page is being drawn a box may be
   // replaced, or keep what was put into it to itself, and take nothing else any more

@@ -62,7 +62,7 @@ def of(
     all_of_it = sum(needed[r.models[0]][_asked(r)].seconds for r in requests)
     speed = "a measurement of this device" if largest.calibrated else DEFAULT
     time = "\\<1 s" if all_of_it < 1 else estimate.duration(all_of_it)
-    needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free · {time}"
+    needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free, takes {time}"
     details = (
         f"By the estimate: {gigabytes(largest.weights)} of weights in {largest.precision} and "
         f"{gigabytes(peak - largest.weights)} for this page's probes "

@@ -129,10 +129,16 @@ def draw() -> None:
             _encoding()
 
 
-def draw_boxes(bare: bool = False) -> None:
-    """The prompt, its answer, and how they are encoded."""
-    with boxes("", "Prompt", "Answer", ABOUT, bare):
-        _encoding()
+def draw_boxes() -> None:
+    """The prompt, its answer, and how they are encoded; what is wrong with them has no room there (`say_trouble`)."""
+    with boxes("", "Prompt", "Answer", ABOUT, bare=True):
+        _how_encoded()
+
+
+def say_trouble() -> None:
+    """What is wrong with the prompt, in a line of its own where there is something."""
+    if said := _said():
+        st.container(key="prompt-trouble").caption(said)
 
 
 def draw_examples():
@@ -232,15 +238,26 @@ def _trouble() -> str:
 
 
 def _encoding() -> None:
+    """What is wrong with the prompt, its token count, and behind that how it is encoded."""
+    if said := _said():
+        st.caption(said)
+    _how_encoded()
+
+
+def _said() -> str:
+    """What is wrong with the prompt, in colour; "" for nothing."""
+    if trouble := _trouble() or _too_long(preview()):
+        return f":red[{show.plain(trouble)}]"
+    if (texts := preview()) and (n := tokens.unread(picker.current().spec, texts)):
+        return f":orange[{n} of {len(texts)} tokens are nothing this model can read; choose one of its examples.]"
+    return ""
+
+
+def _how_encoded() -> None:
     """Token count, and behind it how the prompt is encoded: every token, template, special tokens."""
-    if trouble := _trouble():
-        st.caption(f":red[{show.plain(trouble)}]")
+    if _trouble():
         return
     texts = preview()
-    if trouble := _too_long(texts):
-        st.caption(f":red[{show.plain(trouble)}]")
-    elif texts and (n := tokens.unread(picker.current().spec, texts)):
-        st.caption(f":orange[{n} of {len(texts)} tokens are nothing this model can read; choose one of its examples.]")
     with st.popover("Encoding" if texts is None else f"{len(texts)} tokens", type="tertiary"):
         _template()
         remembered.widget(

@@ -344,8 +344,10 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, p
     seconds = lookup.estimate(todo, n_tokens) if todo else 0.0
     if not todo:
         told = "" if batch.running else "stored"
+    elif not ready:
+        told = ""
     elif seconds is not None:
-        told = f"{about(seconds)}, by an earlier run"
+        told = f"{about(seconds)}, timed"
     elif expected.seconds is None:
         told = "not timed here yet"
     else:

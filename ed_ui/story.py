@@ -28,7 +28,8 @@ def told(lens: ProbeResult, twins: Sequence[ProbeResult], reached: Verdict | Non
     verdict names. Of a looped model also how many passes lift it."""
     at = min(verdict.positions(lens, ANSWER))
     final = int(lens["top_ids"][-1, at, 0])
-    before = "".join(lens.tokens[: at + 1])
+    prompt = lens.request.prompts[0]  # its tokens may each be a part of a letter
+    before = prompt.text if prompt.template == "raw" else "".join(lens.tokens[: at + 1])
     steps = []
     for depth in range(lens.n_layers + 1):
         guess, share = int(lens["top_ids"][depth, at, 0]), float(lens["top_probs"][depth, at, 0])

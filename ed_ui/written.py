@@ -18,7 +18,7 @@ from ed_ui import chart, remembered, running, show
 from ed_ui.session import Batch
 
 WINDOW = 40  # tokens on the map
-TEXT_HEIGHT = 122  # pixels of the text, four lines: what is below it stays where it is while it is written
+TEXT_HEIGHT = 145  # pixels of the text, five lines: what is below it stays where it is while it is written
 
 
 def asked() -> Generation:

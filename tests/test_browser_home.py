@@ -167,6 +167,21 @@ def test_ctrl_enter_runs_what_was_just_typed(server, page):
     assert page.locator(".st-key-headline").inner_text().startswith("Next token “"), "it has no answer"
 
 
+def test_a_press_that_could_not_run_does_not_wait_for_what_is_pressed_next(server, page):
+    """It came after a Cancel, and began the run again."""
+    opened(page, f"{server}/?model={MODEL}&example=copy-3-a")
+    run, box = page.get_by_role("button", name="Run"), page.get_by_label("Prompt", exact=True)
+    wait(page, lambda: box.input_value().startswith("Copy"))
+    box.fill("")
+    page.keyboard.press("Control+Enter")
+    wait(page, run.is_disabled)
+    run.evaluate("run => addEventListener('click', event => { window.ran ||= run.contains(event.target); }, true)")
+    page.get_by_role("button", name="Undo").click()
+    wait(page, run.is_enabled)
+    page.wait_for_timeout(1500)
+    assert not page.evaluate("window.ran")
+
+
 def test_the_examples_answer_typed_anew_right_before_the_press_is_kept(server, page):
     """It is what the box held before the prompt was edited, and comes in one message with the press."""
     opened(page, f"{server}/?model={MODEL}")

@@ -171,8 +171,8 @@ brackets before them by how many layers it moved, and last the share of resample
 CHOICES = ("fp32", "bf16", "fp16", "int8", "4bit")
 CHOOSE = "The others are compared with the widest of them. Each is a model of its own, opened when its turn comes."
 TEACH = (
-    "Not computed yet for these prompts, this model and these precisions. **Run** sends the same prompts through each "
-    "precision and draws their curves over each other; what is stored is kept."
+    "Not computed yet. **Run** sends the same prompts through each precision and draws their curves over each other; "
+    "what is stored is kept."
 )
 READING = """The reference is broad and grey, the others thin over it: where they part, precision changes the curve."""
 NPZ = "All curves, correlations and depths: what the command line writes with --out."

@@ -180,7 +180,7 @@ def table(found: list[surgery.Row], kind: str, curves: dict) -> None:
 
 def added(loss: float) -> str:
     """What a choice costs, in brackets; nothing of one that is not computed yet."""
-    return "" if math.isnan(loss) else f" ({printed(loss, '+.2g')})"
+    return "" if math.isnan(loss) else f" ({printed(loss, '+.0f' if abs(loss) >= 99.5 else '+.2g')})"
 
 
 def export(curves: dict, kind: str, found: list, lengths: list[int], results: list, ready: bool) -> None:

@@ -98,10 +98,8 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
     for title, told in cards.items():
         rules = [card.depth_of(told, rule, "logit") for rule in RULES]
         cells = [words.mean(card.mean_depth_of(told, of)) for of in OF_LENS]
-        cells += [
-            f"{words.depth(row)} of 0–{told.model.layers - 1}".replace(f"– of 0–{told.model.layers - 1}", "no layer")
-            for row in rules
-        ]
+        among = f"of 0–\u2060{told.model.layers - 1}"  # never broken behind its dash
+        cells += [f"{words.depth(row)} {among}".replace(f"– {among}", "no layer") for row in rules]
         cuts = [*(cut(one) for one in told.cuts), "–", "–"][:2]  # a looped model has no stretch
         model = f"**{told.model.name}** {told.model.precision}, {words.parameters(told.model.parameters)}"
         shelf = title.removeprefix(titled(Path(), told))

@@ -84,8 +84,9 @@ def page() -> None:
     common_link.say_troubles()
     with st.container(key="home-top"):
         with st.container(key="home-inputs"):
-            prompt_box.draw_boxes(bare=True)
+            prompt_box.draw_boxes()
             batch = asked()
+            prompt_box.say_trouble()
         # above the inputs on the screen, after them for the keyboard: Run is a few steps away
         with st.container(horizontal=True, vertical_alignment="center", key="home-title"):
             prompt_box.draw_examples()
@@ -224,13 +225,16 @@ def panels(batch: running.Batch) -> None:
 def panel(
     batch: running.Batch, key: str, probe: str, one: Picture, view: Callable[[str, str], View], look: Look
 ) -> None:
-    seen = view(key, probe)
+    seen, result = view(key, probe), batch.result(probe)
+    caption = f"**{one.title}** · {one.caption}"
+    if seen.window and result is not None and key != "skip":
+        caption += " · tokens {}–\u2060{}".format(*seen.span(result.n_tokens))
     if key == "lens":
         n_layers = specs.n_layers(batch.requests[probe].models[0]) or 0
         seen = replace(seen, width_px=WIDE, height=figures.lens_height(n_layers, seen))
         if probe == "lenses":  # the rules were read off the logit lens
             seen = replace(seen, depth_lines={})
-    show.picture(key, one, batch.result(probe), seen, look)
+    show.picture(key, one, result, seen, look, caption)
 
 
 def towards_answer(batch: running.Batch, view: Callable[[str, str], View]) -> None:
@@ -243,7 +247,7 @@ def towards_answer(batch: running.Batch, view: Callable[[str, str], View]) -> No
     at = min(verdict.positions(result, ANSWER))
     said = show.code(result.token_text[int(result["top_ids"][-1, at, 0])], 20) if result.complete else "the answer"
     where = verdict.where(result, ANSWER)
-    caption = f"**{where}** · rank of {said} in the lens (click a cell: that token)"
+    caption = f"**{where}** · rank of {said} in the lens *(click a cell: that token)*"
     fig = chart.once(figures.rank_curve, result, at, seen.height)
     show.figure("token", fig, caption, result, "rank", READ_RANK)
 
@@ -263,7 +267,7 @@ def course(batch: running.Batch, view: Callable[[str, str], View]) -> None:
 def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     """Status, or what is seen at the answer and where the lens settles: the same height whatever stands in it."""
     with st.container(key="headline"):
-        for message in running.troubles(batch):
+        for message in (troubles := running.troubles(batch)):
             show.error(message)
         if batch.running:
             live.status(batch)
@@ -271,8 +275,8 @@ def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
             if reached.lead:
                 st.markdown(f"**{show.plain(reached.lead)}**")
             st.markdown(show.plain(reached.settles))
-        elif batch.missing and not batch.errors:
-            st.markdown(TEACH)
+        elif batch.missing and not troubles:
+            st.markdown(CANCELLED if batch.errors else TEACH)
 
 
 def what_it_says(batch: running.Batch) -> None:
@@ -477,6 +481,7 @@ STEPS = """1. Choose a model at the top, and a prompt or an example below it.
 *Effective depth* is the papers' name for the layer up to which a model does new work
 before it only refines; *Why?* gives their rules, and how sure they are."""
 STILL = "Still shown: {}. The chosen model is unavailable, as said above."
+CANCELLED = "Cancelled. **Run** measures what is missing."
 TEACH = """Not computed yet. **Run** traces this prompt through the model: what each layer adds and in which direction,
 what the model would predict at each depth, and what changes without each layer."""
 page()
