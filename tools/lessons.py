@@ -193,7 +193,7 @@ papers' rule gives layer 5 here, and none in the sums. One layer is no turn: bot
         "criteria-disagree",
         "copy-12-a",
         "Where the criteria disagree, and why",
-        """Twelve letters are copied. The **KL** rule says layer 2, **overlap** and **cosine** give no depth. Which one is right? All of them:
+        """Twelve letters are copied. The **KL** rule says layer 2, **overlap** and **cosine** give no layer. Which one is right? All of them:
 they ask different things.
 
 - *KL* asks when the lens' whole distribution comes near the output's. The next letter stands at depth 2 with 99 %, and the mean KL is below
