@@ -227,7 +227,7 @@ def panel(
 ) -> None:
     seen, result = view(key, probe), batch.result(probe)
     caption = f"**{one.title}** · {one.caption}"
-    if seen.window and result is not None and key != "skip":
+    if seen.window and result is not None and key in ("norms", "lens"):  # once a row, where there is room
         caption += " · tokens {}–\u2060{}".format(*seen.span(result.n_tokens))
     if key == "lens":
         n_layers = specs.n_layers(batch.requests[probe].models[0]) or 0
