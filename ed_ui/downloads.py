@@ -56,8 +56,8 @@ def section(spec: ModelSpec) -> None:
 
 
 def _live(spec: ModelSpec, name: str, asked: Future, was_busy: bool) -> None:
-    download = _running().get(name)
-    busy = not asked.done() or (download is not None and not download.over)
+    download, told = _running().get(name), asked.done()  # once: the answer may come while this is drawn
+    busy = not told or (download is not None and not download.over)
     if (was_busy and not busy) or (download is not None and download.spec):
         if download is not None and download.spec:
             _running().pop(name, None)
@@ -68,12 +68,12 @@ def _live(spec: ModelSpec, name: str, asked: Future, was_busy: bool) -> None:
         st.caption(show.plain(f"It is gated: {hub.TOKEN}, then start the app again."))
     if download is not None and not download.over:
         _progress(download)
-    elif asked.done() and asked.exception() is not None:
-        _refused(name, asked.exception())
+    elif told and (error := asked.exception()) is not None:
+        _refused(name, error)
     else:
         # the room of the offer is kept while the hub is asked: what is below it need not move
         with st.container(key="download-first" if small(spec) else "download-other"):
-            if asked.done():
+            if told:
                 _offer(spec, asked.result(), download)
             else:
                 st.caption("Asking the hub what it consists of …")

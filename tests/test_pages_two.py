@@ -3,7 +3,9 @@ side outlives a page change."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -280,6 +282,26 @@ def test_a_second_model_that_is_not_here_is_offered_and_run_is_off(stored, model
     assert not test.exception and not test.error and test.button(key="run.two").disabled
     told = [*test.warning, *test.markdown] if model.startswith("Qwen") else test.warning
     assert any("is not here yet" in one.value for one in told)
+
+
+@pytest.mark.parametrize("looks", [1, 2, 3, 4])
+def test_an_answer_of_the_hub_may_come_while_the_page_is_drawn(stored, looks, monkeypatch):
+    from ed_core.errors import HubUnreachable
+    from ed_ui import downloads
+
+    class Late(Future):
+        looked = 0
+
+        def done(self):
+            self.looked += 1
+            return self.looked > looks
+
+    asked = Late()
+    asked.set_exception(HubUnreachable("no network"))
+    monkeypatch.setattr(downloads, "_asking", lambda: SimpleNamespace(submit=lambda *_: asked))
+    test = two(model="Qwen/Qwen2.5-1.5B")
+    assert not test.exception and not test.error
+    assert any("is not here yet" in one.value for one in (*test.warning, *test.markdown))
 
 
 def test_an_empty_second_prompt_and_no_measure_are_refused(stored):
