@@ -154,7 +154,10 @@ def against_score(folder: Folder, measured: Sequence[Point]) -> None:
     st.markdown(f"**{show.plain(chosen.sentence)}**")
     show.figure("leaderboard", fig, AGAINST_LAYERS, reading=READING_LAYERS, select=_name_one)
     clicked = next((p for p in shown if p["model"] == remembered.value("studies.point")), None)
-    st.caption(_named(clicked) if clicked else "Click a mark for its model and where its layers were read.")
+    if clicked:
+        st.caption(_named(clicked))
+    else:
+        show.hint("mark", "(click a mark: its model, and where its layers were read)")
     st.markdown("\n".join(_fits_table(found)))
     gone = ", ".join(f"{n} ({why})" for why, n in fits.left_out(every).items())
     st.caption(f"{' '.join(board.CAVEATS)} Left out of the fits: {gone}.")

@@ -62,11 +62,12 @@ def of(
     all_of_it = sum(needed[r.models[0]][_asked(r)].seconds for r in requests)
     speed = "a measurement of this device" if largest.calibrated else DEFAULT
     time = "\\<1 s" if all_of_it < 1 else estimate.duration(all_of_it)
-    needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free, takes {time}"
+    at = f"{n_tokens} token{'s' * (n_tokens != 1)}"
+    needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free, takes {time} at {at}"
     details = (
         f"By the estimate: {gigabytes(largest.weights)} of weights in {largest.precision} and "
         f"{gigabytes(peak - largest.weights)} for this page's probes "
-        f"at {n_tokens} tokens, of {gigabytes(free)} free on {specs[0].device}; {estimate.duration(all_of_it)} to "
+        f"at {at}, of {gigabytes(free)} free on {specs[0].device}; {estimate.duration(all_of_it)} to "
         f"measure all of this page, by {speed}."
     )
     return Outlook(needs, details, obstacle, seconds, said)

@@ -50,7 +50,7 @@ def box() -> None:
     """The model's name, and behind it model, precision and device, the same on every page and in the URL; below them
     what the model is."""
     with st.popover(_named(), icon=":material/neurology:", key="model-box"):
-        about = dict(options=names(), accept_new_options=True, help=about_model())
+        about = dict(options=names(), format_func=_with_cost, accept_new_options=True, help=about_model())
         remembered.widget(st.selectbox, "Model", "model", model() or None, **about)
         about = dict(options=PRECISIONS, required=True, help=ABOUT_PRECISION)
         remembered.widget(st.segmented_control, "Precision", "precision", AUTO, **about)
@@ -258,6 +258,14 @@ def _asked_for() -> tuple[str, str, int]:
     return remembered.value("precision") or AUTO, device(), running.free(device())
 
 
+def _with_cost(name: str) -> str:
+    """A model in the list: its name, and what it takes here where that is known."""
+    try:
+        return f"{name} · {_cost(specs.size_of(name), *_asked_for())}" if name in names() else name
+    except EffectiveDepthError:
+        return name  # a damaged folder: choosing it says what is wrong
+
+
 @lru_cache(256)
 def _cost(size: sizes.Size, precision: str, device: str, free: int) -> str:
     """What a model takes here: memory, and time for the first page."""
@@ -268,7 +276,7 @@ def _cost(size: sizes.Size, precision: str, device: str, free: int) -> str:
         return f"too large here: {gigabytes(found.peak)} in {precision}, {gigabytes(free)} free"
     seconds = sum(need.seconds for need in found.needs if need.probe in estimate.FIRST_PAGE)
     time = "under 1 s" if seconds < 1 else f"about {estimate.duration(seconds)}"
-    return f"{gigabytes(found.peak)} in {precision}, {time}"
+    return f"{gigabytes(found.peak)} in {precision}, {estimate.TOKENS} tokens in {time}"
 
 
 def _take(name: str) -> None:

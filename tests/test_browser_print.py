@@ -11,7 +11,7 @@ from test_browser import settled, wait
 pytestmark = pytest.mark.browser
 
 WIDE, HIGH = 703, 1031  # pixels of A4 within margins of 12 mm
-ROOMS = ("", "skip", "two", "studies", "cards", "cases")
+ROOMS = ("", "skip", "surgery", "two", "studies", "cards", "cases")
 PRESSED = ".stSidebar, .stAppHeader button, " + ", ".join(
     f".st{kind}" for kind in ("Button", "DownloadButton", "PageLink", "Slider", "Selectbox", "Popover")
 )
@@ -31,6 +31,7 @@ ON_PAPER = """pressed => {
     ticks: [...document.querySelectorAll('.xtick text')].map(e => style(e, 'fill')),
     tables: [...document.querySelectorAll('.ed-paper')].map(e => [seen(e), e.getBoundingClientRect().right]),
     canvases: [...document.querySelectorAll('.stDataFrame')].filter(seen).length,
+    clicks: document.querySelector('.stMain').innerText.match(/.*\\bclick\\b.*/gi) || [],
     bottom: document.querySelector('.stMainBlockContainer').getBoundingClientRect().bottom,
   };
 }"""
@@ -57,13 +58,13 @@ def test_a_room_is_printed_whole_in_light_colours_and_without_buttons(server, vi
     tab.set_viewport_size({"width": WIDE, "height": HIGH})
     tab.evaluate("dispatchEvent(new Event('beforeprint'))")
     found = tab.evaluate(ON_PAPER, PRESSED)
-    assert not found["pressed"]
+    assert not found["pressed"] and not found["clicks"]
     if room == "cases":
         assert tab.locator("[class*=st-key-title-] a").first.is_visible(), "a case study's title is no button"
     assert all(found["edges"]), "every figure is drawn"
     for left, begins, ends, right in found["edges"]:
         assert left <= begins + 1 and ends <= right + 1 <= WIDE + 2, (left, begins, ends, right)
     assert not found["canvases"] and all(there and right <= WIDE + 2 for there, right in found["tables"])
-    assert len(found["tables"]) == (room == "studies"), "its table of depths"
+    assert len(found["tables"]) == (room in ("studies", "surgery")), "its table"
     assert found["ground"] == 1 and found["letters"] < 0.2 and all(tick < 0.5 for tick in found["ticks"])
     assert math.ceil(found["bottom"] / HIGH) <= sheets <= 2 * math.ceil(found["bottom"] / HIGH), "nothing is left out"

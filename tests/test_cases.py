@@ -85,10 +85,10 @@ def test_the_thumbnail_is_made_of_the_numbers():
     thumbnail = bundle.card(BytesIO(bundle.encode(case()))).thumbnail
     values = results()["logit_lens"]["kl"].astype(float)
     assert len(thumbnail) == len(values) and len(thumbnail[0]) == 36
-    assert thumbnail[-1][0] == 0 < thumbnail[0][0], "row 0 is the embedding, the top one the output itself"
+    assert thumbnail[-1][0] == 255 > thumbnail[0][0], "the top row is the output itself, and bright is near it"
     columns = np.linspace(0, values.shape[1] - 1, 36).round().astype(int)
     low, high = np.quantile(values[:, columns], (0.02, 0.98))
-    expected = 255 * np.clip((values[:, columns] - low) / (high - low), 0, 1)
+    expected = 255 * np.clip((high - values[:, columns]) / (high - low), 0, 1)
     np.testing.assert_allclose(thumbnail, expected, atol=0.51)
     assert np.min(thumbnail) >= 0 and np.max(thumbnail) == 255
     assert bundle.card(BytesIO(bundle.encode(case(probes=("continuation",))))).thumbnail == ()

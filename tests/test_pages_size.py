@@ -24,7 +24,7 @@ from ed_core.service.resolve import in_precisions, resolve
 from ed_core.sources import hub, specs, wheels
 from ed_core.sources.bundled import MODELS
 from ed_core.types import ModelSpec
-from ed_ui import downloads, picker
+from ed_ui import downloads, picker, running
 
 ABSENT = "Qwen/Qwen2.5-7B"
 
@@ -271,6 +271,15 @@ def test_the_catalogue_lists_models_by_group_and_takes_one(stored):
         test.button(key="take.openai-community/gpt2").click().run().selectbox(key="model").value
         == "openai-community/gpt2"
     )
+
+
+def test_the_list_of_models_says_what_each_takes(stored, monkeypatch):
+    monkeypatch.setattr(running, "free", lambda device: 20 << 30)
+    listed = opened().selectbox(key="model").options
+    assert "ed-demo-8 · 25 MB in fp32, 64 tokens in under 1 s" in listed
+    assert all(" · " in one for one in listed)
+    (large,) = (one for one in listed if "70B" in one and "Llama-3.1" in one)
+    assert "too large here: " in large
 
 
 AUDIT = "pages/compare/audit.py"

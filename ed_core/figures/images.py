@@ -228,10 +228,10 @@ CLIPPED = 0.02  # of the cells at either end share one colour: a single huge one
 
 
 def thumbnail(results: Sequence[ProbeResult]) -> list[list[int]]:
-    """Rows from layer 0 up, columns tokens or layers: 0 (least) to 255 (most), -1 where there is no value; empty where
-    nothing is a map. What the case study is about stands for all: of its probes the one that few have (erasure,
-    gradients), else the lens, whose reading the verdict begins with. Large maps are thinned to at most `ROWS` ×
-    `COLUMNS` by taking evenly spaced cells."""
+    """Rows from layer 0 up, columns tokens or layers: 0 to 255, from the dark end of their map to the bright one, -1
+    where there is no value; empty where nothing is a map. What the case study is about stands for all: of its probes
+    the one that few have (erasure, gradients), else the lens, whose reading the verdict begins with. Large maps are
+    thinned to at most `ROWS` × `COLUMNS` by taking evenly spaced cells."""
     pictured = [(find(r.request.probe).thumbnail, r) for r in results]
     pictured = [((rank, measure), r) for (rank, measure), r in pictured if measure in r.measures]
     if pictured:
@@ -239,6 +239,8 @@ def thumbnail(results: Sequence[ProbeResult]) -> list[list[int]]:
         values = result[measure].astype(np.float64)
         if result.measures[measure].spec.unit == "ratio":  # of many sizes, as its own map has them
             values = np.log(np.where(values > 0, values, np.nan))
+        elif result.measures[measure].spec.unit == "nats":  # from the output: bright is near it, as on the lens's map
+            values = -values
         return _thin(values[..., 0] if values.ndim > 2 else values)  # the best of a list
     return []
 

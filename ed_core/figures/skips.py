@@ -68,6 +68,7 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
     canvas.layout["xaxis"] = dict(
         PLAIN, range=[-0.5, n_layers - 0.5], title=axis_title("affected layer", 9), domain=domain, **ticks
     )
+    canvas.layout["yaxis"]["tickvals"] = ticks["tickvals"]  # both axes are the model's layers
     mark_passes(canvas, result, upright=True)
     canvas.draw_depths(view.depth_lines, row_px)
     return canvas.figure()

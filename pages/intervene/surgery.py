@@ -61,7 +61,7 @@ def page() -> None:
 def ruler(asked: Surgery, n_layers: int) -> None:
     """The typed order as a row of layers; a click on one edits what is typed."""
     order = parse_order(asked.order, n_layers)
-    st.caption(RULER)
+    show.hint("order", CLICK, "**Order**")
     fig = figures.order_ruler(order or range(n_layers), n_layers)
     said = f"Order of layers: {asked.order or f'all {n_layers}, as they are'}. Options take it, too."
     if (cell := chart.draw("order-ruler", chart.made(fig), said, clickable=True)) is not None:
@@ -224,8 +224,8 @@ def typed_order(curves: dict, results: list, asked: Surgery, ready: bool) -> Non
 
 
 HEIGHT = 460
-RULER = """**Order** · click a layer to leave it out, and once more to put it back; exchanges and repeats are typed
-under Options, like 0-7,4-7,8"""
+CLICK = """(click a layer to leave it out, and once more to put it back; exchanges and repeats are typed under Options,
+like 0-7,4-7,8)"""
 KINDS = {"drop": "Without a stretch", "swap": "Two exchanged", "repeat": "A stretch twice"}
 KEPT = "Kept, %"
 LABELS = {"loss": "Loss", "kl": "KL", "top1_kept": "Best guesses kept"}

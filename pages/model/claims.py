@@ -48,7 +48,7 @@ def body(wanted: Claims) -> None:
     found, chosen = wanted.found(), find(remembered.value("claims.claim"))
     begin = {
         "claims": ("Run all", wanted.begin),
-        "claim": (f"Run “{chosen.id}” alone", lambda: wanted.begin((chosen.id,))),
+        "claim": ("Run this claim alone", lambda: wanted.begin((chosen.id,))),
     }
     run_panel.draw(wanted.run, "claims", begin)
     by_id = {one.id: one for one in found.findings} if found else {}

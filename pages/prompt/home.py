@@ -273,7 +273,8 @@ def headline(batch: running.Batch, reached: verdict.Verdict | None) -> None:
             live.status(batch)
         elif reached is not None:
             if reached.lead:
-                st.markdown(f"**{show.plain(reached.lead)}**")
+                told = batch.complete("continuation")
+                st.markdown(f"**{show.plain(reached.lead)}**{WRITES[verdict.right(told) if told else None]}")
             st.markdown(show.plain(reached.settles))
         elif batch.missing and not troubles:
             st.markdown(CANCELLED if batch.errors else TEACH)
@@ -451,6 +452,7 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
 
 
 ABOUT_DEPTHS = "The model keeps writing; below each token, the depth from which its final best guess leads for good."
+WRITES = {True: " :green[✓ writes the known answer]", False: " :orange[✗ does not write the known answer]", None: ""}
 TEACH_DEPTHS = (
     "**Run** lets the model continue the question, and shows for every token the depth from which its final best guess "
     "leads for good."
