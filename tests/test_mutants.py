@@ -17,6 +17,19 @@ ADD = "def add(a: int | None, b: int) -> int | None:\n    return a + b\n"
 TEST = "from sums import add\n\n\ndef test_add():\n    assert add(2, {0}) == {1}\n"
 
 
+APART = """import subprocess, sys
+
+import pytest
+
+from ed_core import signs
+
+
+@pytest.mark.parametrize("x", ["a|b"])
+def test_apart(x):
+    subprocess.run([sys.executable, "-c", "from ed_core.sums import more; more(1)"], check=True)
+"""
+
+
 def test_defects_are_drawn_one_a_line_where_code_runs(tmp_path):
     """Never in an annotation, which nothing evaluates: `int | None` is no sum."""
     pytest.importorskip("cosmic_ray", reason="`make mutants` installs cosmic-ray")
@@ -81,16 +94,19 @@ def test_a_run_under_coverage_tells_which_tests_reach_a_line(tmp_path):
     for package in ("ed_core", "ed_ui", "pages"):
         (tmp_path / package).mkdir(exist_ok=True)
         (tmp_path / package / "__init__.py").touch()
-    (tmp_path / "ed_core/sums.py").write_text(ADD + "\n\ndef never():\n    return 1\n")
+    (tmp_path / "ed_core/sums.py").write_text(ADD + "\n\ndef more(a):\n    return a\n")
     (tmp_path / "tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers =\n    browser\n    real\n    slow\n")
-    test = TEST.replace("from sums", "from ed_core.sums")
-    (tmp_path / "tests/test_sums.py").write_text(
-        test.format(3, 5) + "\n\ndef test_false():\n    assert add(1, 1) == 3\n"
-    )
+    (tmp_path / "ed_core/signs.py").write_text("SIGN = 1\n")
+    test = TEST.replace("from sums", "from ed_core.sums").format(3, 5)
+    test += "\n\ndef test_false():\n    assert add(1, 1) == 3\n"
+    (tmp_path / "tests/test_sums.py").write_text(test)
+    (tmp_path / "tests/test_apart.py").write_text(APART)
     os.environ.pop("COV_CORE_SOURCE", None)
     reached = mutants.measured(tmp_path, 1)
-    assert set(reached.seconds) == {"tests/test_sums.py::test_add", "tests/test_sums.py::test_false"}
+    tests = {"tests/test_sums.py::test_add", "tests/test_sums.py::test_false", "tests/test_apart.py::test_apart[a|b]"}
+    assert set(reached.seconds) == tests
     lines = reached.tests["ed_core/sums.py"]
     assert lines[2] == {"tests/test_sums.py::test_add"}, "one that fails without any defect says nothing"
-    assert 6 not in lines
+    assert lines[6] == {"tests/test_apart.py::test_apart[a|b]"}, "in a process that the test starts"
+    assert reached.of(Mutant("ed_core/signs.py", 1, "", "")) == ["tests/test_apart.py::test_apart[a|b]"], "it names it"

@@ -1,13 +1,14 @@
 """Do the tests notice small defects? `make mutants`, or `python -m tools.mutants [FILE…]`.
 
 A sample of the defects that cosmic-ray makes (an operator, a comparison, a number, a keyword or a decorator changed),
-drawn from every folder of the program's code or from the files named. Each is tried in a copy of the repository with
-the tests that reach its line, the quickest first, until one fails or SECONDS of them have run. Which tests those are is
-measured first, by one run of `make test` without any defect, under coverage.
+drawn from every folder of the program's code or from the files named; none that the linter refuses. Each is tried in a
+copy of the repository with the tests that reach its line, the quickest first, until one fails or SECONDS of them have
+run. Which tests those are is measured first, by one run of `make test` without any defect, under coverage, its
+processes included.
 
 A defect is caught, survives, or is broken: a test that told of it fails without it as well. The exit code is 1 where
-fewer than 90 % are caught. What only a browser, another process or a real model reaches counts as surviving, since
-`make test` does not see it."""
+fewer than 90 % are caught. What only a browser or a real model reaches counts as surviving, since `make test` does not
+see it."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import itertools
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -26,7 +28,7 @@ import time
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -47,6 +49,25 @@ SLOW = [
     "plotly.graph_objects",
 ]
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # before torch is imported
+# Processes that a test starts are measured for that test; pytest's own are by pytest-cov.
+SETTINGS = f"""[run]
+source = {", ".join(CODE)}
+data_file = {{copy}}/.coverage
+parallel = true
+sigterm = true
+context = ${{{{PYTEST_CURRENT_TEST-}}}}
+"""
+CHILDREN = """import os
+
+
+def pytest_configure(config):
+    if hasattr(config, "workerinput"):
+        os.environ["COVERAGE_PROCESS_START"] = {settings!r}
+"""
+# Comparisons by identity in place of equality and the reverse: ruff's E711 and F632, or the same for what is compared.
+SAME = re.compile("/ReplaceComparisonOperator_(Is|IsNot)_(?!Is)|/ReplaceComparisonOperator_(?!Is).*_(Is|IsNot)$")
+# pytest-cov's "test|phase", and pytest's own "test (phase)" in processes that a test starts.
+CONTEXT = re.compile(r"(?P<file>.*?)(?P<test>::.*)(\||\ \()(?P<phase>\w+)\)?", re.DOTALL)
 PASSED, FAILED = 0, 1
 STAMPS = itertools.count(1)  # times of files with a defect: compiled code is known by its source's time and size
 
@@ -64,17 +85,25 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Reached:
-    """What a run without defects told: the tests by file and line, and how long each took, in seconds."""
+    """What a run without defects told: the tests by file and line, and how long each took, in seconds; by the file of
+    a module, the files of tests that name it (`named`)."""
 
     tests: dict[str, dict[int, frozenset[str]]]
     seconds: dict[str, float]
+    named: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def of(self, mutant: Mutant) -> list[str]:
         """The tests that reach a defect's line, the quickest first, as many as SECONDS hold. A line that runs while a
-        module is imported is reached by all tests of its file."""
-        lines = self.tests.get(mutant.file, {})
-        found = lines.get(mutant.line, frozenset()) or frozenset().union(*lines.values())
-        ordered, taken = sorted(found, key=lambda test: (self.seconds.get(test, 1.0), test)), 0.0
+        module is imported is reached by all tests that reach another line of it or whose file names it, these first."""
+        lines, naming = self.tests.get(mutant.file, {}), self.named.get(mutant.file, frozenset())
+        found = lines.get(mutant.line, frozenset())
+        if at_import := not found:
+            found = frozenset().union(*lines.values(), (t for t in self.seconds if t.partition("::")[0] in naming))
+
+        def order(test: str) -> tuple[bool, float, str]:
+            return at_import and test.partition("::")[0] not in naming, self.seconds.get(test, 1.0), test
+
+        ordered, taken = sorted(found, key=order), 0.0
         first = [*one_of_each(ordered), *(test for test in ordered if test not in set(one_of_each(ordered)))]
         kept = []
         for test in first:
@@ -126,8 +155,11 @@ def defects(file: Path, count: int, rng: random.Random, root: Path) -> list[Muta
 
     source = file.read_text(encoding="utf-8")
     operators = {name: plugins.get_operator(name) for name in plugins.operator_names()}
+    left_out = ("NoOp", "/ExceptionReplacer")
     operators = {
-        n: op() for n, op in operators.items() if not op.arguments() and not n.endswith(("NoOp", "/ExceptionReplacer"))
+        name: operator()
+        for name, operator in operators.items()
+        if not operator.arguments() and not name.endswith(left_out) and not SAME.search(name)
     }
     silent = unread(source)
     places: dict[tuple[int, int], list[tuple[str, int]]] = defaultdict(list)
@@ -202,7 +234,8 @@ def copied(root: Path, to: Path) -> Path:
 def measured(copy: Path, workers: int, tests: tuple[str, ...] = ("tests",)) -> Reached:
     """One run of the quick tests in a copy, under coverage. What fails there is left out."""
     settings, told = copy / ".mutants-coverage", copy / ".mutants.xml"
-    settings.write_text(f"[run]\nsource = {', '.join(CODE)}\n", encoding="utf-8")
+    settings.write_text(SETTINGS.format(copy=copy), encoding="utf-8")
+    (copy / "mutants_children.py").write_text(CHILDREN.format(settings=str(settings)), encoding="utf-8")
     command = [
         sys.executable,
         "-m",
@@ -219,14 +252,29 @@ def measured(copy: Path, workers: int, tests: tuple[str, ...] = ("tests",)) -> R
     command += [
         "-m",
         QUICK,
+        "-p",
+        "mutants_children",
         f"--junitxml={told}",
         "--cov",
         f"--cov-config={settings}",
         "--cov-context=test",
         "--cov-report=",
     ]
-    subprocess.run([*command, *tests], cwd=copy, env=os.environ | ENVIRONMENT, check=False, stdout=subprocess.DEVNULL)
+    around = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"} | ENVIRONMENT
+    subprocess.run([*command, *tests], cwd=copy, env=around, check=False, stdout=subprocess.DEVNULL)
     return read(copy, told)
+
+
+def naming(copy: Path) -> dict[str, frozenset[str]]:
+    """By the file of each module, the files of tests that import something of it: `from its.package import it`, or
+    `from it import …`."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for file in (copy / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for module in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                    found[f"{module.replace('.', '/')}.py"].add(file.relative_to(copy).as_posix())
+    return {module: frozenset(files) for module, files in found.items()}
 
 
 def read(copy: Path, told: Path) -> Reached:
@@ -247,8 +295,10 @@ def read(copy: Path, told: Path) -> Reached:
 
     def of(context: str) -> set[str]:
         """What is reached while a test is set up serves all tests of its file: a fixture is made once."""
-        name, _, phase = context.partition("|")
-        return beside[name.partition("::")[0]] if phase == "setup" else {name} & beside[name.partition("::")[0]]
+        if not (told := CONTEXT.fullmatch(context)):
+            return set()
+        there = beside[told["file"]]
+        return there if told["phase"] == "setup" else {told["file"] + told["test"]} & there
 
     tests = {
         Path(file).relative_to(copy).as_posix(): {
@@ -256,7 +306,7 @@ def read(copy: Path, told: Path) -> Reached:
         }
         for file in data.measured_files()
     }
-    return Reached(tests, seconds)
+    return Reached(tests, seconds, naming(copy))
 
 
 def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> tuple[int | None, list[str]]:
