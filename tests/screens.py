@@ -35,6 +35,7 @@ from ed_ui.case_studies import kept as kept_here
 FILE = Path(__file__).parent / "data" / "screens.txt"
 MACHINES = re.compile(r"[\d.]+ (GB|MB|kB|s|min|h)\b")  # what another machine says otherwise
 EXACT = re.compile(r"\d+\.\d{6,}(e-?\d+)?")  # whose last digits differ from one processor to another
+SHOWN = ("x", "y", "z", "text", "customdata", "bdata", "meta")  # a figure's numbers
 LONG = 150  # letters of a line that are written out; of more a digest
 SUMS, LOOPS, ENGLISH = (
     {"model": m, **more} for m, more in (("ed-demo-8", {}), ("ed-loop-4x4", {}), ("smollm2", {"example": "english-b"}))
@@ -125,8 +126,10 @@ def said(child: Any, proto: Any) -> str:
     if child.type == "bidi_component":
         if proto.bytes:
             sent = json.loads(proto.bytes)
-            drawn = [f"{one.get('type')} {one.get('name')}" for one in sent["figure"]["data"]]
-            return f"{proto.id.rpartition('-')[2]} {sent.get('alt')} {drawn}"
+            traces, layout = sent["figure"]["data"], sent["figure"]["layout"]
+            drawn = [f"{one.get('type')} {one.get('name')}" for one in traces]
+            form = f"{layout.get('height')} {digest(json.dumps(form_of([traces, layout]), sort_keys=True))}"
+            return f"{proto.id.rpartition('-')[2]} {form} {sent.get('alt')} {drawn}"
         return f"{proto.component_name} {proto.json}"
     if child.type == "html":
         return proto.body[:40]  # the server's own scripts, which hold where it is
@@ -140,6 +143,15 @@ def said(child: Any, proto: Any) -> str:
     )
     text = EXACT.sub(lambda m: f"{float(m[0]):.4g}", text)
     return MACHINES.sub("# \\1", text)
+
+
+def form_of(part: Any) -> Any:
+    """What a part of a figure looks like, without the numbers that it shows."""
+    if isinstance(part, dict):
+        return {name: form_of(one) for name, one in part.items() if name not in SHOWN}
+    if isinstance(part, list):
+        return [form_of(one) for one in part]
+    return EXACT.sub("", part) if isinstance(part, str) else float(f"{part:.3g}") if isinstance(part, float) else part
 
 
 def short(line: str) -> str:
