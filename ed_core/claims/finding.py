@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from ..depth.wording import printed
+from ..depth.wording import decimals, printed
 from ..statistics import ONE_BY_ONE
 from ..studies.report import table_row
 from .claim import (
@@ -277,27 +277,24 @@ def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over promp
 
 
 def between(low: float, high: float, digits: int, sign: str = "") -> str:
-    """The ends of an interval, told apart (`decimals`). Of ends that are alike it is said how often they are, so that
-    an interval without width does not pass for certainty."""
-    if (n := decimals(low, high, digits)) is None:
+    """The ends of an interval, told apart and from 0. Of ends that are alike it is said how often they are, so that an
+    interval without width does not pass for certainty."""
+    low, high = _exact(low), _exact(high)
+    if (n := decimals(low, high, digits, from_0=True)) is None:
         return f"{number(low, digits, sign)} in at least 90 % of resamples"
-    return " to ".join(printed(0.0 if abs(end) < ROUNDING else end, f"{sign}.{n}f") for end in (low, high))
-
-
-def decimals(low: float, high: float, digits: int) -> int | None:
-    """With how many decimals the ends of an interval are printed: as many more than `digits`, up to three, as tell them
-    apart and from 0; None for ends that are alike."""
-    low, high = (0.0 if abs(end) < ROUNDING else end for end in (low, high))
-    apart = [n for n in range(digits, digits + 4) if f"{low:.{n}f}" != f"{high:.{n}f}"]
-    from_0 = (n for n in apart if all(round(end, n) or not end for end in (low, high)))
-    return next(from_0, apart[-1] if apart else None)
+    return " to ".join(printed(end, f"{sign}.{n}f") for end in (low, high))
 
 
 def as_exact(value: float, low: float, high: float, digits: int, sign: str = "") -> str:
     """A value, as exact as its interval is printed."""
-    if (n := decimals(low, high, digits)) is None:
+    if (n := decimals(_exact(low), _exact(high), digits, from_0=True)) is None:
         return number(value, digits, sign)
     return printed(value if round(value, n) else 0.0, f"{sign}.{n}f")
+
+
+def _exact(end: float) -> float:
+    """An end of an interval; 0 where it is nothing but rounding."""
+    return 0.0 if abs(end) < ROUNDING else end
 
 
 def number(value: float, digits: int, sign: str = "") -> str:

@@ -281,8 +281,8 @@ def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Uni
 
 def _exact(mean: MeanDepth) -> str:
     """A mean depth, as exact as its interval is printed."""
-    low, high = (mean.interval.ends if mean.interval is not None else None) or (None, None)
-    return f"{mean.depth:.{_decimals(low, high, 1)}f}"
+    ends = mean.interval.ends if mean.interval is not None else None
+    return f"{mean.depth:.{(decimals(*ends, 1) if ends else None) or 1}f}"
 
 
 def sure(interval: Interval | None, over: Units) -> str:
@@ -307,16 +307,17 @@ def apart(low: float, high: float, digits: int | None = None) -> str:
     """The ends of an interval, "18.0 to 18.6": `digits` decimals, or as many more, up to three, as tell them apart;
     without, three figures. Of ends that are alike "9 in at least 90 % of resamples", so that an interval without width
     does not pass for certainty."""
-    n = None if digits is None else _decimals(low, high, digits)
+    n = None if digits is None else decimals(low, high, digits) or digits
     ends = [f"{end:.3g}" if n is None else f"{end:.{n}f}" for end in (low, high)]
     return f"{low:.3g} in at least 90 % of resamples" if ends[0] == ends[1] else " to ".join(ends)
 
 
-def _decimals(low: float | None, high: float | None, digits: int) -> int:
-    """`digits`, or as many decimals more, up to three, as tell the ends of an interval apart."""
-    if low is None or high is None:
-        return digits
-    return next((n for n in range(digits, digits + 4) if f"{low:.{n}f}" != f"{high:.{n}f}"), digits)
+def decimals(low: float, high: float, digits: int, from_0: bool = False) -> int | None:
+    """`digits`, or as many decimals more, up to three, as tell the ends of an interval apart, and where they can, each
+    from 0 (`from_0`); None for ends that are alike."""
+    apart = [n for n in range(digits, digits + 4) if f"{low:.{n}f}" != f"{high:.{n}f}"]
+    whole = (n for n in apart if not from_0 or all(round(end, n) or not end for end in (low, high)))
+    return next(whole, apart[-1] if apart else None)
 
 
 def over_what(ends: str, words: str) -> str:
@@ -465,5 +466,6 @@ def mean_depth(depth: float | None, low: float | None = None, high: float | None
     """A mean depth in a cell: "18.3 (18.0 to 18.6)"; "–" where there is none."""
     if depth is None:
         return "–"
-    told = f"{depth:.{_decimals(low, high, 1)}f}"  # as exact as its interval
-    return told if low is None or high is None else f"{told} ({apart(low, high, 1)})"
+    if low is None or high is None:
+        return f"{depth:.1f}"
+    return f"{depth:.{decimals(low, high, 1) or 1}f} ({apart(low, high, 1)})"  # as exact as its interval
