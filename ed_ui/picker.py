@@ -50,7 +50,9 @@ def box() -> None:
     """The model's name, and behind it model, precision and device, the same on every page and in the URL; below them
     what the model is."""
     with st.popover(_named(), icon=":material/neurology:", key="model-box"):
-        about = dict(options=names(), format_func=_with_cost, accept_new_options=True, help=about_model())
+        listed = {name: _with_cost(name) for name in names()}
+        about = dict(options=list(listed), accept_new_options=True, help=about_model())
+        about["format_func"] = lambda name: listed.get(name, name)  # of this run's list, whoever asks
         remembered.widget(st.selectbox, "Model", "model", model() or None, **about)
         about = dict(options=PRECISIONS, required=True, help=ABOUT_PRECISION)
         remembered.widget(st.segmented_control, "Precision", "precision", AUTO, **about)
@@ -259,9 +261,11 @@ def _asked_for() -> tuple[str, str, int]:
 
 
 def _with_cost(name: str) -> str:
-    """A model in the list: its name, and what it takes here where that is known."""
+    """A model in the list: its name, and what it takes here where that is known, in the precision that auto takes: what
+    stands in a list must not change under the hand that chooses."""
+    where = devices()[0]
     try:
-        return f"{name} · {_cost(specs.size_of(name), *_asked_for())}" if name in names() else name
+        return f"{name} · {_cost(specs.size_of(name), AUTO, where, running.free(where))}"
     except EffectiveDepthError:
         return name  # a damaged folder: choosing it says what is wrong
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,11 +14,13 @@ import pytest
 from charts import charts
 from safetensors.numpy import save_file
 from small_models import computed
+from streamlit.testing.v1 import AppTest
 from test_pages import PROMPT, app, session_of
 from test_pages_causal import drawn
 
 from ed_core import disk
 from ed_core.depth import audit
+from ed_core.errors import BrokenWeights, Cancelled
 from ed_core.probes import Contributions
 from ed_core.results import lookup
 from ed_core.service.resolve import in_precisions, resolve
@@ -355,3 +358,61 @@ def test_a_download_that_ends_while_the_page_is_drawn_is_seen(stored, monkeypatc
     monkeypatch.setattr("ed_ui.running.free", lambda device: 64 << 30)
     test = opened(model=ABSENT)
     assert "is not here yet" not in said(test) and not run_button(test).disabled and not running
+
+
+@pytest.fixture
+def a_download(stored, monkeypatch):
+    """A model that is not here, what the hub told of it, and a download of it as given."""
+
+    def page(plan=None, error=None, room=True, **download) -> AppTest:
+        plan = plan or hub.Plan("Qwen/Qwen2.5-1.5B", "c" * 40, (("config.json", 700), ("model.safetensors", 3 << 30)))
+        answer: Future = Future()
+        answer.set_result(plan) if error is None else answer.set_exception(error)
+        one = SimpleNamespace(**{"over": True, "spec": None, "error": None, "terms": [], "cancelled": []} | download)
+        one.cancel = lambda: one.cancelled.append(True)
+        known = {"Qwen/Qwen2.5-1.5B@": one} if download else {}
+        monkeypatch.setattr(downloads, "_asking", lambda: SimpleNamespace(submit=lambda *_: answer))
+        monkeypatch.setattr(downloads, "_running", lambda: known)
+        monkeypatch.setattr(downloads.disk, "has_room", lambda n_bytes, folder: room)
+        test = app(prompt=None, model="Qwen/Qwen2.5-1.5B")
+        test.known, test.one = known, one
+        assert not test.exception
+        return test
+
+    return page
+
+
+def test_a_download_under_way_says_how_far_it_is_and_can_be_stopped(a_download):
+    test = a_download(over=False, progress=(1 << 30, 4 << 30), terms=["Licence: *mine*.", "Ask me."])
+    assert {"Licence\\: \\*mine\\*.", "Ask me."} <= {c.value for c in test.caption}
+    (bar,) = test.get("progress")
+    assert (bar.proto.value, bar.proto.text) == (25, "1.1 GB of 4.3 GB")
+    test.button(key="download.cancel").click().run()
+    assert test.one.cancelled == [True]
+    (bar,) = a_download(over=False, progress=(0, 0)).get("progress")
+    assert (bar.proto.value, bar.proto.text) == (0, "starting")
+
+
+def test_what_a_download_would_bring_is_said_before_it_begins(a_download):
+    test = a_download()
+    assert "3.2 GB to download; " in said(test) and not test.button(key="download.start").disabled
+    test = a_download(room=False)
+    assert test.button(key="download.start").disabled and "The disk has no room for it" in test.error[0].value
+    test = a_download(plan=hub.Plan("Qwen/Qwen2.5-1.5B", "c" * 40, ()), error=None)
+    assert "How much there is to download is not known; " in said(test)
+
+
+def test_what_went_wrong_with_a_download_stands_above_the_next_but_no_cancel(a_download):
+    test = a_download(error=None, progress=(0, 0))
+    assert not test.error
+    for error, told in ((BrokenWeights("a *torn* file"), ["a \\*torn\\* file"]), (Cancelled("stopped"), [])):
+        monkey = a_download(progress=(0, 0), over=True)
+        monkey.one.error = error
+        assert [e.value for e in monkey.run().error] == told
+
+
+def test_a_hub_that_cannot_be_asked_can_be_asked_again(a_download):
+    test = a_download(error=ValueError("secret"))
+    assert "The hub could not be asked (ValueError)." in said(test)
+    test.button(key="download.ask").click().run()
+    assert not test.exception and "secret" not in said(test)
