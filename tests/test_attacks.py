@@ -9,6 +9,7 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
@@ -84,31 +85,38 @@ def test_readiness_and_metrics_answer_on_their_exact_path_only(app, name, own):
 # -------------------------------------------------------------------- patience
 
 
-@pytest.mark.parametrize(
-    "begun, dripping",
-    [
-        (b"", b""),
-        (b"GET / HTTP/1.1\r\nHost: x\r\n", b"A: b\r\n"),
-        (b"PUT /x HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n", b"x"),
-        (b"GET /_stcore/stream HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n", b"A: b\r\n"),
-    ],
-    ids=["nothing", "headers", "body", "upgrade"],
-)
-def test_a_request_that_never_ends_is_closed(app, begun, dripping):
-    where, start = urlsplit(app.address), time.monotonic()
-    with socket.create_connection((where.hostname, where.port), timeout=0.5) as line:
-        line.sendall(begun)
-        while time.monotonic() - start < streamlit_edges.PATIENCE + 15:
-            try:
-                line.sendall(dripping)
-                if line.recv(4096) == b"":
-                    break
-            except TimeoutError:
-                continue
-            except OSError:  # reset, as it still sends
-                break
-        else:
-            raise AssertionError("it is still open")
+ENDLESS = {
+    "nothing": (b"", b""),
+    "headers": (b"GET / HTTP/1.1\r\nHost: x\r\n", b"A: b\r\n"),
+    "body": (b"PUT /x HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n", b"x"),
+    "upgrade": (
+        b"GET /_stcore/stream HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n",
+        b"A: b\r\n",
+    ),
+}
+
+
+def test_requests_that_never_end_are_closed(app):
+    """All kinds at once: each waits for itself."""
+    where = urlsplit(app.address)
+
+    def open_still(kind: str) -> bool:
+        (begun, dripping), start = ENDLESS[kind], time.monotonic()
+        with socket.create_connection((where.hostname, where.port), timeout=0.5) as line:
+            line.sendall(begun)
+            while time.monotonic() - start < streamlit_edges.PATIENCE + 15:
+                try:
+                    line.sendall(dripping)
+                    if line.recv(4096) == b"":
+                        return False
+                except TimeoutError:
+                    continue
+                except OSError:  # reset, as it still sends
+                    return False
+        return True
+
+    with ThreadPoolExecutor(len(ENDLESS)) as pool:
+        assert not [kind for kind, still in zip(ENDLESS, pool.map(open_still, ENDLESS), strict=True) if still]
     assert app.get("/_stcore/health")[0] == 200
 
 
