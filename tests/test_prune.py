@@ -170,3 +170,23 @@ def test_likelihood_against_generation_in_words():
     said, beside = told([0] * 8 + [1], 1, 1)
     assert "without 8 of 9 layers, each on its own, it does not write the answer." in said
     assert "changes by +0 to +7 nats" in beside[1]
+    curves = {"nll": np.array([1.5, 1.75, 1.0]), "nll_whole": np.float32(2)}
+    assert told([0.5, 1, 0.5], 0.5, 2) == (
+        "The whole model writes 1 of 2 answers; without layer 1 it writes more, 2 of 2 answers.",
+        [
+            "Whichever layer is left out, the loss falls; least without layer 1 (−0.25 nats per token).",
+            "Without layer 0 or 2, each on its own, the loss changes by −1 to −0.5 nats per token.",
+            "Over 3 layers the rank correlation of added loss with answers lost is ρ = −0.87 (no interval).",
+        ],
+    )
+    assert told([0, 1, 1], 0, 1, 2)[0] == (
+        "The whole model does not write the answer; without layers 1–2 or 2–3, each on its own, it writes the answer."
+    )
+    curves = {"nll": np.array([3.0, 3.0, 3.0]), "nll_whole": np.float32(2)}
+    assert told([0, 1, 1], 1, 1)[1][0] == "The loss changes alike whichever layer is left out: by +1 nats per token."
+    curves = {"nll": np.array([3.0, 2.5, 3.0]), "nll_whole": np.float32(2)}
+    assert told([1, 1, 1], 1, 1)[1] == [
+        "By loss, layer 0 and layer 2 count most: without any one of them the loss changes by +1 nats per token."
+    ]
+    curves = {"nll": np.array([3.0, np.inf, np.nan]), "nll_whole": np.float32(2)}
+    assert told([0, 1, 1], 1, 1)[1] == ["Without layer 1 or 2, each on its own, the loss is not finite."]

@@ -201,3 +201,20 @@ def test_of_many_places_the_surest_pays_for_all_and_the_least_sure_decides():
     curve = statistics.mean(np.array([1.0, 2.0]) + noise - noise.mean(0), None, over)
     assert statistics.all_above(curve, 0.5, over) < 0.001 < 0.49 < statistics.all_above(curve, 1.0, over)
     assert statistics.some_below(curve, 1.5, over) < 0.001 < 0.9 < statistics.some_below(curve, 0.5, over)
+
+
+@pytest.mark.parametrize("shape", [(40,), (40, 3), (40, 2, 3)])
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")
+def test_ends_leave_out_what_is_not_defined(shape):
+    values = np.random.default_rng(3).normal(size=shape)
+    np.testing.assert_array_equal(statistics.ends(values), np.quantile(values, (0.05, 0.95), axis=0))
+    values[np.random.default_rng(4).random(shape) < 0.3] = np.nan
+    if len(shape) > 1:
+        values[:, 0] = np.nan
+    found = statistics.ends(values)
+    assert found.shape == (2, *shape[1:])
+    np.testing.assert_array_equal(found, np.nanquantile(values, (0.05, 0.95), axis=0))
+    low, high, undefined = statistics.interval(values.reshape(len(values), -1)[:, -1])
+    whole = values.reshape(len(values), -1)[:, -1]
+    assert (low, high) == tuple(np.nanquantile(whole, (0.05, 0.95)))
+    assert undefined == pytest.approx(np.isnan(whole).mean())

@@ -322,3 +322,39 @@ def test_a_zip_file_of_ours_is_one_for_everybody():
     assert [one.flag_bits for one in told.values()] == [0, 0x800], "names beyond ASCII say so"
     assert [one.compress_type for one in told.values()] == [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]
     assert told["Sätze/α.json"].compress_size < 50 and all(one.date_time[0] == 1980 for one in told.values())
+
+
+def test_an_archive_of_many_or_large_entries_is_one_that_others_read(monkeypatch):
+    """Numbers that do not fit stand in 8 bytes: of entries, forced by a lower limit, and of sizes, which only this
+    program then takes for such."""
+    files = {f"{i}.txt": str(i).encode() * i for i in range(1, 6)}
+
+    def written() -> io.BytesIO:
+        file = io.BytesIO()
+        zipped = archive.Writer(file)
+        for name, content in files.items():
+            zipped.add(name, [content], compressed=name == "3.txt")
+        zipped.close()
+        return file
+
+    plain = written().getvalue()
+    monkeypatch.setattr(archive, "MANY", 3)
+    many = written()
+    assert len(many.getvalue()) == len(plain) + archive.END64.size + archive.LOCATOR.size
+    assert contents(many.getvalue()) == files
+    held = archive.entries(many, 9)
+    assert {e.name: bytes(archive.content(many, e, 99)) for e in held} == files
+    torn = many.getvalue().replace(b"PK\x06\x06", b"PK\x06\x05")
+    with pytest.raises(ValueError, match="the zip file's end"):
+        archive.entries(io.BytesIO(torn), 9)
+    monkeypatch.setattr(archive, "LARGE", 40)
+    large = written()
+    held = archive.entries(large, 9)
+    assert [(e.name, e.bytes, e.method) for e in held] == [
+        (name, len(content), archive.DEFLATED if name == "3.txt" else archive.STORED) for name, content in files.items()
+    ]
+    assert {e.name: bytes(archive.content(large, e, 99)) for e in held} == files
+    at = large.getvalue().rindex(b"\x01\x00\x18\x00")  # of the last entry in the directory
+    other = large.getvalue()[:at] + b"\x01\x00\x10\x00" + large.getvalue()[at + 4 :]
+    with pytest.raises(ValueError, match="an entry's size"):
+        archive.entries(io.BytesIO(other), 9)

@@ -456,6 +456,67 @@ def test_pages_say_in_all_what_the_footer_says(tmp_path, version, compression, d
                 assert 0 < headers < 1000 * len(found)
 
 
+def field(after: int, kind: int, content: bytes = b"") -> bytes:
+    """A field of Thrift's compact protocol, `after` the one before; far ones name themselves."""
+    return (bytes([after << 4 | kind]) if after < 16 else bytes([kind]) + varint(2 * after)) + content
+
+
+def varint(n: int) -> bytes:
+    return varint_of(n >> 7, bytes([n & 127])) if n > 127 else bytes([n])
+
+
+def varint_of(rest: int, first: bytes) -> bytes:
+    return bytes([first[0] | 128]) + varint(rest)
+
+
+UNKNOWN = {
+    "booleans": field(1, 1) + field(1, 2),
+    "byte": field(1, 3, b"\x09"),
+    "numbers": field(4, 4, varint(9)) + field(1, 5, varint(700)) + field(1, 6, varint(1 << 40)),
+    "double": field(1, 7, b"\x00" * 8),
+    "text": field(1, 8, varint(200) + b"\x01" * 200),
+    "list": field(1, 9, bytes([3 << 4 | 5]) + varint(1) * 3),
+    "long list of truths": field(1, 9, bytes([15 << 4 | 1]) + varint(20) + b"\x01" * 20),
+    "set": field(1, 10, bytes([2 << 4 | 8]) + b"\x01a\x02bc"),
+    "map": field(1, 11, varint(2) + bytes([8 << 4 | 3]) + b"\x01a\x07\x01b\x08"),
+    "empty map": field(1, 11, varint(0)),
+    "struct": field(1, 12, field(1, 12, field(3, 3, b"\x05") + b"\x00") + b"\x00"),
+    "far": field(300, 3, b"\x09"),
+}
+SIZES = field(1, 5, varint(0)) + field(1, 5, varint(200)) + field(1, 5, varint(80))
+DATA = field(2, 12, field(1, 5, varint(14)) + field(1, 5, varint(0)) + b"\x00")  # field 5
+
+
+@pytest.mark.parametrize("unknown", UNKNOWN)
+def test_what_a_pages_header_says_beside_is_passed_over(unknown):
+    data = SIZES + DATA + UNKNOWN[unknown] + field(1, 3, b"\x00") + b"\x00"
+    header = pages.Header(data + b"what follows")
+    assert header.page() == pages.Page(100, 40, 7, dictionary=False) and header.at == len(data)
+    inner = SIZES + field(2, 12, field(1, 5, varint(14)) + UNKNOWN[unknown] + b"\x00") + b"\x00"
+    header = pages.Header(inner)
+    assert header.page() == pages.Page(100, 40, 7, dictionary=False) and header.at == len(inner)
+    for end in range(len(data)):
+        with pytest.raises(ValueError, match=r"a page's header that is (cut off|no header)"):
+            pages.Header(data[:end]).page()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        field(1, 13),
+        field(1, 9, bytes([15 << 4 | 5]) + varint(1 << 50)),
+        field(1, 5, b"\xff" * 20),
+        field(1, 12) * 500,
+        field(1, 9, bytes([1 << 4 | 9])) * 500,
+    ],
+)
+def test_a_pages_header_that_is_none_is_refused(bad):
+    with pytest.raises(ValueError, match="a page's header that is no header"):
+        pages.Header(SIZES + DATA + bad + b"\x00" * 600).page()
+    with pytest.raises(ValueError, match="a page without its sizes"):
+        pages.Header(DATA + b"\x00").page()
+
+
 def test_columns_in_columns_are_read_as_they_are(tmp_path):
     rows = [
         {"questions": ["a?", "b?"], "answer": "c", "orig": {"triples": [["x", "y", "z"], ["u", "v", "w"]]}},
