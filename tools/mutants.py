@@ -305,6 +305,7 @@ def read(copy: Path, told: Path) -> Reached:
             line: frozenset().union(*map(of, contexts)) for line, contexts in data.contexts_by_lineno(file).items()
         }
         for file in data.measured_files()
+        if Path(file).is_relative_to(copy)  # a test may copy the program
     }
     return Reached(tests, seconds, naming(copy))
 
