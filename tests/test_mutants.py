@@ -74,7 +74,7 @@ def test_caught_survived_and_broken_are_told_apart(tmp_path, monkeypatch):
         (tmp_path / "there" / name).write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path / "there", check=True)
     copy = mutants.copied(tmp_path / "there", tmp_path / "copy")
-    assert sorted(file.name for file in copy.iterdir()) == sorted(files)
+    assert sorted(file.name for file in copy.iterdir()) == [".git", *sorted(files)]
     minus = mutants.difference("sums.py", ADD, ADD.replace("+", "-"))
     assert (minus.line, minus.what) == (2, "return a + b → return a - b")
 

@@ -55,6 +55,7 @@ source = {", ".join(CODE)}
 data_file = {{copy}}/.coverage
 parallel = true
 sigterm = true
+patch = _exit
 context = ${{{{PYTEST_CURRENT_TEST-}}}}
 """
 CHILDREN = """import os
@@ -62,7 +63,7 @@ CHILDREN = """import os
 
 def pytest_configure(config):
     if hasattr(config, "workerinput"):
-        os.environ["COVERAGE_PROCESS_START"] = {settings!r}
+        os.environ["COVERAGE_PROCESS_START"] = "{settings}"
 """
 # Comparisons by identity in place of equality and the reverse: ruff's E711 and F632, or the same for what is compared.
 SAME = re.compile("/ReplaceComparisonOperator_(Is|IsNot)_(?!Is)|/ReplaceComparisonOperator_(?!Is).*_(Is|IsNot)$")
@@ -222,12 +223,14 @@ def compiles(text: str) -> bool:
 
 
 def copied(root: Path, to: Path) -> Path:
-    """A copy of the repository's own files, as they lie there now."""
+    """A copy of the repository's own files, as they lie there now, in a repository of its own, which tests ask."""
     listed = subprocess.check_output(["git", "ls-files", "-zco", "--exclude-standard"], cwd=root, text=True)
     for name in filter(None, listed.split("\0")):
         if (root / name).is_file():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, to / name)
+    for command in (["init", "-q"], ["add", "--all"]):
+        subprocess.run(["git", *command], cwd=to, check=True)
     return to
 
 
@@ -235,7 +238,7 @@ def measured(copy: Path, workers: int, tests: tuple[str, ...] = ("tests",)) -> R
     """One run of the quick tests in a copy, under coverage. What fails there is left out."""
     settings, told = copy / ".mutants-coverage", copy / ".mutants.xml"
     settings.write_text(SETTINGS.format(copy=copy), encoding="utf-8")
-    (copy / "mutants_children.py").write_text(CHILDREN.format(settings=str(settings)), encoding="utf-8")
+    (copy / "mutants_children.py").write_text(CHILDREN.format(settings=settings), encoding="utf-8")
     command = [
         sys.executable,
         "-m",
