@@ -587,6 +587,9 @@ def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_pa
     assert asked(model, prompts, out, "--claim", "turn") == 0
     assert (out / running.FOUND).read_bytes() == before, "one claim leaves the others as they are"
     report = (out / running.REPORT).read_text()
+    rows = {one["id"]: 1 if one["verdict"] == "not applicable" else len(one["quantities"]) for one in found["findings"]}
+    assert report.count("\n| ") == 1 + sum(rows.values()) > 1 + len(rows), "a row for each value that was measured"
+    assert all(f"| `{name}` | **{by_id[name]['verdict']}** | " in report for name in rows)
     assert all(one["sentence"] in report for one in found["findings"]) and found["command"] in report
     monkeypatch.setattr(Answers, "version", Answers.version + 1)
     assert asked(model, prompts, out, "--claim", "turn") == 0
