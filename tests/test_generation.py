@@ -1,13 +1,14 @@
 """What is told of the tokens a model writes, against full passes over everything before each of them."""
 
 import random
+from fnmatch import fnmatchcase
 
 import naive
 import numpy as np
 import pytest
 import torch
 
-from ed_core.depth import among_others
+from ed_core.depth import among_others, writing
 from ed_core.errors import Cancelled, ParameterError
 from ed_core.models import identities
 from ed_core.probes import Continuation, Generation, LogitLens
@@ -192,3 +193,30 @@ def test_rows_beside_the_output_are_measured_as_the_formulas_say():
 def test_what_cannot_be_written_is_refused(values, words):
     with pytest.raises(ParameterError, match=words):
         Generation.make(values)
+
+
+@pytest.mark.parametrize(
+    "n, changed, at_0, spared, said",
+    [
+        (20, 0, 0, 3.25, "would change no token, *; the exit lies 3.2 layers before the output on average"),
+        (20, 1, 0, 3.0, "would change 1 of 20 tokens (above depth 0), *; the exit lies 3.0 layers before the output *"),
+        (20, 1, 1, 3.0, "would change 1 of 20 tokens (at depth 0), *"),
+        (30, 2, 2, 3.0, "would change 2 of 30 tokens (all of these at depth 0), *"),
+        (1, 0, 0, 3.0, "would change no token, *; the exit lies 3.0 layers before the output"),
+        (20, 2, 0, 3.0, "is not usable here (limit: a tenth): 2 of 20 tokens would change (none of these at depth 0)"),
+        (10, 1, 0, 3.0, "is not usable here (limit: a tenth): 1 of 10 tokens would change (above depth 0)"),
+        (10, 5, 3, 3.0, "is not usable here (limit: a tenth): 5 of 10 tokens would change (3 of these at depth 0)"),
+        (1, 1, 1, 3.0, "is not usable here (limit: a tenth): 1 of 1 token would change (at depth 0)"),
+        (20, 0, 0, 0.0, None),
+    ],
+)
+def test_leaving_early_is_called_usable_below_a_tenth(n, changed, at_0, spared, said):
+    told = writing.leaving(n, changed, at_0, spared, 0.9)
+    if said is None:
+        assert told == "before the output the lens never reaches 0.9 confidence"
+        return
+    begun = "leaving at 0.9 confidence, depth 0 included, where the lens sees only the token just read"
+    assert told.startswith(begun) and fnmatchcase(told.removeprefix(begun).lstrip(", "), said)
+    guesses = told.replace(" tokens ", " best guesses ").replace("no token,", "no best guess,")
+    guesses = guesses.replace(f"of {n} token ", f"of {n} best guess ")
+    assert writing.leaving(n, changed, at_0, spared, 0.9, guesses=True) == guesses
