@@ -13,6 +13,7 @@ from ed_ui import link, remembered, session
 SCRIPT = """(() => {
 const [typed, answered, fresh, welcomed, asked] = %s;
 window.edTold = [typed, answered];
+if (typed && (answered || !window.edAnswer)) document.documentElement.classList.remove('ed-bringing');
 const box = kind => document.querySelector(`.st-key-prompt-box ${kind}`);
 const idle = () => document.querySelector('.stApp').dataset.testScriptState === 'notRunning';
 const put = (element, value) => {
@@ -23,14 +24,15 @@ const put = (element, value) => {
   setTimeout(() => element.dispatchEvent(new FocusEvent('focusout', {bubbles: true})));
 };
 const both = () => box('textarea') && box('input');  // each is there when its own script has come
-const held = () => JSON.stringify([box('textarea').value, box('input').value]);
-const save = () => { if (both() && !window.edBringing) sessionStorage.edPrompt = held(); };
+const held = mine => JSON.stringify([box('textarea').value, mine ? box('input').value : '']);
+const save = (mine = true) => { if (both() && !window.edBringing) sessionStorage.edPrompt = held(mine); };
 const when = (ready, then, tries = 100) => ready() ? then() : tries && setTimeout(when, 100, ready, then, tries - 1);
 if (!window.edBrowser) {
   window.edBrowser = true;
   let press = 0;
   const inBox = event => event.target.closest && event.target.closest('.st-key-prompt-box');
-  addEventListener('input', event => inBox(event) && save(), true);
+  // the answer of the example that is typed over is not the answer of what is typed
+  addEventListener('input', event => inBox(event) && save(window.edTold[0] || event.target.matches('input')), true);
   addEventListener('keydown', event => {
     if (!inBox(event) || event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
     const run = () => document.querySelector('[class*=st-key-run-row] button');
@@ -43,16 +45,25 @@ if (!window.edBrowser) {
   const kept = sessionStorage.edPrompt && JSON.parse(sessionStorage.edPrompt);
   // again until the app says that it has both, or somebody does something: while the page is being drawn a box may be
   // replaced, or keep what was put into it to itself, and take nothing else any more
-  const enough = () => { window.edBringing = false; };
+  const enough = () => { window.edBringing = window.edAnswer = false; };
+  // until the app has it the page is about another prompt, and hidden but for the inputs
+  const others = '.ed-bringing .st-key-page { visibility: hidden }' +
+    '.ed-bringing :is(.st-key-home-top, .st-key-asked, .st-key-run-row) { visibility: visible }';
+  document.head.appendChild(document.createElement('style')).textContent = others;
+  const hide = () => {
+    document.documentElement.classList.add('ed-bringing');
+    setTimeout(when, 5000, idle, () => document.documentElement.classList.remove('ed-bringing'), 600);
+  };
   const bring = tries => {
     const [text, answer] = [box('textarea'), box('input')], [hasText, hasAnswer] = window.edTold;
     if (!window.edBringing || !text || !answer || !tries) return enough();
-    if (text.value !== kept[0] || !hasText) put(text, kept[0]);
-    else if (kept[1] && (answer.value !== kept[1] || !hasAnswer)) put(answer, kept[1]);
+    if (text.value !== kept[0] || !hasText) put(text, kept[0], hide());
+    else if (kept[1] && (answer.value !== kept[1] || !hasAnswer)) put(answer, kept[1], hide());
     else return enough();
     setTimeout(when, 300, idle, () => bring(tries - 1));
   };
   window.edBringing = Boolean(kept && fresh && kept[0].trim());
+  window.edAnswer = window.edBringing && Boolean(kept[1]);
   for (const by of ['pointerdown', 'keydown']) addEventListener(by, enough, {capture: true, once: true});
   if (window.edBringing) setTimeout(when, 0, both, () => bring(10));
   else delete sessionStorage.edPrompt;
@@ -70,7 +81,7 @@ if (!window.edBrowser) {
   addEventListener('beforeprint', () => print(true));
   addEventListener('afterprint', () => print(false));
   if (localStorage.edWelcomed) document.documentElement.classList.add('ed-welcomed');
-} else if (typed) save();
+} else if (typed) setTimeout(when, 100, idle, save);  // once the boxes hold what this run put into them
 else if (!window.edBringing) delete sessionStorage.edPrompt;
 const said = () => document.querySelector('.st-key-headline');
 when(said, () => { said().tabIndex = 0; }, 50);  // it scrolls, so the keyboard must reach it

@@ -57,16 +57,33 @@ def twins(batch: running.Batch) -> tuple[list[verdict.Pair], str]:
         return ([tuple(pair)] if None not in pair else []), kind
     if batch.twins is not None:
         return batch.twins, UNTRAINED
+    found = _of_batch(batch, seed) if kind else stored_twins(batch.requests)
+    if not batch.running and (kind or found):
+        batch.twins = found
+    return found, UNTRAINED
+
+
+def stored_twins(requests: Mapping[str, Request]) -> list[verdict.Pair]:
+    """Five untrained twins of the model of these requests, where all of them are stored: a link or a shelf of results
+    with some of them is no statement about five. None of a twin."""
+    found = []
+    for seed in () if requests[verdict.READS[0]].models[0].control else controls.SEEDS:
+        asked = [_of_twin(requests[name], seed) for name in verdict.READS]
+        pair = [None if request is None else lookup.find_read(request) for request in asked]
+        if None in pair:
+            return []
+        found.append(tuple(pair))
+    return found
+
+
+def _of_batch(batch: running.Batch, seed: int) -> list[verdict.Pair]:
+    """The chosen untrained twin and four more, as far as they are complete."""
     found = []
     for i, other in enumerate(_seeds(seed)):
         pair = [_twin_result(batch, name, i, other) for name in verdict.READS]
         if None not in pair:
             found.append(tuple(pair))
-        elif not kind:
-            return [], UNTRAINED  # a link or a shelf of results with some of them is no statement about five
-    if not batch.running:
-        batch.twins = found
-    return found, UNTRAINED
+    return found
 
 
 def _twin_result(batch: running.Batch, name: str, i: int, seed: int) -> ProbeResult | None:

@@ -63,7 +63,7 @@ def open_link() -> None:
     link.own((*COMMON, *more))
     _default((*COMMON, *OF_MODEL))
     if not value("two.model"):
-        remembered.put(first_model())
+        remembered.put(first_twin() | ({inputs.OVERLAID.key: True} if value("two.mode") == "models" else {}))
     if link.follows(RUN):
         asked = lookup.by_short(value("two.run")).request.prompts[0]
         prompt_box.fill(asked.text, asked.answer, side="two.")
@@ -77,14 +77,22 @@ def open_link() -> None:
 
 
 def first_model(of: str = "two") -> dict[str, str]:
-    """What stands on side B at first: the other bundled model of the same tokens; for any other model its own untrained
-    twin, for one that is elsewhere, which can have none, the first other one in the list."""
+    """What stands on side B of linear maps at first: the other bundled model of the same tokens; for any other model
+    what an *A | B* opens on."""
     here = picker.model()
     alike = next((names for names in (WORDS, CHARACTERS) if here in names), ())
-    if not alike and remote.is_remote(here):
-        alike = picker.names()
     other = next((name for name in alike if name != here), "")
-    return {f"{of}.model": other} if other else {f"{of}.model": here, f"{of}.control": "untrained"}
+    return {f"{of}.model": other} if other else first_twin(of)
+
+
+def first_twin(of: str = "two") -> dict[str, str]:
+    """What stands on side B at first: the model's own untrained twin, of which what is compared is shipped for the
+    models that this project comes with; for a model that is elsewhere, which can have none, the first other one in the
+    list."""
+    here = picker.model()
+    if not remote.is_remote(here):
+        return {f"{of}.model": here, f"{of}.control": "untrained"}
+    return {f"{of}.model": next((name for name in picker.names() if name != here), here)}
 
 
 def _default(parameters: tuple[Input, ...]) -> None:

@@ -35,7 +35,7 @@ def told(lens: ProbeResult, twins: Sequence[ProbeResult], reached: Verdict | Non
         guess, share = int(lens["top_ids"][depth, at, 0]), float(lens["top_probs"][depth, at, 0])
         word = lens.token_text[guess]
         step = {"word": word, "share": share, "rank": int(lens["rank"][depth, at]), "echo": word == lens.tokens[at]}
-        if twins and "top_ids" in twins[0].measures:  # shipped twins have their curves alone
+        if twins and "top_ids" in twins[0].measures:  # most shipped twins have curves alone
             step["twin"] = twins[0].token_text[int(twins[0]["top_ids"][depth, at, 0])]
         steps.append(step)
     marks: dict[str, float] = {}

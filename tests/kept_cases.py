@@ -15,7 +15,8 @@ HOME = ("contributions", "logit_lens", "layer_skip", "continuation")
 def results() -> dict:
     """The shipped results of the smaller bundled model, by probe."""
     found = (unpack(file.read_bytes()) for file in lookup.EXAMPLES.glob("*.npz"))
-    return {r.request.probe: r for r in found if r.request.models[0].name == "ed-demo-8"}
+    of = ((r.request.models[0], r) for r in found)
+    return {r.request.probe: r for model, r in of if model.name == "ed-demo-8" and not model.control}
 
 
 def case(title: str = "A sum", probes: tuple = HOME, **more) -> case_study.Case:

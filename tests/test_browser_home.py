@@ -3,6 +3,7 @@ is lost."""
 
 from __future__ import annotations
 
+import json
 import urllib.request
 
 import pytest
@@ -154,6 +155,37 @@ def test_what_was_typed_survives_a_reload_and_an_example_over_it(server, page):
     wait(page, lambda: page.get_by_label("Prompt", exact=True).count() and boxes(page)[0])
     settled(page)
     assert boxes(page)[0] != "3 + 3 = ", "what an example replaced for good does not come back"
+
+
+WATCH = """(() => {
+window.beside = 0;
+const look = () => {
+  const [text, answer] = ['textarea', 'input'].map(kind => document.querySelector(`.st-key-prompt-box ${kind}`));
+  const maps = [...document.querySelectorAll('.st-key-home-maps .js-plotly-plot, .st-key-headline')];
+  const seen = one => one.checkVisibility({visibilityProperty: true}) && one.innerText.trim();
+  window.beside += Boolean(text && text.value === '3 + 3 = ' && !(window.edTold || [])[0] && maps.some(seen));
+  requestAnimationFrame(look);
+};
+requestAnimationFrame(look);
+})()"""
+
+
+def test_after_a_reload_no_result_stands_beside_a_prompt_that_it_does_not_belong_to(server, page):
+    """The first run of the new session shows the example; what was typed comes back once the boxes are there."""
+    opened(page, f"{server}/?model={MODEL}&example=copy-3-a")
+    wait(page, lambda: boxes(page)[0].startswith("Copy:") and boxes(page)[1])
+    fill(page, "Prompt", "3 + 3 = ")
+    wait(page, lambda: boxes(page) == ("3 + 3 = ", "") and "example" not in page.url)
+    settled(page)
+    kept = lambda: json.loads(page.evaluate("sessionStorage.edPrompt"))
+    wait(page, lambda: kept() == ["3 + 3 = ", ""])  # not the answer of the example that was typed over
+    page.add_init_script(WATCH)
+    page.reload()
+    wait(page, lambda: page.get_by_label("Prompt", exact=True).count() and boxes(page) == ("3 + 3 = ", ""))
+    wait(page, lambda: "Not computed yet" in page.locator(".st-key-headline").inner_text())
+    settled(page)
+    assert page.evaluate("window.beside") == 0, "frames"
+    assert page.locator(".st-key-headline").is_visible() and not page.locator(".ed-bringing").count()
 
 
 def test_ctrl_enter_runs_what_was_just_typed(server, page):

@@ -161,6 +161,21 @@ def naive_mean_depth(curve: list[float], kind: str) -> float:
     return sum(1 - min(curve[l:]) for l in range(len(curve)))
 
 
+def test_a_levels_interval_ends_where_its_prompts_do():
+    """Eight forms of which one is apart: resamples without it are nearly sure of themselves, and a bootstrap-t passes
+    every prompt. Of levels in which nothing is passed the interval is the bootstrap's own."""
+    folder, cut = open_folder(STUDIES / "toys"), 0
+    for label in folder.models:
+        for kind in difficulty.READS:
+            for name in folder.sets:
+                for level in difficulty.look(folder, label, name, kind).levels:
+                    low, high = level.drawn.interval.ends
+                    ends = np.clip([low, high], level.own.min(), level.own.max())
+                    assert [level.low, level.high] == pytest.approx(ends)
+                    cut += not level.own.min() <= low <= high <= level.own.max()
+    assert cut, "no level shows it any more: take another"
+
+
 def test_pairs_see_what_prompts_of_unlike_depth_hide():
     """Every pair rises by one layer, and pairs differ by far more: only the paired interval leaves 0 out."""
     layers = {"1": [0, 0, 1, 2, 3, 4, 5, 5], "2": [1, 1, 2, 3, 4, 5, 6, 6]}

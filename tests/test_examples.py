@@ -13,7 +13,7 @@ from ed_core.service.resolve import resolve, twin
 from ed_core.sources import controls
 from ed_core.sources.bundled import CHARACTERS, ENGLISH_EXAMPLE, KINDS, MODELS, example_of, load_prompts
 from ed_core.types import Prompt
-from tools.examples import READ, REAL, SEEN, shipped
+from tools.examples import READ, REAL, compared, shipped
 
 HOME = (Contributions(), LogitLens(), LayerSkip(), Continuation())
 
@@ -25,31 +25,29 @@ def example(model: str) -> Prompt:
 
 def test_no_file_is_left_over_and_none_names_a_folder_of_some_machine():
     files = {f.stem: unpack(f.read_bytes()) for f in lookup.EXAMPLES.glob("*.npz")}
-    hashes = {resolve(name).content_hash for name in (*MODELS, *REAL, *SEEN)}
+    hashes = {twin(resolve(name), control).content_hash for name, control, *_ in (*shipped(), *compared())}
     assert files and {r.request.models[0].content_hash for r in files.values()} == hashes, (
         "run python -m tools.examples"
     )
     for key, result in files.items():
         assert result.request.key == key and result.complete
-        assert (
-            result.request.models[0].source in (*MODELS, *REAL, *SEEN)
-            and "/" not in result.provenance["model"]["source"]
-        )
+        assert result.request.models[0].source in (*MODELS, *REAL) and "/" not in result.provenance["model"]["source"]
 
 
-def test_the_real_model_is_shown_without_its_weights(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", REAL)
+def test_a_real_model_is_shown_without_its_weights(name, tmp_path, monkeypatch):
     """All its results are there, under the identity that it has before it is fetched, and they are small."""
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     lookup.store.cache_clear()
-    spec, known = resolve("smollm2", "fp32"), next(p for p in load_prompts() if p["id"] == ENGLISH_EXAMPLE)
+    spec, known = resolve(name, "fp32"), next(p for p in load_prompts() if p["id"] == ENGLISH_EXAMPLE)
     found = [
         lookup.find(probe.at_first(spec).request(spec, Prompt(known["text"], known["answer"])))
         for probe in PROBES
         if not probe.needs_passes
     ]
-    assert all(found) and {r.provenance["model"]["source"] for r in found} == {"smollm2"}
+    assert all(found) and {r.provenance["model"]["source"] for r in found} == {name}
     size = sum((lookup.EXAMPLES / f"{r.request.key}.npz").stat().st_size for r in found)
-    assert size <= 400 << 10, f"{size >> 10} KiB"
+    assert size <= 300 << 10, f"{size >> 10} KiB"
     assert "Tokyo" in next(r for r in found if r.request.probe == "continuation").provenance["continuation"]
     lookup.store.cache_clear()
 
@@ -85,10 +83,13 @@ def test_a_prompt_of_each_kind_is_shown_without_the_real_models_weights(kind, tm
 
 
 def test_what_is_shipped_is_what_the_script_writes():
-    wanted = {(resolve(name).content_hash, prompt, probe.name) for name, prompt, probe in shipped()}
+    wanted = {
+        (twin(resolve(name), control).content_hash, control, prompt, probe.name)
+        for name, control, prompt, probe in (*shipped(), *compared())
+    }
     ids = {p["text"]: p["id"] for model in ("", CHARACTERS[0]) for p in load_prompts(model)}
     there = [unpack(f.read_bytes()).request for f in lookup.EXAMPLES.glob("*.npz")]
-    found = {(r.models[0].content_hash, ids[r.prompts[0].text], r.probe) for r in there}
+    found = {(r.models[0].content_hash, r.models[0].control, ids[r.prompts[0].text], r.probe) for r in there}
     assert found == wanted and len(there) == len(wanted)
 
 
@@ -114,13 +115,15 @@ def test_of_each_shipped_prompt_what_a_verdict_reads_of_five_twins_is_there():
     """And nothing else, in files that are small together; no page takes them for a whole result."""
     files = {f.stem: f for f in lookup.TWINS.glob("*.npz")}
     wanted = set()
-    for name, prompt, probe in shipped():
+    for name, _, prompt, probe in shipped():
         if probe.name in READS:
             known = next(p for p in load_prompts(name) if p["id"] == prompt)
             for seed in controls.SEEDS:
                 spec = twin(resolve(name), "untrained", seed)
                 wanted.add(probe().request(spec, Prompt(known["text"], known["answer"])).key)
-    assert files.keys() == wanted and len(wanted) == 110, "run python -m tools.examples twins"
+    whole = {key for key in wanted if (lookup.EXAMPLES / f"{key}.npz").is_file()}
+    assert len(whole) == 2 * len((*MODELS, *REAL)), "side B of A | B"
+    assert files.keys() == wanted - whole and len(wanted) == 110, "run python -m tools.examples twins"
     assert sum(f.stat().st_size for f in files.values()) <= 1_250_000
     for key, file in files.items():
         result = unpack(file.read_bytes())
@@ -128,12 +131,14 @@ def test_of_each_shipped_prompt_what_a_verdict_reads_of_five_twins_is_there():
     assert lookup.find(result.request) is None and lookup.find_read(result.request) is not None
 
 
+@pytest.mark.parametrize("seed", [0, 3])  # whole, and what a verdict reads
 @pytest.mark.parametrize("name", MODELS)
-def test_a_shipped_twin_is_what_a_run_gives(name):
-    spec = twin(resolve(name), "untrained", 3)
+def test_a_shipped_twin_is_what_a_run_gives(name, seed):
+    spec = twin(resolve(name), "untrained", seed)
     model = compute.Models().get(spec)
-    for probe in (Contributions(), LogitLens()):
+    for probe in HOME[: 2 if seed else 3]:
         request = probe.request(spec, example(name))
         shipped, fresh = lookup.find_read(request), compute.run(model, request)
+        assert seed or shipped.measures.keys() == fresh.measures.keys()
         for measure, values in shipped.measures.items():
             np.testing.assert_allclose(values.values, fresh[measure], rtol=1e-3, atol=1e-4)

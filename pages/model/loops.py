@@ -5,8 +5,12 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import loops
 from ed_core.probes import Loops
+from ed_core.results import lookup
 from ed_core.results.aggregate import aggregate
+from ed_core.service.resolve import resolve
 from ed_core.sources import specs
+from ed_core.sources.bundled import CHARACTERS, example_of, load_prompts
+from ed_core.types import ModelSpec, ProbeResult, Prompt
 from ed_ui import common_link, link, live, picker, probe_page, prompt_box, running, show
 from ed_ui.inputs import of_probe
 
@@ -17,8 +21,7 @@ def page() -> None:
     spec = picker.required()
     if specs.n_passes(spec) == 1:
         common_link.write()
-        st.info(ONCE.format(show.plain(spec.name)), icon=":material/replay:")
-        return
+        return in_its_place(spec)
     prompt_box.draw()
     place = running.row_begins()
     probe = probe_page.form(Loops, row=probe_page.options(place, of_probe(Loops)))
@@ -29,6 +32,18 @@ def page() -> None:
         st.markdown(Loops.__doc__)
 
 
+def in_its_place(spec: ModelSpec) -> None:
+    """Of a model whose layers run once: that it has no loops, and below it the stored example of a looped one."""
+    looped = resolve(CHARACTERS[0])
+    known = next(p for p in load_prompts(looped.name) if p["id"] == example_of(looped.name))
+    result = lookup.find_shown(Loops().request(looped, Prompt(known["text"], known["answer"])))
+    told = dict(name=show.plain(spec.name), other=show.plain(looped.name), prompt=show.code(known["text"], 60))
+    st.info(ONCE.format(**told), icon=":material/replay:")
+    if result is not None:
+        found(result)
+    probe_page.texts(TEXTS)
+
+
 def panels(batch: running.Batch) -> None:
     result = batch.result("loops")
     whole = result is not None and result.complete
@@ -37,15 +52,19 @@ def panels(batch: running.Batch) -> None:
     if not whole:
         show.empty(Loops.title, "" if batch.running else TEACH, probe_page.MAP_HEIGHT, first=True)
         return probe_page.texts(TEXTS)
-    values = aggregate(Loops(), [result.summary])
-    n = len(values["times_kl"]) // 2  # its own passes
-    show.conclusion("loops", loops.sentence(values))
-    curves(result, values, n)
+    found(result)
     probe_page.texts(TEXTS)
 
 
-def curves(result, values, n: int) -> None:
-    """Two in a row: readouts, other numbers of passes, what is left out in all of them, and what a pass moves."""
+def found(result: ProbeResult) -> None:
+    values = aggregate(Loops(), [result.summary])
+    show.conclusion("loops", loops.sentence(values))
+    curves(result, values, len(values["times_kl"]) // 2)
+
+
+def curves(result: ProbeResult, values, n: int) -> None:
+    """Two in a row: readouts, other numbers of passes than its own `n`, what is left out in all of them, and what a
+    pass moves."""
     more = f"other numbers of passes (its own: {n})"
     drawn = (
         ("readout", "Readout after each pass, against the output", "readout_kl", "passes run", "KL",
@@ -64,8 +83,8 @@ def curves(result, values, n: int) -> None:
             show.figure(f"loops-{key}", fig, caption, result, measure, place=column)
 
 
-ONCE = """**{}** runs each of its layers once. This tab is for looped models, whose layers run several times, such as
-the bundled ed-loop-4x4; choose one on top."""
+ONCE = """**{name}** runs each of its layers once, so there are no loops to measure. Below is the stored example of
+**{other}**, whose layers run several times, on {prompt}. Choose that model on top to measure other prompts."""
 TEACH = """Not computed yet. **Run** reads the model's prediction after every pass, tries other numbers of passes, and
 leaves out each layer in all of them."""
 TEXTS = {

@@ -99,10 +99,10 @@ CAPTIONS = {
 }
 PAIRED = (
     "Bars say how sure a level's depth is: 5 to 95 % when its prompts, or their forms where enough are known, are "
-    "drawn anew. The line joins what the levels' mean curves give. The sentence gives a straight line's slope; where "
-    "the set has groups of a prompt from each level (in bundled sets the i-th prompt of every level: the form is the "
-    "same, nothing else), it is of the prompts' own depths (dots), and can differ from the line. It says so if the "
-    "whole interval lies within 2 % of the depth a level."
+    "drawn anew, cut where they pass all of its prompts (dots). The line joins what the levels' mean curves give. The "
+    "sentence gives a straight line's slope; where the set has groups of a prompt from each level (in bundled sets the "
+    "i-th prompt of every level: the form is the same, nothing else), it is of the prompts' own depths (dots), and can "
+    "differ from the line. It says so if the whole interval lies within 2 % of the depth a level."
 )
 TEXTS = {
     "Look for": "A slope whose interval lies above 0: depth rises with the level.",
