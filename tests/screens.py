@@ -37,8 +37,9 @@ MACHINES = re.compile(r"[\d.]+ (GB|MB|kB|s|min|h)\b")  # what another machine sa
 EXACT = re.compile(r"\d+\.\d{6,}(e-?\d+)?")  # whose last digits differ from one processor to another
 SHOWN = ("x", "y", "z", "text", "customdata", "bdata", "meta")  # a figure's numbers
 LONG = 150  # letters of a line that are written out; of more a digest
-SUMS, LOOPS, ENGLISH = (
-    {"model": m, **more} for m, more in (("ed-demo-8", {}), ("ed-loop-4x4", {}), ("smollm2", {"example": "english-b"}))
+SUMS, LOOPS, ENGLISH, GEMMA = (
+    {"model": m, **more}
+    for m, more in (("ed-demo-8", {}), ("ed-loop-4x4", {}), ("smollm2", {"example": "english-b"}), ("gemma3-270m", {}))
 )
 ROOMS: tuple[tuple[str, dict[str, str]], ...] = (
     ("prompt/home", SUMS),
@@ -86,6 +87,34 @@ ROOMS: tuple[tuple[str, dict[str, str]], ...] = (
     ("case_studies/case", {"id": "bcdfghjkmn"}),
     ("case_studies/case", {"id": "zzzzzzzzzz"}),
     *(("case_studies/case", {"id": file.stem}) for file in sorted(SHIPPED.glob("*.edcase"))),
+    ("prompt/home", ENGLISH | {"branch": "mlp", "published": "Qwen2.5-1.5B-Instruct", "overlap": "0.6"}),
+    ("prompt/home", GEMMA | {"branch": "attn", "shade": "rank", "token": "20", "sinks": "true"}),
+    ("prompt/contributions", GEMMA | {"measure": "attn_cos", "token": "3", "first_token": "false"}),
+    ("prompt/contributions", ENGLISH | {"measure": "mlp_ratio"}),
+    ("prompt/logit_lens", GEMMA | {"shade": "jsd", "token": "5"}),
+    ("prompt/logit_lens", LOOPS | {"shade": "entropy"}),
+    ("prompt/lenses", ENGLISH | {"shade": "kl"}),
+    ("prompt/writing", GEMMA | {"threshold": "0.5"}),
+    ("intervene/skip", GEMMA | {"sinks": "true", "token": "19"}),
+    ("intervene/erase", GEMMA | {"token": "4"}),
+    ("intervene/gradients", GEMMA | {"token": "18"}),
+    ("intervene/prune", GEMMA | {"length": "3", "value": "nll"}),
+    *(("intervene/surgery", GEMMA | {"map": kind, "value": value, "length": "2"})
+      for kind, value in (("swap", "top1_kept"), ("repeat", "loss"), ("drop", "top1_kept"))),
+    ("compare/two", ENGLISH | {"overlaid": "true", "by_number": "true", "swapped": "true", "shade": "kl"}),
+    ("compare/two", SUMS | {"compare": "parameters", "branch": "mlp", "measures": "contributions"}),
+    ("compare/two", GEMMA | {"measures": "logit_lens,layer_skip", "contributions_map": "direction"}),
+    ("compare/audit", ENGLISH | {"precisions": "fp32,bf16,int8"}),
+    ("studies/studies", {"study": "gsm8k", "beside": "aime24", "score": "musr", "rule": "cosine", "held": "none"}),
+    ("studies/studies", {"study": "gsm8k", "training": "instruct", "rule": "mean_overlap"}),
+    ("studies/studies", {"study": "toys", "set": "sums", "curve": "contributions.layer_cos"}),
+    ("studies/difficulty", {"study": "toys", "set": "sums", "rule": "overlap"}),
+    ("model/cards", GEMMA | {"curve": "cosine"}),
+    ("model/claims", GEMMA | {"claim": "adaptive"}),
+    ("model/numerics", ENGLISH),
+    ("model/numerics", GEMMA),
+    ("model/loops", LOOPS | {"token": "2"}),
+    ("case_studies/gallery", {"search": "sum", "sort": "title"}),
 )  # fmt: skip
 
 

@@ -7,7 +7,9 @@ from itertools import zip_longest
 import pytest
 import screens
 from drawn import digest
-from screens import ROOMS, section
+from screens import ROOMS, SUMS, opened, section
+
+from ed_core.cards import card
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,3 +26,19 @@ def test_a_room_is_as_it_was(room):
         assert before == now or before == f"= {digest(now)}", (
             "where it is meant so: PYTHONPATH=. python tests/screens.py"
         )
+
+
+def test_a_damaged_card_is_named_above_the_others():
+    torn = card.folder() / "torn" / card.FILE
+    torn.parent.mkdir(parents=True)
+    torn.write_text("{}")
+    try:
+        test = opened("model/cards", SUMS)
+    finally:
+        torn.unlink()
+    (said,) = (one.value.replace("\\", "") for one in test.error)
+    assert (
+        not test.exception
+        and said.startswith("card.json is damaged, or not a depth card")
+        and any("Card" in box.label for box in test.selectbox)
+    )
