@@ -25,7 +25,7 @@ from ed_core.depth import criteria, verdict
 from ed_core.errors import CaseError, ImportRefused, NewerSchema
 from ed_core.figures.images import data_uri, png, thumbnail
 from ed_core.files import before
-from ed_core.results.aggregate import summarize
+from ed_core.results.aggregate import aggregate, probe_of, summarize
 
 OLD = Path(__file__).parent / "data" / "case-v1.edcase"
 
@@ -297,3 +297,21 @@ def test_figures_of_one_title_are_told_apart_by_number(monkeypatch):
     monkeypatch.setattr("ed_core.cases.drawings.drawings", lambda case: twice)
     title = made[0].title.lower()
     assert list(by_name(case())) == [title, made[1].title.lower(), f"{title} 2", f"{title} 3"]
+
+
+@pytest.mark.parametrize("name", ["turns", "answers"])
+def test_what_has_no_picture_of_its_own_is_drawn_as_curves_by_unit_and_length(name):
+    result = fake(name)
+    made = drawings(case_study.make("t", [result], shown=Shown(name)))
+    values = aggregate(probe_of(result), [result.summary], True)
+    drawn = {n: v for n, v in values.items() if np.ndim(v) == 1 and np.size(v) > 1 and not n.endswith("_mean")}
+    assert sorted(n for d in made for n in d.caption.split(", ")) == sorted(drawn) and drawn
+    for one in made:
+        names = one.caption.split(", ")
+        specs = [probe_of(result).spec(n) for n in names]
+        assert len({(s.dims[0], s.unit, len(drawn[n])) for s, n in zip(specs, names, strict=True)}) == 1
+        assert one.title == probe_of(result).title and one.figure.layout.yaxis.title.text == specs[0].unit
+        shown = {t.name: np.asarray(t.y, float) for t in one.figure.data if t.name in names}
+        assert sorted(shown) == sorted(names)
+        for n in names:
+            np.testing.assert_allclose(shown[n], drawn[n], rtol=1e-6)
