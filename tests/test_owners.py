@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from hostile import sealed_anew
 from kept_cases import small
+from streamlit.testing.v1 import AppTest
 from test_settings import clean, write  # noqa: F401  (fixtures)
 
 from ed_core.cases import backup, bundle
@@ -286,3 +287,47 @@ def test_a_read_only_gallery_says_so_on_its_buttons(stored, write, monkeypatch, 
     button = test.button(key=f"delete-{one.id}")
     assert button.disabled and "read-only" in button.help.replace("\\", "")
     ed_ui.case_studies.kept.clear()
+
+
+INSIDE = "from ed_ui import visitor\nimport streamlit as st\nvisitor.gate()\nvisitor.sidebar()\nst.markdown('inside')"
+
+
+@pytest.mark.parametrize(
+    "login, who, claims, inside, words, button",
+    [
+        ("optional", "", {}, True, "Not logged in", "log_in"),
+        ("optional", "ada@lab.org", {"name": "Ada *L*"}, True, "**Ada \\*L\\***", "log_out"),
+        ("optional", "ada@lab.org", {}, True, "**ada@lab.org**", "log_out"),
+        ("optional", "eve@notlab.org", {}, True, "may not log in here", "log_out"),
+        ("required", "", {}, False, "This installation is for people who log in.", "log_in"),
+        ("required", "eve@notlab.org", {}, False, "may not log in here", "log_out"),
+        ("required", "ada@lab.org", {}, True, "**ada@lab.org**", "log_out"),
+        ("required", None, {}, False, "Nobody can log in", ""),
+        ("optional", None, {}, True, "Nobody can log in", ""),
+        ("off", None, {}, True, "", ""),
+    ],
+)
+def test_who_is_let_in_and_which_way_out_there_is(
+    write,  # noqa: F811
+    as_user,
+    monkeypatch,
+    login,
+    who,
+    claims,
+    inside,
+    words,
+    button,
+):
+    write("" if login == "off" else f"login = '{login}'\nlogin_allowed = ['@lab.org']")
+    as_user(who or "", **claims)
+    if who is None:  # no [auth] in Streamlit's secrets
+        monkeypatch.setattr(visitor.st, "user", SimpleNamespace(to_dict=dict))
+    test = AppTest.from_string(INSIDE)
+    test.query_params["login"] = "denied"
+    test.run()
+    told = [e.value for kind in ("caption", "markdown", "error", "subheader") for e in test.get(kind)]
+    assert not test.exception and ("inside" in told) == inside
+    assert any(words in one.replace("\\@", "@").replace("\\.", ".") for one in told)
+    assert [b.key for b in test.button] == [button] * bool(button)
+    cancelled = any("You were not logged in" in w.value for w in test.warning)
+    assert cancelled == (login != "off" and who != "ada@lab.org"), "said until somebody is"
