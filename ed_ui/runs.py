@@ -160,7 +160,7 @@ def cards() -> tuple[dict[str, tuple[Path, card.Card]], list[str]]:
         try:
             found.setdefault(card_name(file), (file, read_card(file, file.stat().st_mtime_ns)))
         except (EffectiveDepthError, OSError) as error:
-            damaged.append(str(error))
+            damaged.append(f"{card_name(file)}: {error}")
     return found, damaged
 
 

@@ -37,5 +37,5 @@ def test_a_damaged_card_is_named_above_the_others():
     finally:
         torn.unlink()
     (said,) = (one.value.replace("\\", "") for one in test.error)
-    assert said.startswith("card.json is damaged, or not a depth card")
+    assert said.startswith("torn: card.json is damaged, or not a depth card")
     assert not test.exception and any("Card" in box.label for box in test.selectbox)
