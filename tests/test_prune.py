@@ -188,5 +188,7 @@ def test_likelihood_against_generation_in_words():
     assert told([1, 1, 1], 1, 1)[1] == [
         "By loss, layer 0 and layer 2 count most: without any one of them the loss changes by +1 nats per token."
     ]
+    curves = {"nll": np.array([2.0, 1.5]), "nll_whole": np.float32(2)}
+    assert told([1, 1], 1, 1)[1][0].startswith("By loss, layer 0 counts most: without it the loss changes by +0 nats")
     curves = {"nll": np.array([3.0, np.inf, np.nan]), "nll_whole": np.float32(2)}
     assert told([0, 1, 1], 1, 1)[1] == ["Without layer 1 or 2, each on its own, the loss is not finite."]
