@@ -1,7 +1,7 @@
-"""Every figure once, from made-up numbers, as it goes to the browser, and what every measure is declared to be, which
-figures, tables and files go by; `tests/data/figures.txt` holds them, a line for each trace, shape, note and part of the
-layout, and for each measure. `PYTHONPATH=. python tests/drawn.py` writes it anew: what a change of
-the code changes in figures is then read in the file's difference."""
+"""Every figure once, from made-up numbers, as it goes to the browser, and what every measure and every claim's quantity
+is declared to be, which figures, tables and files go by; `tests/data/figures.txt` holds them, a line for each trace,
+shape, note and part of the layout, for each measure and quantity. `PYTHONPATH=. python tests/drawn.py` writes it anew:
+what a change of the code changes in figures is then read in the file's difference."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ed_core import figures
+from ed_core.claims import CLAIMS
 from ed_core.depth import surgery
 from ed_core.depth.answer import Seen
 from ed_core.depth.continuous import MeanDepth, Turn
@@ -321,7 +322,8 @@ def lines(of: dict[str, Any]) -> Iterator[str]:
 def kept() -> list[str]:
     """The lines of the file."""
     measures = [f"{probe.name}@{probe.version}: {spec}" for probe in PROBES for spec in probe.measures]
-    return [*lines(drawn()), "# measures", *measures]
+    quantities = [f"{claim.id}: {quantity}" for claim in CLAIMS for quantity in claim.quantities]
+    return [*lines(drawn()), "# measures", *measures, "# claims", *quantities]
 
 
 if __name__ == "__main__":

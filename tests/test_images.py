@@ -137,6 +137,25 @@ def test_what_only_the_mouse_sees_is_left_out_and_the_figure_itself_stays_as_it_
     assert fig.to_json() == before and spec["layout"]["paper_bgcolor"] == "#ffffff"
 
 
+@pytest.mark.parametrize("caption, origin", [("", ""), ("A line", ""), ("", "by a model"), ("Words " * 60, "by " * 90)])
+def test_words_above_and_below_a_figure_have_their_room(lens, caption, origin):
+    fig = figures.lens_map(lens, View(), "prob")
+    bare, layout = fig.to_plotly_json()["layout"], images.printed(fig, caption, origin)["layout"]
+    added = layout["annotations"][len(bare.get("annotations", ())) :]
+    assert [one["text"].replace("<br>", " ").split() for one in added] == [w.split() for w in (caption, origin) if w]
+    assert [one["y"] for one in added] == [y for y, words in ((1, caption), (0, origin)) if words]
+    lines = {one["y"]: one["text"].count("<br>") + 1 for one in added}
+    top, bottom = (images.LINE * lines[y] + images.EDGE if y in lines else 0 for y in (1, 0))
+    margin = bare["margin"]
+    assert layout["margin"]["t"] == margin["t"] + top and layout["margin"]["b"] == margin["b"] + bottom
+    assert layout["height"] == bare["height"] + top + bottom
+    assert [one["yshift"] for one in added] == [
+        shift for shift, words in ((margin["t"], caption), (-margin["b"], origin)) if words
+    ]
+    pixels = {1: 7.0, 0: 5.3}  # of a letter, at most
+    assert all(pixels[one["y"]] * len(line) <= layout["width"] for one in added for line in one["text"].split("<br>"))
+
+
 def test_an_origin_names_model_run_and_time_and_counts_many(lens):
     one = images.origin([lens])
     assert lens.request.key in one and f"{lens.n_tokens} tokens" in one and "(fp32)" in one

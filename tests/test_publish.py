@@ -275,6 +275,21 @@ def test_a_named_one_that_is_damaged_changes_nothing(out, capsys):
     assert {name: (out / name).read_bytes() for name in files(out)} == before
 
 
+def test_what_is_damaged_and_not_named_is_left_out_and_said(out, capsys):
+    kept = Kept()
+    good, bad = small("Good"), small("Bad")
+    kept.add(good)
+    kept.add(bad)
+    file = kept.path / f"{bad.id}.edcase"
+    file.write_bytes(file.read_bytes()[:-40])
+    capsys.readouterr()
+    assert publish(out) == 0
+    told = capsys.readouterr()
+    (problem,) = [line for line in told.err.splitlines() if "damaged" in line]
+    assert problem.startswith("ed_core: ") and bad.id in problem
+    assert any(good.id in name for name in files(out)) and not any(bad.id in name for name in files(out))
+
+
 def test_two_studies_of_one_name_are_refused(out):
     page = site.Page(pages.OF_STUDIES, "", "toys", "", "", "", files={"studies/toys.html": b""})
     with pytest.raises(PublishError, match="Two files of the site would be called studies/toys.html"):
