@@ -321,9 +321,14 @@ def lines(of: dict[str, Any]) -> Iterator[str]:
 
 def kept() -> list[str]:
     """The lines of the file."""
+    return [*lines(drawn()), *parts()]
+
+
+def parts() -> list[str]:
+    """What is declared: measures and quantities."""
     measures = [f"{probe.name}@{probe.version}: {spec}" for probe in PROBES for spec in probe.measures]
     quantities = [f"{claim.id}: {quantity}" for claim in CLAIMS for quantity in claim.quantities]
-    return [*lines(drawn()), "# measures", *measures, "# claims", *quantities]
+    return ["# measures", *measures, "# claims", *quantities]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import subprocess
 import numpy as np
 import pytest
 import yaml
+from scipy import stats
 from small_models import opened_models, save_random
 from test_report import Page
 
@@ -167,6 +168,11 @@ def test_a_depth_that_another_precision_loses_is_not_the_same(out, told, monkeyp
     found = Measured(out / "claims", "sums", 0, None, other, ("bf16",), "fp32")._precisions()
     gone = next(row for row in found.rows if row.rule == "kl")
     assert gone.moved is None and gone.same is False
+    for row in found.rows:  # the lens's last row is the output itself, in any precision
+        probe, at = RULES[row.rule].probe, slice(None) if row.rule == "cosine" else slice(-1)
+        sides = (open_folder(out / "claims" / "parts" / probe), running.MODEL), (other, "bf16")
+        own, there = (measured.opened(*side, "sums", probe, 0).curve(row.rule).value[at] for side in sides)
+        assert row.order == pytest.approx(stats.spearmanr(own, there).statistic) and len(own) > 4
     assert "KL rule gives none, in fp32 " in " ".join(words.precision(told.but(precision=found)))
 
 

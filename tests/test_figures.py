@@ -103,6 +103,10 @@ def draw(name: str, result: ProbeResult, **view):
     )
 
 
+def test_what_is_declared_is_as_it_was_when_somebody_last_read_what_changed():
+    assert drawn.FILE.read_text(encoding="utf-8").endswith("\n".join(["", *drawn.parts(), ""]))
+
+
 def test_every_figure_is_as_it_was_when_somebody_last_read_what_changed():
     kept, found, at = drawn.FILE.read_text(encoding="utf-8").split("\n")[:-1], drawn.kept(), ""
     for before, now in zip_longest(kept, found):
@@ -563,6 +567,9 @@ def test_describe_is_one_sentence_without_nan(name, filled):
 
 
 def test_shown_never_reorders_or_breaks_a_line():
+    assert shown("abcdef", 6) == "abcdef" and shown("abcdefg", 6) == "abcde…" and shown("") == "∅"
+    spelled = shown("\u200b" * 4)
+    assert len(spelled) == 24 and spelled.endswith("…"), "what is spelled out grows"
     assert all(char.isprintable() or char in "\u2068\u2069" for token in HOSTILE for char in shown(token))
 
 

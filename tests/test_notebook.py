@@ -199,8 +199,8 @@ def test_what_no_picture_shows_is_a_map_a_curve_or_refused():
     np.testing.assert_array_equal(lens.plot("settle_depth").data[0].y, lens.settle_depth)
     np.testing.assert_array_equal(skip.plot("top1_kept").data[1].y, skip.top1_kept)
     assert shipped("early_exit").plot().data[0].name == "agreement", "as the page over several prompts draws it"
-    for probe, measure in (("continuation", ""), ("continuation", "top_probs")):
-        with pytest.raises(ParameterError, match="continuation has no picture"):
+    for probe, measure, of in (("continuation", "", ""), ("continuation", "top_probs", " of top_probs")):
+        with pytest.raises(ParameterError, match=rf"continuation has no picture{of}\."):
             shipped(probe).plot(measure)
     with pytest.raises(ParameterError, match="no measure 'KL' here"):
         lens.plot("KL")

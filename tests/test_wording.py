@@ -367,3 +367,11 @@ def test_what_is_seen_at_several_answers_is_so_and_not_the_wrong_claim(row):
 
 def test_of_prompts_without_best_tokens_nothing_is_seen():
     assert answer.over_prompts([(), ()]) == ""
+
+
+def test_what_random_orders_move_is_what_is_said_of_them():
+    """Below 24 layers single ones, from there on blocks of four."""
+    for n in (8, 23, 24, 48):
+        together = np.mean(np.diff(continuous.orders(n)[1:], axis=1) == 1) > 0.5
+        assert wording.random_orders(n) == ("random orders of 4-layer blocks" if together else "random layer orders")
+        assert together == (n >= 24)

@@ -269,15 +269,26 @@ def measured(copy: Path, workers: int, tests: tuple[str, ...] = ("tests",)) -> R
 
 
 def naming(copy: Path) -> dict[str, frozenset[str]]:
-    """By the file of each module, the files of tests that import something of it: `from its.package import it`, or
-    `from it import …`."""
+    """By the file of each module, the files of tests that import something of it or of its package, themselves or by
+    the tests' own helpers: `from its.package import it`, `from it import …`."""
     found: dict[str, set[str]] = defaultdict(set)
     for file in (copy / "tests").rglob("test_*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                for module in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
-                    found[f"{module.replace('.', '/')}.py"].add(file.relative_to(copy).as_posix())
+        for module in _imported(file):
+            package = copy / module.replace(".", "/")
+            for one in package.glob("*.py") if package.is_dir() else [package.with_suffix(".py")]:
+                found[one.relative_to(copy).as_posix()].add(file.relative_to(copy).as_posix())
     return {module: frozenset(files) for module, files in found.items()}
+
+
+def _imported(file: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    helpers = [file.with_name(f"{name}.py") for name in found if not name.startswith("test_")]
+    return found.union(*(_imported(helper) for helper in helpers if helper.is_file()))
 
 
 def read(copy: Path, told: Path) -> Reached:
