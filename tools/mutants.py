@@ -94,15 +94,18 @@ class Reached:
     named: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def of(self, mutant: Mutant) -> list[str]:
-        """The tests that reach a defect's line, the quickest first, as many as SECONDS hold. A line that runs while a
-        module is imported is reached by all tests that reach another line of it or whose file names it, these first."""
+        """The tests that reach a defect's line, the quickest first, then those whose file names its module, which may
+        have met what another test had kept, as many as SECONDS hold. A line that runs while a module is imported is
+        reached by all tests that reach another line of it; those that name it come first."""
         lines, naming = self.tests.get(mutant.file, {}), self.named.get(mutant.file, frozenset())
-        found = lines.get(mutant.line, frozenset())
-        if at_import := not found:
-            found = frozenset().union(*lines.values(), (t for t in self.seconds if t.partition("::")[0] in naming))
+        reached = lines.get(mutant.line, frozenset())
+        at_import = not reached
+        found = reached or frozenset().union(*lines.values())
+        found |= {test for test in self.seconds if test.partition("::")[0] in naming}
 
         def order(test: str) -> tuple[bool, float, str]:
-            return at_import and test.partition("::")[0] not in naming, self.seconds.get(test, 1.0), test
+            last = test.partition("::")[0] not in naming if at_import else test not in reached
+            return last, self.seconds.get(test, 1.0), test
 
         ordered, taken = sorted(found, key=order), 0.0
         first = [*one_of_each(ordered), *(test for test in ordered if test not in set(one_of_each(ordered)))]
