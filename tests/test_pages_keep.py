@@ -370,6 +370,16 @@ def test_words_typed_into_a_deleted_case_study_can_still_be_kept(folder):
     assert [c.notes for c in folder.cards() if not folder.is_shipped(c.id)] == ["mine"]
 
 
+def test_words_that_cannot_be_kept_offer_no_copy(folder):
+    """A copy would hold the same words."""
+    kept = case(notes="old")
+    folder.add(kept)
+    test = edit(app(CASE, id=kept.id), kept.id, notes="mine", title=" ")
+    test.button(key=f"edit.{kept.id}.save").click().run()
+    assert not test.exception and len(test.error) == 1 and not [b for b in test.button if b.key.endswith(".copy")]
+    assert test.text_area(key=f"edit.{kept.id}.notes").value == "mine" and folder.open(kept.id)[0].notes == "old"
+
+
 def test_a_full_disk_while_editing_keeps_the_old_words_on_disk_and_the_new_in_their_boxes(folder, monkeypatch):
     kept = case(notes="old")
     folder.add(kept)
