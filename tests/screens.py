@@ -164,8 +164,8 @@ def said(child: Any, proto: Any) -> str:
         return f"{proto.component_name} {proto.json}"
     if child.type == "html":
         return proto.body[:40]  # the server's own scripts, which hold where it is
-    if child.type in ("arrow_data_frame", "table"):
-        return child.value.to_csv()
+    if child.type in ("dataframe", "table"):
+        return f"{child.value.to_csv()} {getattr(proto, 'columns', '')}"
     text = text_format.MessageToString(proto, as_one_line=True, as_utf8=True)
     text = re.sub(
         r'(deferred_file_id|form_id|id|url): "(\$\$ID-[0-9a-f]+-)?([^"]*)" ?',

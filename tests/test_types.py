@@ -25,7 +25,7 @@ from ed_core.files import archive, arrays
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens, Surgery
 from ed_core.results import wire
 from ed_core.sweeps.recorder import Recorder
-from ed_core.types import Encoding, Measure, MeasureSpec, ModelSpec, Prompt, Request
+from ed_core.types import Encoding, Measure, MeasureSpec, ModelSpec, Prompt, Request, canonical_json
 
 ROOT = Path(__file__).parents[1]
 MODEL = ModelSpec("/models/small", content_hash="ab12")
@@ -559,3 +559,10 @@ def test_a_prompt_may_be_as_long_as_the_limit(most, positions, allowed):
     assert prompts.too_long(allowed, most, positions) == ""
     said = prompts.too_long(allowed + 1, most, positions)
     assert f"{allowed + 1} tokens" in said and ("positions" in said) == (most != 10)
+
+
+@pytest.mark.parametrize("value", [float("nan"), [float("inf")], {"a": -float("inf")}])
+def test_what_is_no_number_has_no_spelling(value):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical_json(value)
+    assert canonical_json({"b": 1.5, "a": ["ä", None]}) == '{"a":["\\u00e4",null],"b":1.5}'
