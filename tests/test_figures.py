@@ -568,7 +568,7 @@ def test_describe_is_one_sentence_without_nan(name, filled):
 
 def test_shown_never_reorders_or_breaks_a_line():
     assert shown("abcdef", 6) == "abcdef" and shown("abcdefg", 6) == "abcde…" and shown("") == "∅"
-    spelled = shown("\u200b" * 4)
+    spelled = shown("\u200b" * 5)
     assert len(spelled) == 24 and spelled.endswith("…"), "what is spelled out grows"
     assert all(char.isprintable() or char in "\u2068\u2069" for token in HOSTILE for char in shown(token))
 
