@@ -452,7 +452,7 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
 
 
 ABOUT_DEPTHS = "The model keeps writing; below each token, the depth from which its final best guess leads for good."
-WRITES = {True: " :green[✓ writes the known answer]", False: " :orange[✗ does not write the known answer]", None: ""}
+WRITES = {True: " :green[✓ correct]", False: " :orange[✗ wrong answer]", None: ""}  # sixty words are all there is
 TEACH_DEPTHS = (
     "**Run** lets the model continue the question, and shows for every token the depth from which its final best guess "
     "leads for good."
