@@ -1,10 +1,10 @@
 """Do the tests notice small defects? `make mutants`, or `python -m tools.mutants [FILE…]`.
 
-A sample of the defects that cosmic-ray makes (an operator, a comparison, a number, a keyword or a decorator changed),
-drawn from every folder of the program's code or from the files named; none that the linter refuses. Each is tried in a
-copy of the repository with the tests that reach its line, the quickest first, until one fails or SECONDS of them have
-run. Which tests those are is measured first, by one run of `make test` without any defect, under coverage, its
-processes included.
+A sample of the defects that cosmic-ray makes (an operator, a comparison, a number, a keyword or a decorator changed;
+not `is` for `==`), drawn from every folder of the program's code or from the files named. Each is tried in a copy of
+the repository with the tests that reach its line, the quickest first, until one fails or SECONDS of them have run.
+Which tests those are is measured first, by one run of `make test` without any defect, under coverage, its processes
+included.
 
 A defect is caught, survives, or is broken: a test that told of it fails without it as well. The exit code is 1 where
 fewer than 90 % are caught. What only a browser or a real model reaches counts as surviving, since `make test` does not
@@ -65,7 +65,7 @@ def pytest_configure(config):
     if hasattr(config, "workerinput"):
         os.environ["COVERAGE_PROCESS_START"] = "{settings}"
 """
-# Comparisons by identity in place of equality and the reverse: ruff's E711 and F632, or the same for what is compared.
+# Comparisons by identity in place of others and the reverse: refused by ruff (E711, F632), or alike for small values.
 SAME = re.compile("/ReplaceComparisonOperator_(Is|IsNot)_(?!Is)|/ReplaceComparisonOperator_(?!Is).*_(Is|IsNot)$")
 # pytest-cov's "test|phase", and pytest's own "test (phase)" in processes that a test starts.
 CONTEXT = re.compile(r"(?P<file>.*?)(?P<test>::.*)(\||\ \()(?P<phase>\w+)\)?", re.DOTALL)
@@ -86,8 +86,8 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Reached:
-    """What a run without defects told: the tests by file and line, and how long each took, in seconds; by the file of
-    a module, the files of tests that name it (`named`)."""
+    """What a run without defects told: the tests by file and line, and how long each that passed took, in seconds; by
+    the file of a module, the files of tests that name it (`named`)."""
 
     tests: dict[str, dict[int, frozenset[str]]]
     seconds: dict[str, float]
@@ -324,7 +324,7 @@ def read(copy: Path, told: Path) -> Reached:
         for file in data.measured_files()
         if Path(file).is_relative_to(copy)  # a test may copy the program
     }
-    return Reached(tests, seconds, naming(copy))
+    return Reached(tests, {name: took for name, took in seconds.items() if name not in failed}, naming(copy))
 
 
 def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> tuple[int | None, list[str]]:
