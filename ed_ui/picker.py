@@ -50,7 +50,7 @@ def box() -> None:
     """The model's name, and behind it model, precision and device, the same on every page and in the URL; below them
     what the model is."""
     with st.popover(_named(), icon=":material/neurology:", key="model-box"):
-        listed = {name: _with_cost(name) for name in names()}
+        listed = _listed(tuple(names()), devices()[0], running.free(devices()[0]))
         about = dict(options=list(listed), accept_new_options=True, help=about_model())
         about["format_func"] = lambda name: listed.get(name, name)  # of this run's list, whoever asks
         remembered.widget(st.selectbox, "Model", "model", model() or None, **about)
@@ -260,14 +260,18 @@ def _asked_for() -> tuple[str, str, int]:
     return remembered.value("precision") or AUTO, device(), running.free(device())
 
 
-def _with_cost(name: str) -> str:
-    """A model in the list: its name, and what it takes here where that is known, in the precision that auto takes: what
+@st.cache_data(ttl=60, show_spinner=False)
+def _listed(names: tuple[str, ...], where: str, free: int) -> dict[str, str]:
+    """The list of models: each name, and what it takes here where that is known, in the precision that auto takes: what
     stands in a list must not change under the hand that chooses."""
-    where = devices()[0]
-    try:
-        return f"{name} · {_cost(specs.size_of(name), AUTO, where, running.free(where))}"
-    except EffectiveDepthError:
-        return name  # a damaged folder: choosing it says what is wrong
+
+    def told(name: str) -> str:
+        try:
+            return f"{name} · {_cost(specs.size_of(name), AUTO, where, free)}"
+        except EffectiveDepthError:
+            return name  # a damaged folder: choosing it says what is wrong
+
+    return {name: told(name) for name in names}
 
 
 @lru_cache(256)
