@@ -226,6 +226,7 @@ def _as_at_the_start() -> None:
     sys.path[:] = [place for place in sys.path if place not in given]
     importlib.reload(warnings)
     logging.root.handlers.clear()
+    logging._handlerList.clear()  # type: ignore[attr-defined]  # whom `logging.config` closes, their streams too
     for logger in logging.root.manager.loggerDict.values():  # a library's own handler wrote to the tests' stream
         for handler in getattr(logger, "handlers", ()):
             if isinstance(vars(handler).get("stream"), TextIOBase):

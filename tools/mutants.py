@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CODE = ("ed_core", "ed_ui", "pages")
 SAMPLE, SEED, ENOUGH = 120, 1, 0.9
 SECONDS = 100.0  # of tests that one defect is tried with, by what they took without it
+NAMING = 30.0  # of them, of those that do not reach its line and name its module
 HANGS = 120  # a run that takes this much longer than it should
 QUICK = "not browser and not real and not slow"  # what `make test` runs
 PYTEST = ("-q", "-p", "no:cacheprovider", "--tb=no", "-rfE")
@@ -95,8 +96,8 @@ class Reached:
 
     def of(self, mutant: Mutant) -> list[str]:
         """The tests that reach a defect's line, the quickest first, then those whose file names its module, which may
-        have met what another test had kept, as many as SECONDS hold. A line that runs while a module is imported is
-        reached by all tests that reach another line of it; those that name it come first."""
+        have met what another test had kept, as many as SECONDS and NAMING hold. A line that runs while a module is
+        imported is reached by all tests that reach another line of it; those that name it come first."""
         lines, naming = self.tests.get(mutant.file, {}), self.named.get(mutant.file, frozenset())
         reached = lines.get(mutant.line, frozenset())
         at_import = not reached
@@ -107,12 +108,15 @@ class Reached:
             last = test.partition("::")[0] not in naming if at_import else test not in reached
             return last, self.seconds.get(test, 1.0), test
 
-        ordered, taken = sorted(found, key=order), 0.0
-        first = [*one_of_each(ordered), *(test for test in ordered if test not in set(one_of_each(ordered)))]
-        kept = []
-        for test in first:
-            if not kept or taken + self.seconds.get(test, 1.0) <= SECONDS:
-                taken += self.seconds.get(test, 1.0)
+        ordered = sorted(found, key=order)
+        each = one_of_each(ordered)
+        kept, left = [], SECONDS
+        left_of_naming = SECONDS if at_import else NAMING
+        for test in dict.fromkeys([*each, *ordered]):
+            took, names = self.seconds.get(test, 1.0), test not in reached
+            if not kept or took <= (min(left, left_of_naming) if names else left):
+                left -= took
+                left_of_naming -= took * names
                 kept.append(test)
         return kept
 
