@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import plotly.io
-import streamlit as st
 from plotly.basedatatypes import BaseFigure
 
 from ed_core.figures import describe_curves
@@ -28,11 +27,11 @@ def _script(name: str) -> str:
     return (Path(__file__).parent / name).read_text("utf-8")
 
 
-_mount = st.components.v2.component(
+# plotly writes its own rules into the page's head, where a shadow root does not see them
+_mount = streamlit_edges.component(
     "figure",
-    js=_script("chart.js").replace("PLOTLY", streamlit_edges.plotly_script())
+    _script("chart.js").replace("PLOTLY", streamlit_edges.plotly_script())
     + _script("cursor.js").replace("export ", ""),
-    isolate_styles=False,  # plotly writes its own rules into the page's head, where a shadow root does not see them
 )
 
 

@@ -23,9 +23,7 @@ NOT_CARRIED = (
 )
 
 _script = "".join((Path(__file__).parent / name).read_text("utf-8") for name in ("link.js", "picture.js"))
-_mount = st.components.v2.component(
-    "link", js=_script.replace("export async function", "async function"), isolate_styles=False
-)
+_mount = streamlit_edges.component("link", _script.replace("export async function", "async function"))
 
 # -------------------------------------------------------------------- reading
 

@@ -48,10 +48,7 @@ STYLE = b"<style>%s</style>" % (HERE / "style.css").read_bytes()
 # told to fetch it at once.
 PARTS = ("BidiComponent", "PlotlyChart", "StreamlitMarkdown", "Html", "rehype-raw", "rehype-katex", "remark-emoji")
 WIDGETS = ("PageLink", "ButtonGroup", "Button", "TextArea", "TextInput", "Selectbox", "Checkbox", "Slider")
-FETCHED = b"".join(
-    b'<link rel="modulepreload" crossorigin href="./static/js/%s">' % name.encode()
-    for name in streamlit_edges.scripts(*PARTS, *WIDGETS)
-)
+FETCHED = streamlit_edges.scripts(*PARTS, *WIDGETS)
 # Streamlit looks for the server below the page's own name first, which a browser's console shows as two errors.
 BELOW = """<script>(window.__streamlit ??= {}).BACKEND_BASE_URL ??=
 location.origin + location.pathname.replace(/\\/(%s)?\\/?$/, '/');</script>"""
@@ -125,7 +122,7 @@ class Door:
                     return
                 whole = (
                     bytes(page)
-                    .replace(b"</head>", PLACED + FETCHED + b"</head>", 1)
+                    .replace(b"</head>", PLACED + fetched() + b"</head>", 1)
                     .replace(b"</body>", STYLE + b"</body>", 1)
                 )
                 message = {"type": "http.response.body", "body": whole}
@@ -150,8 +147,8 @@ class Door:
                 elif (own := self.own.get(scope["path"])) and scope["raw_path"] == scope["path"].encode():
                     allowed = scope["method"] in ("GET", "HEAD")
                     await (own if allowed else PlainTextResponse("Only GET.", 405))(scope, receive, answer)
-                elif file := self._to_pack(scope):
-                    await (await packed(file))(scope, receive, answer)
+                elif script := await self._script(scope):
+                    await script(scope, receive, answer)
                 else:
                     await self.app(scope, receive, answer)
         except ClientDisconnect:
@@ -166,28 +163,34 @@ class Door:
                 scope, receive, send
             )
 
-    def _to_pack(self, scope: Scope) -> Path | None:
-        """The script or style that is asked for, by a browser that takes it packed."""
-        asked = dict(scope["headers"])
-        takes = scope["method"] == "GET" and b"gzip" in asked.get(b"accept-encoding", b"") and b"range" not in asked
-        return PACKED.get(scope["path"].removeprefix(self.scripts)) if takes else None
+    async def _script(self, scope: Scope) -> Response | None:
+        """The script or style that is asked for: Streamlit's by a browser that takes it packed, the app's own by all.
+        Streamlit packs none, since it would pack anew for every browser; here each is packed once, to a quarter."""
+        name, asked = scope["path"].removeprefix(self.scripts), dict(scope["headers"])
+        ours = streamlit_edges.ours.get(name.removeprefix("js/"))
+        if scope["method"] != "GET" or b"range" in asked or (ours is None and name not in PACKED):
+            return None
+        told = {"Cache-Control": FOR_GOOD, "Vary": "Accept-Encoding"}
+        if takes := b"gzip" in asked.get(b"accept-encoding", b""):
+            ours, told["Content-Encoding"] = await run_in_threadpool(_packed, name), "gzip"
+        kind = "application/javascript" if name.endswith(".js") else "text/css"
+        return Response(ours, media_type=kind, headers=told) if takes or ours else None
 
     def _asks_for_page(self, scope: Scope) -> bool:
         wanted = dict(scope["headers"]).get(b"accept", b"")
         return scope["method"] == "GET" and b"text/html" in wanted and not self.passes.match(scope["path"])
 
 
-async def packed(file: Path) -> Response:
-    """One of Streamlit's scripts or styles in a quarter of its bytes. Streamlit packs none, since it would pack anew
-    for every browser; here each is packed once."""
-    body = await run_in_threadpool(_packed, file)
-    kept = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding", "Cache-Control": FOR_GOOD}
-    return Response(body, media_type="application/javascript" if file.suffix == ".js" else "text/css", headers=kept)
-
-
 @cache
-def _packed(file: Path) -> bytes:
-    return gzip.compress(streamlit_edges.light(file), 6, mtime=0)
+def _packed(name: str) -> bytes:
+    script = streamlit_edges.ours.get(name.removeprefix("js/")) or streamlit_edges.light(PACKED[name])
+    return gzip.compress(script, 6, mtime=0)
+
+
+def fetched() -> bytes:
+    """In a page's head: what to fetch at once."""
+    names = (*FETCHED, *streamlit_edges.ours)
+    return b"".join(b'<link rel="modulepreload" crossorigin href="./static/js/%s">' % name.encode() for name in names)
 
 
 def full(why: str, more: Mapping[str, str]) -> Response:

@@ -7,18 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import streamlit as st
-
 from ed_core.depth import verdict
 from ed_core.depth.verdict import ANSWER, Verdict
 from ed_core.types import ProbeResult
+from ed_ui import streamlit_edges
 
 LAST = 60  # characters of the prompt before the guess
 HEIGHT, TWIN, GHOST = 160, 20, 60  # pixels, those of the line on a twin, and of the ranks beside those of twins
 
-_mount = st.components.v2.component(
-    "story", js=(Path(__file__).parent / "story.js").read_text("utf-8"), isolate_styles=False
-)
+_mount = streamlit_edges.component("story", (Path(__file__).parent / "story.js").read_text("utf-8"))
 
 
 def told(lens: ProbeResult, twins: Sequence[ProbeResult], reached: Verdict | None) -> dict[str, Any]:

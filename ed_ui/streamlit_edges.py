@@ -12,6 +12,7 @@ import contextlib
 import copy
 import ctypes
 import gc
+import hashlib
 import json
 import logging
 import math
@@ -91,6 +92,25 @@ def plotly_script() -> str:
     Not needed: where `st.plotly_chart` with a key redraws in place (a page of one figure that changes every second;
     its `.js-plotly-plot` stays the same element)."""
     return next(STATIC.glob("PlotlyChart.*.js")).name
+
+
+# Loads a component's own script; `document.baseURI` may lie below the app's root.
+LOADED = """const streamlit = document.querySelector('script[src*="static/js/"]').src;
+const { default: show } = await import(new URL('%s', streamlit));
+export default show;
+"""
+ours: dict[str, bytes] = {}  # the app's own scripts by the names under which the server has them beside Streamlit's
+
+
+def component(name: str, script: str) -> Any:
+    """A component whose script the browser loads once, from the server (`Door`); its rules are those of the page.
+
+    Cures: Streamlit sends a component's script with every version of everything that is drawn by it, and the browser
+    counts its digest each time: 17 kB for each of the dozen figures of a page.
+    Not needed: where two figures of a page are `ForwardMsg`s without the script, or with its address alone."""
+    file = f"{name}.{hashlib.sha256(script.encode()).hexdigest()[:12]}.js"
+    ours[file] = script.encode()
+    return st.components.v2.component(name, js=LOADED % file, isolate_styles=False)
 
 
 def scripts(*names: str) -> list[str]:

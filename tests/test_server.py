@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -143,6 +144,23 @@ def test_scripts_and_styles_come_packed_to_whoever_takes_them_so(app, name):
     assert "Content-Encoding" not in plain
     _, part, body = app.get(path, accept_encoding="gzip", range="bytes=0-9")
     assert part["Content-Length"] == "10" and body.encode() == file.read_bytes()[:10]
+
+
+def test_what_draws_a_figure_is_a_file_that_the_page_names(app):
+    """Packed to whoever takes it so, to be kept for good."""
+    page = app.get("/", accept="text/html")[2]
+    names = re.findall(r'modulepreload" crossorigin href="\./(static/js/(?:figure|link|story)\.\w{12}\.js)"', page)
+    assert {name.split("/")[-1].partition(".")[0] for name in names} >= {"figure", "link"}
+    path = "/" + next(name for name in names if "figure" in name)
+    status, plain, body = app.get(path)
+    written = (ROOT / "ed_ui" / "chart.js").read_text(encoding="utf-8").partition("PLOTLY")
+    assert status == 200 and body.startswith(written[0]) and plain["Content-Type"].startswith("application/javascript")
+    with urllib.request.urlopen(
+        urllib.request.Request(app.address + path, headers={"Accept-Encoding": "gzip"}), timeout=20
+    ) as answer:
+        assert gzip.decompress(answer.read()).decode() == body and answer.headers["Content-Encoding"] == "gzip"
+    assert "immutable" in plain["Cache-Control"] and "Content-Encoding" not in plain
+    assert "figure" not in app.get("/static/js/figure.000000000000.js")[2], "Streamlit's answer"
 
 
 def test_an_upload_without_the_token_is_refused(app):

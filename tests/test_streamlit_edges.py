@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import importlib.util
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 import streamlit
 import uvicorn
+from streamlit.testing.v1 import AppTest
 from streamlit.web.server.starlette import starlette_server
 from uvicorn.config import Config
 from uvicorn.server import ServerState
@@ -127,3 +129,15 @@ def test_the_file_that_keeps_plotly_is_still_one_that_a_lighter_one_can_be_put_i
     assert 2 * len(light) < len(script)
     (other := tmp_path / file.name).write_bytes(b"import of another make")
     assert streamlit_edges.light(other) == other.read_bytes()
+
+
+def test_a_figure_is_sent_without_the_script_that_draws_it():
+    draws = "chart.draw('k', chart.made(go.Figure().update_layout(height=100)), 'x')"
+    page = AppTest.from_string(f"import plotly.graph_objects as go\nfrom ed_ui import chart\n{draws}").run(timeout=60)
+    (sent,) = [one.proto for one in page.get("bidi_component")]
+    (file,) = re.findall(r"figure\.\w{12}\.js", sent.js_content)
+    assert file in streamlit_edges.ours and sent.js_content == streamlit_edges.LOADED % file
+    for script in ("one", "two", "two"):
+        streamlit_edges.component("of-this-test", script)
+    kept = [name for name in streamlit_edges.ours if name.startswith("of-this-test.")]
+    assert [streamlit_edges.ours.pop(name) for name in kept] == [b"one", b"two"], "another script has another name"
