@@ -152,12 +152,13 @@ class Upper {
     });
   }
 
-  // At first the line stands in the middle of the map.
+  // At first the line stands in the middle of the map, or of what is seen of it.
   show(figure) {
     this.chart.show(JSON.stringify(figure));
     if (this.at !== undefined) return;
     const { margin: { l, r }, xaxis: { domain: [from, to] = [0, 1] } } = figure.figure.layout, width = this.parent.clientWidth;
-    this.to((100 * (l + ((width - l - r) * (from + to)) / 2)) / width);
+    const middle = l + ((width - l - r) * (from + to)) / 2, seen = innerWidth - this.parent.getBoundingClientRect().left;
+    this.to((100 * (middle < seen ? middle : (l + seen) / 2)) / width);
   }
 
   to(percent) {
