@@ -7,6 +7,7 @@ import html
 import json
 import math
 import re
+import shutil
 import subprocess
 
 import numpy as np
@@ -455,6 +456,16 @@ def test_the_bundled_loop_has_a_card_with_its_passes_and_without_stretches(told,
     assert alone.layers == 1
     (late,) = [one for one in loop.claims if one.id == "deep-skips-late"]
     assert "the same 4 layers 4 times" in late.reason
+
+
+def test_what_a_card_says_of_its_progress_only_grows_and_ends_at_the_whole(model, prompts, out, tmp_path, monkeypatch):
+    shutil.copytree(out, tmp_path / "out")
+    shutil.rmtree(tmp_path / "out" / making.PRECISIONS)
+    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+    shares: list[float] = []
+    asked = making.Asked(str(model), str(prompts), others=("bf16",))
+    making.make(asked, tmp_path / "out", lambda share, what: shares.append(share))
+    assert shares == sorted(shares) and shares[0] >= 0 and shares[-1] == pytest.approx(1)
 
 
 def test_a_count_of_verdicts_says_how_many_of_them_say_little():

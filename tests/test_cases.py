@@ -138,6 +138,13 @@ def test_a_view_that_is_none_of_this_program_is_refused(shown):
         small(shown=shown)
 
 
+def test_a_setting_that_no_figure_knows_is_the_pages_own():
+    shown = Shown("home", settings=(("branch", "mlp"), ("shade", "of another program")))
+    assert shown.setting("branch", "layer") == "mlp"
+    assert shown.setting("shade", "prob") == "prob"
+    assert replace(shown, settings=(("branch", 3),)).setting("branch", "layer") == "layer"
+
+
 def test_only_complete_results_are_kept():
     with pytest.raises(CaseError, match="not complete"):
         Item.of(replace(results()["early_exit"], complete=False, summary={}))
