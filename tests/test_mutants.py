@@ -63,6 +63,35 @@ def test_the_quickest_tests_that_reach_a_line_are_taken_and_one_of_each_first():
     assert Reached(lines, seconds).of(Mutant("else.py", 1, "", "")) == []
 
 
+def test_a_line_that_runs_at_import_is_tried_first_where_it_is_used(tmp_path):
+    texts = {
+        "ed_core/limits.py": "MOST = 3\n\n\ndef fits(n):\n    return n < MOST\n",
+        "ed_core/rooms.py": "from ed_core import limits\n\n\ndef room():\n    return limits.MOST\n",
+        "ed_core/halls.py": "from ed_core.limits import MOST as most, MOST\n\n\ndef hall(n=1):\n    return MOST + n\n",
+        "ed_core/other.py": "MOST = 4\n\n\nclass Other:\n    n: int = MOST\n\n    def of(self):\n        return 1\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    used = mutants.using(tmp_path)
+    places = [("ed_core/limits.py", 1), ("ed_core/limits.py", 5), ("ed_core/rooms.py", 5), ("ed_core/halls.py", 5)]
+    assert used["ed_core/limits.py"][1] == set(places)
+    assert used["ed_core/halls.py"][4] == {("ed_core/halls.py", 5)}, "what a default is for"
+    assert ("ed_core/other.py", 8) in used["ed_core/other.py"][5], "a class's own lines"
+    lines = {"ed_core/limits.py": {5: frozenset({"a::slow"})}, "ed_core/rooms.py": {5: frozenset({"b::room"})}}
+    reached = Reached(
+        lines | {"ed_core/else.py": {2: frozenset({"c::else"})}}, {"a::slow": 9.0, "b::room": 10.0}, {}, used
+    )
+    assert reached.of(Mutant("ed_core/limits.py", 1, "", "")) == ["a::slow", "b::room"]
+
+
+def test_what_nothing_evaluates_is_not_drawn():
+    told = "@dataclass(frozen=True)\nclass A:\n    x: int | None = 1 + 2\n\n\nclass P(Protocol):\n    y: int = 3 + 4\n"
+    (decorator, protocol, first, _) = mutants.unread(told)
+    assert decorator == ((1, 1), (1, 23)) and protocol == ((6, 0), (7, 18))
+    assert first == ((3, 7), (3, 17)), "the annotation, not the value behind it"
+
+
 def test_caught_survived_and_broken_are_told_apart(tmp_path, monkeypatch):
     """In a repository of one function and three tests."""
     # A page that was tested in this process is left as its main program, which every fork would run.

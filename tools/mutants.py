@@ -71,6 +71,8 @@ SAME = re.compile("/ReplaceComparisonOperator_(Is|IsNot)_(?!Is)|/ReplaceComparis
 # pytest-cov's "test|phase", and pytest's own "test (phase)" in processes that a test starts.
 CONTEXT = re.compile(r"(?P<file>.*?)(?P<test>::.*)(\||\ \()(?P<phase>\w+)\)?", re.DOTALL)
 PASSED, FAILED = 0, 1
+Line = tuple[str, int]  # a file's path from the root, and which of its lines
+Place = tuple[int, int]  # line and column
 STAMPS = itertools.count(1)  # times of files with a defect: compiled code is known by its source's time and size
 
 
@@ -88,25 +90,30 @@ class Mutant:
 @dataclass(frozen=True)
 class Reached:
     """What a run without defects told: the tests by file and line, and how long each that passed took, in seconds; by
-    the file of a module, the files of tests that name it (`named`)."""
+    the file of a module, the files of tests that name it (`named`); by file and line of what runs while a module is
+    imported, the lines that use it (`used`)."""
 
     tests: dict[str, dict[int, frozenset[str]]]
     seconds: dict[str, float]
     named: dict[str, frozenset[str]] = field(default_factory=dict)
+    used: dict[str, dict[int, set[Line]]] = field(default_factory=dict)
 
     def of(self, mutant: Mutant) -> list[str]:
         """The tests that reach a defect's line, the quickest first, then those whose file names its module, which may
         have met what another test had kept, as many as SECONDS and NAMING hold. A line that runs while a module is
-        imported is reached by all tests that reach another line of it; those that name it come first."""
+        imported is reached by all tests that reach another line of it; those that reach a line which uses it come
+        first, then those that name the module."""
         lines, naming = self.tests.get(mutant.file, {}), self.named.get(mutant.file, frozenset())
         reached = lines.get(mutant.line, frozenset())
         at_import = not reached
-        found = reached or frozenset().union(*lines.values())
+        users = self.used.get(mutant.file, {}).get(mutant.line, set()) if at_import else set()
+        using = frozenset().union(*(self.tests.get(file, {}).get(line, frozenset()) for file, line in users))
+        found = reached or frozenset().union(*lines.values(), using)
         found |= {test for test in self.seconds if test.partition("::")[0] in naming}
 
-        def order(test: str) -> tuple[bool, float, str]:
+        def order(test: str) -> tuple[bool, bool, float, str]:
             last = test.partition("::")[0] not in naming if at_import else test not in reached
-            return last, self.seconds.get(test, 1.0), test
+            return test not in using, last, self.seconds.get(test, 1.0), test
 
         ordered = sorted(found, key=order)
         each = one_of_each(ordered)
@@ -177,7 +184,7 @@ def defects(file: Path, count: int, rng: random.Random, root: Path) -> list[Muta
         def visit(self, node):
             for name, operator in operators.items():
                 for (line, column), _ in operator.mutation_positions(node):
-                    if line not in silent:
+                    if not any(begin <= (line, column) < end for begin, end in silent):
                         places[line, column].append((name, occurrences[name]))
                     occurrences[name] += 1
             return node
@@ -195,21 +202,24 @@ def defects(file: Path, count: int, rng: random.Random, root: Path) -> list[Muta
     return list(found.values())
 
 
-def unread(source: str) -> set[int]:
-    """Lines of which a change says nothing: annotations, which nothing evaluates, and imports for them alone."""
-    lines: set[int] = set()
+def unread(source: str) -> list[tuple[Place, Place]]:
+    """Where a change says nothing, from and until: annotations and protocols, which nothing evaluates, imports for them
+    alone, and whether a dataclass is frozen, which guards it against the program itself."""
+    parts: list[ast.expr | ast.stmt | ast.arg | None] = []
     for node in ast.walk(ast.parse(source)):
-        parts: list[ast.AST | None] = []
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg)
-            parts = [node.returns, *(a.annotation for a in given if a is not None)]
+            parts += [node.returns, *(a.annotation for a in given if a is not None)]
         elif isinstance(node, ast.AnnAssign):
-            parts = [node.annotation]
+            parts.append(node.annotation)
         elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            parts = [node]
-        for part in filter(None, parts):
-            lines |= set(range(part.lineno, (part.end_lineno or part.lineno) + 1))
-    return lines
+            parts.append(node)
+        elif isinstance(node, ast.ClassDef):
+            parts += [one for one in node.decorator_list if ast.unparse(one).startswith("dataclass(frozen=True")]
+            if any("Protocol" in ast.unparse(base) for base in node.bases):
+                parts += [node, *(one for function in node.body for one in getattr(function, "decorator_list", []))]
+    # parso's columns count characters and ast's bytes: few lines have both annotations and other letters before them
+    return [((p.lineno, p.col_offset), (p.end_lineno or p.lineno, p.end_col_offset or 0)) for p in filter(None, parts)]
 
 
 def difference(file: str, before: str, after: str) -> Mutant | None:
@@ -298,6 +308,63 @@ def _imported(file: Path) -> set[str]:
     return found.union(*(_imported(helper) for helper in helpers if helper.is_file()))
 
 
+def using(copy: Path) -> dict[str, dict[int, set[Line]]]:
+    """By file and line of what runs while a module is imported, the lines that use it: of a function's head its body,
+    of a class all that stands in it, of a name that a class or a module binds the lines that mention it."""
+    files = sorted(file for place in CODE for file in (copy / place).rglob("*.py"))
+    code = {file.relative_to(copy).as_posix(): _Code(file.read_text(encoding="utf-8")) for file in files}
+    found: dict[str, dict[int, set[Line]]] = {}
+    for file, here in code.items():
+        lines: dict[int, set[Line]] = defaultdict(set)
+        for node in ast.walk(here.tree):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                continue
+            users = {(file, line) for line in range(node.body[0].lineno, node.end_lineno + 1)}
+            until = node.body[0].lineno
+            if isinstance(node, ast.ClassDef):
+                users |= _mentions(node.name, file, code)
+                until = node.end_lineno + 1
+            for line in range(min(one.lineno for one in (node, *node.decorator_list)), until):
+                lines[line] |= users
+        for node in here.tree.body:
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                names = (one for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+                users = set().union(*(_mentions(one.id, file, code) for one in names))
+                for line in range(node.lineno, node.end_lineno + 1):
+                    lines[line] |= users
+        found[file] = dict(lines)
+    return found
+
+
+class _Code:
+    """A file's code: by name the lines that mention it, alone or behind a module (`module.name`), and what it
+    imports, each with the last part of its module."""
+
+    def __init__(self, text: str):
+        self.tree = ast.parse(text)
+        self.mentioned: dict[str, set[int]] = defaultdict(set)
+        self.imported: set[tuple[str, str]] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Name):
+                self.mentioned[node.id].add(node.lineno)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                self.mentioned[f"{node.value.id}.{node.attr}"].add(node.lineno)
+            elif isinstance(node, ast.ImportFrom):
+                module = str(node.module).rpartition(".")[2]
+                self.imported |= {(module, one.name) for one in node.names}
+
+
+def _mentions(name: str, file: str, code: dict[str, _Code]) -> set[Line]:
+    """The lines that mention what the module of this file calls so."""
+    module = Path(file).stem
+
+    def of(other: str) -> set[int]:
+        alone = other == file or (module, name) in code[other].imported
+        return code[other].mentioned.get(name if alone else f"{module}.{name}", set())
+
+    return {(other, line) for other in code for line in of(other)}
+
+
 def read(copy: Path, told: Path) -> Reached:
     """What the run wrote: pytest's times, and coverage's lines with the tests that reached them."""
     from coverage import CoverageData
@@ -328,7 +395,8 @@ def read(copy: Path, told: Path) -> Reached:
         for file in data.measured_files()
         if Path(file).is_relative_to(copy)  # a test may copy the program
     }
-    return Reached(tests, {name: took for name, took in seconds.items() if name not in failed}, naming(copy))
+    passed = {name: took for name, took in seconds.items() if name not in failed}
+    return Reached(tests, passed, naming(copy), using(copy))
 
 
 def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> tuple[int | None, list[str]]:
