@@ -22,7 +22,7 @@ from ed_core.probes import PROBES, IntegratedGradients, LayerSkip, LogitLens, Lo
 from ed_core.service import estimate
 from ed_core.service.compute import run
 from ed_core.service.resolve import resolve
-from ed_core.sources import adapters, precision, sizes
+from ed_core.sources import precision, sizes, weights
 from ed_core.sources.specs import config_of
 from ed_core.types import ModelSpec, Prompt
 
@@ -331,8 +331,8 @@ def test_an_adapter_is_part_of_the_identity_by_content(folder_of, tmp_path):
     copy = shutil.copytree(adapter, tmp_path / "b")
     one, other = resolve(str(folder), adapter=str(adapter)), resolve(str(folder), adapter=str(copy))
     assert one.identity() == other.identity() != resolve(str(folder)).identity()
-    weights = load_file(copy / adapters.WEIGHTS)
-    save_file({k: v + 0.01 for k, v in weights.items()}, copy / adapters.WEIGHTS)
+    trained = load_file(copy / weights.ADAPTER_WEIGHTS)
+    save_file({k: v + 0.01 for k, v in trained.items()}, copy / weights.ADAPTER_WEIGHTS)
     assert resolve(str(folder), adapter=str(copy)).identity() != one.identity()
 
 
@@ -353,10 +353,10 @@ def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path)
     assert "offloaded" in refusal(ParameterError, folder_of("qwen3"), offload=str(tmp_path), adapter=str(adapter))
     with pytest.raises(ModelNotFound, match="--adapter"):
         resolve(str(adapter))
-    (adapter / adapters.WEIGHTS).rename(adapter / "adapter_model.bin")
+    (adapter / weights.ADAPTER_WEIGHTS).rename(adapter / "adapter_model.bin")
     with pytest.raises(ModelNotFound, match="pickled"):
         resolve(str(folder_of("qwen3")), adapter=str(adapter))
-    (adapter / adapters.CONFIG).write_text(json.dumps({"peft_type": "PREFIX_TUNING"}))
+    (adapter / weights.ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "PREFIX_TUNING"}))
     with pytest.raises(ParameterError, match="PREFIX_TUNING"):
         resolve(str(folder_of("qwen3")), adapter=str(adapter))
 

@@ -28,7 +28,7 @@ from ..errors import (
     ran_out,
 )
 from ..machine import ROOM, free_memory, gigabytes
-from ..sources import adapters, controls, hub, precision, remote, sizes, weights
+from ..sources import controls, hub, precision, remote, sizes, weights
 from ..sources.specs import check_files, config_of, location, of_gguf
 from ..types import ModelSpec
 from . import arithmetic, conversion, looped, placement, quantized
@@ -96,7 +96,7 @@ def _load(
     if packed := of_gguf(spec):
         conversion.ensure(packed)
     if controls.needs_weights(spec):
-        weights.check(Path(location(spec)), spec.name)
+        weights.check_complete(Path(location(spec)), spec.name)
     check_files(spec)
     _refuse_own_code(spec)
     _refuse_adapter(spec)
@@ -241,10 +241,10 @@ def _placement(spec: ModelSpec) -> dict[str, Any]:
 
 def _refuse_adapter(spec: ModelSpec) -> None:
     """One beside a model's own weights would be applied by the library, unchecked and unnamed."""
-    if os.path.lexists(Path(location(spec)) / adapters.CONFIG):
+    if os.path.lexists(Path(location(spec)) / weights.ADAPTER_CONFIG):
         raise ParameterError(
-            f"{spec.name} has an adapter beside its weights ({adapters.CONFIG}); move that to a folder of its own, to "
-            "be given as --adapter, or remove it."
+            f"{spec.name} has an adapter beside its weights ({weights.ADAPTER_CONFIG}); move that to a folder of its "
+            "own, to be given as --adapter, or remove it."
         )
     if spec.adapter and (spec.precision not in DTYPES or spec.offload):
         kind = (

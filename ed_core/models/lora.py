@@ -8,16 +8,15 @@ from torch import nn
 
 from .. import extras
 from ..errors import BrokenWeights
-from ..sources.adapters import WEIGHTS, read_config
-from ..sources.weights import header
+from ..sources.weights import ADAPTER_WEIGHTS, adapter_config, header
 from .quantized import prepare
 
 
 def merge(hf_model: nn.Module, folder: Path) -> nn.Module:
     """The model with `W + scale * B A` in place of every adapted `W`, in the model's own dtype."""
-    read_config(folder)
+    adapter_config(folder)
     modules = dict(hf_model.named_modules())
-    for key, (_, shape) in header(folder / WEIGHTS).items():
+    for key, (_, shape) in header(folder / ADAPTER_WEIGHTS).items():
         path, _, kind = key.removeprefix("base_model.model.").partition(".lora_")
         if not kind.startswith(("A.", "B.")):
             continue  # peft itself judges the rest (DoRA's magnitudes, whole modules saved)

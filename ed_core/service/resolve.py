@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import ModelNotFound, ParameterError
-from ..sources import adapters, controls, permits, remote, sizes
+from ..sources import controls, permits, remote, sizes, weights
 from ..sources import precision as precisions
 from ..sources.specs import config_of, content_of, location, named
 from ..types import ModelSpec, command_line
@@ -108,5 +108,5 @@ def _adapted(spec: ModelSpec, adapter: ModelSpec) -> ModelSpec:
         raise ModelNotFound(
             f"The adapter {adapter.source} is not here; `{command_line('fetch', adapter.source)}` downloads it."
         )
-    adapters.check_base(folder, spec.source)
-    return replace(spec, adapter=str(folder), adapter_hash=adapters.content_hash(folder))
+    weights.check_base(folder, spec.source)
+    return replace(spec, adapter=str(folder), adapter_hash=weights.adapter_hash(folder))

@@ -18,7 +18,7 @@ from typing import Any
 from .. import disk
 from ..errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, HubUnreachable
 from ..types import ModelSpec
-from . import adapters, controls, permits, remote, weights, wheels
+from . import controls, permits, remote, weights, wheels
 from .hub_cache import ensure_reachable, hub_cache
 from .specs import IDENTITY_FILES, content_of, location, of_gguf
 
@@ -57,10 +57,10 @@ def is_here(spec: ModelSpec) -> bool:
     if not controls.needs_weights(spec):
         return (place / "config.json").is_file()
     try:
-        weights.check(place, spec.name)
+        weights.check_complete(place, spec.name)
     except BrokenWeights:
         return False
-    return any((place / name).is_file() for name in ("config.json", adapters.CONFIG)) and any(
+    return any((place / name).is_file() for name in ("config.json", weights.ADAPTER_CONFIG)) and any(
         place.glob("*.safetensors")
     )
 
@@ -102,7 +102,7 @@ def plan(hub_id: str, revision: str = "") -> Plan:
     kept = {
         name: size
         for name, size in sizes.items()
-        if name in (*IDENTITY_FILES, adapters.CONFIG) or ("/" not in name and name.endswith(WEIGHTS))
+        if name in (*IDENTITY_FILES, weights.ADAPTER_CONFIG) or ("/" not in name and name.endswith(WEIGHTS))
     }
     if not any(name.endswith(".safetensors") for name in kept):
         pickled = next((name for name in sizes if name.endswith((".bin", ".pt", ".pth"))), "")
@@ -165,7 +165,7 @@ def fetch(
     if revision != wanted.commit:
         _remember(hub_id, revision or "main", wanted.commit)
     if with_weights:
-        weights.check(Path(location(ModelSpec(hub_id, revision=wanted.commit))), hub_id)
+        weights.check_complete(Path(location(ModelSpec(hub_id, revision=wanted.commit))), hub_id)
     return wanted.commit
 
 

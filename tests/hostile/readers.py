@@ -29,7 +29,7 @@ from ed_core.results import wire
 from ed_core.runs import launch
 from ed_core.service import estimate
 from ed_core.sharing import card_shelf, site
-from ed_core.sources import adapters, gguf_files, leaderboard, sizes, specs, tokens, weights
+from ed_core.sources import gguf_files, leaderboard, sizes, specs, tokens, weights
 from ed_core.sources.bundled import FITS, MODELS
 from ed_core.studies import bundle as study_bundle
 from ed_core.studies import folder as study_folder
@@ -98,7 +98,7 @@ def adapter(folder: Path) -> Path:
             f"{path}.lora_A.weight": np.zeros((rank, wide), np.float32),
             f"{path}.lora_B.weight": np.zeros((config["intermediate_size"], rank), np.float32),
         },
-        folder / adapters.WEIGHTS,
+        folder / weights.ADAPTER_WEIGHTS,
     )
     told = {
         "peft_type": "LORA",
@@ -110,8 +110,8 @@ def adapter(folder: Path) -> Path:
         "alpha_pattern": {},
         "base_model_name_or_path": None,
     }
-    (folder / adapters.CONFIG).write_text(json.dumps(told))
-    return folder / adapters.CONFIG
+    (folder / weights.ADAPTER_CONFIG).write_text(json.dumps(told))
+    return folder / weights.ADAPTER_CONFIG
 
 
 def gguf(folder: Path) -> Path:
@@ -215,7 +215,7 @@ def _merged(file: Path) -> None:
     from ed_core.models.opening import open_model
     from ed_core.service.resolve import resolve
 
-    adapters.content_hash(file.parent)
+    weights.adapter_hash(file.parent)
     open_model(resolve("ed-demo-8", adapter=str(file.parent)))
 
 
@@ -405,7 +405,7 @@ def _index(folder: Path) -> Path:
 
 def _weights(file: Path) -> None:
     specs.content_hash(file.parent)
-    weights.check(file.parent, "m")
+    weights.check_complete(file.parent, "m")
     for one in file.parent.glob("*.safetensors"):
         weights.header(one)
 
@@ -468,7 +468,7 @@ READERS = {
     "replacement": Reader(_copied(BEFORE / "replacement.npz"), measured.read, "zip"),
     "shard": Reader(_copied(BEFORE / "0.sums"), _added, "zip"),
     "result": Reader(_copied(BEFORE / "result.npz"), _result, "zip"),
-    "adapter": Reader(adapter, lambda f: adapters.content_hash(f.parent), "json"),
+    "adapter": Reader(adapter, lambda f: weights.adapter_hash(f.parent), "json"),
     "config": Reader(_of_model("config.json"), _config, "json"),
     "tokenizer": Reader(_of_model("tokenizer.json"), _tokenizer, "json"),
     "tokenizer settings": Reader(_of_model("tokenizer_config.json"), _tokenizer, "json"),

@@ -44,7 +44,7 @@ from ed_core.models.opening import load_model, open_model
 from ed_core.prompts import UNFAITHFUL, check_length, check_text, max_characters, parse_jsonl, read_jsonl, to_jsonl
 from ed_core.service import estimate
 from ed_core.service.resolve import resolve
-from ed_core.sources import adapters, gguf_files, tokens, weights
+from ed_core.sources import gguf_files, tokens, weights
 from ed_core.sources.specs import named
 from ed_core.studies import bundle as study_bundle
 from ed_core.studies import folder as study_folder
@@ -126,10 +126,10 @@ def test_a_conversion_has_a_limit_of_memory_of_its_own():
 )
 def test_the_numbers_of_an_adapter_are_checked_before_peft_sees_them(tmp_path, key, value):
     file = adapter(tmp_path)
-    assert adapters.content_hash(tmp_path)
+    assert weights.adapter_hash(tmp_path)
     file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
     with pytest.raises(ParameterError, match="The adapter .* (rank|alpha)"):
-        adapters.content_hash(tmp_path)
+        weights.adapter_hash(tmp_path)
 
 
 def a_model(folder: Path) -> Path:
@@ -185,7 +185,7 @@ def test_settings_of_a_tokenizer_of_the_wrong_type_are_one_sentence(tmp_path):
 def test_a_weight_map_names_files_of_its_folder(tmp_path, shards):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     with pytest.raises(BrokenWeights, match="is damaged"):
-        weights.check(tmp_path, "m")
+        weights.check_complete(tmp_path, "m")
 
 
 def test_a_bundled_model_has_no_revision_and_nothing_is_no_model(capsys):
