@@ -13,7 +13,7 @@ from ed_core.depth.criteria import RULES
 from ed_core.errors import CardError, EffectiveDepthError, StudyError
 from ed_core.results.shelf import Shelf
 from ed_core.sources import leaderboard as board
-from ed_core.sources.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
+from ed_core.sources.catalogue import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
 from ed_core.studies import leaderboard as fits
 from ed_core.studies import points, trends
 from ed_core.studies.folder import Folder

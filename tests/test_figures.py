@@ -28,7 +28,7 @@ from ed_core.fits import measured
 from ed_core.probes import LayerSkip, LogitLens, ResidualErasure, find
 from ed_core.results import aggregate
 from ed_core.results.aggregate import summarize
-from ed_core.sources.published import published, published_marks
+from ed_core.sources.catalogue import published, published_marks
 from ed_core.sweeps.recorder import Recorder
 from ed_core.types import Encoding, Measure, MeasureSpec, ModelSpec, ProbeResult, Prompt
 

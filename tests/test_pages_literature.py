@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from ed_core import settings
 from ed_core.sources.bundled import STUDIES
-from ed_core.sources.published import PAIRS
+from ed_core.sources.catalogue import PAIRS
 from ed_core.studies import points, trends
 from ed_core.studies.folder import open_folder
 from ed_ui.literature import CRITERIA

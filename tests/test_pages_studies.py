@@ -23,7 +23,7 @@ from ed_core.runs.launch import Run
 from ed_core.runs.status import RUNNING, WAITING, Status
 from ed_core.service.estimate import duration
 from ed_core.sources import tokens
-from ed_core.sources.published import CAVEATS, CITATION, published, published_marks
+from ed_core.sources.catalogue import CAVEATS, CITATION, published, published_marks
 from ed_core.studies import bundle, items, study
 from ed_core.studies import plan as planning
 from ed_core.studies.folder import open_folder

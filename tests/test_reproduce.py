@@ -13,7 +13,7 @@ from ed_core.commands import main
 from ed_core.errors import StudyError
 from ed_core.probes.scores import layer_effect
 from ed_core.runs import execute
-from ed_core.sources.published import Published, published
+from ed_core.sources.catalogue import Published, published
 from ed_core.statistics import units
 from ed_core.studies import difficulty, reproduce, study, tables
 from ed_core.studies.folder import open_folder

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from ..depth.criteria import RULES
 from ..depth.side_by_side import relative_depth
-from ..sources.published import TRAINING
+from ..sources.catalogue import TRAINING
 from . import colours
 from .canvas import PLAIN, Canvas, axis_title, whole_ticks
 from .text import escaped, shown

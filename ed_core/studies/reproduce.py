@@ -20,8 +20,8 @@ from ..errors import ParameterError, StudyError
 from ..probes.scores import layer_effect
 from ..sources import tokens
 from ..sources.bundled import MODELS
+from ..sources.catalogue import CAVEATS, CITATION
 from ..sources.precision import QUANTIZED, asked
-from ..sources.published import CAVEATS, CITATION
 from ..sources.specs import named
 from ..statistics import FEWEST, Units
 from ..types import Prompt

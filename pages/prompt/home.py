@@ -17,7 +17,7 @@ from ed_core.probes.description import Picture
 from ed_core.probes.lenses import LENSES
 from ed_core.results import lookup
 from ed_core.sources import remote, specs
-from ed_core.sources.published import published, published_marks
+from ed_core.sources.catalogue import published, published_marks
 from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_ui import (
     chart,

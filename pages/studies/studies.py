@@ -8,7 +8,7 @@ from ed_core import figures
 from ed_core.depth.criteria import RULES
 from ed_core.errors import EffectiveDepthError
 from ed_core.runs.launch import Run
-from ed_core.sources.published import CAVEATS, CITATION, published, published_marks
+from ed_core.sources.catalogue import CAVEATS, CITATION, published, published_marks
 from ed_core.statistics import FEWEST, FEWEST_FORMS
 from ed_core.studies import agreement as estimators
 from ed_core.studies import bundle, export, items, report, running, tables
