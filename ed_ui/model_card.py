@@ -11,7 +11,7 @@ from ed_core.errors import EffectiveDepthError
 from ed_core.machine import gigabytes
 from ed_core.results import lookup
 from ed_core.service import estimate
-from ed_core.sources import hub, precision, remote, sizes, specs, tokens
+from ed_core.sources import hub, remote, sizes, specs, tokens
 from ed_core.types import ModelSpec
 from ed_ui import show
 
@@ -49,7 +49,7 @@ def _held(spec: ModelSpec, made: Mapping[str, Any] | None) -> list[tuple[str, st
     if remote.is_remote(spec.source):
         computes = ((made or {}).get("precision") or {}).get("computes_in", "told by its first result")
         return [("Computed", show.plain(f"{spec.device.replace('ndif at', 'at')}, in {computes}"))]
-    label = precision.LABELS.get(spec.precision, "")
+    label = sizes.PRECISION_LABELS.get(spec.precision, "")
     lines = [("Precision", show.plain(spec.precision) + (f" ({label})" if label else "")), ("Device", spec.device)]
     if made is not None and made.get("weights_bytes"):
         return [*lines, ("Memory held", f"{gigabytes(made['weights_bytes'])} of weights")]

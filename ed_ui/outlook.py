@@ -9,7 +9,7 @@ from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.machine import ROOM, gigabytes
 from ed_core.probes import Probe, find
 from ed_core.service import admission, estimate
-from ed_core.sources import hub, permits, precision, sizes
+from ed_core.sources import hub, permits, sizes
 from ed_core.sources.specs import config_of
 from ed_core.types import ModelSpec, Request
 
@@ -83,7 +83,7 @@ def _peak(found: estimate.Estimate) -> int:
 
 
 def _estimate(spec: ModelSpec, n_tokens: int, free: int, probes: Sequence[Probe]) -> estimate.Estimate | None:
-    if spec.precision not in precision.PRECISIONS:
+    if spec.precision not in sizes.PRECISIONS:
         return None  # a checkpoint stored in some other way: only opening it tells
     try:
         return estimate.estimate(sizes.read(config_of(spec)), spec.precision, n_tokens, spec.device, free, probes)

@@ -20,7 +20,7 @@ from ed_core.service import estimate
 from ed_core.service.resolve import resolve
 from ed_core.sources import catalogue, gguf_files, permits, remote, sizes, specs
 from ed_core.sources.bundled import MODELS
-from ed_core.sources.precision import WIDEST_FIRST, stored
+from ed_core.sources.sizes import WIDEST_FIRST, stored_precision
 from ed_core.sources.wheels import WHEELS
 from ed_core.types import ModelSpec
 from ed_ui import downloads, guard, model_card, remembered, running, session, show
@@ -325,7 +325,7 @@ def _described(spec: ModelSpec) -> None:
 def _how(spec: ModelSpec) -> str:
     """In a few words, why auto came to this precision."""
     config = specs.config_of(spec)
-    if stored(config):
+    if stored_precision(config):
         return "as it is stored"
     if spec.precision not in estimate.fitting(sizes.read(config), running.free(spec.device), device=spec.device):
         return "the narrowest, and too large"

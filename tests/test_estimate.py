@@ -17,7 +17,7 @@ from ed_core.probes.description import Shape
 from ed_core.probes.generation import TYPICAL_TOKENS
 from ed_core.service import estimate
 from ed_core.sources import catalogue, sizes
-from ed_core.sources.precision import WIDEST_FIRST
+from ed_core.sources.sizes import WIDEST_FIRST
 from ed_core.sources.specs import size_of
 from ed_core.types import Prompt
 

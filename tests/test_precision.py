@@ -22,7 +22,7 @@ from ed_core.probes import PROBES, IntegratedGradients, LayerSkip, LogitLens, Lo
 from ed_core.service import estimate
 from ed_core.service.compute import run
 from ed_core.service.resolve import resolve
-from ed_core.sources import precision, sizes, weights
+from ed_core.sources import sizes, weights
 from ed_core.sources.specs import config_of
 from ed_core.types import ModelSpec, Prompt
 
@@ -81,12 +81,12 @@ def test_every_family_opens_in_every_precision_and_holds_the_bytes_that_were_est
     )
 
 
-@pytest.mark.parametrize("wanted", precision.QUANTIZED)
+@pytest.mark.parametrize("wanted", sizes.QUANTIZED)
 def test_every_probe_runs_quantized_or_refuses_with_the_reason(folder_of, wanted):
     model = opened(folder_of("qwen3"), wanted)
     for kind in PROBES:
         request = kind().request(model.spec, PROMPT)
-        if kind.needs_gradients and wanted in precision.NO_GRADIENT:
+        if kind.needs_gradients and wanted in sizes.NO_GRADIENT:
             with pytest.raises(ParameterError, match="choose 4bit"):
                 run(model, request)
             continue
@@ -140,7 +140,7 @@ def test_int8_gradients_are_off_which_is_why_they_are_refused():
     assert (found - expected).norm() > 0.02 * expected.norm()
 
 
-@pytest.mark.parametrize("wanted", precision.QUANTIZED)
+@pytest.mark.parametrize("wanted", sizes.QUANTIZED)
 def test_a_quantized_checkpoint_is_opened_as_it_comes(tmp_path, wanted):
     folder = tmp_path / "stored"
     first = opened("ed-demo-8", wanted)
@@ -173,8 +173,8 @@ def test_the_library_is_imported_without_fetching_compiled_code(monkeypatch):
 
 def test_auto_takes_the_widest_that_fits_and_says_why():
     size = sizes.read(config_of(resolve("ed-demo-16")))
-    assert precision.WIDEST_FIRST == ("fp32", "bf16", "int8", "4bit")
-    for wanted in precision.WIDEST_FIRST:
+    assert sizes.WIDEST_FIRST == ("fp32", "bf16", "int8", "4bit")
+    for wanted in sizes.WIDEST_FIRST:
         need = estimate.estimate(size, wanted).peak
         chosen, why = estimate.choose(size, free=int(need / ROOM) + 1)
         assert chosen == wanted and wanted in why and "free on cpu" in why
@@ -200,7 +200,7 @@ def test_the_resolved_precision_is_the_identity_and_the_reason_is_not(monkeypatc
     ],
 )
 def test_precision_and_its_other_name(given, expected):
-    assert precision.asked(*given) == expected
+    assert sizes.asked_precision(*given) == expected
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_precision_and_its_other_name(given, expected):
 )
 def test_contradicting_or_unknown_precisions_are_refused(given):
     with pytest.raises(ParameterError):
-        precision.asked(*given)
+        sizes.asked_precision(*given)
 
 
 def test_the_command_line_says_what_auto_came_to_and_refuses_before_anything_is_computed(
@@ -348,7 +348,7 @@ def test_an_adapter_for_another_base_is_refused(folder_of, tmp_path):
 
 def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path):
     adapter = save_adapter(tmp_path / "a", random_hf("qwen3"), "somewhere")
-    for wanted in precision.QUANTIZED:
+    for wanted in sizes.QUANTIZED:
         assert "second time" in refusal(ParameterError, folder_of("qwen3"), precision=wanted, adapter=str(adapter))
     assert "offloaded" in refusal(ParameterError, folder_of("qwen3"), offload=str(tmp_path), adapter=str(adapter))
     with pytest.raises(ModelNotFound, match="--adapter"):

@@ -18,7 +18,6 @@ from ..fits import Fit, checkpoint, of_model
 from ..probes.contributions import Contributions
 from ..probes.lenses import LENSES as LENS_NAMES
 from ..service.resolve import resolve
-from ..sources import precision as precisions
 from ..sources import remote, sizes
 from ..sources.specs import config_of
 from ..studies import running, sets
@@ -89,9 +88,9 @@ class Asked:
         """Refuse what no card can be made of, before anything is measured."""
         check_model(self.model)
         for name in self.others:
-            if name not in precisions.PRECISIONS:
+            if name not in sizes.PRECISIONS:
                 raise CardError(
-                    f"The precision is {name!r}; expected some of {', '.join(precisions.PRECISIONS)}, with commas."
+                    f"The precision is {name!r}; expected some of {', '.join(sizes.PRECISIONS)}, with commas."
                 )
         if self.most < 1:
             raise CardError(f"A card takes {self.most} prompts; expected 1 or more.")
@@ -198,7 +197,7 @@ class _Beside:
         """The three rules in other precisions, and which of those there are."""
         own = self.spec.precision
         wanted = [name for name in dict.fromkeys(self.asked.others) if name != own]
-        if not wanted or precisions.stored(config_of(self.spec)):
+        if not wanted or sizes.stored_precision(config_of(self.spec)):
             self.missing += ["The checkpoint is stored quantized, so it has no other precision."] if wanted else []
             return None, ()
         probes = [ProbeEntry(name="contributions"), ProbeEntry(name="logit_lens")]

@@ -7,7 +7,7 @@ import argparse
 from .. import bounds
 from ..errors import ParameterError
 from ..runs.spec import JACOBIAN_TOKENS, FitRun, Opened
-from ..sources.precision import asked
+from ..sources.sizes import asked_precision
 from .models import how_to_open
 from .runs import RESUMED, Commands, run, whole
 from .studies import shard_of
@@ -101,7 +101,7 @@ def _opened(
         raise ParameterError("--seed is a control's; give --control untrained or --control shuffled with it.")
     return Opened(
         source=source,
-        precision=asked(precision, args.dtype),
+        precision=asked_precision(precision, args.dtype),
         device=args.device,
         adapter=adapter,
         offload=args.offload,

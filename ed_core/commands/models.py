@@ -36,9 +36,9 @@ def how_to_open(p: argparse.ArgumentParser) -> None:
 
 def opened_as(args: argparse.Namespace) -> ModelSpec:
     """The model that the options name; what `auto` came to is said on stderr."""
-    from ..sources.precision import asked
+    from ..sources.sizes import asked_precision
 
-    wanted, seed = asked(args.precision, args.dtype), args.seed or 0
+    wanted, seed = asked_precision(args.precision, args.dtype), args.seed or 0
     if args.seed is not None and not args.control:
         raise ParameterError("--seed is a control's; give --control untrained or --control shuffled with it.")
     spec = opened.spec_of(

@@ -21,7 +21,7 @@ from ..probes import PROBES as ALL
 from ..probes import Probe, find
 from ..probes.scores import rank_correlation
 from ..results.aggregate import aggregate, probe_of
-from ..sources.precision import WIDEST_FIRST
+from ..sources.sizes import WIDEST_FIRST
 from ..statistics import Interval
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .continuous import MeanDepth

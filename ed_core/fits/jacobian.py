@@ -24,7 +24,7 @@ from ..models.identities import wide
 from ..models.language_model import LanguageModel
 from ..models.placement import total_bytes
 from ..models.trace import Trace
-from ..sources.precision import require_gradients
+from ..sources.sizes import require_gradients
 from ..sweeps.budget import Budget
 from ..types import Prompt
 from . import checkpoint, shards

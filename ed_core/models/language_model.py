@@ -22,7 +22,7 @@ from ..architectures import Architecture
 from ..errors import IdentityFailed, NotFinite, PromptError
 from ..prompts import check_length, check_text, max_characters, too_long
 from ..sources import controls
-from ..sources.precision import QUANTIZED
+from ..sources.sizes import QUANTIZED
 from ..sources.specs import foreign
 from ..types import Encoding, ModelSpec, Prompt, Request
 from . import suffix

@@ -28,7 +28,7 @@ from ..errors import (
     ran_out,
 )
 from ..machine import ROOM, free_memory, gigabytes
-from ..sources import controls, hub, precision, remote, sizes, weights
+from ..sources import controls, hub, remote, sizes, weights
 from ..sources.specs import check_files, config_of, location, of_gguf
 from ..types import ModelSpec
 from . import arithmetic, conversion, looped, placement, quantized
@@ -145,7 +145,7 @@ def _pretrained(spec: ModelSpec, config: Config, options: Options) -> Pretrained
             location(spec),
             config=config,
             attn_implementation=_attention(config),
-            dtype=DTYPES[precision.compute_name(spec.precision)],
+            dtype=DTYPES[sizes.compute_name(spec.precision)],
             use_safetensors=True,
             output_loading_info=True,
             **_quantization(spec),
@@ -215,16 +215,16 @@ def _quantization(spec: ModelSpec) -> dict[str, Any]:
         return {}
     extras.require("bitsandbytes", f"The precision {spec.precision}")
     quantized.prepare()
-    if precision.stored(config_of(spec)):
+    if sizes.stored_precision(config_of(spec)):
         return {}
     if spec.precision == "int8":
         return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
     if spec.precision != "4bit":
-        raise ParameterError(f"The precision is {spec.precision!r}; expected one of {', '.join(precision.PRECISIONS)}.")
+        raise ParameterError(f"The precision is {spec.precision!r}; expected one of {', '.join(sizes.PRECISIONS)}.")
     nf4 = {
         "bnb_4bit_quant_type": "nf4",
         "bnb_4bit_use_double_quant": True,
-        "bnb_4bit_compute_dtype": DTYPES[precision.compute_name("4bit")],
+        "bnb_4bit_compute_dtype": DTYPES[sizes.compute_name("4bit")],
     }
     return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **nf4)}
 

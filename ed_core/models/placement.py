@@ -9,7 +9,7 @@ import torch
 
 from ..errors import ParameterError, TooLarge
 from ..machine import ROOM, free_memory, gigabytes, probe_bytes
-from ..sources.precision import QUANTIZED
+from ..sources.sizes import QUANTIZED
 from ..types import ModelSpec, command_line
 from .modules import Pretrained
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import IdentityFailed
 from ..machine import ROOM, free_memory, gigabytes
-from ..sources.precision import stored
+from ..sources.sizes import stored_precision
 from ..sources.specs import config_of
 from . import quantized
 from .verify import short_prompt
@@ -107,7 +107,11 @@ def _worst(differences: Tensor) -> float:
 
 def _no_reference(model: LanguageModel) -> str:
     """Why there can be no float32 copy on the CPU, or ""."""
-    if model.spec.adapter or stored(config_of(model.spec)) or not (model.spec.content_hash or model.spec.revision):
+    if (
+        model.spec.adapter
+        or stored_precision(config_of(model.spec))
+        or not (model.spec.content_hash or model.spec.revision)
+    ):
         return "there is no float32 copy of this model to compare with"
     needed = 4 * sum(p.numel() for p in model.hf.parameters()) * (2 if model.spec.precision == "4bit" else 1)
     if needed > ROOM * free_memory():

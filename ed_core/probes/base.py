@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import ParameterError, PromptError
 from ..sources import permits, remote
-from ..sources.precision import require_gradients
+from ..sources.sizes import require_gradients
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
 from .description import Curve, Picture, Score, Shape
 

@@ -15,7 +15,7 @@ from .. import disk
 from ..errors import EffectiveDepthError, ParameterError, StudyError
 from ..machine import gpus
 from ..notebook import model as opened
-from ..sources.precision import PRECISIONS
+from ..sources.sizes import PRECISIONS
 from ..sources.specs import read_for
 from ..types import ModelSpec, Prompt
 from .spec import AuditRun, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, Spec, StudyRun

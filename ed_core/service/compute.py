@@ -39,8 +39,8 @@ from ..probes import find
 from ..prompts import max_tokens
 from ..remote.model import RemoteModel
 from ..results.aggregate import summarize
-from ..sources.precision import QUANTIZED
 from ..sources.remote import is_remote
+from ..sources.sizes import QUANTIZED
 from ..sweeps.budget import Budget
 from ..sweeps.recorder import Recorder
 from ..types import ENGINE_VERSION, ModelSpec, ProbeResult, Request

@@ -23,8 +23,7 @@ from ..machine import ROOM, free_memory, gigabytes, probe_bytes, total_bytes
 from ..probes import PROBES, Probe, find
 from ..probes.description import Shape
 from ..sources import hub, sizes, tokens
-from ..sources.precision import BYTES, PRECISIONS, QUANTIZED, WIDEST_FIRST, asked, compute_name
-from ..sources.sizes import Size
+from ..sources.sizes import BYTES, PRECISIONS, QUANTIZED, WIDEST_FIRST, Size, asked_precision, compute_name
 from ..sources.specs import config_of, of_gguf
 from ..sweeps import budget
 from ..types import ModelSpec, Request, canonical_json
@@ -241,7 +240,7 @@ def report(
     if precision == "auto":
         precision, why = choose(size, n_tokens, device, free)
         lines.append(f"auto takes {why}")
-    found = estimate(size, asked(precision, None), n_tokens, device, free)
+    found = estimate(size, asked_precision(precision, None), n_tokens, device, free)
     weights = ", ".join(f"{p} {gigabytes(size.weight_bytes(p))}" for p in WIDEST_FIRST)
 
     def row(*cells: str) -> str:

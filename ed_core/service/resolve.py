@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ..errors import ModelNotFound, ParameterError
 from ..sources import controls, permits, remote, sizes, weights
-from ..sources import precision as precisions
 from ..sources.specs import config_of, content_of, location, named
 from ..types import ModelSpec, command_line
 from . import estimate
@@ -36,10 +35,8 @@ def resolve(
         if precision not in ("auto", "fp32", remote.SERVED) or adapter or offload or control or control_seed:
             raise _as_served(spec)
         return spec if spec.revision else replace(spec, content_hash=content_of(spec, weights=False))
-    if precision != "auto" and precision not in precisions.PRECISIONS:
-        raise ParameterError(
-            f"The precision is {precision!r}; expected auto or one of {', '.join(precisions.PRECISIONS)}."
-        )
+    if precision != "auto" and precision not in sizes.PRECISIONS:
+        raise ParameterError(f"The precision is {precision!r}; expected auto or one of {', '.join(sizes.PRECISIONS)}.")
     spec = named(source)
     if not spec.revision and not spec.content_hash:
         spec = replace(spec, content_hash=content_of(spec, weights=control != "untrained"))
@@ -66,8 +63,8 @@ def settle(spec: ModelSpec, precision: str, free: int | None = None, n_tokens: i
     if remote.is_remote(spec.source):
         raise _as_served(spec)
     config = config_of(spec)
-    held = precisions.stored(config)
-    if held and precisions.PRECISIONS.get(precision, precision) not in ("auto", held):
+    held = sizes.stored_precision(config)
+    if held and sizes.PRECISIONS.get(precision, precision) not in ("auto", held):
         raise ParameterError(
             f"The checkpoint {spec.name} is stored in {held}; it cannot be opened in {precision}: give --precision "
             "auto."
@@ -75,7 +72,7 @@ def settle(spec: ModelSpec, precision: str, free: int | None = None, n_tokens: i
     if held:
         return replace(spec, precision=held, why=f"{held}: the checkpoint is stored so.")
     if precision != "auto":
-        return replace(spec, precision=precisions.PRECISIONS[precision])
+        return replace(spec, precision=sizes.PRECISIONS[precision])
     if not config:
         raise ParameterError(
             f"How large {spec.name} is can only be told once its config.json is here; download it, or give a precision."

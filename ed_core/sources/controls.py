@@ -13,7 +13,7 @@ from __future__ import annotations
 from ..errors import ParameterError
 from ..types import ModelSpec
 from . import remote
-from .precision import BYTES
+from .sizes import BYTES
 
 KINDS = {"untrained": "untrained twin", "shuffled": "shuffled layers"}
 MEANING = {

@@ -21,7 +21,7 @@ from ..probes.scores import layer_effect
 from ..sources import tokens
 from ..sources.bundled import MODELS
 from ..sources.catalogue import CAVEATS, CITATION
-from ..sources.precision import QUANTIZED, asked
+from ..sources.sizes import QUANTIZED, asked_precision
 from ..sources.specs import named
 from ..statistics import FEWEST, Units
 from ..types import Prompt
@@ -353,7 +353,7 @@ PAPERS = {
 def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]:
     """What is run in, and how that compares with the paper, in a sentence."""
     if given is not None:
-        found = asked(given, None)
+        found = asked_precision(given, None)
         if found == "auto":
             raise ParameterError(
                 f"--precision is 'auto'; a comparison needs one that is told: give {papers} or float32."

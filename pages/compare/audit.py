@@ -9,7 +9,7 @@ from ed_core.runs.spec import AuditRun
 from ed_core.service import estimate
 from ed_core.service.resolve import in_precisions
 from ed_core.sources import sizes, specs
-from ed_core.sources.precision import WIDEST_FIRST
+from ed_core.sources.sizes import WIDEST_FIRST
 from ed_ui import common_link, link, live, picker, probe_page, prompt_set, remembered, running, session, show
 from ed_ui.inputs import several
 
