@@ -1,5 +1,6 @@
-"""The catalogue (`models.toml`): models by group, with the config fields that the estimate needs; and the effective
-depths that are published for them (`published.csv`). Torch-free, no network."""
+"""The catalogue (`models.toml`): models by group, with the config fields that the estimate needs; the effective
+depths that are published for them (`published.csv`); and what the hub's cache on this machine holds of them.
+Torch-free, no network."""
 
 from __future__ import annotations
 
@@ -47,6 +48,21 @@ def entries() -> tuple[Entry, ...]:
 def find(name: str) -> Entry | None:
     """The entry of that hub id or bundled name, or None."""
     return next((entry for entry in entries() if entry.id == name), None)
+
+
+def hub_cache(hub_id: str) -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE) / ("models--" + hub_id.replace("/", "--"))
+
+
+def cached_commit(hub_id: str, revision: str = "") -> str:
+    """The commit the local hub cache holds for this id and revision, or "" where it holds none."""
+    place = hub_cache(hub_id)
+    if revision and (place / "snapshots" / revision).is_dir():
+        return revision
+    ref = place / "refs" / (revision or "main")
+    return ref.read_text().strip() if ref.is_file() else ""
 
 
 # ---------------------------------------------------------------- effective depths that are published

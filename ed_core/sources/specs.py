@@ -18,7 +18,7 @@ from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
 from ..types import ModelSpec
 from . import catalogue, gguf_files, permits, remote, sizes, wheels
 from .bundled import MODELS as BUNDLED
-from .hub_cache import cached_commit, hub_cache
+from .catalogue import cached_commit, hub_cache
 from .weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 IDENTITY_FILES = (

@@ -26,7 +26,7 @@ from ..prompts import check_length, check_text, fits, read_jsonl
 from ..prompts import lines as written_lines
 from ..sources import hub, permits, tokens
 from ..sources.bundled import SETS, set_names
-from ..sources.hub_cache import ensure_reachable
+from ..sources.hub import ensure_reachable
 from ..sources.specs import named
 from ..types import Prompt
 from . import parquets
@@ -263,7 +263,7 @@ def _at_once(name: str) -> Iterator[None]:
 
     before = config.HF_HUB_OFFLINE
     try:
-        ensure_reachable(name, even_if_cached=True)
+        ensure_reachable(name)
     except HubUnreachable:
         config.HF_HUB_OFFLINE = True
     try:
