@@ -108,7 +108,7 @@ def _load(
     if spec.adapter:
         model = merge(model, Path(spec.adapter))
     if spec.control == "shuffled" and architecture:
-        from .twins import shuffle
+        from .modules import shuffle
 
         shuffle(model, architecture, spec.control_seed)
     _align_experts(model)

@@ -21,7 +21,7 @@ from . import kept, sanity
 from .adoption import adopt
 from .language_model import LanguageModel
 from .loading import load
-from .twins import shuffle
+from .modules import shuffle
 from .verify import verify
 
 
