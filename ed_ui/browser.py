@@ -8,7 +8,7 @@ import json
 
 import streamlit as st
 
-from ed_ui import link, remembered, session
+from ed_ui import inputs, link, session
 
 SCRIPT = """(() => {
 const [typed, answered, fresh, welcomed, asked] = %s;
@@ -93,8 +93,8 @@ if (asked) document.documentElement.classList.remove('ed-welcomed');
 def listen() -> None:
     """At the end of every run: tell the browser whether what stands in the prompt's box was typed, and whether there is
     an answer."""
-    typed = bool(remembered.value("text", "")) and not remembered.value("example", "")
+    typed = bool(inputs.value("text", "")) and not inputs.value("example", "")
     known = session.current()
-    answered = bool(remembered.value("answer", ""))
+    answered = bool(inputs.value("answer", ""))
     told = json.dumps([typed, answered, link.state().open, known.welcomed, known.asked_what])
     st.html(f"<script>{SCRIPT % told}</script>", unsafe_allow_javascript=True)

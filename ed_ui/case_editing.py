@@ -10,7 +10,7 @@ import streamlit as st
 from ed_core.cases.case_study import Case, edited
 from ed_core.cases.report import to_html
 from ed_core.errors import CaseError, EffectiveDepthError
-from ed_ui import case_studies, remembered, session, show
+from ed_ui import case_studies, inputs, session, show
 from ed_ui.session import Editing
 
 
@@ -22,12 +22,12 @@ def of(id: str) -> Editing | None:
 def begin(case: Case, opened: str) -> None:
     session.current().editing[case.id] = Editing(case, opened)
     held = {"title": case.title, "tags": ", ".join(case.tags), "notes": case.notes}
-    remembered.put({f"edit.{case.id}.{name}": text for name, text in held.items()})
+    inputs.put({f"edit.{case.id}.{name}": text for name, text in held.items()})
 
 
 def end(id: str) -> None:
     session.current().editing.pop(id, None)
-    remembered.forget(*(f"edit.{id}.{name}" for name in case_studies.WORDS))
+    inputs.forget(*(f"edit.{id}.{name}" for name in case_studies.WORDS))
 
 
 def form(editing: Editing, opened_copy: Callable[[Case], None]) -> None:
@@ -40,7 +40,7 @@ def form(editing: Editing, opened_copy: Callable[[Case], None]) -> None:
             case_studies.word_boxes(prefix, "")
         with right:
             st.caption("The notes as they will read")
-            notes(remembered.value(f"{prefix}.notes", ""))
+            notes(inputs.value(f"{prefix}.notes", ""))
         row = st.container(horizontal=True)
         if row.button("Save", type="primary", key=f"{prefix}.save", icon=":material/check:"):
             _save(editing)

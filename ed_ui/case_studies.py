@@ -12,7 +12,7 @@ from ed_core.cases.case_study import ITEMS, Case
 from ed_core.cases.kept import Kept
 from ed_core.errors import CaseError, EffectiveDepthError
 from ed_core.types import ProbeResult
-from ed_ui import case_view, remembered, running, session, show, visitor
+from ed_ui import case_view, inputs, running, session, show, visitor
 
 GALLERY, CASE = "pages/case_studies/gallery.py", "pages/case_studies/case.py"
 WORDS = ("title", "tags", "notes")
@@ -141,7 +141,7 @@ def _save(page: str, results: list[ProbeResult], shown, seen, title: str) -> Non
     typed["title"] = typed["title"].strip() or title
     case = case_study.make(results=results, shown=shown, **typed, **case_view.judged(page))
     add(case)
-    remembered.forget(*(f"keep.{page}.{name}" for name in WORDS))
+    inputs.forget(*(f"keep.{page}.{name}" for name in WORDS))
     session.current().saved[page] = (seen, case.id, case.title)
     st.toast(f"Saved: {show.plain(case.title)}", icon=":material/bookmark_added:")
     st.rerun()
@@ -158,14 +158,14 @@ def word_boxes(prefix: str, title: str) -> str:
 
 
 def _box(draw: Callable, label: str, key: str, default: str = "", **more) -> None:
-    if not remembered.value(key):  # an emptied title is the suggested one again
-        remembered.forget(key)
-    remembered.widget(draw, label, key, default, words=True, **more)
+    if not inputs.value(key):  # an emptied title is the suggested one again
+        inputs.forget(key)
+    inputs.widget(draw, label, key, default, words=True, **more)
 
 
 def typed_words(prefix: str) -> dict[str, Any]:
     """What the boxes hold, as a case study takes it."""
-    title, tags, notes = (remembered.value(f"{prefix}.{name}", "") for name in WORDS)
+    title, tags, notes = (inputs.value(f"{prefix}.{name}", "") for name in WORDS)
     return {"title": title, "tags": tags.split(","), "notes": notes}
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ed_core.cases.case_study import Case, Item, Shown
 from ed_core.prompts import to_jsonl
 from ed_core.types import Request
-from ed_ui import common_link, control_model, inputs, navigation, prompt_set, remembered
+from ed_ui import common_link, control_model, inputs, navigation, prompt_set
 from ed_ui.inputs import Input, boxed
 
 THRESHOLDS = ("kl_threshold", "overlap_threshold")
@@ -65,16 +65,14 @@ def shown(page: str, n_tokens: int) -> Shown:
     place = place_of(page)
     chosen = {name: one.kept for name, one in place.settings.items()}
     settings = tuple((name, value) for name, value in chosen.items() if value is not None)
-    return Shown(
-        page, remembered.window(place.window[0], n_tokens, place.window[1]), remembered.token(n_tokens), settings
-    )
+    return Shown(page, inputs.window(place.window[0], n_tokens, place.window[1]), inputs.token(n_tokens), settings)
 
 
 def judged(page: str) -> dict[str, float | bool]:
     """Thresholds, and whether the first token counts, as `ed_core.cases.case_study.make` takes them."""
     first = place_of(page).first_token
     named = {name: name for name in THRESHOLDS if page == "home"} | ({"first_token": first} if first else {})
-    return {name: value for name, key in named.items() if (value := remembered.value(key)) is not None}
+    return {name: value for name, key in named.items() if (value := inputs.value(key)) is not None}
 
 
 def open_live(case: Case) -> str:
@@ -88,7 +86,7 @@ def open_live(case: Case) -> str:
             common_link.open_run(request)
     twin = next((m for request in requests for m in request.models if m.control), None)
     prompts = list(dict.fromkeys(prompt for request in requests for prompt in request.prompts))
-    remembered.put(
+    inputs.put(
         {
             "control": twin.control if twin else control_model.NONE,
             "control.seed": twin.control_seed if twin else 0,
@@ -96,11 +94,11 @@ def open_live(case: Case) -> str:
         }
     )
     if len(prompts) > 1:
-        remembered.put({"prompts.lines": to_jsonl(prompts)})
+        inputs.put({"prompts.lines": to_jsonl(prompts)})
     page = first.shown.page if first.shown.page in navigation.KEPT_FROM else "home"
     if page == "audit":
         precisions = dict.fromkeys(m.precision for request in requests for m in request.models)
-        remembered.put({"audit.precisions": list(precisions)})
+        inputs.put({"audit.precisions": list(precisions)})
     if page == "two":
         _side_b(shown_of, requests)
     _look(case, first, page)
@@ -127,7 +125,7 @@ def _side_b(first: Request, requests: list[Request]) -> None:
     if other is None:
         found |= {f"{again.probe}.{name}": boxed(value) for name, value in again.parameters}
         common_link.open_run(next(r for r in requests if r.probe == again.probe))
-    remembered.put({f"two.{name}": value for name, value in found.items()} | {"control": control_model.NONE})
+    inputs.put({f"two.{name}": value for name, value in found.items()} | {"control": control_model.NONE})
 
 
 def _look(case: Case, item: Item, page: str) -> None:
@@ -139,5 +137,5 @@ def _look(case: Case, item: Item, page: str) -> None:
         found |= {name: getattr(case, name) for name in THRESHOLDS}
     if place.first_token:
         found[place.first_token] = case.first_token
-    remembered.forget(*found)
-    remembered.put({key: value for key, value in found.items() if value is not None})
+    inputs.forget(*found)
+    inputs.put({key: value for key, value in found.items() if value is not None})

@@ -10,7 +10,7 @@ from ed_core.results import lookup
 from ed_core.service.resolve import twin
 from ed_core.sources import controls
 from ed_core.types import ModelSpec, Request
-from ed_ui import link, picker, prompt_box, remembered, show
+from ed_ui import inputs, link, picker, prompt_box, show
 from ed_ui.inputs import boxed, choice, flag, number, text
 
 MOST_TOKENS = 10**6  # a token's number in a link; one beyond the prompt's end is simply not marked
@@ -41,17 +41,17 @@ def open_link(page: str) -> None:
     link.take(OF_A_RUN, reset=complete)
     by_run = link.state().by_run = bool(key) and _open_short(key)
     link.take(BESIDE_IT, reset=complete and not by_run)
-    if (device := remembered.value("device")) and device not in (picker.AUTO, *picker.devices()):
-        remembered.forget("device")
+    if (device := inputs.value("device")) and device not in (picker.AUTO, *picker.devices()):
+        inputs.forget("device")
         best = "the CPU" if picker.devices()[0] == "cpu" else picker.devices()[0]
         link.trouble(f"The link asks for the device {device!r}, which is not here: it is shown for {best}.")
     elif device == picker.devices()[0]:
-        remembered.forget("device")  # what is taken unless another is asked for
+        inputs.forget("device")  # what is taken unless another is asked for
     if example in prompt_box.examples() and not by_run:
         prompt_box.pick(example)
     elif example and example not in prompt_box.examples():
         link.trouble(f"No bundled prompt has the id {example[:32]!r}, so another one stands in the box.")
-    if remembered.value("text") is None:
+    if inputs.value("text") is None:
         prompt_box.pick_for(picker.model())
 
 
@@ -71,7 +71,7 @@ def open_run(request: Request) -> None:
     spec, asked = request.models[0], request.prompts[0]
     if not _is_chosen(spec):  # what "auto" comes to may be this very model
         picker.choose(spec)
-    remembered.put(
+    inputs.put(
         {
             "template": asked.template,
             "special_tokens": asked.special_tokens,
@@ -81,7 +81,7 @@ def open_run(request: Request) -> None:
     )
     bundled = (id for id, p in prompt_box.examples().items() if p["text"] == asked.text)
     prompt_box.fill(asked.text, asked.answer, next(bundled, ""))
-    remembered.put({f"{request.probe}.{name}": boxed(value) for name, value in request.parameters})
+    inputs.put({f"{request.probe}.{name}": boxed(value) for name, value in request.parameters})
     if _is_chosen(spec):
         return
     if picker.current().spec is None or picker.current().missing is not None:
@@ -106,7 +106,7 @@ def _is_chosen(spec: ModelSpec) -> bool:
 def write(run: str = "") -> None:
     """Put what is on the screen into the URL: model, control, bundled prompt, what is off its default, and the run
     where there is one; never a prompt's text."""
-    named = {"example": remembered.value("example", ""), "run": run[: lookup.SHORT]}
+    named = {"example": inputs.value("example", ""), "run": run[: lookup.SHORT]}
     everywhere = {"model": picker.model()} | link.carried((*OF_A_RUN, *BESIDE_IT))
     link.put(everywhere | {name: value for name, value in named.items() if value})
 

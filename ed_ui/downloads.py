@@ -14,7 +14,7 @@ from ed_core.machine import gigabytes
 from ed_core.sources import catalogue, hub, permits, remote, specs, wheels
 from ed_core.sources.bundled import EXAMPLE, MODELS, load_prompts
 from ed_core.types import ModelSpec
-from ed_ui import guard, remembered, session, show
+from ed_ui import guard, inputs, session, show
 
 POLL_SECONDS = 0.5
 
@@ -144,4 +144,4 @@ def _offer_small(spec: ModelSpec) -> None:
 def _take_small(name: str) -> None:
     """A small model, and a prompt that it knows."""
     known = next(p for p in load_prompts() if p["id"] == EXAMPLE)
-    remembered.put({"model": name, "text": known["text"], "answer": known["answer"], "example": EXAMPLE})
+    inputs.put({"model": name, "text": known["text"], "answer": known["answer"], "example": EXAMPLE})

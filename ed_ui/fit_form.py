@@ -9,7 +9,7 @@ from ed_core.fits.file import Fit
 from ed_core.prompts import read_jsonl
 from ed_core.sources.bundled import MIXED, SETS, load_prompts, set_names
 from ed_core.types import Prompt
-from ed_ui import picker, prompt_box, prompt_set, remembered, run_panel, show
+from ed_ui import inputs, picker, prompt_box, prompt_set, run_panel, show
 from ed_ui.runs import Fitted
 
 EXAMPLES = "examples"  # the bundled prompts of all tasks
@@ -37,11 +37,11 @@ def named(name: str) -> str:
 def prompts(page: str, row) -> list[Prompt]:
     """The prompts to fit on, chosen behind a click in the `row`; every fifth of them is held out. Pasted lines stand
     below it."""
-    names = remembered.value(f"{page}.sets", [EXAMPLES]) or []
-    own = remembered.value(f"{page}.source", SOURCES[0]) != SOURCES[0]
+    names = inputs.value(f"{page}.sets", [EXAMPLES]) or []
+    own = inputs.value(f"{page}.source", SOURCES[0]) != SOURCES[0]
     said = "own" if own else named(names[0]) if len(names) == 1 else f"{len(names)} sets"
     box = row.popover(f"Prompts: {said}", key=f"box-{page}-prompts")
-    source = remembered.widget(
+    source = inputs.widget(
         box.segmented_control,
         "Prompts",
         f"{page}.source",
@@ -53,7 +53,7 @@ def prompts(page: str, row) -> list[Prompt]:
     if source != SOURCES[0]:
         return prompt_set.lines(MOST)
     about = dict(options=sets(), format_func=named, selection_mode="multi", help=ABOUT_SETS)
-    names = remembered.widget(box.pills, "Prompt sets", f"{page}.sets", [EXAMPLES], **about)
+    names = inputs.widget(box.pills, "Prompt sets", f"{page}.sets", [EXAMPLES], **about)
     if not names:
         st.info("No prompt set is chosen; choose at least one.", icon=":material/playlist_add:")
     found = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts(picker.model())] if EXAMPLES in names else []

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import streamlit as st
 
 from ed_core.errors import ParameterError
-from ed_ui import remembered, session, streamlit_edges
+from ed_ui import inputs, session, streamlit_edges
 from ed_ui.inputs import Input
 
 CARRIED = "Opens this view in a fresh session: model, prompt, parameters, and the run where it is stored here."
@@ -58,11 +58,11 @@ def take(parameters: Iterable[Input], reset: bool = True) -> None:
         given = st.query_params.get(parameter.name)
         if given is not None:
             try:
-                remembered.put({parameter.key: parameter.read(given)})
+                inputs.put({parameter.key: parameter.read(given)})
             except ParameterError as error:
                 trouble(f"One parameter of the link was ignored: {error}")
         elif reset and not state().first:
-            remembered.forget(parameter.key)
+            inputs.forget(parameter.key)
 
 
 def own(parameters: Iterable[Input]) -> None:
@@ -77,12 +77,12 @@ def own(parameters: Iterable[Input]) -> None:
 
 def follows(parameter: Input) -> bool:
     """Whether in this run the URL decides, and says something valid of this parameter."""
-    return bool(state().arrived and st.query_params.get(parameter.name) and remembered.value(parameter.key))
+    return bool(state().arrived and st.query_params.get(parameter.name) and inputs.value(parameter.key))
 
 
 def among(parameter: Input, there: Collection[str], what: str) -> None:
     """Note where a link names what the page cannot show: its box then holds the first that it can."""
-    asked = remembered.value(parameter.key)
+    asked = inputs.value(parameter.key)
     if state().arrived and parameter.name in st.query_params and asked and asked not in there:
         trouble(f"The link asks for the {what} {asked[:32]!r}, which is not here to show; another one is shown.")
 
@@ -102,7 +102,7 @@ def troubles() -> list[str]:
 
 def carried(parameters: Iterable[Input]) -> dict[str, str]:
     """What is off its default, as text."""
-    held = ((p, remembered.value(p.key, p.default)) for p in parameters)
+    held = ((p, inputs.value(p.key, p.default)) for p in parameters)
     return {p.name: p.write(value) for p, value in held if value not in (p.default, None)}
 
 

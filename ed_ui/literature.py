@@ -18,7 +18,7 @@ from ed_core.studies import leaderboard as fits
 from ed_core.studies import points, trends
 from ed_core.studies.folder import Folder
 from ed_core.studies.points import Point
-from ed_ui import chart, remembered, show, studies
+from ed_ui import chart, inputs, show, studies
 from ed_ui.inputs import choice
 
 EVERY = "all"
@@ -53,10 +53,10 @@ def panel(folder: Folder, group: str) -> None:
     """All of it, for a set of a study or one of its levels."""
     st.subheader("Beside what is published", anchor=False)
     row = st.container(horizontal=True, vertical_alignment="bottom")
-    dataset = remembered.one_of(row.selectbox, "Published set", "studies.published_set", SETS, width=200)
-    training = remembered.one_of(row.selectbox, "Training", "studies.training", [EVERY, *TRAINING], width=200)
-    band = remembered.one_of(row.selectbox, "Size", "studies.size", list(SIZES), width=200)
-    criterion = remembered.widget(
+    dataset = inputs.one_of(row.selectbox, "Published set", "studies.published_set", SETS, width=200)
+    training = inputs.one_of(row.selectbox, "Training", "studies.training", [EVERY, *TRAINING], width=200)
+    band = inputs.one_of(row.selectbox, "Size", "studies.size", list(SIZES), width=200)
+    criterion = inputs.widget(
         row.segmented_control,
         "Depth",
         "studies.criterion",
@@ -118,10 +118,10 @@ def against_score(folder: Folder, measured: Sequence[Point]) -> None:
     """Scores of the leaderboard's models against their layers: figure, sentence, and the fits beside each other."""
     st.subheader("Do deeper models score better?", anchor=False)
     row = st.container(horizontal=True, vertical_alignment="bottom", key="leaderboard-row")
-    score = remembered.one_of(
+    score = inputs.one_of(
         row.selectbox, "Score", "studies.score", list(board.SCORES), format_func=board.SCORES.get, width=200
     )
-    held = remembered.widget(
+    held = inputs.widget(
         row.segmented_control,
         "Held equal",
         "studies.held",
@@ -153,7 +153,7 @@ def against_score(folder: Folder, measured: Sequence[Point]) -> None:
     fig = chart.once(figures.score_against_layers, shown, f"{board.SCORES[score]}, %", line, adjusted, HELD[held][0])
     st.markdown(f"**{show.plain(chosen.sentence)}**")
     show.figure("leaderboard", fig, AGAINST_LAYERS, reading=READING_LAYERS, select=_name_one)
-    clicked = next((p for p in shown if p["model"] == remembered.value("studies.point")), None)
+    clicked = next((p for p in shown if p["model"] == inputs.value("studies.point")), None)
     if clicked:
         st.caption(_named(clicked))
     else:
@@ -165,7 +165,7 @@ def against_score(folder: Folder, measured: Sequence[Point]) -> None:
 
 def _name_one(model: str) -> None:
     """Name the model of a clicked mark below the figure."""
-    remembered.put({"studies.point": model})
+    inputs.put({"studies.point": model})
 
 
 def _named(p: dict) -> str:
@@ -225,11 +225,11 @@ def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) ->
         known = [p for pair in (*PAIRS, *INSTRUCT_PAIRS) if (p := _in_study(folder, pair, labels))]
         first, second = next(iter([*named, *known]), (labels[0], labels[1]))
         row = st.container(horizontal=True, vertical_alignment="bottom")
-        base = remembered.one_of(
+        base = inputs.one_of(
             row.selectbox, "From", "studies.base", [first, *(label for label in labels if label != first)], width=300
         )
         rest = [label for label in (second, *labels) if label != base]
-        other = remembered.one_of(row.selectbox, "To", "studies.other", list(dict.fromkeys(rest)), width=300)
+        other = inputs.one_of(row.selectbox, "To", "studies.other", list(dict.fromkeys(rest)), width=300)
         _say(measured, dict.fromkeys([*named, *known, (base, other)]))
     if not others:
         st.caption(RULES_ALONE)

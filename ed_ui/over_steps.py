@@ -10,7 +10,7 @@ from ed_core import figures
 from ed_core.statistics import FEWEST, FEWEST_FORMS
 from ed_core.studies import export, steps
 from ed_core.studies.folder import Folder
-from ed_ui import chart, remembered, show
+from ed_ui import chart, inputs, show
 from ed_ui.inputs import choice, text
 
 OVER, BESIDE = "over training", "side by side"
@@ -42,7 +42,7 @@ def chosen(row, folder: Folder) -> bool:
     """Whether the study has a training and is looked at as one: a switch that other studies do not have."""
     if not steps.series(folder):
         return False
-    view = remembered.widget(
+    view = inputs.widget(
         row.segmented_control, "Steps", "studies.view", OVER, options=[OVER, BESIDE], required=True, help=ABOUT_VIEW
     )
     return bool(view == OVER)
@@ -53,13 +53,13 @@ def panel(row, folder: Folder, verdict: Sequence[Mapping], summary: Sequence[Map
     every = steps.series(folder)
     of = next(iter(every))
     if len(every) > 1:
-        of = remembered.one_of(row.selectbox, "Training", "studies.series", list(every), width=320)
+        of = inputs.one_of(row.selectbox, "Training", "studies.series", list(every), width=320)
     depths = steps.depths(verdict, every[of], name)
     if not depths:
         st.info("Nothing of this training is computed on this set yet.", icon=":material/hourglass_empty:")
         return
     there = sorted({one["step"] for one in depths})
-    axis = remembered.widget(
+    axis = inputs.widget(
         row.segmented_control,
         "Steps' axis",
         "studies.axis",
@@ -67,7 +67,7 @@ def panel(row, folder: Folder, verdict: Sequence[Mapping], summary: Sequence[Map
         options=["logarithmic", "linear"],
         required=True,
     )
-    branch = remembered.widget(
+    branch = inputs.widget(
         row.segmented_control,
         "Maps of",
         "studies.branch",
@@ -86,9 +86,9 @@ def _slider(there: Sequence[int]) -> int:
     options = [str(step) for step in there]
     if len(options) == 1:
         return there[0]
-    if remembered.value("studies.step") not in options:
-        remembered.put({"studies.step": options[-1]})
-    held = remembered.widget(st.select_slider, "Step", "studies.step", options[-1], options=options)
+    if inputs.value("studies.step") not in options:
+        inputs.put({"studies.step": options[-1]})
+    held = inputs.widget(st.select_slider, "Step", "studies.step", options[-1], options=options)
     return int(held)
 
 

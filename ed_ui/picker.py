@@ -23,7 +23,7 @@ from ed_core.sources.bundled import MODELS
 from ed_core.sources.sizes import WIDEST_FIRST, stored_precision
 from ed_core.sources.wheels import WHEELS
 from ed_core.types import ModelSpec
-from ed_ui import downloads, guard, model_card, remembered, running, session, show
+from ed_ui import downloads, guard, inputs, model_card, running, session, show
 
 NOTHING_ELSE = (
     "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders are off in "
@@ -53,9 +53,9 @@ def box() -> None:
         listed = _listed(tuple(names()), devices()[0], running.free(devices()[0]))
         about = dict(options=list(listed), accept_new_options=True, help=about_model())
         about["format_func"] = lambda name: listed.get(name, name)  # of this run's list, whoever asks
-        remembered.widget(st.selectbox, "Model", "model", model() or None, **about)
+        inputs.widget(st.selectbox, "Model", "model", model() or None, **about)
         about = dict(options=PRECISIONS, required=True, help=ABOUT_PRECISION)
-        remembered.widget(st.segmented_control, "Precision", "precision", AUTO, **about)
+        inputs.widget(st.segmented_control, "Precision", "precision", AUTO, **about)
         place = st.container(key="model-says", gap="xxsmall")
         with st.expander("Catalogue", icon=":material/list:"):
             _catalogue()
@@ -113,7 +113,7 @@ def say_what_leaves(spec: ModelSpec) -> None:
 
 def current() -> Choice:
     """The model that is chosen."""
-    adapter, precision = (remembered.value(key) or "" for key in ("adapter", "precision"))
+    adapter, precision = (inputs.value(key) or "" for key in ("adapter", "precision"))
     asked = source(), precision or AUTO, device(), adapter.strip()
     return session.once_a_run(("model", *asked), lambda: chosen(*asked))
 
@@ -133,7 +133,7 @@ def required() -> ModelSpec:
 
 def model() -> str:
     """What the box of models holds."""
-    return remembered.value("model") or next(iter(names()), "")
+    return inputs.value("model") or next(iter(names()), "")
 
 
 def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
@@ -153,7 +153,7 @@ def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
 
 def source() -> str:
     """The model's name as `sources.resolve` takes it; a revision belongs to a hub id only."""
-    name, revision = model().strip(), (remembered.value("revision") or "").strip()
+    name, revision = model().strip(), (inputs.value("revision") or "").strip()
     if not revision or "@" in name or name in MODELS or not _allowed(name) or os.path.isdir(os.path.expanduser(name)):
         return name
     return f"{name}@{revision}"
@@ -165,7 +165,7 @@ def choose(spec: ModelSpec) -> None:
         here = specs.named(spec.source).revision
     except EffectiveDepthError:
         here = ""
-    remembered.put(
+    inputs.put(
         {
             "model": spec.source,
             "precision": spec.precision if spec.precision in PRECISIONS else AUTO,
@@ -174,7 +174,7 @@ def choose(spec: ModelSpec) -> None:
         }
     )
     if spec.device in devices():
-        remembered.put({"device": AUTO if spec.device == devices()[0] else spec.device})
+        inputs.put({"device": AUTO if spec.device == devices()[0] else spec.device})
 
 
 def devices() -> list[str]:
@@ -185,7 +185,7 @@ def devices() -> list[str]:
 
 def device() -> str:
     """The device that is chosen."""
-    chosen = remembered.value("device") or AUTO
+    chosen = inputs.value("device") or AUTO
     return devices()[0] if chosen == AUTO else chosen
 
 
@@ -257,7 +257,7 @@ def _in_short(name: str, entry: catalogue.Entry | None) -> str:
 
 def _asked_for() -> tuple[str, str, int]:
     """The chosen precision and device, and what is free there."""
-    return remembered.value("precision") or AUTO, device(), running.free(device())
+    return inputs.value("precision") or AUTO, device(), running.free(device())
 
 
 @st.cache_data(ttl=60, show_spinner=False)
@@ -288,7 +288,7 @@ def _cost(size: sizes.Size, precision: str, device: str, free: int) -> str:
 
 
 def _take(name: str) -> None:
-    remembered.put({"model": name})
+    inputs.put({"model": name})
 
 
 def _more() -> None:
@@ -299,15 +299,15 @@ def _more() -> None:
     _words("Revision", "revision", "" if allowed.hub_ids else NO_REVISIONS, ABOUT_REVISION, "main")
     if len(known := devices()) > 1:
         told = f"auto is {known[0]} here; cuda takes as many GPUs as the model needs, cuda:0 that one."
-        remembered.widget(st.selectbox, "Device", "device", AUTO, options=[AUTO, *known], help=told)
+        inputs.widget(st.selectbox, "Device", "device", AUTO, options=[AUTO, *known], help=told)
 
 
 def _words(label: str, key: str, off: str, told: str, placeholder: str) -> None:
     """A box to type in; `off` says why it is closed, with the placeholder. What a link has put into it can be taken
     out even so."""
-    held = remembered.value(key) or st.query_params.get(key)
+    held = inputs.value(key) or st.query_params.get(key)
     look = dict(disabled=bool(off) and not held, help=off or told, placeholder=placeholder if off else None)
-    remembered.widget(st.text_input, label, key, "", words=not session.current().link.cut, **look)
+    inputs.widget(st.text_input, label, key, "", words=not session.current().link.cut, **look)
 
 
 def _described(spec: ModelSpec) -> None:
@@ -318,7 +318,7 @@ def _described(spec: ModelSpec) -> None:
     st.caption(show.plain(" · ".join(filter(None, known))))
     if (packed := specs.of_gguf(spec)) and (packing := gguf_files.packed(packed)):
         st.caption(show.plain(f"{packing} in the file, computed in {spec.precision}"))
-    if spec.why and (remembered.value("precision") or AUTO) == AUTO:
+    if spec.why and (inputs.value("precision") or AUTO) == AUTO:
         st.caption(f"auto: **{show.plain(spec.precision)}**, {_how(spec)}", help=show.plain(spec.why))
 
 

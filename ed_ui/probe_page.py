@@ -29,7 +29,6 @@ from ed_ui import (
     live,
     picker,
     prompt_box,
-    remembered,
     running,
     show,
     spread_panel,
@@ -243,8 +242,8 @@ def view(result: ProbeResult) -> View:
     """Window and selected token of a full-width panel."""
     n = result.n_tokens
     return View(
-        window=remembered.window("window.page", n, WINDOW),
-        selected=remembered.token(n),
+        window=inputs.window("window.page", n, WINDOW),
+        selected=inputs.token(n),
         answer_start=result.answer_start,
         width_px=1100,
         height=MAP_HEIGHT,
@@ -289,7 +288,7 @@ def window(result: ProbeResult, seen: View, over_sinks: bool = False) -> None:
     row = st.container(horizontal=True, vertical_alignment="bottom", key="window")
     if n > WINDOW:
         limits = dict(min_value=0, max_value=n - 1)
-        remembered.widget(row.slider, "Tokens shown", "window.page", seen.window, width=420, **limits)
+        inputs.widget(row.slider, "Tokens shown", "window.page", seen.window, width=420, **limits)
     show.token_box(row, result.tokens)
     if over_sinks and seen.sinks:
         inputs.COUNT_SINKS.draw(row.toggle, "Count the sinks (◆) in the means")
@@ -332,7 +331,7 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None, pre
         label, held = meta["label"] or f.name.replace("_", " "), boxed(f.default, meta["empty"])
         key = f"{prefix}{probe.name}.{f.name}"
         if meta["file"]:
-            own = remembered.value(key, held) == f.default
+            own = inputs.value(key, held) == f.default
             off = permits.why_not(permits.file, f"A path as {label.lower()}") if own else ""
             draw, more = row.text_input, {"width": 260, "disabled": bool(off), "help": off or meta["help"]}
         elif meta["choices"]:
@@ -344,5 +343,5 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None, pre
             draw, more = row.number_input, {"min_value": meta["low"], "max_value": meta["high"], "width": _width(label)}
         else:
             draw, more = row.text_input, {"width": _width(label)}
-        values[f.name] = remembered.widget(draw, label, key, held, **{"help": meta["help"]} | more)
+        values[f.name] = inputs.widget(draw, label, key, held, **{"help": meta["help"]} | more)
     return probe.make(values)

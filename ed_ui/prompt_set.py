@@ -15,7 +15,7 @@ from ed_core.prompts import parse_jsonl
 from ed_core.sources import tokens
 from ed_core.sources.bundled import default_set, mixed_prompts, set_names
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import live, picker, prompt_box, remembered, running, session, show
+from ed_ui import inputs, live, picker, prompt_box, running, session, show
 from ed_ui.inputs import Input, choice, number, several
 
 MOST = 20
@@ -39,7 +39,7 @@ def parameters() -> tuple[Input, ...]:
 def choose() -> list[Prompt]:
     """The inputs, and the prompts chosen with them, none while nothing is pasted; a `PromptError` says what is
     wrong."""
-    source = remembered.widget(
+    source = inputs.widget(
         st.segmented_control,
         "Prompts",
         "prompts.source",
@@ -60,8 +60,8 @@ def _bundled() -> list[Prompt]:
     known = prompt_box.examples_of(model).values()
     tasks = [task for task, _ in groupby(known, key=lambda p: p["task"])]
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prompts")
-    remembered.put({"prompts.tasks": [t for t in remembered.value("prompts.tasks", []) if t in tasks]})
-    picked = remembered.widget(
+    inputs.put({"prompts.tasks": [t for t in inputs.value("prompts.tasks", []) if t in tasks]})
+    picked = inputs.widget(
         row.multiselect,
         "Tasks",
         "prompts.tasks",
@@ -72,11 +72,11 @@ def _bundled() -> list[Prompt]:
         width=520,
     )
     levels = sorted({p["difficulty"] for p in known if not picked or p["task"] in picked})
-    remembered.put({"prompts.difficulties": [d for d in remembered.value("prompts.difficulties", []) if d in levels]})
-    hard = remembered.widget(
+    inputs.put({"prompts.difficulties": [d for d in inputs.value("prompts.difficulties", []) if d in levels]})
+    hard = inputs.widget(
         row.multiselect, "Difficulties", "prompts.difficulties", [], options=levels, placeholder="all", width=260
     )
-    n = remembered.widget(row.number_input, "How many", "prompts.n", 12, min_value=1, max_value=MOST, width=150)
+    n = inputs.widget(row.number_input, "How many", "prompts.n", 12, min_value=1, max_value=MOST, width=150)
     chosen = mixed_prompts(n, picked, hard, model)
     if not chosen:
         raise PromptError("No bundled prompt is of these tasks and difficulties; leave one of them open.")
@@ -92,12 +92,12 @@ def bundled(place: Any, key: str, model: ModelSpec) -> str:
     usual = default_set(model.source)
     options = ["", *(name for name in set_names() if name != usual)]
     named = {"format_func": lambda name: name or usual, "width": 260}
-    return remembered.one_of(place.selectbox, "Prompt set", key, options, **named) or usual
+    return inputs.one_of(place.selectbox, "Prompt set", key, options, **named) or usual
 
 
 def set_or_lines(row: Any, page: str, model: ModelSpec) -> str | None:
     """The name of the bundled set that is chosen; None where the prompts are `lines`."""
-    source = remembered.widget(
+    source = inputs.widget(
         row.segmented_control,
         "Prompts",
         f"{page}.source",
@@ -124,7 +124,7 @@ def lines(most: int = MOST) -> list[Prompt]:
         "One JSON object a line: text, where wanted answer (appended to the text as it is), id, template, "
         "special_tokens, form. As the command line reads it."
     )
-    remembered.widget(
+    inputs.widget(
         right.text_area,
         "Prompts, one JSON object a line",
         "prompts.lines",
@@ -136,12 +136,12 @@ def lines(most: int = MOST) -> list[Prompt]:
     )
     if trouble := session.current().lines_trouble:
         raise PromptError(trouble)
-    if not remembered.value("prompts.lines", "").strip():
+    if not inputs.value("prompts.lines", "").strip():
         st.info(
             "No prompts yet: choose a file, or paste lines like those shown in grey.", icon=":material/playlist_add:"
         )
         return []
-    found = parse_jsonl(remembered.value("prompts.lines"), "The list")
+    found = parse_jsonl(inputs.value("prompts.lines"), "The list")
     if len(found) > most:
         st.warning(
             f"The list holds {len(found)} prompts; the first {most} are measured. The command line takes any number.",
@@ -151,7 +151,7 @@ def lines(most: int = MOST) -> list[Prompt]:
 
 
 def _pasted(key: str) -> None:
-    remembered.note(key)
+    inputs.note(key)
     session.current().lines_trouble = ""
 
 
@@ -162,7 +162,7 @@ def _uploaded() -> None:
     if file is None:
         return
     try:
-        remembered.put({"prompts.lines": uploaded(file.getvalue())})
+        inputs.put({"prompts.lines": uploaded(file.getvalue())})
     except PromptError as error:
         session.current().lines_trouble = str(error)
 

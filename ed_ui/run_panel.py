@@ -8,7 +8,7 @@ import streamlit as st
 
 from ed_core.runs.launch import Run
 from ed_core.service.estimate import duration
-from ed_ui import link, remembered, show
+from ed_ui import inputs, link, show
 
 POLL = 1.0  # seconds between two looks at a run
 
@@ -39,7 +39,7 @@ def draw(
         label = label if i or not run.unfinished else "Resume"
         if row.button(label, key=f"run.{name}", disabled=running or complete, **look):
             start()
-            remembered.put({f"{page}.watched": str(run.folder)})  # it may end before the page is drawn again
+            inputs.put({f"{page}.watched": str(run.folder)})  # it may end before the page is drawn again
             st.rerun()
     if row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not running):
         run.stop()
@@ -58,9 +58,9 @@ def watch(run: Run, page: str, ended: Callable[[], None] = lambda: None) -> None
     """Draw the page as a whole when a run that was seen here has ended."""
     watched = f"{page}.watched"
     if run.running:
-        remembered.put({watched: str(run.folder)})
-    elif remembered.value(watched) == str(run.folder):
-        remembered.forget(watched)
+        inputs.put({watched: str(run.folder)})
+    elif inputs.value(watched) == str(run.folder):
+        inputs.forget(watched)
         ended()
         st.rerun()
 

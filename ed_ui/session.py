@@ -129,7 +129,7 @@ class Gallery:
 
 @dataclass
 class Session:
-    """`inputs` is what every input holds, by its name, on whatever page it stands (`remembered`); the rest is what
+    """`inputs` is what every input holds, by its name, on whatever page it stands (`inputs`); the rest is what
     inputs do not hold."""
 
     inputs: dict[str, Any] = field(default_factory=dict)

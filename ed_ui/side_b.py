@@ -17,9 +17,8 @@ from ed_core.service.resolve import twin
 from ed_core.sources import controls, remote, tokens
 from ed_core.sources.bundled import CHARACTERS, WORDS, example_of
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import common_link, downloads, inputs, link, pair_panel, picker, probe_page, prompt_box, remembered, show
-from ed_ui.inputs import Input, choice, number, of_probe, several, text
-from ed_ui.remembered import value
+from ed_ui import common_link, downloads, inputs, link, pair_panel, picker, probe_page, prompt_box, show
+from ed_ui.inputs import Input, choice, number, of_probe, several, text, value
 
 MODES = {"models": "Two models", "prompts": "Two prompts", "parameters": "Two parameters"}
 NONE = "none"
@@ -63,7 +62,7 @@ def open_link() -> None:
     link.own((*COMMON, *more))
     _default((*COMMON, *OF_MODEL))
     if not value("two.model"):
-        remembered.put(first_twin() | ({inputs.OVERLAID.key: True} if value("two.mode") == "models" else {}))
+        inputs.put(first_twin() | ({inputs.OVERLAID.key: True} if value("two.mode") == "models" else {}))
     if link.follows(RUN):
         asked = lookup.by_short(value("two.run")).request.prompts[0]
         prompt_box.fill(asked.text, asked.answer, side="two.")
@@ -71,7 +70,7 @@ def open_link() -> None:
         example = value("example", "")
         here = picker.model()
         others = (id for id in (example_of(here), *prompt_box.examples_of(here)) if id != example)
-        remembered.put({"two.example": prompt_box.harder(example) or next(others)})
+        inputs.put({"two.example": prompt_box.harder(example) or next(others)})
     if (example := value("two.example")) and example != before:
         prompt_box.pick(example, "two.")
 
@@ -96,12 +95,12 @@ def first_twin(of: str = "two") -> dict[str, str]:
 
 
 def _default(parameters: tuple[Input, ...]) -> None:
-    remembered.put({p.key: value(p.key, p.default) for p in parameters})
+    inputs.put({p.key: value(p.key, p.default) for p in parameters})
 
 
 def write_link(runs: tuple[str, str]) -> None:
     """Both sides in the URL: bundled prompts by their id, others by a run on them once there is one."""
-    remembered.put({"two.run": "" if value("two.example") else runs[1][: lookup.SHORT]})
+    inputs.put({"two.run": "" if value("two.example") else runs[1][: lookup.SHORT]})
     common_link.write("" if value("example") else runs[0])
 
 
@@ -116,7 +115,7 @@ def mode() -> str:
         "Swap sides",
         key="two.swap",
         icon=":material/swap_horiz:",
-        on_click=lambda: remembered.put({inputs.SWAPPED.key: not inputs.SWAPPED.value}),
+        on_click=lambda: inputs.put({inputs.SWAPPED.key: not inputs.SWAPPED.value}),
         help="B becomes A: figures change places, differences their sign.",
     )
     return chosen
@@ -160,8 +159,8 @@ def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
     called = name + (f", {controls.KINDS[kind]}" if kind in controls.KINDS else "")
     box = row.popover(f"B: {show.plain(called or 'choose a model')}", key=f"box-{of}-model")
     about = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
-    name = (remembered.widget(box.selectbox, "Model B", f"{of}.model", width=300, **about) or "").strip()
-    precision = remembered.widget(
+    name = (inputs.widget(box.selectbox, "Model B", f"{of}.model", width=300, **about) or "").strip()
+    precision = inputs.widget(
         box.segmented_control,
         "Model B: precision",
         f"{of}.precision",
@@ -172,7 +171,7 @@ def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
     row_of_control = box.container(horizontal=True, vertical_alignment="bottom")
     if any(map(remote.is_remote, (spec.source, name))):
         box.caption(NO_TWIN)
-    kind = remembered.widget(
+    kind = inputs.widget(
         row_of_control.selectbox,
         "Model B: control",
         f"{of}.control",
@@ -182,7 +181,7 @@ def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
         help=CONTROL,
     )
     limits = dict(min_value=0, max_value=controls.MOST)
-    seed = remembered.widget(
+    seed = inputs.widget(
         row_of_control.number_input, "Seed", f"{of}.control.seed", width=130, disabled=kind == NONE, **limits
     )
     found = picker.chosen(name, precision, picker.device())
@@ -220,7 +219,7 @@ def _prompt() -> Prompt:
 
 
 def _picked() -> None:
-    remembered.note("two.example")
+    inputs.note("two.example")
     if example := value("two.example"):
         prompt_box.pick(example, "two.")
 
@@ -236,13 +235,13 @@ def _parameters(row) -> tuple[Probe, Probe]:
 
 
 def _one_of(row, label: str, key: str, **more) -> str:
-    return remembered.widget(row.segmented_control, label, key, required=True, label_visibility="collapsed", **more)
+    return inputs.widget(row.segmented_control, label, key, required=True, label_visibility="collapsed", **more)
 
 
 def _probes(prompts: tuple[Prompt, Prompt], row) -> dict[str, Probe]:
     """The chosen probes, with their defaults; those that read an answer only where both sides have one."""
     box = row.popover(f"Measures ({len(value('two.probes'))})", key="box-two-probes")
-    names = remembered.widget(
+    names = inputs.widget(
         box.pills,
         "Measures",
         "two.probes",

@@ -21,7 +21,7 @@ from ed_core.studies.form import ALL, Form, hidden, of, probe_names, set_names, 
 from ed_core.studies.plan import Plan
 from ed_core.studies.sets import FORMATS
 from ed_core.studies.study import Study
-from ed_ui import downloads, picker, remembered, runs, show
+from ed_ui import downloads, inputs, picker, runs, show
 
 TEXT = "studies.text"
 KEYS = {name: f"study.{name}" for name in ("name", "models", "twins", "sets", "prompts", "probes", "steps")}
@@ -58,10 +58,10 @@ class Outlook:
 
 def draw() -> None:
     """The form, what the study comes to, Run, and the file."""
-    if remembered.value(TEXT) is None:
+    if inputs.value(TEXT) is None:
         model = picker.model()
         start = Form("mine", (model,), 1, (default_set(model),), 20, ("contributions", "logit_lens"))
-        remembered.put({TEXT: study.write(study_of(start))} | _boxes(start))
+        inputs.put({TEXT: study.write(study_of(start))} | _boxes(start))
     written, wrong = None, ""
     try:
         written = _written()
@@ -69,7 +69,7 @@ def draw() -> None:
         wrong = str(error)
     _form(closed=bool(wrong))
     row = st.container(horizontal=True, vertical_alignment="center", key="run-row-study")
-    lacks = remembered.value(UNFINISHED)
+    lacks = inputs.value(UNFINISHED)
     look = {"icon": ":material/play_arrow:", "type": "primary", "disabled": bool(wrong or lacks)}
     pressed = row.button("Run", key="studies.start", **look)
     beside, below = row.container(key="study-cost", width="stretch"), st.container(key="study-looks")
@@ -80,12 +80,12 @@ def draw() -> None:
     _file(written)
     if written is not None:
         try:
-            _told(outlook(remembered.value(TEXT), picker.device()), written, beside, below)
+            _told(outlook(inputs.value(TEXT), picker.device()), written, beside, below)
         except EffectiveDepthError as error:
             below.error(show.plain(str(error)), icon=":material/error:")
     if pressed:
         try:
-            remembered.put({"studies.study": runs.begin_study(remembered.value(TEXT))})
+            inputs.put({"studies.study": runs.begin_study(inputs.value(TEXT))})
             st.rerun()
         except EffectiveDepthError as error:
             below.error(show.plain(str(error)), icon=":material/error:")
@@ -95,9 +95,9 @@ def _form(closed: bool) -> None:
     """The boxes; `closed` while the file cannot be read."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-study")
     box = {"changed": _chosen, "disabled": closed}
-    models = list(dict.fromkeys([*picker.names(), *remembered.value(KEYS["models"], [])]))
+    models = list(dict.fromkeys([*picker.names(), *inputs.value(KEYS["models"], [])]))
     about = picker.about_model()
-    remembered.widget(
+    inputs.widget(
         row.multiselect,
         "Models",
         KEYS["models"],
@@ -108,7 +108,7 @@ def _form(closed: bool) -> None:
         width=420,
         **box,
     )
-    remembered.widget(
+    inputs.widget(
         row.number_input,
         "Untrained twins of each",
         KEYS["twins"],
@@ -121,21 +121,21 @@ def _form(closed: bool) -> None:
         width=190,
         **box,
     )
-    remembered.widget(
+    inputs.widget(
         row.multiselect,
         "Steps of training",
         KEYS["steps"],
         [],
-        options=remembered.value(KEYS["steps"], []),
+        options=inputs.value(KEYS["steps"], []),
         accept_new_options=True,
         placeholder="none" if _steps() is not None else AS_WRITTEN,
         help=ABOUT_STEPS,
         width=250,
         **box,
     )
-    remembered.widget(row.text_input, "Name", KEYS["name"], "", words=True, help=ABOUT_NAME, width=220, **box)
+    inputs.widget(row.text_input, "Name", KEYS["name"], "", words=True, help=ABOUT_NAME, width=220, **box)
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-study-sets")
-    remembered.widget(
+    inputs.widget(
         row.multiselect,
         "Prompt sets",
         KEYS["sets"],
@@ -145,7 +145,7 @@ def _form(closed: bool) -> None:
         width=420,
         **box,
     )
-    remembered.widget(
+    inputs.widget(
         row.number_input,
         "Prompts of each set",
         KEYS["prompts"],
@@ -158,7 +158,7 @@ def _form(closed: bool) -> None:
         width=190,
         **box,
     )
-    remembered.widget(
+    inputs.widget(
         row.multiselect,
         "Probes",
         KEYS["probes"],
@@ -173,7 +173,7 @@ def _form(closed: bool) -> None:
 def _file(written: Study | None) -> None:
     """The study's file, and what of it the form does not show."""
     with st.expander("Advanced: the study's file", icon=":material/code:"):
-        remembered.widget(st.text_area, "TOML", TEXT, "", words=True, changed=_typed, height=300, help=ABOUT_FILE)
+        inputs.widget(st.text_area, "TOML", TEXT, "", words=True, changed=_typed, height=300, help=ABOUT_FILE)
         rest = hidden(written) if written is not None else []
         if rest:
             st.caption(show.plain(f"The form does not show, and keeps: {'; '.join(rest)}."))
@@ -254,7 +254,7 @@ def _look(plan: Plan, i: int) -> Looked:
 
 def _written() -> Study:
     """The study that the file says."""
-    return study.parse(remembered.value(TEXT), "the file")
+    return study.parse(inputs.value(TEXT), "the file")
 
 
 def _boxes(form: Form) -> dict[str, object]:
@@ -266,26 +266,26 @@ def _boxes(form: Form) -> dict[str, object]:
 
 def _chosen(key: str) -> None:
     """Write a choice of the form into the file, once there is one of each kind."""
-    remembered.note(key)
-    held = {name: remembered.value(own) for name, own in KEYS.items()}
+    inputs.note(key)
+    held = {name: inputs.value(own) for name, own in KEYS.items()}
     form = Form(**{name: tuple(value) if isinstance(value, list) else value for name, value in held.items()})
     if not form.steps and _steps() is None:
         form = replace(form, steps=None)
     trouble = next((f"Choose at least one {what}." for name, what in NEEDED.items() if not held[name]), "")
     try:
         if not trouble:
-            remembered.replace({TEXT: study.write(study_of(form, _written()))})
+            inputs.put_over({TEXT: study.write(study_of(form, _written()))})
     except StudyError as error:
         trouble = str(error)
-    remembered.put({UNFINISHED: trouble})
+    inputs.put({UNFINISHED: trouble})
 
 
 def _typed(key: str) -> None:
     """Fill the form from the file, where that can be read."""
-    remembered.note(key)
+    inputs.note(key)
     with contextlib.suppress(StudyError):
-        remembered.replace(_boxes(of(_written())))
-    remembered.put({UNFINISHED: ""})
+        inputs.put_over(_boxes(of(_written())))
+    inputs.put({UNFINISHED: ""})
 
 
 def _steps() -> tuple[str, ...] | None:

@@ -9,7 +9,7 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.types import ProbeResult
-from ed_ui import remembered, show
+from ed_ui import inputs, show
 
 HEIGHT = 260
 COSINES = {"attention": "attn_cos", "MLP": "mlp_cos", "both": "layer_cos"}
@@ -29,7 +29,7 @@ def draw(batch, token: int, lines: Mapping[str, int | None]) -> None:
             key="drawer-close",
             icon=":material/close:",
             type="tertiary",
-            on_click=remembered.forget,
+            on_click=inputs.forget,
             args=("token",),
         )
         best, skips = st.columns([3, 2])

@@ -14,7 +14,7 @@ from ed_core.figures.pictures import pictures
 from ed_core.probes import Generation
 from ed_core.results.aggregate import probe_of
 from ed_core.types import ProbeResult
-from ed_ui import chart, remembered, running, show
+from ed_ui import chart, inputs, running, show
 from ed_ui.session import Batch
 
 WINDOW = 40  # tokens on the map
@@ -23,7 +23,7 @@ TEXT_HEIGHT = 145  # pixels of the text, five lines: what is below it stays wher
 
 def asked() -> Generation:
     """What its boxes hold, on whatever page they stand."""
-    return Generation.make({f.name: remembered.value(f"generation.{f.name}", f.default) for f in fields(Generation)})
+    return Generation.make({f.name: inputs.value(f"generation.{f.name}", f.default) for f in fields(Generation)})
 
 
 def panel(key: str, result: ProbeResult, view: View, again: Callable[[], Batch], small: bool = False) -> None:
@@ -31,9 +31,9 @@ def panel(key: str, result: ProbeResult, view: View, again: Callable[[], Batch],
     the text what stands along it."""
     _told(result, again, small)
     n, begin = len(result["ids"]), figures.first_position(result)
-    chosen = remembered.value("token")
+    chosen = inputs.value("token")
     step = chosen - begin if chosen is not None and 0 <= chosen - begin < n else None
-    window = remembered.window("writing.window", n, WINDOW)
+    window = inputs.window("writing.window", n, WINDOW)
     if not result.complete and window is not None:  # the token that is being written stays in sight
         last = max(writing.written({"ids": result["ids"]}), WINDOW)
         window = (last - WINDOW, last - 1)
@@ -43,7 +43,7 @@ def panel(key: str, result: ProbeResult, view: View, again: Callable[[], Batch],
     show.figure(key, fig, caption, result, "jsd", one.reading, select=True)
     if window is not None and result.complete:
         limits = dict(min_value=0, max_value=n - 1, width=420)
-        remembered.widget(st.slider, "Tokens shown", "writing.window", window, **limits)
+        inputs.widget(st.slider, "Tokens shown", "writing.window", window, **limits)
 
 
 def _told(result: ProbeResult, again: Callable[[], Batch], small: bool) -> None:
@@ -66,7 +66,7 @@ def _told(result: ProbeResult, again: Callable[[], Batch], small: bool) -> None:
 
 def _stop(n: int, again: Callable[[], Batch]) -> None:
     """Ask for the tokens written so far: a result like any other, and there in a moment."""
-    remembered.replace({"generation.n_tokens": n})
+    inputs.put_over({"generation.n_tokens": n})
     if (batch := again()).missing:
         running.submit(batch)
 

@@ -506,10 +506,10 @@ def test_auto_takes_what_is_listed_first(gpus, monkeypatch):
 
 
 def test_the_app_takes_the_first_device_and_its_header_shows_it(monkeypatch):
-    from ed_ui import picker, remembered, running, session
+    from ed_ui import inputs, picker, running, session
 
     held = {}
-    monkeypatch.setattr(remembered, "value", lambda key, default=None: held.get(key, default))
+    monkeypatch.setattr(inputs, "value", lambda key, default=None: held.get(key, default))
     for told, expected in (({}, "cpu"), ({"cuda": 1, "cuda:0": 1, "cpu": 1}, "cuda")):
         monkeypatch.setattr(running, "jobs", lambda told=told: SimpleNamespace(devices=told))
         assert picker.device() == expected

@@ -407,7 +407,7 @@ def test_an_edited_example_does_not_come_back_with_what_a_browser_still_says(sto
 def test_an_edited_examples_answer_does_not_come_back_with_a_press_that_knows_nothing_of_it(stored, monkeypatch):
     """A press on Run right after the typing says again what the answer's box held before; how long the page took in
     between says nothing, only when its end was sent."""
-    from ed_ui import prompt_box, remembered, running, streamlit_edges
+    from ed_ui import inputs, prompt_box, running, streamlit_edges
 
     test = app(prompt=None, model="ed-demo-8", example="copy-3-a")
     answer, known = held(test)[1], session_of(test)
@@ -420,7 +420,7 @@ def test_an_edited_examples_answer_does_not_come_back_with_a_press_that_knows_no
             test.button(key="run.home").click()
         test.text_input(key="answer").set_value(answer).run()
 
-    monkeypatch.setattr(remembered, "ECHO", 0.0)
+    monkeypatch.setattr(inputs, "ECHO", 0.0)
     known.ended.clear()  # the run after the typing was cut short by the press
     says_again(press=True)
     assert held(test) == ("words of mine", "") and known.inputs["example"] == ""
@@ -436,7 +436,7 @@ def test_an_edited_examples_answer_does_not_come_back_with_a_press_that_knows_no
     says_again(press=True)
     assert held(test) == ("words of mine", answer), "and so does who presses once the page was sent"
     test.text_input(key="answer").set_value("").run()
-    monkeypatch.setattr(remembered, "ECHO", 1e9)
+    monkeypatch.setattr(inputs, "ECHO", 1e9)
     says_again(press=True)
     assert held(test) == ("words of mine", ""), "only just sent"
     boxes = []

@@ -28,7 +28,7 @@ from ed_core.service.resolve import resolve
 from ed_core.sources import specs
 from ed_core.sources.bundled import EXAMPLE
 from ed_core.types import Measure, ProbeResult, Prompt, Request
-from ed_ui import probe_page, remembered, running, show
+from ed_ui import inputs, probe_page, running, show
 
 SURGERY, WRITING = "pages/intervene/surgery.py", "pages/prompt/writing.py"
 ORDER = "0-2,2,4"
@@ -190,7 +190,7 @@ def test_a_text_that_is_being_written_can_be_stopped(results, monkeypatch):
     assert not [b for b in test.button if b.label == "Stop here"]
     test.number_input(key="generation.n_tokens").set_value(7).run()
     assert session_of(test).inputs["generation.n_tokens"] == 3, "what the browser still says of before does not count"
-    monkeypatch.setattr(remembered, "ECHO", 0.0)
+    monkeypatch.setattr(inputs, "ECHO", 0.0)
     test.number_input(key="generation.n_tokens").set_value(7).run()
     assert session_of(test).inputs["generation.n_tokens"] == 7, "later it is a choice"
 

@@ -10,7 +10,7 @@ from ed_core.service import estimate
 from ed_core.service.resolve import in_precisions
 from ed_core.sources import sizes, specs
 from ed_core.sources.sizes import WIDEST_FIRST
-from ed_ui import common_link, link, live, picker, probe_page, prompt_set, remembered, running, session, show
+from ed_ui import common_link, inputs, link, live, picker, probe_page, prompt_set, running, session, show
 from ed_ui.inputs import several
 
 
@@ -43,9 +43,9 @@ def precisions(spec, row) -> list[str]:
     except EffectiveDepthError:
         default = []
     first = default if len(default) > 1 else list(WIDEST_FIRST[-2:])
-    held = remembered.value("audit.precisions", first) or first
+    held = inputs.value("audit.precisions", first) or first
     box = row.popover(", ".join(name for name in CHOICES if name in held) or "Precisions", key="box-audit-precisions")
-    chosen = remembered.widget(
+    chosen = inputs.widget(
         box.pills,
         "Precisions",
         "audit.precisions",

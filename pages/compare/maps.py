@@ -16,10 +16,10 @@ from ed_ui import (
     common_link,
     fit_form,
     guard,
+    inputs,
     link,
     picker,
     probe_page,
-    remembered,
     run_panel,
     show,
     side_b,
@@ -34,9 +34,9 @@ SHOWN = {"error": "Relative error", "r2": "R²", "shuffled": "Error of the shuff
 def page() -> None:
     link.own(PARAMETERS)
     common_link.say_troubles()
-    remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})
+    inputs.put({p.key: inputs.value(p.key, p.default) for p in PARAMETERS})
     row = st.container(horizontal=True, vertical_alignment="center", key="maps-inputs")
-    kind = remembered.widget(
+    kind = inputs.widget(
         row.segmented_control,
         "What is mapped",
         "maps.kind",
@@ -59,8 +59,8 @@ def chosen_models(kind: str, row) -> tuple[ModelSpec, ...]:
     a = picker.required()
     if kind == "within":
         return (a,)
-    if not remembered.value("maps.model"):
-        remembered.put(side_b.first_model("maps"))
+    if not inputs.value("maps.model"):
+        inputs.put(side_b.first_model("maps"))
     return a, side_b.second_model(a, row, "maps")
 
 
@@ -110,7 +110,7 @@ def between(found: measured.Maps, key: str) -> None:
     st.markdown(f"**{show.plain(matching.sentence(found))}**")
     with st.expander("Figures", icon=":material/rule:"):
         st.markdown(show.plain(matching.reasons(found)))
-    which = remembered.widget(
+    which = inputs.widget(
         st.segmented_control,
         "Shown",
         f"{key}.measure",

@@ -18,12 +18,12 @@ from ed_ui import (
     chart,
     common_link,
     control_model,
+    inputs,
     link,
     live,
     picker,
     probe_page,
     prompt_set,
-    remembered,
     running,
     show,
     spread_panel,
@@ -65,7 +65,7 @@ def ruler(asked: Surgery, n_layers: int) -> None:
     fig = figures.order_ruler(order or range(n_layers), n_layers)
     said = f"Order of layers: {asked.order or f'all {n_layers}, as they are'}. Options take it, too."
     if (cell := chart.draw("order-ruler", chart.made(fig), said, clickable=True)) is not None:
-        remembered.put({"surgery.order": toggled(order, int(cell[1]), n_layers)})
+        inputs.put({"surgery.order": toggled(order, int(cell[1]), n_layers)})
         st.rerun()
 
 
@@ -99,13 +99,13 @@ def panels(batch: running.Batch, asked: Surgery, n_prompts: int) -> None:
 def maps(curves: dict, kinds: list[str], results: list, twins: list, asked: Surgery, ready: bool) -> None:
     """One map at a time, what it says, and by length what costs least."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="map-inputs")
-    held = remembered.value("surgery.map")
+    held = inputs.value("surgery.map")
     if held is not None and held not in kinds:
-        remembered.put({"surgery.map": kinds[0]})
-    kind = remembered.widget(
+        inputs.put({"surgery.map": kinds[0]})
+    kind = inputs.widget(
         row.segmented_control, "Map", "surgery.map", kinds[0], options=kinds, format_func=KINDS.get, required=True
     )
-    value = remembered.widget(
+    value = inputs.widget(
         row.segmented_control,
         "Value",
         "surgery.value",
@@ -186,13 +186,13 @@ def added(loss: float) -> str:
 def export(curves: dict, kind: str, found: list, lengths: list[int], results: list, ready: bool) -> None:
     """What costs least at a chosen length, for other tools."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="offers")
-    length = remembered.value("surgery.length", 1)
+    length = inputs.value("surgery.length", 1)
     held = min(lengths, key=lambda one: abs(one - length))
     if held != length:
-        remembered.put({"surgery.length": held})
+        inputs.put({"surgery.length": held})
     label = "Distance exported" if kind == "swap" else "Length exported"
     limits = dict(min_value=min(lengths), max_value=max(lengths), width=170)
-    length = remembered.widget(row.number_input, label, "surgery.length", held, **limits)
+    length = inputs.widget(row.number_input, label, "surgery.length", held, **limits)
     best = next((one.best for one in found if one.length == length), None)
     if best is None:
         return

@@ -11,7 +11,7 @@ from ed_core.claims import running
 from ed_core.depth.criteria import OF_LENS, RULES
 from ed_core.depth.wording import printed
 from ed_core.types import ModelSpec
-from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, run_panel, show
+from ed_ui import common_link, guard, inputs, link, picker, probe_page, prompt_set, run_panel, show
 from ed_ui.inputs import choice, text
 from ed_ui.runs import Card, card_name, card_of, cards, pulled_from
 
@@ -27,9 +27,9 @@ FILES = {
 def main() -> None:
     link.own(PARAMETERS)
     common_link.say_troubles()
-    remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})
+    inputs.put({p.key: inputs.value(p.key, p.default) for p in PARAMETERS})
     model = picker.required()
-    open_ = card_of(model) is None or remembered.value("cards.source") != "bundled"
+    open_ = card_of(model) is None or inputs.value("cards.source") != "bundled"
     with st.expander(f"Make a card of {show.plain(model.name)}", icon=":material/add_chart:", expanded=open_):
         wanted = form(model)
         if wanted:
@@ -69,7 +69,7 @@ def run(wanted: Card) -> None:
 
     def ended() -> None:
         if wanted.found():
-            remembered.replace({"cards.card": card_name(wanted.out / card.FILE)})
+            inputs.put_over({"cards.card": card_name(wanted.out / card.FILE)})
 
     label = f"Make the card of {show.plain(wanted.model.name)}{' again' if wanted.found() else ''}"
     run_panel.draw(wanted.run, "cards", {"cards": (label, wanted.begin)}, ended=ended)
@@ -123,7 +123,7 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
         if (row := card.depth_of(told, rule, "logit"))
     ]
     show.figure("cards-depths", figures.study_depths(rows, "title"), DEPTHS, about=lambda: st.markdown(READING))
-    which = remembered.widget(
+    which = inputs.widget(
         st.selectbox, "Curve", "cards.curve", "kl", options=list(CURVES), format_func=CURVES.get, width=420
     )
     of_models, of_twins = (
@@ -154,9 +154,9 @@ def whole(found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None) -> N
     own = card_name(wanted.out / card.FILE) if wanted else ""
     first = next((name for name, (_, told) in found.items() if wanted and told.model.name == wanted.model.name), "")
     usual = own if own in found else first or next(iter(found))
-    if remembered.value("cards.card") not in found:
-        remembered.put({"cards.card": usual})
-    name = remembered.widget(
+    if inputs.value("cards.card") not in found:
+        inputs.put({"cards.card": usual})
+    name = inputs.widget(
         st.selectbox,
         "Card",
         "cards.card",

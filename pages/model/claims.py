@@ -10,7 +10,7 @@ from ed_core.claims import CLAIMS, Claim, find, finding, running
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ed_core.claims.finding import counted, standing
 from ed_core.claims.record import Found
-from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, run_panel, show
+from ed_ui import common_link, guard, inputs, link, picker, probe_page, prompt_set, run_panel, show
 from ed_ui.inputs import choice, text
 from ed_ui.runs import Claims, card_of
 
@@ -26,13 +26,11 @@ BADGES = {
 def page() -> None:
     link.own(PARAMETERS)
     common_link.say_troubles()
-    remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})
+    inputs.put({p.key: inputs.value(p.key, p.default) for p in PARAMETERS})
     model = picker.required()
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-claims")
     name = prompt_set.set_or_lines(row, "claims", model)
-    also = remembered.widget(
-        row.text_input, BOX, "claims.also", "", words=True, help=ALSO, placeholder="none", width=260
-    )
+    also = inputs.widget(row.text_input, BOX, "claims.also", "", words=True, help=ALSO, placeholder="none", width=260)
     prompts = tuple(prompt_set.lines(MOST)) if name is None else ()
     common_link.write()
     if name or prompts:
@@ -45,7 +43,7 @@ def page() -> None:
 def body(wanted: Claims) -> None:
     """Run, how far it is, the claims with what became of them, and one of them in detail; drawn again every second
     while it runs."""
-    found, chosen = wanted.found(), find(remembered.value("claims.claim"))
+    found, chosen = wanted.found(), find(inputs.value("claims.claim"))
     begin = {
         "claims": ("Run all", wanted.begin),
         "claim": ("Run this claim alone", lambda: wanted.begin((chosen.id,))),
@@ -110,7 +108,7 @@ def badge(found: Found) -> str:
 def detail(wanted: Claims, found: Mapping[str, Found]) -> None:
     """One claim: the sentence and its figure; why, and how it is measured, behind a click."""
     titles = {claim.id: claim.title for claim in CLAIMS}
-    name = remembered.widget(
+    name = inputs.widget(
         st.selectbox, "Details", "claims.claim", CLAIMS[0].id, options=list(titles), format_func=titles.get
     )
     claim, one = find(name), found.get(name)

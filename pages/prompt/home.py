@@ -29,7 +29,6 @@ from ed_ui import (
     picker,
     probe_page,
     prompt_box,
-    remembered,
     running,
     session,
     show,
@@ -37,8 +36,7 @@ from ed_ui import (
     token_drawer,
     written,
 )
-from ed_ui.inputs import BRANCHES, SHADES, choice, of_probe, span
-from ed_ui.remembered import value
+from ed_ui.inputs import BRANCHES, SHADES, choice, of_probe, span, value
 
 WINDOW = 48
 NONE, TOKEN, LOGIT = "none", "token", "logit"
@@ -181,7 +179,7 @@ def judged(batch: running.Batch) -> verdict.Verdict | None:
 
 def read_for(lens: ProbeResult) -> str | int:
     """For which tokens the depths are read: all, the answer's, or a token's position."""
-    found = remembered.token(lens.n_tokens) if OF.value == TOKEN else OF.value
+    found = inputs.token(lens.n_tokens) if OF.value == TOKEN else OF.value
     return ALL if found is None else found
 
 
@@ -206,13 +204,13 @@ def panels(batch: running.Batch) -> None:
         (place, key, (probe, f"{probe}.control"), partial(panel, batch, key, probe, one, view, look))
         for place, (key, probe, one) in zip((*upper, left, wide), maps_of(batch), strict=True)
     ]
-    chosen = remembered.token(_n_tokens(batch)) is not None
+    chosen = inputs.token(_n_tokens(batch)) is not None
     read_from, curves = ("contributions", course) if chosen else ("logit_lens", towards_answer)
     parts.insert(3, (right, "token", (read_from,), partial(curves, batch, view)))
     for place, key, results, draw in parts:  # from the top of the page, so that nothing moves
         with place:
             live.part(batch, key, results, draw)
-    if (token := remembered.token(_n_tokens(batch))) is not None and not batch.running:
+    if (token := inputs.token(_n_tokens(batch))) is not None and not batch.running:
         with below:
             token_drawer.draw(batch, token, reached.lines if reached else {})
     if "continuation" in batch.requests:
@@ -299,7 +297,7 @@ def again() -> running.Batch:
 
 def write_on(key: str) -> None:
     """The depth of each token was asked for: where nothing else is missing it is computed at once, if it can be."""
-    remembered.note(key)
+    inputs.note(key)
     batch = again()
     if batch.missing == ["generation"] and not running.outlook_of(batch, prompt_box.n_tokens()).obstacle:
         running.submit(batch)
@@ -398,10 +396,10 @@ def options(row, batch: running.Batch) -> None:
         inputs.SHADE.draw(st.selectbox)
         there = [fit.path.stem for fit in fits.of_model(batch.requests["contributions"].models[0])]
         if inputs.LENS.value not in (names := [LOGIT, *there]):
-            remembered.forget(inputs.LENS.key)
+            inputs.forget(inputs.LENS.key)
         inputs.LENS.draw(st.selectbox, options=names)
-        if (window := remembered.window("window", n, WINDOW)) is not None:
-            remembered.widget(st.slider, "Tokens shown", "window", window, min_value=0, max_value=n - 1)
+        if (window := inputs.window("window", n, WINDOW)) is not None:
+            inputs.widget(st.slider, "Tokens shown", "window", window, min_value=0, max_value=n - 1)
         if some is not None:
             show.token_box(st, some.tokens)
         steps = dict(min_value=0.05, max_value=0.95, step=0.05)
@@ -427,7 +425,7 @@ def _n_tokens(batch: running.Batch) -> int:
 def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[str, str], View]:
     """A maker of views, by panel and probe."""
     some, n = next(iter(batch.results.values()), None), _n_tokens(batch)
-    window, token = remembered.window("window", n, WINDOW), remembered.token(n)
+    window, token = inputs.window("window", n, WINDOW), inputs.token(n)
     made, of = batch.complete("contributions"), reached.of if reached else ALL
     found = sinks.of_result(made) if made is not None else None
     best = [one.best for one in reached.seen] if reached else []

@@ -7,7 +7,7 @@ from ed_core.depth.criteria import OF_LENS
 from ed_core.errors import EffectiveDepthError
 from ed_core.studies import difficulty
 from ed_core.studies.folder import Folder, open_folder
-from ed_ui import chart, common_link, link, probe_page, remembered, show, studies
+from ed_ui import chart, common_link, inputs, link, probe_page, show, studies
 from ed_ui.inputs import choice, text
 
 
@@ -21,15 +21,15 @@ def page() -> None:
         st.info(NONE, icon=":material/stairs:")
         return
     row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-top")
-    folder = open_folder(known[remembered.one_of(row.selectbox, "Study", "difficulty.study", list(known), width=320)])
+    folder = open_folder(known[inputs.one_of(row.selectbox, "Study", "difficulty.study", list(known), width=320)])
     sets = levelled(folder)
     link.among(of_set, sets, "prompt set")
     common_link.say_troubles()
-    name = remembered.one_of(row.selectbox, "Prompt set", "difficulty.set", sets, width=320)
+    name = inputs.one_of(row.selectbox, "Prompt set", "difficulty.set", sets, width=320)
     there = difficulty.kinds(folder)
-    if remembered.value("difficulty.kind") not in there:
-        remembered.put({"difficulty.kind": there[0]})
-    kind = remembered.widget(
+    if inputs.value("difficulty.kind") not in there:
+        inputs.put({"difficulty.kind": there[0]})
+    kind = inputs.widget(
         row.segmented_control,
         "Depth by",
         "difficulty.kind",

@@ -18,10 +18,10 @@ from ed_ui import (
     chart,
     common_link,
     guard,
+    inputs,
     link,
     literature,
     over_steps,
-    remembered,
     run_panel,
     runs,
     show,
@@ -43,7 +43,7 @@ def page() -> None:
         st.info("There is no study yet: choose models and prompts above, then **Run**.", icon=":material/science:")
         return
     row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-top")
-    name = remembered.one_of(row.selectbox, "Study", "studies.study", list(known))
+    name = inputs.one_of(row.selectbox, "Study", "studies.study", list(known))
     common_link.write()
     link.share(row)
     out = known[name]
@@ -57,7 +57,7 @@ def new(folded: bool) -> None:
         st.file_uploader(
             "Or open one of somebody else's, .edstudy", type="edstudy", key="studies.bundle", on_change=taken
         )
-        if refused := remembered.value("studies.refused"):
+        if refused := inputs.value("studies.refused"):
             st.error(show.plain(refused), icon=":material/error:")
 
 
@@ -65,11 +65,11 @@ def taken() -> None:
     """Open the study that was just chosen, and go to it."""
     file = st.session_state.get("studies.bundle")
     try:
-        remembered.put({"studies.refused": ""})
+        inputs.put({"studies.refused": ""})
         if file is not None:
-            remembered.put({"studies.study": studies.take_in(file.getvalue())})
+            inputs.put({"studies.study": studies.take_in(file.getvalue())})
     except EffectiveDepthError as error:
-        remembered.put({"studies.refused": str(error)})
+        inputs.put({"studies.refused": str(error)})
 
 
 def body(out) -> None:
@@ -87,7 +87,7 @@ def body(out) -> None:
     link.among(SET, sets, "prompt set")
     common_link.say_troubles()
     row = st.container(horizontal=True, vertical_alignment="bottom")
-    name = remembered.one_of(row.selectbox, "Prompt set", "studies.set", sets, width=320)
+    name = inputs.one_of(row.selectbox, "Prompt set", "studies.set", sets, width=320)
     of_set = [r for r in verdict if r["set"] == name]
     if over_steps.chosen(row, folder):
         over_steps.panel(row, folder, verdict, summary, name)
@@ -134,7 +134,7 @@ def failures(folder: Folder) -> None:
 def depths(row, rows: list[dict]) -> None:
     """Every model's mean depth and its depth by the papers' rules, beside published ones."""
     models = ["", *dict.fromkeys(one.model.rsplit("/", 1)[-1] for one in published())]
-    beside = remembered.one_of(
+    beside = inputs.one_of(
         row.selectbox, "Published beside", "studies.published", models, format_func=lambda m: m or "none", width=280
     )
     marks = published_marks(beside) if beside else []
@@ -147,7 +147,7 @@ def depths(row, rows: list[dict]) -> None:
 def agreement(folder: Folder, rows: list[dict], name: str) -> None:
     """One model, every estimator of depth: where they disagree, and what moves them."""
     place = st.container(horizontal=True, vertical_alignment="bottom")
-    model = remembered.one_of(
+    model = inputs.one_of(
         place.selectbox, "Model", "studies.model", list(dict.fromkeys(r["model"] for r in rows)), width=420
     )
     of_model = [r for r in rows if r["model"] == model]
@@ -185,7 +185,7 @@ def curves(folder: Folder, summary: list[dict], name: str) -> None:
         return
     place = st.container(horizontal=True, vertical_alignment="bottom")
     default = [m for m in ("logit_lens.kl", "contributions.layer_cos") if m in measures]
-    measure = remembered.one_of(
+    measure = inputs.one_of(
         place.selectbox, "Curve", "studies.curve", [*default, *(m for m in measures if m not in default)], width=420
     )
     found = {}
