@@ -9,7 +9,7 @@ from streamlit.starlette import App
 import ed_core  # noqa: F401  (sets OpenMP's waiting policy before anything can import torch)
 from ed_core import settings
 from ed_core.errors import SettingsError
-from ed_ui import browser, common_link, guard, link, picker, running, server, show, streamlit_edges, visitor
+from ed_ui import browser, guard, link, picker, running, server, show, streamlit_edges, visitor
 from ed_ui.navigation import ROOMS, Entry, Room
 
 
@@ -32,7 +32,7 @@ def draw() -> None:
     visitor.gate()
     running.page_begins()
     running.jobs()  # the worker imports torch while the first page is being read
-    common_link.open_link(page.url_path)
+    link.open_link(page.url_path)
     sidebar(room)
     visitor.sidebar()
     banner()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ed_core.cases.case_study import Case, Item, Shown
 from ed_core.prompts import to_jsonl
 from ed_core.types import Request
-from ed_ui import common_link, control_model, inputs, navigation, prompt_set
+from ed_ui import control_model, inputs, link, navigation, prompt_set
 from ed_ui.inputs import Input, boxed
 
 THRESHOLDS = ("kl_threshold", "overlap_threshold")
@@ -83,7 +83,7 @@ def open_live(case: Case) -> str:
     shown_of = first.result.request
     for request in requests:
         if (request.models, request.prompts) == (shown_of.models, shown_of.prompts):
-            common_link.open_run(request)
+            link.open_run(request)
     twin = next((m for request in requests for m in request.models if m.control), None)
     prompts = list(dict.fromkeys(prompt for request in requests for prompt in request.prompts))
     inputs.put(
@@ -124,7 +124,7 @@ def _side_b(first: Request, requests: list[Request]) -> None:
     }
     if other is None:
         found |= {f"{again.probe}.{name}": boxed(value) for name, value in again.parameters}
-        common_link.open_run(next(r for r in requests if r.probe == again.probe))
+        link.open_run(next(r for r in requests if r.probe == again.probe))
     inputs.put({f"two.{name}": value for name, value in found.items()} | {"control": control_model.NONE})
 
 

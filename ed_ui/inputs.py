@@ -34,6 +34,11 @@ def put(values: Mapping[str, Any]) -> None:
     session.current().inputs.update(values)
 
 
+def put_defaults(parameters: Iterable[Input]) -> None:
+    """Let these hold their defaults where nothing was chosen; as `put`."""
+    put({one.key: one.value for one in parameters})
+
+
 def put_over(values: Mapping[str, Any]) -> None:
     """As `put`, over what a browser may still say for a moment: it looks for news of a run by itself, and what it sends
     on the way holds the values that it knew."""

@@ -22,7 +22,6 @@ from ed_core.types import ModelSpec, ProbeResult
 from ed_ui import (
     case_studies,
     chart,
-    common_link,
     control_model,
     inputs,
     link,
@@ -87,7 +86,7 @@ class Page:
                 span("tokens", "window.page"),
             )
         )
-        common_link.say_troubles()
+        link.say_troubles()
         prompt_box.draw()
         place = running.row_begins()
         more = options(place, of_probe(probe))
@@ -114,7 +113,7 @@ class Page:
 
     def _panels(self, batch: running.Batch) -> None:
         name, result = self.probe.name, batch.result(self.probe.name)
-        common_link.write(result.request.key if result is not None and result.complete else "")
+        link.write(result.request.key if result is not None and result.complete else "")
         status(batch, name)
         if self.inputs is not None:
             with st.container(key="map-inputs"):

@@ -8,7 +8,7 @@ import streamlit as st
 
 from ed_core.runs.launch import Run
 from ed_core.service.estimate import duration
-from ed_ui import inputs, link, show
+from ed_ui import browser, inputs, show
 
 POLL = 1.0  # seconds between two looks at a run
 
@@ -47,7 +47,7 @@ def draw(
     if told:
         row.markdown(f":gray-badge[{show.plain(told)}]", width="content")
     if linked:
-        link.share(row)
+        browser.share(row)
     if running:
         st.progress(run.status.share if run.status else 0.0, show.plain(progress(run)))
     elif run.trouble:

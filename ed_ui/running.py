@@ -20,7 +20,7 @@ from ed_core.service.job import Job
 from ed_core.service.jobs import Jobs
 from ed_core.service.pool import Pool
 from ed_core.types import Request
-from ed_ui import link, metrics, outlook, session, show, streamlit_edges, visitor
+from ed_ui import browser, metrics, outlook, session, show, streamlit_edges, visitor
 from ed_ui.session import Batch
 
 CONTROL, TWIN = ".control", ".twin."  # in names of requests: the control's, and those of twins of other seeds
@@ -353,5 +353,5 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, p
     else:
         told = f"{about(expected.seconds)}, estimated"
     row.markdown(f":gray-badge[{told}]" if told else "", width="content")
-    link.share(row)
+    browser.share(row)
     return row

@@ -17,7 +17,7 @@ from ed_core.service.resolve import twin
 from ed_core.sources import controls, remote, tokens
 from ed_core.sources.bundled import CHARACTERS, WORDS, example_of
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import common_link, downloads, inputs, link, pair_panel, picker, probe_page, prompt_box, show
+from ed_ui import downloads, inputs, link, pair_panel, picker, probe_page, prompt_box, show
 from ed_ui.inputs import Input, choice, number, of_probe, several, text, value
 
 MODES = {"models": "Two models", "prompts": "Two prompts", "parameters": "Two parameters"}
@@ -50,7 +50,7 @@ RUN = Input("second_run", "two.run", "", lambda short: lookup.by_short(short).re
 def open_link() -> None:
     """What the URL says of side B, where it decides; else what makes a first comparison."""
     link.own(COMMON)
-    _default(COMMON)
+    inputs.put_defaults(COMMON)
     if value("two.mode") == "models":
         more = OF_MODEL
     elif value("two.mode") == "prompts":
@@ -60,7 +60,7 @@ def open_link() -> None:
         more = (*mine, *(replace(p, name=f"second_{p.name}", key=f"two.{p.key}") for p in mine))
     before = value("two.example")
     link.own((*COMMON, *more))
-    _default((*COMMON, *OF_MODEL))
+    inputs.put_defaults((*COMMON, *OF_MODEL))
     if not value("two.model"):
         inputs.put(first_twin() | ({inputs.OVERLAID.key: True} if value("two.mode") == "models" else {}))
     if link.follows(RUN):
@@ -94,14 +94,10 @@ def first_twin(of: str = "two") -> dict[str, str]:
     return {f"{of}.model": next((name for name in picker.names() if name != here), here)}
 
 
-def _default(parameters: tuple[Input, ...]) -> None:
-    inputs.put({p.key: value(p.key, p.default) for p in parameters})
-
-
 def write_link(runs: tuple[str, str]) -> None:
     """Both sides in the URL: bundled prompts by their id, others by a run on them once there is one."""
     inputs.put({"two.run": "" if value("two.example") else runs[1][: lookup.SHORT]})
-    common_link.write("" if value("example") else runs[0])
+    link.write("" if value("example") else runs[0])
 
 
 # -------------------------------------------------------------------- inputs

@@ -218,9 +218,9 @@ def test_the_store_finds_ids_by_their_beginning(stored, tmp_path):
 
 
 def test_no_parameter_of_a_page_has_the_name_of_one_that_all_pages_share(stored):
-    from ed_ui import common_link
+    from ed_ui import link
 
-    common = {p.name for p in (*common_link.OF_A_RUN, *common_link.BESIDE_IT)} | {"run", "example"}
+    common = {p.name for p in (*link.OF_A_RUN, *link.BESIDE_IT)} | {"run", "example"}
     for probes in PAGES.values():
         for probe in probes:
             assert not common & {p.name for p in of_probe(type(probe))}

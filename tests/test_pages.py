@@ -592,7 +592,7 @@ def test_a_page_that_fails_says_one_sentence_and_keeps_everything(stored, monkey
     test = app("pages/prompt/logit_lens.py")
     test.text_area(key="text").set_value("typed").run()
     with monkeypatch.context() as patch:
-        patch.setattr("ed_ui.common_link.say_troubles", lambda: 1 / 0)
+        patch.setattr("ed_ui.link.say_troubles", lambda: 1 / 0)
         test.run()
         assert test.run().selectbox(key="model").value == "small", "the box of models stays"
     assert not test.exception and not test.text_area
@@ -612,7 +612,7 @@ def test_an_input_that_nothing_remembers_outlives_a_page_that_fails(stored, monk
     test = app("pages/intervene/gradients.py", prompt=Prompt("3 + 4 = "))
     test.number_input(key="continuation.n_tokens").set_value(5).run()
     with monkeypatch.context() as patch:
-        patch.setattr("ed_ui.common_link.say_troubles", lambda: 1 / 0)
+        patch.setattr("ed_ui.link.say_troubles", lambda: 1 / 0)
         assert not test.run().number_input
     failures.clear()
     assert test.run().number_input(key="continuation.n_tokens").value == 5

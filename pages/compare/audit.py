@@ -10,13 +10,13 @@ from ed_core.service import estimate
 from ed_core.service.resolve import in_precisions
 from ed_core.sources import sizes, specs
 from ed_core.sources.sizes import WIDEST_FIRST
-from ed_ui import common_link, inputs, link, live, picker, probe_page, prompt_set, running, session, show
+from ed_ui import inputs, link, live, picker, probe_page, prompt_set, running, session, show
 from ed_ui.inputs import several
 
 
 def page() -> None:
     link.own([*prompt_set.parameters(), several("precisions", "audit.precisions", [], CHOICES)])
-    common_link.say_troubles()
+    link.say_troubles()
     if not (prompts := prompt_set.choose()):
         return
     place = running.row_begins()
@@ -30,7 +30,7 @@ def page() -> None:
     }
     batch = running.batch("audit", requests)
     probe_page.top_row("audit", batch, place=place, **known)
-    common_link.write()
+    link.write()
     live.follow(batch, panels, list(plan), len(prompts))
     with st.expander("The same from the command line"):
         command(spec, list(plan), prompts)

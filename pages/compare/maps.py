@@ -13,7 +13,6 @@ from ed_core.machine import ROOM, free_memory
 from ed_core.sources import controls, remote, sizes, specs
 from ed_core.types import ModelSpec
 from ed_ui import (
-    common_link,
     fit_form,
     guard,
     inputs,
@@ -33,8 +32,8 @@ SHOWN = {"error": "Relative error", "r2": "R²", "shuffled": "Error of the shuff
 
 def page() -> None:
     link.own(PARAMETERS)
-    common_link.say_troubles()
-    inputs.put({p.key: inputs.value(p.key, p.default) for p in PARAMETERS})
+    link.say_troubles()
+    inputs.put_defaults(PARAMETERS)
     row = st.container(horizontal=True, vertical_alignment="center", key="maps-inputs")
     kind = inputs.widget(
         row.segmented_control,
@@ -48,7 +47,7 @@ def page() -> None:
     )
     models = chosen_models(kind, row)
     prompts = fit_form.prompts("maps", row)
-    common_link.write()
+    link.write()
     if prompts:
         wanted = Fitted(models, distinct(prompts))
         guard.fragment(lambda: body(wanted), run_panel.pause(wanted.run))()

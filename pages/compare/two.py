@@ -10,9 +10,9 @@ from ed_core.depth.side_by_side import SIDES
 from ed_core.sources import specs
 from ed_ui import (
     chart,
-    common_link,
     control_model,
     inputs,
+    link,
     live,
     pair_panel,
     picker,
@@ -29,7 +29,7 @@ PLACES = ("first", "second")  # of the inputs; which of them is A is the swap bu
 
 def page() -> None:
     side_b.open_link()
-    common_link.say_troubles()
+    link.say_troubles()
     mode = side_b.mode()
     prompt_box.draw()
     place = running.row_begins()

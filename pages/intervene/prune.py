@@ -8,7 +8,7 @@ from ed_core.depth.wording import printed
 from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune, prune
 from ed_core.results import aggregate
 from ed_core.sources import controls, specs
-from ed_ui import common_link, control_model, link, live, picker, probe_page, prompt_set, running, show
+from ed_ui import control_model, link, live, picker, probe_page, prompt_set, running, show
 from ed_ui.inputs import of_probe
 
 PROBES = (Prune, EarlyExit, LogitLens)
@@ -16,7 +16,7 @@ PROBES = (Prune, EarlyExit, LogitLens)
 
 def page() -> None:
     link.own([*prompt_set.parameters(), *(p for probe in PROBES for p in of_probe(probe, PARAMETERS[probe.name]))])
-    common_link.say_troubles()
+    link.say_troubles()
     if not (prompts := prompt_set.choose()):
         return
     place = running.row_begins()
@@ -34,7 +34,7 @@ def page() -> None:
     batch = running.batch("prune", control_model.with_control(requests))
     probe_page.top_row("prune", batch, more, place=place, **known)
     stored = len(prompts) == 1 and "prune.0" in batch.results and not batch.running
-    common_link.write(requests["prune.0"].key if stored else "")
+    link.write(requests["prune.0"].key if stored else "")
     live.follow(batch, panels, asked, written, len(prompts))
     with st.expander("The same from the command line"):
         probes = [*asked.values(), *[written] * (len(answered) == len(prompts))]

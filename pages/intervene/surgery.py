@@ -16,7 +16,6 @@ from ed_core.results import aggregate
 from ed_core.sources import controls, specs
 from ed_ui import (
     chart,
-    common_link,
     control_model,
     inputs,
     link,
@@ -33,7 +32,7 @@ from ed_ui.inputs import choice, number, of_probe
 
 def page() -> None:
     link.own([*prompt_set.parameters(), *of_probe(Surgery), *VIEW])
-    common_link.say_troubles()
+    link.say_troubles()
     if not (prompts := prompt_set.choose()):
         return
     place = running.row_begins()
@@ -47,7 +46,7 @@ def page() -> None:
     batch = running.batch("surgery", control_model.with_control(requests))
     probe_page.top_row("surgery", batch, more, place=place, **known)
     stored = len(prompts) == 1 and "surgery.0" in batch.results and not batch.running
-    common_link.write(requests["surgery.0"].key if stored else "")
+    link.write(requests["surgery.0"].key if stored else "")
     live.follow(batch, panels, asked, len(prompts))
     if len(prompts) == 1 and "drop" in asked.kinds and (result := batch.complete("surgery.0")) is not None:
         alike = control_model.alike(batch, "surgery.0")

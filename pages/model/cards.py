@@ -11,7 +11,7 @@ from ed_core.claims import running
 from ed_core.depth.criteria import OF_LENS, RULES
 from ed_core.depth.wording import printed
 from ed_core.types import ModelSpec
-from ed_ui import common_link, guard, inputs, link, picker, probe_page, prompt_set, run_panel, show
+from ed_ui import guard, inputs, link, picker, probe_page, prompt_set, run_panel, show
 from ed_ui.inputs import choice, text
 from ed_ui.runs import Card, card_name, card_of, cards, pulled_from
 
@@ -26,15 +26,15 @@ FILES = {
 
 def main() -> None:
     link.own(PARAMETERS)
-    common_link.say_troubles()
-    inputs.put({p.key: inputs.value(p.key, p.default) for p in PARAMETERS})
+    link.say_troubles()
+    inputs.put_defaults(PARAMETERS)
     model = picker.required()
     open_ = card_of(model) is None or inputs.value("cards.source") != "bundled"
     with st.expander(f"Make a card of {show.plain(model.name)}", icon=":material/add_chart:", expanded=open_):
         wanted = form(model)
         if wanted:
             guard.fragment(lambda: run(wanted), run_panel.pause(wanted.run))()
-    common_link.write()
+    link.write()
     guard.fragment(lambda: body(model, wanted), None)()
     probe_page.texts(TEXTS)
 

@@ -10,7 +10,7 @@ from ed_core.claims import CLAIMS, Claim, find, finding, running
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ed_core.claims.finding import counted, standing
 from ed_core.claims.record import Found
-from ed_ui import common_link, guard, inputs, link, picker, probe_page, prompt_set, run_panel, show
+from ed_ui import guard, inputs, link, picker, probe_page, prompt_set, run_panel, show
 from ed_ui.inputs import choice, text
 from ed_ui.runs import Claims, card_of
 
@@ -25,14 +25,14 @@ BADGES = {
 
 def page() -> None:
     link.own(PARAMETERS)
-    common_link.say_troubles()
-    inputs.put({p.key: inputs.value(p.key, p.default) for p in PARAMETERS})
+    link.say_troubles()
+    inputs.put_defaults(PARAMETERS)
     model = picker.required()
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-claims")
     name = prompt_set.set_or_lines(row, "claims", model)
     also = inputs.widget(row.text_input, BOX, "claims.also", "", words=True, help=ALSO, placeholder="none", width=260)
     prompts = tuple(prompt_set.lines(MOST)) if name is None else ()
-    common_link.write()
+    link.write()
     if name or prompts:
         others = tuple(dict.fromkeys(part.strip() for part in also.split(",") if part.strip()))
         wanted = Claims(model, name or "", prompts, others)

@@ -21,7 +21,6 @@ from ed_core.sources.catalogue import published, published_marks
 from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_ui import (
     chart,
-    common_link,
     control_model,
     inputs,
     link,
@@ -79,7 +78,7 @@ PARAMETERS = (
 
 def page() -> None:
     link.own(PARAMETERS)
-    common_link.say_troubles()
+    link.say_troubles()
     with st.container(key="home-top"):
         with st.container(key="home-inputs"):
             prompt_box.draw_boxes()
@@ -190,7 +189,7 @@ def counts_first_token() -> bool:
 def panels(batch: running.Batch) -> None:
     """Everything that fills while jobs run."""
     stored = "contributions" in batch.results and not batch.running
-    common_link.write(batch.requests["contributions"].key if stored else "")
+    link.write(batch.requests["contributions"].key if stored else "")
     reached = judged(batch)
     with st.container(key="home-verdict"):
         headline(batch, reached)

@@ -15,8 +15,8 @@ from ed_core.studies import bundle, export, items, report, running, tables
 from ed_core.studies.folder import Folder, home
 from ed_core.studies.plan import PLAN
 from ed_ui import (
+    browser,
     chart,
-    common_link,
     guard,
     inputs,
     link,
@@ -37,15 +37,15 @@ def page() -> None:
     link.own([STUDY, SET, *MORE, *over_steps.LINKED, *literature.LINKED])
     known = studies.known()
     link.among(STUDY, known, "study")
-    common_link.say_troubles()
+    link.say_troubles()
     new(bool(known))
     if not known:
         st.info("There is no study yet: choose models and prompts above, then **Run**.", icon=":material/science:")
         return
     row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-top")
     name = inputs.one_of(row.selectbox, "Study", "studies.study", list(known))
-    common_link.write()
-    link.share(row)
+    link.write()
+    browser.share(row)
     out = known[name]
     guard.fragment(lambda: body(out), run_panel.pause(Run(out)))()
 
@@ -85,14 +85,14 @@ def body(out) -> None:
         return
     sets = list(dict.fromkeys(r["set"] for r in verdict))
     link.among(SET, sets, "prompt set")
-    common_link.say_troubles()
+    link.say_troubles()
     row = st.container(horizontal=True, vertical_alignment="bottom")
     name = inputs.one_of(row.selectbox, "Prompt set", "studies.set", sets, width=320)
     of_set = [r for r in verdict if r["set"] == name]
     if over_steps.chosen(row, folder):
         over_steps.panel(row, folder, verdict, summary, name)
         exports(folder)
-        common_link.write()
+        link.write()
         return
     depths(row, of_set)
     agreement(folder, of_set, name)
@@ -100,7 +100,7 @@ def body(out) -> None:
     literature.panel(folder, name)
     words(folder, of_set, name)
     exports(folder)
-    common_link.write()
+    link.write()
 
 
 def panel(out) -> None:

@@ -36,7 +36,7 @@ from ed_core.studies import folder as study_folder
 from ed_core.studies import sets, study
 from ed_core.training.folder import rows
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import common_link, inputs, literature, prompt_set, side_b
+from ed_ui import inputs, link, literature, prompt_set, side_b
 from ed_ui import studies as ui_studies
 from ed_ui.inputs import Input
 
@@ -292,8 +292,8 @@ def links() -> dict[str, list[Input]]:
     of_probes = [one for probe in PROBES for one in inputs.of_probe(probe)]
     found: dict[str, list[Input]] = {}
     for one in (
-        *common_link.OF_A_RUN,
-        *common_link.BESIDE_IT,
+        *link.OF_A_RUN,
+        *link.BESIDE_IT,
         *shared,
         *of_pages,
         *of_probes,
