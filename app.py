@@ -9,7 +9,7 @@ from streamlit.starlette import App
 import ed_core  # noqa: F401  (sets OpenMP's waiting policy before anything can import torch)
 from ed_core import settings
 from ed_core.errors import SettingsError
-from ed_ui import browser, guard, link, picker, running, server, show, streamlit_edges, visitor
+from ed_ui import browser, link, live, picker, running, server, show, streamlit_edges, visitor
 from ed_ui.navigation import ROOMS, Entry, Room
 
 
@@ -36,7 +36,7 @@ def draw() -> None:
     sidebar(room)
     visitor.sidebar()
     banner()
-    whole = framed(room, tab, lambda: guard.guarded(page.run))
+    whole = framed(room, tab, lambda: live.guarded(page.run))
     running.page_ended()
     if tab.model:
         picker.open_ahead()

@@ -23,7 +23,7 @@ from ed_core.sources.bundled import MODELS
 from ed_core.sources.sizes import WIDEST_FIRST, stored_precision
 from ed_core.sources.wheels import WHEELS
 from ed_core.types import ModelSpec
-from ed_ui import downloads, guard, inputs, model_card, running, session, show
+from ed_ui import downloads, inputs, live, model_card, running, session, show
 
 NOTHING_ELSE = (
     "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders are off in "
@@ -125,9 +125,9 @@ def open_ahead() -> None:
 
 
 def required() -> ModelSpec:
-    """The chosen model, for what cannot do without; `guard.Said` where there is none, as `trouble` has said why."""
+    """The chosen model, for what cannot do without; `live.Said` where there is none, as `trouble` has said why."""
     if (choice := current()).spec is None:
-        raise guard.Said(choice.trouble)
+        raise live.Said(choice.trouble)
     return choice.spec
 
 

@@ -2,7 +2,7 @@
 longer: take it out, do what is said there, and look.
 
 Two things are cured where they belong: a widget's value is gone once a page without it has been opened (`inputs`),
-and an exception inside a fragment never reaches the page that drew it (`guard.fragment`).
+and an exception inside a fragment never reaches the page that drew it (`live.fragment`).
 """
 
 from __future__ import annotations

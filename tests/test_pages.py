@@ -631,20 +631,20 @@ def test_a_guard_lets_streamlits_own_stops_pass_and_says_known_errors_in_their_w
     from streamlit.runtime.scriptrunner import RerunData, RerunException, StopException
 
     from ed_core.errors import ParameterError
-    from ed_ui import guard
+    from ed_ui import live
 
     told = []
-    monkeypatch.setattr(guard.st, "error", lambda text, **_: told.append(text))
+    monkeypatch.setattr(live.st, "error", lambda text, **_: told.append(text))
 
     def fail(error):
         raise error
 
     for own in (StopException(), RerunException(RerunData())):
         with pytest.raises(type(own)):
-            guard.guarded(lambda own=own: fail(own))
-    assert guard.guarded(lambda: None) and guard.guarded(lambda: fail(ParameterError("g is 2; expected *less*.")))
+            live.guarded(lambda own=own: fail(own))
+    assert live.guarded(lambda: None) and live.guarded(lambda: fail(ParameterError("g is 2; expected *less*.")))
     assert told == [r"g is 2; expected \*less\*."] and not failures
-    assert not guard.guarded(lambda: fail(ValueError("one"))) and not guard.guarded(lambda: fail(ValueError("two")))
+    assert not live.guarded(lambda: fail(ValueError("one"))) and not live.guarded(lambda: fail(ValueError("two")))
     one, two = (record.getMessage() for record in failures)
     assert one[:8] in told[1] and two[:8] in told[2] and one[:8] != two[:8] and "ValueError: two" in two
     failures.clear()

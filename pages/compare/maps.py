@@ -12,17 +12,7 @@ from ed_core.fits import measured
 from ed_core.machine import ROOM, free_memory
 from ed_core.sources import controls, remote, sizes, specs
 from ed_core.types import ModelSpec
-from ed_ui import (
-    fit_form,
-    guard,
-    inputs,
-    link,
-    picker,
-    probe_page,
-    run_panel,
-    show,
-    side_b,
-)
+from ed_ui import fit_form, inputs, link, live, picker, probe_page, run_panel, show, side_b
 from ed_ui.inputs import choice, number, several, text
 from ed_ui.runs import Fitted, distinct
 
@@ -50,7 +40,7 @@ def page() -> None:
     link.write()
     if prompts:
         wanted = Fitted(models, distinct(prompts))
-        guard.fragment(lambda: body(wanted), run_panel.pause(wanted.run))()
+        live.fragment(lambda: body(wanted), run_panel.pause(wanted.run))()
     opened()
 
 

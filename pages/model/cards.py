@@ -11,7 +11,7 @@ from ed_core.claims import running
 from ed_core.depth.criteria import OF_LENS, RULES
 from ed_core.depth.wording import printed
 from ed_core.types import ModelSpec
-from ed_ui import guard, inputs, link, picker, probe_page, prompt_set, run_panel, show
+from ed_ui import inputs, link, live, picker, probe_page, prompt_set, run_panel, show
 from ed_ui.inputs import choice, text
 from ed_ui.runs import Card, card_name, card_of, cards, pulled_from
 
@@ -33,9 +33,9 @@ def main() -> None:
     with st.expander(f"Make a card of {show.plain(model.name)}", icon=":material/add_chart:", expanded=open_):
         wanted = form(model)
         if wanted:
-            guard.fragment(lambda: run(wanted), run_panel.pause(wanted.run))()
+            live.fragment(lambda: run(wanted), run_panel.pause(wanted.run))()
     link.write()
-    guard.fragment(lambda: body(model, wanted), None)()
+    live.fragment(lambda: body(model, wanted), None)()
     probe_page.texts(TEXTS)
 
 

@@ -16,7 +16,7 @@ from ed_core.probes import Lenses, Probe
 from ed_core.probes.lenses import LENSES
 from ed_core.sources import sizes, specs, tokens
 from ed_core.types import ModelSpec, ProbeResult
-from ed_ui import fit_form, guard, inputs, picker, probe_page, run_panel, show
+from ed_ui import fit_form, inputs, live, picker, probe_page, run_panel, show
 from ed_ui.inputs import FOLLOWED, LENSES_SHADE, OF_LENSES, Input
 from ed_ui.runs import Fitted, distinct
 
@@ -178,7 +178,7 @@ def fit_one() -> None:
         prompts = fit_form.prompts("lens-fit", st.container(horizontal=True))
         if prompts:
             wanted = Fitted((spec,), distinct(prompts), kind)
-            guard.fragment(lambda: fitting(wanted), run_panel.pause(wanted.run))()
+            live.fragment(lambda: fitting(wanted), run_panel.pause(wanted.run))()
 
 
 def fitting(wanted: Fitted) -> None:

@@ -14,20 +14,7 @@ from ed_core.studies import agreement as estimators
 from ed_core.studies import bundle, export, items, report, running, tables
 from ed_core.studies.folder import Folder, home
 from ed_core.studies.plan import PLAN
-from ed_ui import (
-    browser,
-    chart,
-    guard,
-    inputs,
-    link,
-    literature,
-    over_steps,
-    run_panel,
-    runs,
-    show,
-    studies,
-    study_form,
-)
+from ed_ui import browser, chart, inputs, link, literature, live, over_steps, run_panel, runs, show, studies, study_form
 from ed_ui.inputs import text
 
 STUDY, SET, *MORE = (text(name, f"studies.{name}") for name in ("study", "set", "models", "curve"))
@@ -47,7 +34,7 @@ def page() -> None:
     link.write()
     browser.share(row)
     out = known[name]
-    guard.fragment(lambda: body(out), run_panel.pause(Run(out)))()
+    live.fragment(lambda: body(out), run_panel.pause(Run(out)))()
 
 
 def new(folded: bool) -> None:
