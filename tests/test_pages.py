@@ -488,11 +488,11 @@ def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(sto
 
 
 def test_an_example_that_takes_little_time_runs_by_itself(stored, monkeypatch):
-    from ed_ui import outlook, running
+    from ed_ui import running
 
-    ran, seconds, of = [], 1.9, outlook.of
+    ran, seconds, of = [], 1.9, running.outlook
     monkeypatch.setattr(running, "submit", lambda batch: ran.append(batch.page))
-    monkeypatch.setattr(outlook, "of", lambda *a: replace(of(*a), seconds=seconds))
+    monkeypatch.setattr(running, "outlook", lambda *a: replace(of(*a), seconds=seconds))
     test = app(prompt=Prompt("words of mine", "too"))
     assert not ran, "what a link or a typist puts there waits for Run"
     test.button_group(key="task.0").select("copy").run()
