@@ -1,12 +1,14 @@
-"""The model on top of the page: which one, at which precision, on which device; and what is known of it before it is
-loaded."""
+"""The model on top of the page: which one, at which precision, on which device; what is known of it before it is
+loaded, and its card: what it is and how it is run, from its files and from its latest result where there is one."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from typing import Any
 from urllib.parse import urlsplit
 
 import streamlit as st
@@ -18,12 +20,12 @@ from ed_core.machine import gigabytes
 from ed_core.results import lookup
 from ed_core.service import estimate
 from ed_core.service.resolve import resolve
-from ed_core.sources import catalogue, gguf_files, permits, remote, sizes, specs
+from ed_core.sources import catalogue, gguf_files, hub, permits, remote, sizes, specs, tokens
 from ed_core.sources.bundled import MODELS
 from ed_core.sources.sizes import WIDEST_FIRST, stored_precision
 from ed_core.sources.wheels import WHEELS
 from ed_core.types import ModelSpec
-from ed_ui import downloads, inputs, live, model_card, running, session, show
+from ed_ui import downloads, inputs, live, running, session, show
 
 NOTHING_ELSE = (
     "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders are off in "
@@ -66,7 +68,7 @@ def box() -> None:
             _says(choice)
         if choice.spec is not None:
             with st.expander("Model card"):
-                model_card.card(choice.spec)
+                card(choice.spec)
 
 
 def _named() -> str:
@@ -337,6 +339,105 @@ def _says(choice: Choice) -> None:
     if choice.spec is not None:
         _described(choice.spec)
         session.current().needs = st.container()  # filled by the page, which knows its probes
+
+
+# -------------------------------------------------------------------- the model card
+
+
+def card(spec: ModelSpec) -> None:
+    """Everything in one list, a line each. Figures of the identities come from the latest result of this model in this
+    precision."""
+    made = lookup.certificate(spec)
+    lines = [*_shape(spec), *_held(spec, made), *_origin(spec), *_identities(made), *_tokenizer(spec)]
+    st.caption("  \n".join(f"**{name}**: {value}" for name, value in lines))
+
+
+def _shape(spec: ModelSpec) -> list[tuple[str, str]]:
+    try:
+        size = sizes.read(specs.config_of(spec))
+    except EffectiveDepthError:
+        return [("Size", "known once it is downloaded")]
+    heads = (
+        f"{size.n_heads}"
+        if size.n_kv_heads == size.n_heads
+        else f"{size.n_heads}, {size.n_kv_heads} for keys and values"
+    )
+    counted = estimate.count(size.parameters) + ("" if size.exact else " (counted as a Llama)")
+    return [
+        ("Family", show.plain(size.family[:40])),
+        ("Layers", str(size.n_layers)),
+        ("Width", f"{size.d_model}, MLP {size.d_mlp}"),
+        ("Heads", f"{heads}, of {size.head_dim}"),
+        ("Vocabulary", f"{size.d_vocab}, {'tied' if size.tied else 'untied'}"),
+        ("Parameters", counted),
+    ]
+
+
+def _held(spec: ModelSpec, made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    if remote.is_remote(spec.source):
+        computes = ((made or {}).get("precision") or {}).get("computes_in", "told by its first result")
+        return [("Computed", show.plain(f"{spec.device.replace('ndif at', 'at')}, in {computes}"))]
+    label = sizes.PRECISION_LABELS.get(spec.precision, "")
+    lines = [("Precision", show.plain(spec.precision) + (f" ({label})" if label else "")), ("Device", spec.device)]
+    if made is not None and made.get("weights_bytes"):
+        return [*lines, ("Memory held", f"{gigabytes(made['weights_bytes'])} of weights")]
+    try:
+        return [
+            *lines,
+            (
+                "Memory",
+                f"{gigabytes(sizes.read(specs.config_of(spec)).weight_bytes(spec.precision))} of weights, "
+                "by the estimate",
+            ),
+        ]
+    except EffectiveDepthError:
+        return lines
+
+
+def _origin(spec: ModelSpec) -> list[tuple[str, str]]:
+    lines = [("Revision", f"commit {show.plain(spec.revision[:12])}")] if spec.revision else []
+    lines += [("Content", f"SHA-256 {spec.content_hash[:12]}…")] if spec.content_hash else []
+    return lines + (
+        [("Adapter", f"{show.plain(spec.adapter)}, SHA-256 {spec.adapter_hash[:12]}…")] if spec.adapter else []
+    )
+
+
+def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """How well the sums held when the model was opened: the worst figure of each."""
+    found = (made or {}).get("identities")
+    if not found:
+        return [("Identities", "not opened yet")]
+    names = {
+        "miss": "sums are off by",
+        "closure": "the lens by",
+        "replay": "layers by hand by",
+        "suffix": "edited streams by",
+    }
+    told = [f"{words} {found[name]:.1g}" for name, words in names.items() if isinstance(found.get(name), (int, float))]
+    return [("Identities", f"hold; at most {', '.join(told)}"), ("Read", show.plain(str(made.get("read", ""))))]
+
+
+def _tokenizer(spec: ModelSpec) -> list[tuple[str, str]]:
+    if not hub.is_here(spec):
+        return [("Tokenizer", "known once it is downloaded")]
+    special, added = tokens.special_roles(spec), tokens.added(spec)
+    lines = [
+        (
+            "Special tokens",
+            ", ".join(
+                f"{show.plain(role.removesuffix('_token'))} {show.code(text, 40)}" for role, text in special.items()
+            )
+            or "none named",
+        )
+    ]
+    if added is not None:
+        around = [
+            f"{show.code(text, 40)} {where}"
+            for texts, where in zip(added, ("before", "behind"), strict=False)
+            for text in texts
+        ]
+        lines.append(("Added to a prompt", ", ".join(around) or "nothing"))
+    return [*lines, ("Chat template", "yes" if tokens.chats(spec) else "none")]
 
 
 LEAVES = (
