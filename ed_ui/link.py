@@ -149,7 +149,7 @@ def _open_short(run: str) -> bool:
 
 def open_run(request: Request) -> None:
     """Put a result's model, control, prompt and parameters into the boxes; only from a callback, or before they are
-    drawn. How a case study's page was looked at is put back by `case_view.open_live`."""
+    drawn. How a case study's page was looked at is put back by `case_studies.open_live`."""
     spec, asked = request.models[0], request.prompts[0]
     if not _is_chosen(spec):  # what "auto" comes to may be this very model
         picker.choose(spec)
