@@ -25,7 +25,6 @@ from ed_ui import (
     prompt_set,
     running,
     show,
-    spread_panel,
 )
 from ed_ui.inputs import choice, number, of_probe
 
@@ -50,7 +49,7 @@ def page() -> None:
     live.follow(batch, panels, asked, len(prompts))
     if len(prompts) == 1 and "drop" in asked.kinds and (result := batch.complete("surgery.0")) is not None:
         alike = control_model.alike(batch, "surgery.0")
-        spread_panel.section(asked, result, control_model.result(batch, "surgery.0"), alike)
+        probe_page.compared(asked, result, control_model.result(batch, "surgery.0"), alike)
     with st.expander("The same from the command line"):
         prompt_set.command(dict.fromkeys(r.models[0] for r in batch.requests.values()), [asked], prompts)
     with st.expander("What this measures, exactly"):

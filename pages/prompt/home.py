@@ -28,12 +28,10 @@ from ed_ui import (
     picker,
     probe_page,
     prompt_box,
+    prompt_panels,
     running,
     session,
     show,
-    story,
-    token_drawer,
-    written,
 )
 from ed_ui.inputs import BRANCHES, SHADES, choice, of_probe, span, value
 
@@ -117,7 +115,7 @@ def wanted(spec: ModelSpec) -> dict[str, Request]:
     if (fit := fitted(spec)) is not None:
         asked["lenses"] = Lenses(fit=fit.path.stem).request(spec, prompt_box.prompt())
     if inputs.DEPTHS.value and remote.measures(spec, Generation.name):
-        asked["generation"] = written.asked().request(spec, prompt_box.prompt())
+        asked["generation"] = prompt_panels.generation().request(spec, prompt_box.prompt())
     return asked | control_model.with_twins(measured)
 
 
@@ -147,7 +145,7 @@ def welcome(batch: running.Batch) -> None:
         st.markdown(WELCOME)
         if (lens := batch.complete("logit_lens")) is not None:
             beside, _ = control_model.twins(batch)
-            story.draw(lens, [twin for _, twin in beside], judged(batch))
+            prompt_panels.story(lens, [twin for _, twin in beside], judged(batch))
         st.markdown(STEPS)
         if st.button("Got it", key="welcomed", type="tertiary", icon=":material/check:"):
             known.welcomed, known.asked_what = True, False
@@ -211,7 +209,7 @@ def panels(batch: running.Batch) -> None:
             live.part(batch, key, results, draw)
     if (token := inputs.token(_n_tokens(batch))) is not None and not batch.running:
         with below:
-            token_drawer.draw(batch, token, reached.lines if reached else {})
+            prompt_panels.drawer(batch, token, reached.lines if reached else {})
     if "continuation" in batch.requests:
         live.part(batch, "says", ("continuation",), partial(what_it_says, batch))
     if "generation" in batch.requests:
@@ -254,7 +252,7 @@ def course(batch: running.Batch, view: Callable[[str, str], View]) -> None:
     result, seen = batch.result("contributions"), view("token", "contributions")
     if result is None or seen.selected is None:
         return show.empty("One token", "Its course through the layers.")
-    curves = {name: result[measure][:, seen.selected] for name, measure in token_drawer.COSINES.items()}
+    curves = {name: result[measure][:, seen.selected] for name, measure in prompt_panels.COSINES.items()}
     more = dict(depth_lines=seen.depth_lines, height=seen.height)
     fig = chart.once(figures.layer_curves, curves, "", "cosine", **more)
     caption = f"**Token {seen.selected}** {show.code(result.tokens[seen.selected], 20)} · its cosines with the stream"
@@ -306,7 +304,7 @@ def depths(batch: running.Batch) -> None:
     """At which depth each token settles that the model writes, and how many it is to write."""
     if (result := batch.result("generation")) is None:
         return show.empty("Depth of each token", TEACH_DEPTHS, LOW)
-    written.panel("written", result, View(width_px=WIDE, height=LOW, uirevision="written"), again, small=True)
+    prompt_panels.written("written", result, View(width_px=WIDE, height=LOW, uirevision="written"), again, small=True)
 
 
 def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
