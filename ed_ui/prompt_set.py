@@ -1,4 +1,4 @@
-"""Which prompts a page over several runs on: the one in the box, bundled ones, or lines of a .jsonl file."""
+"""Which prompts a page over several, or a fit, runs on: the one in the box, bundled ones, or lines of a .jsonl file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import streamlit as st
 from ed_core import outside
 from ed_core.cases.snippet import run_command
 from ed_core.errors import PromptError
-from ed_core.prompts import parse_jsonl
+from ed_core.prompts import parse_jsonl, read_jsonl
 from ed_core.sources import tokens
-from ed_core.sources.bundled import default_set, mixed_prompts, set_names
+from ed_core.sources.bundled import MIXED, SETS, default_set, load_prompts, mixed_prompts, set_names
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import inputs, live, picker, prompt_box, running, session, show
 from ed_ui.inputs import Input, choice, number, several
@@ -22,6 +22,14 @@ MOST = 20
 MEGABYTES = 1  # of an uploaded file
 ONE, BUNDLED, LINES = SOURCES = ("This prompt", "Bundled prompts", "A file or pasted lines")
 SET_OR_LINES = {"bundled": "A bundled set", "lines": LINES}
+EXAMPLES = "examples"  # the bundled prompts of all tasks
+MOST_TO_FIT = 1000  # prompts of a fit
+FIT_SOURCES = ("Bundled sets", LINES)
+ABOUT_SETS = (
+    "Examples: the bundled prompts of all tasks. Mixed: 120 prompts in plain English. The others hold 80 to 200 "
+    "prompts of one task each. Maps need more tokens than the model has dimensions, and a lens should have them: "
+    "better ten times as many. A real model takes a file of its own."
+)
 HOLDER = '{"text": "5 + 7 + 5 = ", "answer": "17"}\n{"text": "The capital of France is", "answer": " Paris"}'
 
 
@@ -148,6 +156,44 @@ def lines(most: int = MOST) -> list[Prompt]:
             icon=":material/content_cut:",
         )
     return found[:most]
+
+
+def fit_sets() -> list[str]:
+    """The bundled prompt sets: examples of all tasks, and one a task."""
+    return [EXAMPLES, *set_names()]
+
+
+def _set_name(name: str) -> str:
+    """What a set is called on its button."""
+    tail = ", worked" if name.endswith("_worked") else ""
+    own = {EXAMPLES: "Examples", MIXED: "Mixed"}
+    return own[name] if name in own else prompt_box.task_name(name.removesuffix("_worked")) + tail
+
+
+def to_fit(page: str, row) -> list[Prompt]:
+    """The prompts to fit on, chosen behind a click in the `row`; every fifth of them is held out. Pasted lines stand
+    below it."""
+    names = inputs.value(f"{page}.sets", [EXAMPLES]) or []
+    own = inputs.value(f"{page}.source", FIT_SOURCES[0]) != FIT_SOURCES[0]
+    said = "own" if own else _set_name(names[0]) if len(names) == 1 else f"{len(names)} sets"
+    box = row.popover(f"Prompts: {said}", key=f"box-{page}-prompts")
+    source = inputs.widget(
+        box.segmented_control,
+        "Prompts",
+        f"{page}.source",
+        FIT_SOURCES[0],
+        options=FIT_SOURCES,
+        required=True,
+        label_visibility="collapsed",
+    )
+    if source != FIT_SOURCES[0]:
+        return lines(MOST_TO_FIT)
+    about = dict(options=fit_sets(), format_func=_set_name, selection_mode="multi", help=ABOUT_SETS)
+    names = inputs.widget(box.pills, "Prompt sets", f"{page}.sets", [EXAMPLES], **about)
+    if not names:
+        st.info("No prompt set is chosen; choose at least one.", icon=":material/playlist_add:")
+    found = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts(picker.model())] if EXAMPLES in names else []
+    return found + [p for name in names if name != EXAMPLES for p in read_jsonl(SETS / f"{name}.jsonl")]
 
 
 def _pasted(key: str) -> None:

@@ -28,7 +28,7 @@ from ed_core.studies import bundle, items, study
 from ed_core.studies import plan as planning
 from ed_core.studies.folder import open_folder
 from ed_core.studies.form import levels_of
-from ed_ui import run_panel, runs, studies
+from ed_ui import runs, studies
 
 pytestmark = pytest.mark.usefixtures("forks")
 
@@ -266,7 +266,7 @@ def test_how_far_a_run_is_stands_in_a_line(statuses, begins, left, told):
         status = statuses[-1] if statuses else None
 
     Seen.begins, Seen.left = begins, left
-    assert run_panel.progress(Seen(Path("x"))) == told
+    assert runs.progress(Seen(Path("x"))) == told
 
 
 def test_a_study_made_here_stands_before_a_shipped_one_of_its_name(cache):

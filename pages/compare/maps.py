@@ -12,7 +12,7 @@ from ed_core.fits import measured
 from ed_core.machine import ROOM, free_memory
 from ed_core.sources import controls, remote, sizes, specs
 from ed_core.types import ModelSpec
-from ed_ui import fit_form, inputs, link, live, picker, probe_page, run_panel, show, side_b
+from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show, side_b
 from ed_ui.inputs import choice, number, several, text
 from ed_ui.runs import Fitted, distinct
 
@@ -36,11 +36,11 @@ def page() -> None:
         label_visibility="collapsed",
     )
     models = chosen_models(kind, row)
-    prompts = fit_form.prompts("maps", row)
+    prompts = prompt_set.to_fit("maps", row)
     link.write()
     if prompts:
         wanted = Fitted(models, distinct(prompts))
-        live.fragment(lambda: body(wanted), run_panel.pause(wanted.run))()
+        live.fragment(lambda: body(wanted), runs.pause(wanted.run))()
     opened()
 
 
@@ -57,7 +57,7 @@ def body(wanted: Fitted) -> None:
     """Run, what it takes, how far it is, and what came of it; drawn again every second while it runs."""
     if there := [model.name for model in wanted.models if remote.is_remote(model.source)]:
         raise ParameterError(NOT_HERE.format(name=there[0]))
-    found = fit_form.run(wanted, "maps", takes(wanted))
+    found = runs.fit_panel(wanted, "maps", takes(wanted))
     if found is not None:
         shown(found, "maps")
     elif not wanted.run.running:
@@ -65,7 +65,7 @@ def body(wanted: Fitted) -> None:
         show.empty("Maps", TEACH_WITHIN if within_one else TEACH, None, first=True)
         probe_page.texts(TEXTS_WITHIN if within_one else TEXTS)
     with st.expander("The same from the command line"):
-        fit_form.command(wanted, f"{wanted.kind}{measured.ENDING}")
+        runs.fit_command(wanted, f"{wanted.kind}{measured.ENDING}")
 
 
 def takes(wanted: Fitted) -> str:
@@ -155,7 +155,7 @@ PARAMETERS = (
     choice("second_precision", "maps.precision", picker.AUTO, picker.PRECISIONS),
     choice("second_control", "maps.control", side_b.NONE, (side_b.NONE, *controls.KINDS)),
     number("second_seed", "maps.control.seed", 0, 0, controls.MOST, int),
-    several("sets", "maps.sets", [fit_form.EXAMPLES], fit_form.sets()),
+    several("sets", "maps.sets", [prompt_set.EXAMPLES], prompt_set.fit_sets()),
     choice("shown", "maps.measure", "error", tuple(SHOWN)),
 )
 RINGS = "; a mark on each row's best match, hollow where its error is not a tenth below both controls"

@@ -11,7 +11,7 @@ from ed_core.claims import running
 from ed_core.depth.criteria import OF_LENS, RULES
 from ed_core.depth.wording import printed
 from ed_core.types import ModelSpec
-from ed_ui import inputs, link, live, picker, probe_page, prompt_set, run_panel, show
+from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import choice, text
 from ed_ui.runs import Card, card_name, card_of, cards, pulled_from
 
@@ -33,7 +33,7 @@ def main() -> None:
     with st.expander(f"Make a card of {show.plain(model.name)}", icon=":material/add_chart:", expanded=open_):
         wanted = form(model)
         if wanted:
-            live.fragment(lambda: run(wanted), run_panel.pause(wanted.run))()
+            live.fragment(lambda: run(wanted), runs.pause(wanted.run))()
     link.write()
     live.fragment(lambda: body(model, wanted), None)()
     probe_page.texts(TEXTS)
@@ -72,7 +72,7 @@ def run(wanted: Card) -> None:
             inputs.put_over({"cards.card": card_name(wanted.out / card.FILE)})
 
     label = f"Make the card of {show.plain(wanted.model.name)}{' again' if wanted.found() else ''}"
-    run_panel.draw(wanted.run, "cards", {"cards": (label, wanted.begin)}, ended=ended)
+    runs.panel(wanted.run, "cards", {"cards": (label, wanted.begin)}, ended=ended)
     st.caption("The same from the command line:")
     st.code(wanted.command(), language="bash", wrap_lines=True)
 

@@ -10,7 +10,7 @@ from ed_core.claims import CLAIMS, Claim, find, finding, running
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ed_core.claims.finding import counted, standing
 from ed_core.claims.record import Found
-from ed_ui import inputs, link, live, picker, probe_page, prompt_set, run_panel, show
+from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import choice, text
 from ed_ui.runs import Claims, card_of
 
@@ -36,7 +36,7 @@ def page() -> None:
     if name or prompts:
         others = tuple(dict.fromkeys(part.strip() for part in also.split(",") if part.strip()))
         wanted = Claims(model, name or "", prompts, others)
-        live.fragment(lambda: body(wanted), run_panel.pause(wanted.run))()
+        live.fragment(lambda: body(wanted), runs.pause(wanted.run))()
     probe_page.texts(TEXTS)
 
 
@@ -48,7 +48,7 @@ def body(wanted: Claims) -> None:
         "claims": ("Run all", wanted.begin),
         "claim": ("Run this claim alone", lambda: wanted.begin((chosen.id,))),
     }
-    run_panel.draw(wanted.run, "claims", begin)
+    runs.panel(wanted.run, "claims", begin)
     by_id = {one.id: one for one in found.findings} if found else {}
     if found is None and (told := card_of(wanted.model)) is not None and told.claims:
         by_id = {one.id: one for one in told.claims}

@@ -16,7 +16,7 @@ from ed_core.probes import Lenses, Probe
 from ed_core.probes.lenses import LENSES
 from ed_core.sources import sizes, specs, tokens
 from ed_core.types import ModelSpec, ProbeResult
-from ed_ui import fit_form, inputs, live, picker, probe_page, run_panel, show
+from ed_ui import inputs, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import FOLLOWED, LENSES_SHADE, OF_LENSES, Input
 from ed_ui.runs import Fitted, distinct
 
@@ -175,14 +175,14 @@ def fit_one() -> None:
             required=True,
         )
         st.caption(COSTS[kind])
-        prompts = fit_form.prompts("lens-fit", st.container(horizontal=True))
+        prompts = prompt_set.to_fit("lens-fit", st.container(horizontal=True))
         if prompts:
             wanted = Fitted((spec,), distinct(prompts), kind)
-            live.fragment(lambda: fitting(wanted), run_panel.pause(wanted.run))()
+            live.fragment(lambda: fitting(wanted), runs.pause(wanted.run))()
 
 
 def fitting(wanted: Fitted) -> None:
-    fit = fit_form.run(wanted, "lens-fit", takes(wanted), linked=False)
+    fit = runs.fit_panel(wanted, "lens-fit", takes(wanted), linked=False)
     if fit is not None:
         st.success(show.plain(lenses.certified(fit.kind, fit.certificate)), icon=":material/verified:")
         name, chosen = fit.path.stem, st.session_state.get("lenses.box", [])
@@ -190,7 +190,7 @@ def fitting(wanted: Fitted) -> None:
             inputs.put({"lenses.fit": ",".join([*chosen, name])})
             st.rerun()
     else:
-        fit_form.command(wanted, wanted.file.name)
+        runs.fit_command(wanted, wanted.file.name)
 
 
 def takes(wanted: Fitted) -> str:

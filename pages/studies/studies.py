@@ -14,7 +14,7 @@ from ed_core.studies import agreement as estimators
 from ed_core.studies import bundle, export, items, report, running, tables
 from ed_core.studies.folder import Folder, home
 from ed_core.studies.plan import PLAN
-from ed_ui import browser, chart, inputs, link, literature, live, over_steps, run_panel, runs, show, studies, study_form
+from ed_ui import browser, chart, inputs, link, literature, live, over_steps, runs, show, studies, study_form
 from ed_ui.inputs import text
 
 STUDY, SET, *MORE = (text(name, f"studies.{name}") for name in ("study", "set", "models", "curve"))
@@ -34,7 +34,7 @@ def page() -> None:
     link.write()
     browser.share(row)
     out = known[name]
-    live.fragment(lambda: body(out), run_panel.pause(Run(out)))()
+    live.fragment(lambda: body(out), runs.pause(Run(out)))()
 
 
 def new(folded: bool) -> None:
@@ -106,9 +106,9 @@ def panel(out) -> None:
             st.markdown(show.plain(folder.plan["note"]))
     if run.running or (out.parent == home() and (out / runs.STUDY).is_file() and there < planned):
         begin = {"studies": ("Run", lambda: runs.resume_study(out))}
-        run_panel.draw(run, "studies", begin, told, linked=False)
+        runs.panel(run, "studies", begin, told, linked=False)
     else:
-        run_panel.watch(run, "studies")
+        runs.watch(run, "studies")
         st.caption(told)
 
 
