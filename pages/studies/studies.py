@@ -14,7 +14,7 @@ from ed_core.studies import agreement as estimators
 from ed_core.studies import bundle, export, items, report, running, tables
 from ed_core.studies.folder import Folder, home
 from ed_core.studies.plan import PLAN
-from ed_ui import browser, chart, inputs, link, literature, live, over_steps, runs, show, studies, study_form
+from ed_ui import browser, chart, inputs, link, literature, live, over_steps, runs, show, studies
 from ed_ui.inputs import text
 
 STUDY, SET, *MORE = (text(name, f"studies.{name}") for name in ("study", "set", "models", "curve"))
@@ -40,7 +40,7 @@ def page() -> None:
 def new(folded: bool) -> None:
     """A study to begin, or somebody else's to open."""
     with st.expander("New study", expanded=not folded, icon=":material/add:"):
-        study_form.draw()
+        studies.form()
         st.file_uploader(
             "Or open one of somebody else's, .edstudy", type="edstudy", key="studies.bundle", on_change=taken
         )
