@@ -45,7 +45,6 @@ from ed_core.depth import (
     side_by_side,
     sinks,
     surgery,
-    together,
     verdict,
     wording,
     writing,
@@ -141,7 +140,7 @@ def verdicts() -> list[verdict.Verdict]:
 
 
 @cache
-def several() -> list[together.Together]:
+def several() -> list[verdict.Together]:
     """The shipped prompts of the model that has most of them, together; then as if there were more of them, of one form
     and of many, and with five twins."""
     most = max(both().values(), key=len)
@@ -149,9 +148,9 @@ def several() -> list[together.Together]:
     twice = [side * 2 for side in sides]
     twin = tuple([one] * len(twice[0]) for one in most[0])
     return [
-        together.of_prompts(*sides),
-        together.of_prompts(*twice, forms=["a"] * 10),
-        together.of_prompts(*twice, forms=list("abcdefghij"), twins=[twin] * 5),
+        verdict.of_prompts(*sides),
+        verdict.of_prompts(*twice, forms=["a"] * 10),
+        verdict.of_prompts(*twice, forms=list("abcdefghij"), twins=[twin] * 5),
     ]
 
 

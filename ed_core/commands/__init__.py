@@ -242,7 +242,7 @@ def _require_free(address: str, port: int) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from ..cases.export import arrays
-    from ..depth import sinks, together, verdict
+    from ..depth import sinks, verdict
     from ..disk import require_out, written
     from ..probes import find
     from ..prompts import read_jsonl
@@ -286,7 +286,7 @@ def run(args: argparse.Namespace) -> None:
     if results.keys() >= set(verdict.READS):
         first = next(counts_first(probe) for probe in probes if probe.name == verdict.READS[0])
         contributions, lens = (results[name] for name in verdict.READS)
-        print("\n".join(together.told(contributions, lens, first, forms)))
+        print("\n".join(verdict.told(contributions, lens, first, forms)))
     if todo and store:
         sys.stdout.flush()  # the results are there; now what they rest on is measured, if it was believed
         try:

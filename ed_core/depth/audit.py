@@ -26,8 +26,7 @@ from ..statistics import Interval
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .continuous import MeanDepth
 from .criteria import RULES, Criterion
-from .together import Together, of_prompts
-from .verdict import READS
+from .verdict import READS, Together, of_prompts
 from .wording import apart, listed, printed
 
 PROBES = tuple(probe() for probe in ALL if probe.audited)
