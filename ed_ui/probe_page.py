@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, pruning, sinks
+from ed_core.depth import among_others, sinks, surgery
 from ed_core.depth.among_others import Likeness
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
@@ -230,12 +230,12 @@ def offer(
     looped = specs.n_passes(model) not in (1, None)
     off = looped or not (ready and order)
     look = {"icon": ":material/download:", "disabled": off, "help": LOOPED if looped else told}
-    layers = partial(pruning.order_list, n_layers, order, model.source, evidence)
+    layers = partial(surgery.order_list, n_layers, order, model.source, evidence)
     row.download_button(label, layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
-    merge = partial(pruning.passthrough, order, model.source, evidence)
+    merge = partial(surgery.passthrough, order, model.source, evidence)
     row.download_button("mergekit", merge, f"merge-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
     packed = None if off else specs.of_gguf(model)
-    if packed and (command := pruning.llama_quantize(order, n_layers, packed.file.name)):
+    if packed and (command := surgery.llama_quantize(order, n_layers, packed.file.name)):
         st.code(command, language=None, wrap_lines=True)
 
 

@@ -41,7 +41,6 @@ from ed_core.depth import (
     lenses,
     loops,
     matching,
-    pruning,
     side_by_side,
     sinks,
     surgery,
@@ -388,7 +387,7 @@ def generated(say: Callable[..., Any]) -> Iterator[str]:
     curves = {"nll": np.array([2.5, 2.0, 3.0, 2.25]), "nll_whole": np.asarray(2.0)}
     for exact, whole, n in ANSWERS:
         share = {"exact": np.array(exact, float), "exact_whole": np.asarray(whole)}
-        if say is pruning.generated:
+        if say is surgery.generated:
             yield say(share, n)
         else:
             yield from say(curves, share, n)
@@ -722,9 +721,9 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
             answer.over_prompts(list(answers())[-9:-6]),
             answer.over_prompts([one for one in answers() if not one[0].given]),
         ],
-        "together.Together.settles": lambda: of_several("settles"),
-        "together.Together.rules": lambda: of_several("rules"),
-        "together.Together.reasons": lambda: of_several("reasons"),
+        "verdict.Together.settles": lambda: of_several("settles"),
+        "verdict.Together.rules": lambda: of_several("rules"),
+        "verdict.Together.reasons": lambda: of_several("reasons"),
         "statistics.Units.alone": lambda: [units(10).alone],
         "sinks.summary": lambda: [sinks.summary(of_sinks()), sinks.summary([()]), sinks.summary([None])],
     },
@@ -762,9 +761,9 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         "sinks.told_at_end": lambda: [sinks.told_at_end(at, TOKENS) for at in ((3,), (1, 2, 3, 4))],
     },
     "Prune and exit": {
-        "pruning.generated": lambda: generated(pruning.generated),
-        "pruning.by_loss": lambda: generated(pruning.by_loss),
-        "pruning.worse_than_uniform": lambda: [pruning.worse_than_uniform(8.5, 26)],
+        "surgery.generated": lambda: generated(surgery.generated),
+        "surgery.by_loss": lambda: generated(surgery.by_loss),
+        "surgery.worse_than_uniform": lambda: [surgery.worse_than_uniform(8.5, 26)],
         "writing.of_prompts": lambda: [
             exits(0),
             exits(1),
@@ -839,13 +838,11 @@ PARTS = {  # by module: what gives no sentence of its own
     "difficulty": "Trend.verdict called kinds",
     "lenses": "called of_its_time short",
     "matching": "reading",
-    "pruning": "llama_quantize order_list passthrough",
     "side_by_side": "labels",
     "sinks": "Sink.writer Span.writer Span.place",
     "statistics": "Units.called Units.groups Units.words",
-    "surgery": "kinds_of Choice.layers",
-    "together": "Together.lead Together.lines Together.sentence told",
-    "verdict": "Verdict.lead Verdict.sentence where",
+    "surgery": "kinds_of Choice.layers llama_quantize order_list passthrough",
+    "verdict": "Verdict.lead Verdict.sentence where Together.lead Together.lines Together.sentence told",
     "wording": "Twins.beside Twins.called Twins.named apart count doubts drawn level listed mean_depth near_to "
     "again of_layers over_prompts past over_what printed random_orders sure which_clear",
     "writing": "leaving",

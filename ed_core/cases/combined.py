@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from .. import figures
-from ..depth import among_others, audit, pruning, surgery, writing
+from ..depth import among_others, audit, surgery, writing
 from ..figures import View
 from ..figures.pictures import CURVES_HEIGHT, WIDTH
 from ..probes import Probe
@@ -47,12 +47,12 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
     curves = among_others.over_prompts(probe, [r.summary for r in results])
     singles = [among_others.curves_of(probe, r.summary) for r in results]
     x = "first layer taken out" if probe.n > 1 else "layer taken out"
-    best = pruning.best_stretch(curves["kl"], probe.n)
-    cost = pruning.costs(curves, best[0])
+    best = surgery.best_stretch(curves["kl"], probe.n)
+    cost = surgery.costs(curves, best[0])
     kept = f"{100 * cost['top1_kept']:.0f} % of the best guesses stay"
     cheapest = f"cheapest without {_layers(best)}: KL {cost['kl']:.3g} nats, {kept}"
     if probe.drop:
-        cost = pruning.costs(curves, None)
+        cost = surgery.costs(curves, None)
         cheapest += f"; without {_layers(probe.drop)}: KL {cost['kl']:.3g} nats, {100 * cost['top1_kept']:.0f} % stay"
     told = {
         "kl": ("Divergence from the whole model", cheapest, "nats"),

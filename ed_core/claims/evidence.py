@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from .. import statistics
-from ..depth.pruning import worse_than_uniform
+from ..depth.surgery import worse_than_uniform
 from ..errors import StudyError
 from ..studies.folder import Folder
 from ..studies.points import Point

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, pruning, writing
+from ed_core.depth import among_others, surgery, writing
 from ed_core.depth.wording import printed
 from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune, prune
 from ed_core.results import aggregate
@@ -59,7 +59,7 @@ def panels(batch: running.Batch, asked: dict, written: ExactAnswers, n_prompts: 
     answers(batch, asked["prune"], written, n_prompts)
     if pruned:
         whole = among_others.over_prompts(asked["prune"], [r.summary for r in pruned])["nll_whole"]
-        show.notes([pruning.worse_than_uniform(float(whole), pruned[0].provenance.get("d_vocab"))])
+        show.notes([surgery.worse_than_uniform(float(whole), pruned[0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
     exits(leaving, twins["early_exit"], lens, batch.running)
 
@@ -115,11 +115,11 @@ def signed(value) -> str:
 def offers(results: list, asked: Prune, ready: bool) -> None:
     """The cheapest stretch and the chosen set, in words and as files."""
     curves = aggregate.aggregate(asked, [r.summary for r in results])
-    best = pruning.best_stretch(curves["kl"], asked.n)
+    best = surgery.best_stretch(curves["kl"], asked.n)
     title = f"Least KL, {asked.n} layers in a row" if asked.n > 1 else "Least KL, one layer"
-    offer(results, best, pruning.costs(curves, best[0]), title, "best", ready)
+    offer(results, best, surgery.costs(curves, best[0]), title, "best", ready)
     if asked.drop:
-        offer(results, list(asked.drop), pruning.costs(curves, None), "The chosen set", "set", ready)
+        offer(results, list(asked.drop), surgery.costs(curves, None), "The chosen set", "set", ready)
 
 
 def offer(results: list, drop: list[int], cost: dict[str, float], title: str, key: str, ready: bool) -> None:
@@ -153,8 +153,8 @@ def answers(batch: running.Batch, asked: Prune, written: ExactAnswers, n_prompts
     pruned, found = ([pair[i] for pair in done] for i in range(2))
     curves = among_others.over_prompts(asked, [r.summary for r in pruned])
     share = aggregate.aggregate(written, [r.summary for r in found])
-    told = pruning.by_loss(curves, share, len(done), asked.n)
-    show.conclusion("answers", pruning.generated(share, len(done), asked.n), told)
+    told = surgery.by_loss(curves, share, len(done), asked.n)
+    show.conclusion("answers", surgery.generated(share, len(done), asked.n), told)
     if len(done) < n_prompts:
         st.caption(f"Over the {len(done)} of {n_prompts} prompts that have a known answer and are measured.")
     twin = [r for i in range(n_prompts) if (r := control_model.result(batch, f"{written.name}.{i}")) is not None]

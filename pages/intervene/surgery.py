@@ -5,7 +5,7 @@ import math
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, pruning, surgery
+from ed_core.depth import among_others, surgery
 from ed_core.depth.wording import printed
 from ed_core.figures import View
 from ed_core.figures.skips import ADDED as REACHES
@@ -89,7 +89,7 @@ def panels(batch: running.Batch, asked: Surgery, n_prompts: int) -> None:
     if kinds := surgery.kinds_of(curves):
         with place:
             maps(curves, kinds, shown, twins if len(twins) == len(done) else [], asked, ready)
-    show.notes([pruning.worse_than_uniform(float(curves["loss_whole"]), shown[0].provenance.get("d_vocab"))])
+    show.notes([surgery.worse_than_uniform(float(curves["loss_whole"]), shown[0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
     show.notes(note for result in shown for note in result.notes)
 
