@@ -20,10 +20,10 @@ from ed_core.depth.continuous import MeanDepth, Turn
 from ed_core.depth.criteria import Criterion
 from ed_core.depth.wording import Reading, Statement, Twins
 from ed_core.figures import View, colours, pictures
+from ed_core.figures.canvas import shown
 from ed_core.figures.lens import cut
 from ed_core.figures.panel import MOST_TEXTS
 from ed_core.figures.pictures import Look
-from ed_core.figures.text import shown
 from ed_core.fits import measured
 from ed_core.probes import LayerSkip, LogitLens, ResidualErasure, find
 from ed_core.results import aggregate

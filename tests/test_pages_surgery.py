@@ -20,7 +20,7 @@ from test_pages_save import folder, save  # noqa: F401 (a fixture)
 
 from ed_core.cases import combined, drawings
 from ed_core.depth import surgery, writing
-from ed_core.figures.text import escaped
+from ed_core.figures.canvas import escaped
 from ed_core.probes import EarlyExit, Generation, Surgery
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup

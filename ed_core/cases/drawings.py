@@ -16,9 +16,9 @@ import plotly.graph_objects as go
 from .. import figures
 from ..depth.verdict import Verdict, right
 from ..figures import View
+from ..figures.canvas import shown
 from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, beside, draw, measures, pictures
 from ..figures.pictures import caption as picture_caption
-from ..figures.text import shown
 from ..probes import Probe, find
 from ..probes.base import told
 from ..results.aggregate import aggregate, probe_of

@@ -4,6 +4,7 @@ Trace 0 of every map is named "z" and holds the measure's array as it is; what m
 """
 
 from .between import best_errors, best_matches, map_between, map_height, replacement_bars
+from .canvas import shown, visible
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
 from .curves import curves_over_each_other, layer_curves, limit_bars, output_bars, spread_curve, token_profile
 from .describe import describe, describe_curves
@@ -17,7 +18,6 @@ from .ruler import depth_ruler
 from .skips import DONE, added_curves, boundary_map, effect_on_layers, order_ruler, skip_map, surgery_map
 from .steps import depth_over_steps, layers_over_steps
 from .studies import VARIANTS, claim_curves, study_curves, study_depths, study_levels, study_sizes
-from .text import shown, visible
 
 __all__ = [
     "ATTENTION",

@@ -12,9 +12,8 @@ import plotly.graph_objects as go
 from ..depth import matching
 from ..fits.measured import Maps, Replacement
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, axis_title, tick_step, whole_ticks
+from .canvas import PLAIN, STEADY, Canvas, axis_title, escaped, number, tick_step, whole_ticks
 from .panel import add_heatmap, add_hover
-from .text import escaped, number
 
 MARGIN = (54, 44, 40, 46)  # left, right, top with the colour bar, bottom
 CURVES = (54, 20, 52, 46)

@@ -10,10 +10,9 @@ import plotly.graph_objects as go
 
 from ..types import ProbeResult
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, axis_title, log_ticks, whole_ticks
+from .canvas import PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks, visible, whole_ticks
 from .maps import mean_title, unit_of, values_of
 from .panel import View, mean_over_tokens
-from .text import escaped, visible
 
 MARGIN = (54, 44, 52, 46)  # left, right, top with title and legend, bottom
 

@@ -9,8 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, axis_title
-from .text import escaped
+from .canvas import PLAIN, STEADY, Canvas, axis_title, escaped
 
 HEIGHT = 420
 FITTED, OWN, LEFT_OUT = "in the fits", "your own", "left out"

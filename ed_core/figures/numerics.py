@@ -8,10 +8,10 @@ import plotly.graph_objects as go
 
 from ..types import ProbeResult
 from . import colours
+from .canvas import number
 from .curves import layer_curves
 from .maps import unit_of, values_of
 from .panel import Strip, View, token_panel
-from .text import number
 
 EXACT = 1e-12  # an error of exactly 0 has no logarithm: it is drawn at the bottom of the scale
 

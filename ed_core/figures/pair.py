@@ -11,7 +11,7 @@ from ..depth import side_by_side
 from ..depth.verdict import Verdict
 from ..types import ProbeResult
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, axis_title, log_ticks, whole_ticks
+from .canvas import PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks, number, whole_ticks
 from .curves import MARGIN
 from .maps import NOT_DRAWN, blank, mean_title
 from .panel import (
@@ -29,7 +29,6 @@ from .panel import (
 )
 from .ruler import ROWS, Rows, bound
 from .skips import hatch
-from .text import escaped, number
 
 SYMBOLS, DASHES = ("circle", "diamond"), ("solid", "dash")
 PAIR_RULER_HEIGHT, PAIR_LEFT = 224, 78

@@ -15,8 +15,7 @@ from ..depth.criteria import RULES
 from ..depth.side_by_side import relative_depth
 from ..sources.catalogue import TRAINING
 from . import colours
-from .canvas import PLAIN, Canvas, axis_title, whole_ticks
-from .text import escaped, shown
+from .canvas import PLAIN, Canvas, axis_title, escaped, shown, whole_ticks
 
 ROW, TOP, BOTTOM, SIDE = 40, 30, 44, 10  # pixels
 LEGEND_ROW = 19  # likewise
