@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from .. import bounds
 from ..architectures import Architecture
 from ..errors import IdentityFailed, NotFinite, PromptError
+from ..outside import Unfinished, rendered
 from ..prompts import check_length, check_text, max_characters, too_long
 from ..sources import controls
 from ..sources.sizes import QUANTIZED
 from ..sources.specs import foreign
 from ..types import Encoding, ModelSpec, Prompt, Request
-from .apart import Unfinished, rendered
 from .identities import Identities
 from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, hooked, replace_first, split_call
 from .placement import main_device

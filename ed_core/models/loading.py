@@ -1,5 +1,5 @@
-"""From a `ModelSpec` to weights and tokenizer on a device, or one clear refusal. Safetensors only, never a repository's
-own code."""
+"""From a `ModelSpec` to weights and tokenizer on a device, with a LoRA adapter merged into them, or one clear refusal.
+Safetensors only, never a repository's own code."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import tokenizers
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
@@ -26,13 +27,14 @@ from ..errors import (
     UnknownFamily,
     lost_device,
     ran_out,
+    said,
 )
 from ..machine import ROOM, free_memory, gigabytes
 from ..sources import controls, hub, remote, sizes, weights
 from ..sources.specs import check_files, config_of, location, of_gguf
+from ..sources.weights import ADAPTER_WEIGHTS, adapter_config, header
 from ..types import ModelSpec
 from . import arithmetic, conversion, looped, placement, quantized
-from .lora import merge
 from .modules import Config, Pretrained, Tokenizer
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -106,7 +108,7 @@ def _load(
     model = _pretrained(spec, config, options) if controls.needs_weights(spec) else _untrained(spec, config)
     quantized.cure(model)
     if spec.adapter:
-        model = merge(model, Path(spec.adapter))
+        model = merge_adapter(model, Path(spec.adapter))
     if spec.control == "shuffled" and architecture:
         from .modules import shuffle
 
@@ -331,3 +333,35 @@ def _one_line(error: Exception) -> str:
     if "kernels" in text:
         text = "they need compiled code from a hub, which is never fetched here."
     return text if text.endswith(".") else text + "."
+
+
+def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:
+    """The model with `W + scale * B A` in place of every adapted `W`, in the model's own dtype."""
+    adapter_config(folder)
+    modules = dict(hf_model.named_modules())
+    for key, (_, shape) in header(folder / ADAPTER_WEIGHTS).items():
+        path, _, kind = key.removeprefix("base_model.model.").partition(".lora_")
+        if not kind.startswith(("A.", "B.")):
+            continue  # peft itself judges the rest (DoRA's magnitudes, whole modules saved)
+        target = modules.get(path)
+        weight = getattr(target, "weight", None)
+        there = tuple(weight.shape) if weight is not None else ()
+        fits = shape[1] in there if kind[0] == "A" else shape[0] in there
+        if not fits:
+            found = f"{path} is {' x '.join(map(str, there))} there" if there else f"there is no {path}"
+            raise BrokenWeights(
+                f"The adapter {folder.name} belongs to another base: it changes {path} by {kind[0]} of {shape}, and "
+                f"{found}."
+            )
+    extras.require("peft", "A LoRA adapter")
+    if extras.installed("bitsandbytes"):
+        quantized.prepare()  # peft imports it
+    from peft import PeftModel
+
+    try:
+        merged: nn.Module = PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True).merge_and_unload()
+    except Exception as error:  # whatever a stranger's settings provoke inside the library
+        raise BrokenWeights(
+            f"The adapter {folder.name} cannot be merged: {said(error)}; save it again with peft."
+        ) from error
+    return merged

@@ -23,7 +23,7 @@ import pytest
 from pyarrow import parquet
 from safetensors.numpy import save_file
 
-from ed_core import disk, outside
+from ed_core import disk, machine, outside
 from ed_core.cases import backup
 from ed_core.cases.kept import SHIPPED, Kept
 from ed_core.cases.safe_folder import UNREADABLE
@@ -39,7 +39,7 @@ from ed_core.errors import (
     StudyError,
 )
 from ed_core.fits import file as lens
-from ed_core.models import apart, conversion
+from ed_core.models import conversion
 from ed_core.models.opening import load_model, open_model
 from ed_core.prompts import UNFAITHFUL, check_length, check_text, max_characters, parse_jsonl, read_jsonl, to_jsonl
 from ed_core.service import estimate
@@ -102,11 +102,11 @@ def test_a_conversion_has_a_limit_of_memory_of_its_own():
     """In a fork, which keeps the limit."""
 
     def work() -> str:
-        apart.limit_memory(64 << 20)
+        machine.limit_memory(64 << 20)
         return str(len(np.ones(1 << 25)))
 
-    with pytest.raises(apart.Unfinished, match="memory"):
-        apart.rendered(work, 20.0, 1 << 40, 100)
+    with pytest.raises(outside.Unfinished, match="memory"):
+        outside.rendered(work, 20.0, 1 << 40, 100)
 
 
 @pytest.mark.parametrize(
