@@ -20,7 +20,7 @@ from hashlib import sha256
 from importlib import import_module
 from io import TextIOWrapper
 
-from .. import disk, extras
+from .. import disk, machine
 from ..errors import EffectiveDepthError, ModelError, ParameterError, ran_out
 from ..machine import gigabytes, uncollected
 from ..notebook.model import Model
@@ -217,7 +217,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
 
 def app(args: argparse.Namespace) -> None:
     """Replace this process, which may do what the shell may, by the server, which may do what the settings permit."""
-    extras.require("streamlit", "The app")
+    machine.require_package("streamlit", "The app")
     current()
     _require_free(args.address, args.port)
     options = ["--server.address", args.address, "--server.port", str(args.port)]

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from .. import bounds, extras
+from .. import bounds, machine
 from ..architectures import Architecture, find
 from ..architectures.refused import REFUSED, reason
 from ..errors import (
@@ -215,7 +215,7 @@ def _quantization(spec: ModelSpec) -> dict[str, Any]:
     """How the library is to quantize; nothing for a checkpoint that is quantized already: it says so itself."""
     if spec.precision in DTYPES:
         return {}
-    extras.require("bitsandbytes", f"The precision {spec.precision}")
+    machine.require_package("bitsandbytes", f"The precision {spec.precision}")
     quantized.prepare()
     if sizes.stored_precision(config_of(spec)):
         return {}
@@ -353,8 +353,8 @@ def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:
                 f"The adapter {folder.name} belongs to another base: it changes {path} by {kind[0]} of {shape}, and "
                 f"{found}."
             )
-    extras.require("peft", "A LoRA adapter")
-    if extras.installed("bitsandbytes"):
+    machine.require_package("peft", "A LoRA adapter")
+    if machine.installed("bitsandbytes"):
         quantized.prepare()  # peft imports it
     from peft import PeftModel
 

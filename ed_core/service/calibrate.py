@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .. import extras
+from .. import machine
 from ..models import quantized
 from .estimate import Rates, save_rates
 
@@ -51,7 +51,7 @@ def _maps(weights: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
         return lambda x: x @ w.T
 
     maps: dict[str, Callable[[Tensor], Tensor]] = {name: times(w) for name, w in plain.items()}
-    if not extras.installed("bitsandbytes"):
+    if not machine.installed("bitsandbytes"):
         return maps
     quantized.prepare()
     import bitsandbytes as bnb

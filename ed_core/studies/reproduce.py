@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import extras, statistics
+from .. import machine, statistics
 from ..depth.criteria import RULES
 from ..errors import ParameterError, StudyError
 from ..probes.scores import layer_effect
@@ -362,7 +362,7 @@ def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]
             return found, f"Precision {found}, as in the paper."
         return found, f"Precision {found}, while the paper ran in {papers}: that alone may change figures."
     missing = ""
-    if papers in QUANTIZED and not extras.installed("bitsandbytes"):
+    if papers in QUANTIZED and not machine.installed("bitsandbytes"):
         missing = "the package bitsandbytes is not installed"
     elif papers in QUANTIZED and device == "mps":
         missing = "unavailable on mps"

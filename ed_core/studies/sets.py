@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow
 
-from .. import bounds, extras, outside
+from .. import bounds, machine, outside
 from ..errors import HubUnreachable, ParameterError, PromptError, PromptFileError, StudyError
 from ..files import expect, parse
 from ..prompts import check_length, check_text, fits, read_jsonl
@@ -202,7 +202,7 @@ def _from_hub(entry: SetEntry) -> Iterator[Example]:
         )
     name, config, split = known.hub, entry.config or known.config, entry.split or known.split
     permits.download(name)
-    extras.require("datasets", f"The set {entry.name}")
+    machine.require_package("datasets", f"The set {entry.name}")
     import datasets
 
     try:
@@ -286,7 +286,7 @@ def _table(entry: SetEntry, file: Path) -> Any:
     if file.suffix == ".parquet":
         return _Parquet(entry, file)
     _check_csv(entry, file)
-    extras.require("datasets", f"The set {entry.name}")
+    machine.require_package("datasets", f"The set {entry.name}")
     import datasets
 
     datasets.disable_progress_bars()

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ed_core import extras
+from ed_core import machine
 from ed_core.errors import EffectiveDepthError, lost_device
 from ed_core.models import arithmetic, families, opening, placement
 from ed_core.models.identities import Identities
@@ -203,7 +203,7 @@ def opened(device: str, precision: str) -> LanguageModel:
 def probes(device: str, toy: bool) -> Iterator[Row]:
     """Every probe in every precision against float32 on the CPU, and float32 twice."""
     reference = opened("cpu", "fp32")
-    for precision in (*PRECISIONS, *QUANTIZED * extras.installed("bitsandbytes")):
+    for precision in (*PRECISIONS, *QUANTIZED * machine.installed("bitsandbytes")):
         model = opened(device, precision)
         for probe in PROBES:
             try:
