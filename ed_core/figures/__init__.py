@@ -6,12 +6,22 @@ Trace 0 of every map is named "z" and holds the measure's array as it is; what m
 from .between import best_errors, best_matches, map_between, map_height, replacement_bars
 from .canvas import shown, visible
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
-from .curves import curves_over_each_other, layer_curves, limit_bars, output_bars, spread_curve, token_profile
+from .curves import (
+    curves_over_each_other,
+    first_token_norm,
+    layer_curves,
+    limit_bars,
+    miss_curves,
+    miss_map,
+    output_bars,
+    slope_curves,
+    spread_curve,
+    token_profile,
+)
 from .describe import describe, describe_curves
 from .leaderboard import score_against_layers
 from .lens import first_position, lens_height, lens_map, rank_curve, writing_map
 from .maps import contribution_norms, cosine_map, output_by_token, token_map
-from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
 from .pair import difference_map, pair_curves, pair_ruler
 from .panel import View
 from .ruler import depth_ruler
