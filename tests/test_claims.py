@@ -23,14 +23,16 @@ from ed_core.claims.claim import (
     NOT_APPLICABLE,
     Claim,
     Estimate,
+    Evidence,
     Measured,
+    Part,
     Quantity,
     by_draws,
     judged,
+    line,
+    reliability,
     together,
 )
-from ed_core.claims.evidence import Evidence, Part
-from ed_core.claims.means import line, reliability
 from ed_core.claims.record import Curve, Found
 from ed_core.commands import main
 from ed_core.depth import sinks

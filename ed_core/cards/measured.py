@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import statistics
-from ..claims.evidence import Part, part_of
+from ..claims.claim import Part, part_of
 from ..claims.running import CONTROL, MODEL, PARTS
 from ..depth import continuous, wording
 from ..depth.criteria import COSINES, OF_LENS, RULES, depths

@@ -7,9 +7,7 @@ import numpy as np
 from .. import statistics
 from ..errors import ClaimRefused
 from ..probes.scores import depth_score
-from .claim import Claim, Estimate, Measured, Quantity, by_draws, enough
-from .evidence import Evidence, Part
-from .means import as_curve, fisher, over_layers
+from .claim import Claim, Estimate, Evidence, Measured, Part, Quantity, as_curve, by_draws, enough, fisher, over_layers
 from .record import Curve
 
 CORRELATION = "rank correlation of the deep-thinking ratio with a correct answer"

@@ -7,9 +7,7 @@ import numpy as np
 from ..depth.continuous import MEAN_DEPTH
 from ..errors import ClaimRefused
 from ..studies import difficulty
-from .claim import Claim, Estimate, Measured, Quantity
-from .evidence import Evidence
-from .means import Line, by_level, line, slope_estimate
+from .claim import Claim, Estimate, Evidence, Line, Measured, Quantity, by_level, line, slope_estimate
 from .record import Curve
 
 SCORE = "slope of the depth score"

@@ -9,9 +9,7 @@ import numpy as np
 from .. import statistics
 from ..depth.matching import RAISED
 from ..statistics import all_above, permuted_correlation, rank_correlations, some_below
-from .claim import Claim, Estimate, Measured, Quantity, enough
-from .evidence import Evidence
-from .means import fisher, over_layers, per_token, read_off
+from .claim import Claim, Estimate, Evidence, Measured, Quantity, enough, fisher, over_layers, per_token, read_off
 from .record import Curve
 
 EVEN = "variation of the turns of the middle layers, standard deviation over mean"

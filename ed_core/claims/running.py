@@ -31,8 +31,7 @@ from ..studies.points import Point, measured_points
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from ..types import ModelSpec, changed, command_line
 from . import CLAIMS, finding
-from .claim import Claim, Measured
-from .evidence import Evidence, Part, part_of
+from .claim import Claim, Evidence, Measured, Part, part_of
 from .finding import Finding
 from .record import KIND, Report
 

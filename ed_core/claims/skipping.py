@@ -9,9 +9,25 @@ from ..depth.wording import past, printed
 from ..probes.scores import layer_effect
 from ..statistics import all_above, permuted_correlation, rank_correlations, some_below
 from ..studies.reproduce import second_over_first
-from .claim import Claim, Errors, Estimate, Measured, Quantity, Range, by_draws, enough
-from .evidence import Evidence, Part
-from .means import RELIABLE, fisher, over_layers, per_token, read_off, reliability, sums_of
+from .claim import (
+    RELIABLE,
+    Claim,
+    Errors,
+    Estimate,
+    Evidence,
+    Measured,
+    Part,
+    Quantity,
+    Range,
+    by_draws,
+    enough,
+    fisher,
+    over_layers,
+    per_token,
+    read_off,
+    reliability,
+    sums_of,
+)
 from .record import Curve
 
 RATIO = "effect of skips of the second half over the first half"
