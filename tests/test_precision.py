@@ -14,7 +14,7 @@ from small_models import FAMILIES, byte_tokenizer, random_hf, save_random
 from ed_core.commands import main
 from ed_core.errors import BrokenWeights, ModelNotFound, ParameterError, TooLarge, UnknownFamily
 from ed_core.machine import ROOM
-from ed_core.models import placement, quantized
+from ed_core.models import devices, quantized
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
 from ed_core.models.verify import verify
@@ -384,7 +384,7 @@ def test_probes_on_a_model_offloaded_to_disk_equal_those_of_the_plain_model(
     folder = folder_of(family)
     plain = opened(folder)
     free = int(0.6 * plain.bytes / ROOM)  # more than half stays in memory, the rest goes to disk
-    for module in (estimate, placement):
+    for module in (estimate, devices):
         monkeypatch.setattr(module, "free_memory", lambda: free)
     spread = opened(folder, offload=str(tmp_path / "offload"))
     places = set(spread.hf.hf_device_map.values())
@@ -400,14 +400,14 @@ def test_probes_on_a_model_offloaded_to_disk_equal_those_of_the_plain_model(
 
 
 def test_what_fits_nowhere_is_refused_with_what_would(folder_of, tmp_path, monkeypatch):
-    monkeypatch.setattr(placement, "free_memory", lambda: 50_000)
+    monkeypatch.setattr(devices, "free_memory", lambda: 50_000)
     message = refusal(TooLarge, folder_of("qwen3"))
     assert "free on cpu" in message and "estimate" in message and "--offload" in message
     assert "cannot be offloaded" in refusal(TooLarge, folder_of("qwen3"), precision="4bit", offload=str(tmp_path))
 
 
 def test_a_device_that_is_not_there_is_refused(small_folder, capsys):
-    for device in ("cuda:7", "tpu", "mps" if "mps" not in placement.devices() else "cuda:9"):
+    for device in ("cuda:7", "tpu", "mps" if "mps" not in devices.devices() else "cuda:9"):
         assert main(["verify", str(small_folder), "--device", device]) == 2
         assert "expected auto or one of cpu" in capsys.readouterr().err
     assert main(["verify", str(small_folder), "--device", "auto"]) == 0
@@ -436,22 +436,22 @@ def test_models_that_lie_idle_make_room_for_one_that_does_not_fit_beside_them(fo
     models.get(specs[0])
     second = models.get(specs[1])
     free = lambda: 1_000_000 if len(models._open) < 2 else 1000
-    monkeypatch.setattr(placement, "free_memory", free)
+    monkeypatch.setattr(devices, "free_memory", free)
     models.get(specs[2])
     assert len(models._open) == 2 and models.get(specs[1]) is second, "the least recently used one went"
-    monkeypatch.setattr(placement, "free_memory", lambda: 1000)
+    monkeypatch.setattr(devices, "free_memory", lambda: 1000)
     with pytest.raises(TooLarge):
         models.get(specs[0])
 
 
 def test_a_tenth_of_a_device_stays_free(monkeypatch):
     spec = ModelSpec("m", device="cpu")
-    monkeypatch.setattr(placement, "free_bytes", lambda device: 100)
-    assert placement.plan(spec, 90) == {"device_map": {"": "cpu"}}
+    monkeypatch.setattr(devices, "free_bytes", lambda device: 100)
+    assert devices.plan(spec, 90) == {"device_map": {"": "cpu"}}
     with pytest.raises(TooLarge):
-        placement.plan(spec, 91)
+        devices.plan(spec, 91)
 
 
 def test_streams_are_kept_where_something_is_computed():
     spread = SimpleNamespace(hf_device_map={"embedding": "disk", "first": "cpu", "second": 1, "third": 0})
-    assert placement.main_device(spread) == torch.device("cuda:1")
+    assert devices.main_device(spread) == torch.device("cuda:1")

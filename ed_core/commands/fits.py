@@ -131,9 +131,9 @@ def _dry_run(args: argparse.Namespace) -> int:
 
     memory = parse(args.memory) or (measured.BYTES if args.kind in ("affine", "jacobian") else None)
     if memory is None and args.device != "cpu":
-        from ..models import placement
+        from ..models import devices
 
-        memory = int(ROOM * placement.free_bytes(placement.pick(args.device)))
+        memory = int(ROOM * devices.free_bytes(devices.pick(args.device)))
     memory = memory or int(ROOM * free_memory())
     sizes = [_size(source) for source in (args.model, *([args.other] if args.kind == "maps" else []))]
     if args.kind == "maps":

@@ -84,7 +84,7 @@ def audit(args: argparse.Namespace) -> int:
 
 
 def estimate(args: argparse.Namespace) -> None:
-    from ..service.estimate import report
+    from ..service.estimate import report, save_rates
     from ..sources.specs import size_of
 
     if remote.is_remote(args.model):
@@ -93,9 +93,9 @@ def estimate(args: argparse.Namespace) -> None:
         )
     device, free = opened.on(args.device)
     if args.calibrate:
-        from ..service.calibrate import calibrate
+        from ..models.devices import measure_rates
 
-        calibrate(device)
+        save_rates(device.partition(":")[0], measure_rates(device))
     print("\n".join(report(args.model, size_of(args.model), args.precision, args.tokens, device, free)))
 
 

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from ..errors import FitRefused, TooLarge
 from ..machine import ROOM, free_memory, gigabytes
+from ..models.devices import total_bytes
 from ..models.identities import wide
 from ..models.language_model import LanguageModel
-from ..models.placement import total_bytes
 from ..models.trace import Trace
 from ..sources.sizes import require_gradients
 from ..sweeps.budget import Budget

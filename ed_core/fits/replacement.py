@@ -16,8 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..machine import ROOM
+from ..models.devices import total_bytes
 from ..models.language_model import LanguageModel
-from ..models.placement import total_bytes
 from ..models.trace import Trace
 from ..sweeps import metrics
 from ..sweeps.budget import Budget

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from .. import bounds, disk, outside, settings
 from ..errors import EffectiveDepthError
 from ..types import ENGINE_VERSION, canonical_json
-from . import arithmetic
+from . import devices
 from .identities import Identities
 from .language_model import LanguageModel
 
@@ -64,7 +64,7 @@ def _file(model: LanguageModel) -> Path | None:
         "model": spec.identity(),
         "engine": (ENGINE_VERSION, code()),
         "libraries": [version(name) for name in LIBRARIES],
-        "device": (str(model.device), *cpu, arithmetic.told(model.device)),
+        "device": (str(model.device), *cpu, devices.certificate(model.device)),
     }
     return settings.current().cache / "identities" / f"{sha256(canonical_json(told).encode()).hexdigest()[:32]}.json"
 

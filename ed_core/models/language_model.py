@@ -26,9 +26,9 @@ from ..sources import controls
 from ..sources.sizes import QUANTIZED
 from ..sources.specs import foreign
 from ..types import Encoding, ModelSpec, Prompt, Request
+from .devices import main_device
 from .identities import Identities
 from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, hooked, replace_first, split_call
-from .placement import main_device
 from .quantized import held_bytes
 from .trace import BlockCall, Prefix, Trace, from_position, named_arguments, with_cache
 

@@ -34,7 +34,7 @@ from ..sources import controls, hub, remote, sizes, weights
 from ..sources.specs import check_files, config_of, location, of_gguf
 from ..sources.weights import ADAPTER_WEIGHTS, adapter_config, header
 from ..types import ModelSpec
-from . import arithmetic, conversion, looped, placement, quantized
+from . import conversion, devices, looped, quantized
 from .modules import Config, Pretrained, Tokenizer
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -50,7 +50,7 @@ def load(
     there; the architecture is None where nobody described the family (a shuffled twin of such a model has its blocks in
     their own order yet)."""
     quiet()
-    arithmetic.settle()
+    devices.settle_arithmetic()
     with quantized.no_kernels():
         return _load(spec, architecture)
 
@@ -238,7 +238,7 @@ def _placement(spec: ModelSpec) -> dict[str, Any]:
         needed = sizes.read(config_of(spec)).weight_bytes(spec.precision)
     except ParameterError:
         return {"device_map": {"": spec.device}}
-    return placement.plan(spec, needed)
+    return devices.plan(spec, needed)
 
 
 def _refuse_adapter(spec: ModelSpec) -> None:

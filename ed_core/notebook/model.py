@@ -183,11 +183,11 @@ def on(device: str) -> tuple[str, int | None]:
     torch. "auto" is a GPU where there is one, and is the CPU without torch where no driver of one is."""
     if device == "cpu" or (device == "auto" and not may_have_gpu()):
         return "cpu", None
-    from ..models import placement
+    from ..models import devices
 
-    found = placement.pick(device)
-    learn({found: placement.total_bytes(found)})
-    return found, None if found == "cpu" else placement.free_bytes(found)
+    found = devices.pick(device)
+    learn({found: devices.total_bytes(found)})
+    return found, None if found == "cpu" else devices.free_bytes(found)
 
 
 def spec_of(source: str, precision: str, device: str, adapter: str, control: str, **more: Any) -> ModelSpec:

@@ -2,7 +2,7 @@
 free. Torch-free.
 
 A linear map of W weights takes `W (a + b n)` seconds for n tokens: `a` is for reading (or unpacking) the weights once
-per call, `b` for multiplying. Both are measured per precision by `ed_core.service.calibrate` and kept in the cache
+per call, `b` for multiplying. Both are measured per precision by `models.devices.measure_rates` and kept in the cache
 folder; `DEFAULT_RATES` stand in until then. Activations follow what each probe's sweep holds at its peak. All of it is
 an estimate: on a random model of 12 blocks x 768, times came within a factor of two of the measured (gradients: for the
 nodes they took) and no memory was underestimated."""
