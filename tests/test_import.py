@@ -130,12 +130,12 @@ def test_too_large_is_said_before_anything_is_read(folder, monkeypatch):
 
 
 def test_what_cannot_be_drawn_is_refused(folder, monkeypatch):
-    from ed_core.cases import combined
+    from ed_core.cases import drawings
 
     def broken(*_):
         raise IndexError("index 5 is out of bounds")
 
-    monkeypatch.setitem(combined.OVER_SEVERAL, EarlyExit, broken)
+    monkeypatch.setitem(drawings.OVER_SEVERAL, EarlyExit, broken)
     with pytest.raises(ImportRefused, match="out of bounds"):
         folder.take_in(bundle.encode(small()))
     assert left_behind(folder) == []

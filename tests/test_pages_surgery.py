@@ -18,7 +18,7 @@ from test_pages import PROMPT, ROOT, app, figure_named, holds, numbers, plotted,
 from test_pages_causal import drawn
 from test_pages_save import folder, save  # noqa: F401 (a fixture)
 
-from ed_core.cases import combined, drawings
+from ed_core.cases import drawings
 from ed_core.depth import surgery, writing
 from ed_core.figures.canvas import escaped
 from ed_core.probes import EarlyExit, Generation, Surgery
@@ -137,7 +137,7 @@ def test_a_bad_order_is_one_sentence_on_the_page(results):
 
 def test_surgery_is_kept_with_all_its_figures(results, folder):  # noqa: F811
     case = save(app(SURGERY, order=ORDER, continued="4", seed="2"), "surgery", folder)
-    drop, swap, repeat = combined.SURGERY.values()
+    drop, swap, repeat = drawings.SURGERY.values()
     assert [d.title for d in drawings.drawings(case)] == [
         drop,
         f"{drop}, by length of the stretch",

@@ -81,7 +81,7 @@ class Result(ProbeResult):
 
     def plot(self, measure: str = "") -> go.Figure:
         """The picture that the probe declares for a measure, its first one unless a measure is named."""
-        from ..cases.combined import OVER_SEVERAL
+        from ..cases.drawings import OVER_SEVERAL
         from ..figures.pictures import figure
         from ..probes import find
 

@@ -15,8 +15,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from ed_core.cards import card
-from ed_core.cases import backup, bundle, safe_folder
-from ed_core.cases.kept import Kept
+from ed_core.cases import backup, bundle
+from ed_core.cases.kept import UNREADABLE, Kept, checked
 from ed_core.claims import running as claims
 from ed_core.errors import BrokenWeights, CaseError, ImportRefused, ParameterError
 from ed_core.fits import file as lens
@@ -348,7 +348,7 @@ def _sums(file: Path) -> None:
 def _owner(file: Path) -> None:
     kept = Kept(file.parents[1], shipped=None)
     found = kept.owner(file.stem)
-    assert found in ("", safe_folder.UNREADABLE) or safe_folder.checked(found)
+    assert found in ("", UNREADABLE) or checked(found)
     backup.write(kept, file.parents[1] / "b.zip"), backup.check(kept)
 
 

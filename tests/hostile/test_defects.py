@@ -25,8 +25,7 @@ from safetensors.numpy import save_file
 
 from ed_core import disk, machine, outside
 from ed_core.cases import backup
-from ed_core.cases.kept import SHIPPED, Kept
-from ed_core.cases.safe_folder import UNREADABLE
+from ed_core.cases.kept import SHIPPED, UNREADABLE, Kept
 from ed_core.commands import main, runs
 from ed_core.errors import (
     BrokenWeights,
