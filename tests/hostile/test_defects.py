@@ -47,7 +47,7 @@ from ed_core.sources import gguf_files, tokens, weights
 from ed_core.sources.specs import named
 from ed_core.studies import bundle as study_bundle
 from ed_core.studies import folder as study_folder
-from ed_core.studies import pages, sets, study
+from ed_core.studies import parquets, sets, study
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import prompt_set
 from hostile.commands import lay
@@ -447,7 +447,7 @@ def test_pages_say_in_all_what_the_footer_says(tmp_path, version, compression, d
     with file.open("rb") as handle:
         for group in (told.row_group(i) for i in range(told.num_row_groups)):
             for chunk in (group.column(j) for j in range(group.num_columns)):
-                found = list(pages.pages(handle, chunk))
+                found = list(parquets.pages(handle, chunk))
                 assert sum(page.values for page in found if not page.dictionary) == chunk.num_values
                 assert any(page.dictionary for page in found) == chunk.has_dictionary_page
                 headers = chunk.total_compressed_size - sum(page.packed for page in found)
@@ -489,14 +489,14 @@ DATA = field(2, 12, field(1, 5, varint(14)) + field(1, 5, varint(0)) + b"\x00") 
 @pytest.mark.parametrize("unknown", UNKNOWN)
 def test_what_a_pages_header_says_beside_is_passed_over(unknown):
     data = SIZES + DATA + UNKNOWN[unknown] + field(1, 3, b"\x00") + b"\x00"
-    header = pages.Header(data + b"what follows")
-    assert header.page() == pages.Page(100, 40, 7, dictionary=False) and header.at == len(data)
+    header = parquets.Header(data + b"what follows")
+    assert header.page() == parquets.Page(100, 40, 7, dictionary=False) and header.at == len(data)
     inner = SIZES + field(2, 12, field(1, 5, varint(14)) + UNKNOWN[unknown] + b"\x00") + b"\x00"
-    header = pages.Header(inner)
-    assert header.page() == pages.Page(100, 40, 7, dictionary=False) and header.at == len(inner)
+    header = parquets.Header(inner)
+    assert header.page() == parquets.Page(100, 40, 7, dictionary=False) and header.at == len(inner)
     for end in range(len(data)):
         with pytest.raises(ValueError, match=r"a page's header that is (cut off|no header)"):
-            pages.Header(data[:end]).page()
+            parquets.Header(data[:end]).page()
 
 
 @pytest.mark.parametrize(
@@ -511,9 +511,9 @@ def test_what_a_pages_header_says_beside_is_passed_over(unknown):
 )
 def test_a_pages_header_that_is_none_is_refused(bad):
     with pytest.raises(ValueError, match="a page's header that is no header"):
-        pages.Header(SIZES + DATA + bad + b"\x00" * 600).page()
+        parquets.Header(SIZES + DATA + bad + b"\x00" * 600).page()
     with pytest.raises(ValueError, match="a page without its sizes"):
-        pages.Header(DATA + b"\x00").page()
+        parquets.Header(DATA + b"\x00").page()
 
 
 def test_columns_in_columns_are_read_as_they_are(tmp_path):
