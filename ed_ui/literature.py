@@ -16,7 +16,7 @@ from ed_core.sources import leaderboard as board
 from ed_core.sources.catalogue import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
 from ed_core.studies import leaderboard as fits
 from ed_core.studies import points, trends
-from ed_core.studies.folder import Folder
+from ed_core.studies.items import Folder
 from ed_core.studies.points import Point
 from ed_ui import chart, inputs, show, studies
 from ed_ui.inputs import choice

@@ -9,7 +9,7 @@ import streamlit as st
 from ed_core import figures
 from ed_core.statistics import FEWEST, FEWEST_FORMS
 from ed_core.studies import export, steps
-from ed_core.studies.folder import Folder
+from ed_core.studies.items import Folder
 from ed_ui import chart, inputs, show
 from ed_ui.inputs import choice, text
 

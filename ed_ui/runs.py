@@ -27,7 +27,7 @@ from ed_core.runs.spec import CardRun, ClaimsRun, FitRun, Opened, Spec, StudyRun
 from ed_core.service.estimate import duration
 from ed_core.sharing import card_shelf
 from ed_core.studies import study
-from ed_core.studies.folder import home
+from ed_core.studies.items import home
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import browser, inputs, prompt_set, session, show, visitor
 

@@ -23,8 +23,8 @@ from ed_core.sources import tokens
 from ed_core.sources.bundled import default_set
 from ed_core.studies import agreement, bundle, study, tables
 from ed_core.studies import plan as planning
-from ed_core.studies.folder import Folder, home, open_folder, shipped
 from ed_core.studies.form import ALL, Form, hidden, of, probe_names, set_names, study_of
+from ed_core.studies.items import Folder, home, open_folder, shipped
 from ed_core.studies.plan import PLAN, Plan
 from ed_core.studies.points import Point, measured_points
 from ed_core.studies.sets import FORMATS

@@ -10,7 +10,7 @@ from test_browser_pages import ON_TOKENS
 from ed_core.depth.criteria import RULES
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import difficulty, export, steps, tables
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 
 pytestmark = pytest.mark.browser
 

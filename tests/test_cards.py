@@ -30,7 +30,7 @@ from ed_core.results.aggregate import aggregate
 from ed_core.service import compute
 from ed_core.service.resolve import resolve
 from ed_core.sharing import pages, site
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 from ed_core.studies.study import ModelEntry, ProbeEntry, SetEntry, Study
 from ed_core.types import Prompt
 

@@ -633,7 +633,7 @@ def test_parts_share_the_traces_of_a_chunk(model, prompts, tmp_path, monkeypatch
 
 def test_values_are_those_of_the_parts(model, prompts, tmp_path):
     """From the sums on disk, by hand."""
-    from ed_core.studies.folder import open_folder
+    from ed_core.studies.items import open_folder
 
     out = tmp_path / "out"
     assert asked(model, prompts, out, "--claim", "one-layer-robust", "--claim", "likelihood-or-generation") == 0

@@ -28,7 +28,7 @@ from ed_core.fits import file as lens
 from ed_core.fits import measured, shards
 from ed_core.probes import EarlyExit
 from ed_core.sources import specs, weights
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 
 MEMORY = 40 * 2**20  # bytes that refusing a bundle may take at most, beside the bundle itself
 

@@ -11,7 +11,7 @@ from ed_core import settings
 from ed_core.sources.bundled import STUDIES
 from ed_core.sources.catalogue import PAIRS
 from ed_core.studies import points, trends
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 from ed_ui.literature import CRITERIA
 
 

@@ -26,8 +26,8 @@ from ed_core.sources import tokens
 from ed_core.sources.catalogue import CAVEATS, CITATION, published, published_marks
 from ed_core.studies import bundle, items, study
 from ed_core.studies import plan as planning
-from ed_core.studies.folder import open_folder
 from ed_core.studies.form import levels_of
+from ed_core.studies.items import open_folder
 from ed_ui import runs, studies
 
 pytestmark = pytest.mark.usefixtures("forks")
@@ -316,7 +316,7 @@ def test_a_study_is_read_anew_only_where_something_was_added(computed, monkeypat
 def test_depth_and_difficulty_opens_on_the_bundled_study_and_says_what_is_computed(opened):
     from ed_core.sources.bundled import STUDIES
     from ed_core.studies import difficulty
-    from ed_core.studies.folder import open_folder
+    from ed_core.studies.items import open_folder
 
     test = opened.switch_page("pages/studies/difficulty.py").run()
     assert not test.exception and test.selectbox(key="difficulty.study").options == ["small", "toys"]

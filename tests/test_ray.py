@@ -15,7 +15,7 @@ from ed_core.commands import main
 from ed_core.errors import ParameterError, StudyError
 from ed_core.runs import on_ray
 from ed_core.studies import items, plan, running, study
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 TOML = 'name = "mine"\nmodels = ["ed-demo-8"]\nprobes = ["contributions"]\nchunk = 2\n'

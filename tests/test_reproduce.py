@@ -16,7 +16,7 @@ from ed_core.runs import execute
 from ed_core.sources.catalogue import Published, published
 from ed_core.statistics import units
 from ed_core.studies import difficulty, reproduce, study, tables
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 
 MODELS = [study.ModelEntry(source="ed-demo-8")]
 

@@ -22,7 +22,7 @@ from ed_core.errors import ImportRefused, NewerSchema, StudyError
 from ed_core.files import Bounds, archive
 from ed_core.results.aggregate import aggregate
 from ed_core.studies import bundle, export, items, plan, report, running, study, tables
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 from ed_core.types import canonical_json
 
 TOML = (

@@ -24,7 +24,7 @@ from ed_core.depth import verdict
 from ed_core.errors import ParameterError, RefusedFamily, StudyError
 from ed_core.probes import Contributions, LogitLens
 from ed_core.studies import bundle, tables
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 from ed_core.training import DepthCallback, callback
 from ed_core.training.folder import ROWS, rows, steps
 

@@ -545,7 +545,7 @@ def from_studies(say: str) -> Iterator[str]:
 
     from ed_core.sources import leaderboard as board
     from ed_core.studies import agreement, difficulty, leaderboard, points, trends
-    from ed_core.studies.folder import open_folder
+    from ed_core.studies.items import open_folder
 
     folder = open_folder(STUDIES / "toys")
     if say == "trends.Slope.sentence":

@@ -21,7 +21,7 @@ from ..service.resolve import resolve
 from ..sources import remote, sizes
 from ..sources.specs import config_of
 from ..studies import running, sets
-from ..studies.folder import Folder, open_folder
+from ..studies.items import Folder, open_folder
 from ..studies.study import ModelEntry, ProbeEntry, Study
 from ..types import ENGINE_VERSION, ModelSpec, changed, command_line
 from . import card, page, words

@@ -26,7 +26,7 @@ from ..probes.lenses import LENSES
 from ..probes.scores import rank_correlation
 from ..statistics import Resampled, Units
 from ..studies import report, tables
-from ..studies.folder import Folder, open_folder
+from ..studies.items import Folder, open_folder
 from .card import ByAngle, Curve, Cut, Depth, Exit, Lenses, Mean, Moved, MovedMean, Precision, Sinks, Turn, Value
 
 READ = ("contributions", "logit_lens", "one", "stretch", "writing")  # parts, whatever claims apply to the set

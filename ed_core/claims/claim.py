@@ -23,7 +23,7 @@ from ..depth.surgery import worse_than_uniform
 from ..errors import ClaimRefused, StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, Resampled, beyond, holm, interval
 from ..studies.difficulty import slope_of
-from ..studies.folder import Folder
+from ..studies.items import Folder
 from ..studies.points import Point
 from .record import Curve
 

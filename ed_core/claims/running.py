@@ -26,7 +26,7 @@ from ..sources.specs import config_of, n_layers, n_passes
 from ..statistics import FEWEST, FEWEST_FORMS, units
 from ..studies import plan as planning
 from ..studies import running, sets
-from ..studies.folder import open_folder
+from ..studies.items import open_folder
 from ..studies.points import Point, measured_points
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from ..types import ModelSpec, changed, command_line

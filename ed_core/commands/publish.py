@@ -67,7 +67,7 @@ def static(args: argparse.Namespace) -> int:
     from ..cases.kept import Kept
     from ..depth.wording import count, listed
     from ..sharing import pages, site
-    from ..studies import folder
+    from ..studies import items
 
     disk.require_out_folder(args.out)
     kept, problems = Kept(), []
@@ -84,7 +84,7 @@ def static(args: argparse.Namespace) -> int:
     if args.shipped:
         names = {place.name for place in studies}
         cases = [*cases, *pages.shipped_cases(kept)]
-        studies = [*studies, *(place for place in folder.shipped() if place.name not in names)]
+        studies = [*studies, *(place for place in items.shipped() if place.name not in names)]
         cards = [*cards, *card.shipped()]
         told.append("those that come with the product")
     if left:

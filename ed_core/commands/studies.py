@@ -17,7 +17,7 @@ from .models import DEVICE
 from .runs import RESUMED, Commands, run, whole
 
 if TYPE_CHECKING:
-    from ..studies.folder import Folder
+    from ..studies.items import Folder
 
 
 def add(commands: Commands) -> None:
@@ -147,7 +147,7 @@ def open_bundle(file: Path, out: Path) -> int:
 
 def export(folder: Path, files: list[str]) -> int:
     """Write a study's folder as each of these files; what is written stands in its name."""
-    from ..studies.folder import open_folder
+    from ..studies.items import open_folder
 
     opened = open_folder(folder)
     made: dict[Path, bytes] = {}

@@ -139,7 +139,7 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
 
 def _reproduce(spec: ReproduceRun, out: Path, statuses: Statuses) -> int:
     from ..studies import reproduce as protocols
-    from ..studies.folder import open_folder
+    from ..studies.items import open_folder
     from ..studies.running import failures
     from ..studies.study import write
 

@@ -25,7 +25,7 @@ from ..figures.images import data_uri
 from ..studies import bundle as study_bundle
 from ..studies import export, items, steps, tables
 from ..studies import report as study_report
-from ..studies.folder import Folder, made_here, open_folder
+from ..studies.items import Folder, made_here, open_folder
 from .site import FOLDER, Page, render
 
 CASES, OF_STUDIES, OF_CARDS = "Case studies", "Studies", "Depth cards"

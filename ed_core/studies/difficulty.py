@@ -20,7 +20,7 @@ from ..depth.criteria import OF_LENS
 from ..errors import StudyError
 from ..probes.scores import depth_score, layer_effect
 from ..statistics import FEWEST, FEWEST_FORMS, Resampled, Units
-from .folder import Folder, Sums
+from .items import Folder, Sums
 from .tables import units_of
 from .trends import signed
 

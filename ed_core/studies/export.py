@@ -14,7 +14,7 @@ from ..errors import ParameterError
 from ..probes import find
 from ..results.aggregate import aggregate, counts_first
 from . import tables
-from .folder import Folder
+from .items import Folder
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

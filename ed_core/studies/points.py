@@ -22,7 +22,7 @@ from ..sources.catalogue import Published, published, training
 from ..sources.specs import size_of
 from ..statistics import Resampled, Units
 from . import tables
-from .folder import Folder
+from .items import Folder
 from .study import LEVEL_MARK
 
 MEASURED, PUBLISHED = "measured", "published"

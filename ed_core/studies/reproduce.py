@@ -26,7 +26,7 @@ from ..sources.specs import named
 from ..statistics import FEWEST, Units
 from ..types import Prompt
 from . import difficulty, points, report, tables
-from .folder import Folder
+from .items import Folder
 from .sets import FORMATS, load
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from .trends import signed

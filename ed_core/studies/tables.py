@@ -27,7 +27,7 @@ from ..probes import Probe
 from ..results.aggregate import MEANS, aggregate, counts_first
 from ..statistics import Units
 from . import parquets
-from .folder import Folder, Sums
+from .items import Folder, Sums
 
 VERSION = 2  # of how tables are made; those that an earlier one wrote are made anew from the sums
 MEAN, TURN = "mean", "turn"  # variants that are no rule of the papers

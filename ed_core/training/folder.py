@@ -11,7 +11,7 @@ from pathlib import Path
 from .. import bounds, disk, outside
 from ..errors import StudyError
 from ..studies import items
-from ..studies.folder import Folder, open_folder
+from ..studies.items import Folder, open_folder
 from ..studies.plan import PLAN, Item, StudyModel, in_memory, of_models, write_plan
 from ..studies.steps import series
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study

@@ -6,7 +6,7 @@ from ed_core import figures
 from ed_core.depth.criteria import OF_LENS
 from ed_core.errors import EffectiveDepthError
 from ed_core.studies import difficulty
-from ed_core.studies.folder import Folder, open_folder
+from ed_core.studies.items import Folder, open_folder
 from ed_ui import browser, chart, inputs, link, probe_page, show, studies
 from ed_ui.inputs import choice, text
 

@@ -12,7 +12,7 @@ from ed_core.sources.catalogue import CAVEATS, CITATION, published, published_ma
 from ed_core.statistics import FEWEST, FEWEST_FORMS
 from ed_core.studies import agreement as estimators
 from ed_core.studies import bundle, export, items, report, running, tables
-from ed_core.studies.folder import Folder, home
+from ed_core.studies.items import Folder, home
 from ed_core.studies.plan import PLAN
 from ed_ui import browser, chart, inputs, link, literature, live, over_steps, runs, show, studies
 from ed_ui.inputs import text

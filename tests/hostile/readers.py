@@ -32,7 +32,7 @@ from ed_core.sharing import card_shelf, site
 from ed_core.sources import gguf_files, leaderboard, sizes, specs, tokens, weights
 from ed_core.sources.bundled import FITS, MODELS
 from ed_core.studies import bundle as study_bundle
-from ed_core.studies import folder as study_folder
+from ed_core.studies import items as study_folder
 from ed_core.studies import sets, study
 from ed_core.training.folder import rows
 from ed_core.types import ModelSpec, Prompt

@@ -46,7 +46,7 @@ from ed_core.service.resolve import resolve
 from ed_core.sources import gguf_files, tokens, weights
 from ed_core.sources.specs import named
 from ed_core.studies import bundle as study_bundle
-from ed_core.studies import folder as study_folder
+from ed_core.studies import items as study_folder
 from ed_core.studies import parquets, sets, study
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import prompt_set
