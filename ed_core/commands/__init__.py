@@ -314,8 +314,8 @@ def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
 
 def verify(args: argparse.Namespace) -> int:
     from ..errors import IdentityFailed
-    from ..models import sanity
     from ..models.opening import load_model
+    from ..models.verify import check_device
     from ..models.verify import verify as measure
     from ..sources import controls
 
@@ -350,7 +350,7 @@ def verify(args: argparse.Namespace) -> int:
         print(f"between passes {told}: what stands there gives the stream that enters the later one")
     if model.architecture.note:
         print(f"note: {model.architecture.note}")
-    device = sanity.check(model, always=True)
+    device = check_device(model, always=True)
     if device:
         told = device.unchecked or (
             f"layers {max(device.blocks):.2e}, logits {device.logits:.2e} (limit {device.limit:g})"

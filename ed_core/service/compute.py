@@ -32,7 +32,7 @@ from ..errors import (
     ran_out,
 )
 from ..machine import free_cache, gigabytes, probe_bytes, uncollected
-from ..models import devices, kept
+from ..models import devices, opening
 from ..models.language_model import LanguageModel
 from ..models.opening import open_model, recheck
 from ..probes import find
@@ -158,7 +158,7 @@ class Models:
         except (IdentityFailed, NotFinite) as error:
             self._withdrawn.append((keys, error))
         except TooLarge:
-            kept.forget(self._open[name])
+            opening.forget_identities(self._open[name])
             self._unmeasured[name] = keys
         else:
             return True
