@@ -56,15 +56,7 @@ def panel(folder: Folder, group: str) -> None:
     dataset = inputs.one_of(row.selectbox, "Published set", "studies.published_set", SETS, width=200)
     training = inputs.one_of(row.selectbox, "Training", "studies.training", [EVERY, *TRAINING], width=200)
     band = inputs.one_of(row.selectbox, "Size", "studies.size", list(SIZES), width=200)
-    criterion = inputs.widget(
-        row.segmented_control,
-        "Depth",
-        "studies.criterion",
-        "mean_kl",
-        options=list(CRITERIA),
-        format_func=CRITERIA.get,
-        required=True,
-    )
+    criterion = inputs.buttons(row, "Depth", "studies.criterion", "mean_kl", CRITERIA)
     measured = studies.points(folder.out, group)
     others = [p for p in points.published_points() if dataset in (EVERY, p.set)]
     shown = [[p for p in some if training in (EVERY, p.training) and _fits(p, band)] for some in (measured, others)]
@@ -121,16 +113,9 @@ def against_score(folder: Folder, measured: Sequence[Point]) -> None:
     score = inputs.one_of(
         row.selectbox, "Score", "studies.score", list(board.SCORES), format_func=board.SCORES.get, width=200
     )
-    held = inputs.widget(
-        row.segmented_control,
-        "Held equal",
-        "studies.held",
-        "size",
-        options=list(HELD),
-        format_func=lambda name: HELD[name][0] if name != "none" else "nothing",
-        required=True,
-        help="What the slope of layers is freed from: parameters, width, or both.",
-    )
+    about = "What the slope of layers is freed from: parameters, width, or both."
+    named = {name: told if name != "none" else "nothing" for name, (told, _) in HELD.items()}
+    held = inputs.buttons(row, "Held equal", "studies.held", "size", named, help=about)
     every = board.entries()
     found = {name: fits.fit(every, score, beside) for name, (_, beside) in HELD.items()}
     chosen, depths = found[held], _measured_depths(folder, measured)

@@ -42,9 +42,7 @@ def chosen(row, folder: Folder) -> bool:
     """Whether the study has a training and is looked at as one: a switch that other studies do not have."""
     if not steps.series(folder):
         return False
-    view = inputs.widget(
-        row.segmented_control, "Steps", "studies.view", OVER, options=[OVER, BESIDE], required=True, help=ABOUT_VIEW
-    )
+    view = inputs.buttons(row, "Steps", "studies.view", OVER, [OVER, BESIDE], help=ABOUT_VIEW)
     return bool(view == OVER)
 
 
@@ -59,23 +57,8 @@ def panel(row, folder: Folder, verdict: Sequence[Mapping], summary: Sequence[Map
         st.info("Nothing of this training is computed on this set yet.", icon=":material/hourglass_empty:")
         return
     there = sorted({one["step"] for one in depths})
-    axis = inputs.widget(
-        row.segmented_control,
-        "Steps' axis",
-        "studies.axis",
-        "logarithmic",
-        options=["logarithmic", "linear"],
-        required=True,
-    )
-    branch = inputs.widget(
-        row.segmented_control,
-        "Maps of",
-        "studies.branch",
-        "layer",
-        options=list(BRANCHES),
-        format_func=BRANCHES.get,
-        required=True,
-    )
+    axis = inputs.buttons(row, "Steps' axis", "studies.axis", "logarithmic", ["logarithmic", "linear"])
+    branch = inputs.buttons(row, "Maps of", "studies.branch", "layer", BRANCHES)
     step = _slider(there)
     _depths(folder, {s: every[of][s] for s in there}, depths, name, axis == "logarithmic", step)
     _layers({s: every[of][s] for s in there}, summary, name, branch, step)

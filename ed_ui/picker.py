@@ -56,8 +56,7 @@ def box() -> None:
         about = dict(options=list(listed), accept_new_options=True, help=about_model())
         about["format_func"] = lambda name: listed.get(name, name)  # of this run's list, whoever asks
         inputs.widget(st.selectbox, "Model", "model", model() or None, **about)
-        about = dict(options=PRECISIONS, required=True, help=ABOUT_PRECISION)
-        inputs.widget(st.segmented_control, "Precision", "precision", AUTO, **about)
+        inputs.buttons(st, "Precision", "precision", AUTO, PRECISIONS, help=ABOUT_PRECISION)
         place = st.container(key="model-says", gap="xxsmall")
         with st.expander("Catalogue", icon=":material/list:"):
             _catalogue()

@@ -284,16 +284,7 @@ def _template() -> None:
         st.caption("Raw text: this model has no chat template.")
         return
     names = {"raw": "raw text", "chat": "chat"}
-    inputs.widget(
-        st.segmented_control,
-        "Template",
-        "template",
-        "raw",
-        options=list(names),
-        format_func=names.get,
-        required=True,
-        help=ABOUT_CHAT,
-    )
+    inputs.buttons(st, "Template", "template", "raw", names, help=ABOUT_CHAT)
     if has is False:
         st.caption(":red[This model has no chat template: choose raw text.]")
 

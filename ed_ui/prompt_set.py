@@ -47,15 +47,7 @@ def parameters() -> tuple[Input, ...]:
 def choose() -> list[Prompt]:
     """The inputs, and the prompts chosen with them, none while nothing is pasted; a `PromptError` says what is
     wrong."""
-    source = inputs.widget(
-        st.segmented_control,
-        "Prompts",
-        "prompts.source",
-        ONE,
-        options=SOURCES,
-        required=True,
-        label_visibility="collapsed",
-    )
+    source = inputs.buttons(st, "Prompts", "prompts.source", ONE, SOURCES, label_visibility="collapsed")
     if source == ONE:
         prompt_box.draw()
         return [prompt_box.prompt()]
@@ -105,15 +97,7 @@ def bundled(place: Any, key: str, model: ModelSpec) -> str:
 
 def set_or_lines(row: Any, page: str, model: ModelSpec) -> str | None:
     """The name of the bundled set that is chosen; None where the prompts are `lines`."""
-    source = inputs.widget(
-        row.segmented_control,
-        "Prompts",
-        f"{page}.source",
-        "bundled",
-        options=list(SET_OR_LINES),
-        format_func=SET_OR_LINES.get,
-        required=True,
-    )
+    source = inputs.buttons(row, "Prompts", f"{page}.source", "bundled", SET_OR_LINES)
     return bundled(row, f"{page}.set", model) if source == "bundled" else None
 
 
@@ -177,15 +161,7 @@ def to_fit(page: str, row) -> list[Prompt]:
     own = inputs.value(f"{page}.source", FIT_SOURCES[0]) != FIT_SOURCES[0]
     said = "own" if own else _set_name(names[0]) if len(names) == 1 else f"{len(names)} sets"
     box = row.popover(f"Prompts: {said}", key=f"box-{page}-prompts")
-    source = inputs.widget(
-        box.segmented_control,
-        "Prompts",
-        f"{page}.source",
-        FIT_SOURCES[0],
-        options=FIT_SOURCES,
-        required=True,
-        label_visibility="collapsed",
-    )
+    source = inputs.buttons(box, "Prompts", f"{page}.source", FIT_SOURCES[0], FIT_SOURCES, label_visibility="collapsed")
     if source != FIT_SOURCES[0]:
         return lines(MOST_TO_FIT)
     about = dict(options=fit_sets(), format_func=_set_name, selection_mode="multi", help=ABOUT_SETS)

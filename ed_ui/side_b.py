@@ -22,6 +22,7 @@ from ed_ui.inputs import Input, choice, number, of_probe, several, text, value
 
 MODES = {"models": "Two models", "prompts": "Two prompts", "parameters": "Two parameters"}
 NONE = "none"
+TITLES = {name: find(name).title for name in COMPARED}
 DEFAULT = tuple(name for name in COMPARED if find(name).first_page)
 MANY = 1 << 20  # tokens: more than any probe asks for
 
@@ -106,7 +107,7 @@ def write_link(runs: tuple[str, str]) -> None:
 def mode() -> str:
     """What differs between the sides, and the button that lets them change places."""
     row = st.container(horizontal=True, vertical_alignment="center", key="two-inputs")
-    chosen = _one_of(row, "Compare", "two.mode", options=list(MODES), format_func=MODES.get)
+    chosen = inputs.buttons(row, "Compare", "two.mode", None, MODES, label_visibility="collapsed")
     row.button(
         "Swap sides",
         key="two.swap",
@@ -156,13 +157,8 @@ def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
     box = row.popover(f"B: {show.plain(called or 'choose a model')}", key=f"box-{of}-model")
     about = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
     name = (inputs.widget(box.selectbox, "Model B", f"{of}.model", width=300, **about) or "").strip()
-    precision = inputs.widget(
-        box.segmented_control,
-        "Model B: precision",
-        f"{of}.precision",
-        options=picker.PRECISIONS,
-        required=True,
-        help=picker.ABOUT_PRECISION,
+    precision = inputs.buttons(
+        box, "Model B: precision", f"{of}.precision", None, picker.PRECISIONS, help=picker.ABOUT_PRECISION
     )
     row_of_control = box.container(horizontal=True, vertical_alignment="bottom")
     if any(map(remote.is_remote, (spec.source, name))):
@@ -223,15 +219,11 @@ def _picked() -> None:
 def _parameters(row) -> tuple[Probe, Probe]:
     """One probe with two sets of parameters: the first is what its own page holds."""
     box = row.popover(f"Measure: {find(value('two.probe')).title}", key="box-two-probe")
-    chosen = _one_of(box, "Probe", "two.probe", options=list(COMPARED), format_func=lambda n: find(n).title)
+    chosen = inputs.buttons(box, "Probe", "two.probe", None, TITLES, label_visibility="collapsed")
     first = row.popover("A: first set", key="box-two-first")
     first.caption("As on this probe's own page")
     mine = probe_page.form(find(chosen), row=first)
     return mine, probe_page.form(find(chosen), row=row.popover("B: second set", key="box-two-second"), prefix="two.")
-
-
-def _one_of(row, label: str, key: str, **more) -> str:
-    return inputs.widget(row.segmented_control, label, key, required=True, label_visibility="collapsed", **more)
 
 
 def _probes(prompts: tuple[Prompt, Prompt], row) -> dict[str, Probe]:
@@ -241,8 +233,8 @@ def _probes(prompts: tuple[Prompt, Prompt], row) -> dict[str, Probe]:
         box.pills,
         "Measures",
         "two.probes",
-        options=list(COMPARED),
-        format_func=lambda n: find(n).title,
+        options=list(TITLES),
+        format_func=TITLES.get,
         selection_mode="multi",
         label_visibility="collapsed",
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import streamlit as st
 
@@ -167,82 +167,28 @@ def form() -> None:
 
 
 def _boxes_of_form(closed: bool) -> None:
-    """The boxes; `closed` while the file cannot be read."""
+    """The form's boxes; `closed` while the file cannot be read."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-study")
     box = {"changed": _chosen, "disabled": closed}
+
+    def several(label: str, name: str, options: list[str], width: int = 420, **more: Any) -> None:
+        inputs.widget(row.multiselect, label, KEYS[name], [], options=options, width=width, **more, **box)
+
+    def number(label: str, name: str, low: int, most: int, about: str) -> None:
+        limits = dict(value=None, min_value=low, max_value=most, placeholder=AS_WRITTEN, help=about, width=190)
+        inputs.widget(row.number_input, label, KEYS[name], low, **limits, **box)
+
     models = list(dict.fromkeys([*picker.names(), *inputs.value(KEYS["models"], [])]))
-    about = picker.about_model()
-    inputs.widget(
-        row.multiselect,
-        "Models",
-        KEYS["models"],
-        [],
-        options=models,
-        accept_new_options=True,
-        help=about,
-        width=420,
-        **box,
-    )
-    inputs.widget(
-        row.number_input,
-        "Untrained twins of each",
-        KEYS["twins"],
-        0,
-        value=None,
-        min_value=0,
-        max_value=TWINS,
-        placeholder=AS_WRITTEN,
-        help=ABOUT_TWINS,
-        width=190,
-        **box,
-    )
-    inputs.widget(
-        row.multiselect,
-        "Steps of training",
-        KEYS["steps"],
-        [],
-        options=inputs.value(KEYS["steps"], []),
-        accept_new_options=True,
-        placeholder="none" if _steps() is not None else AS_WRITTEN,
-        help=ABOUT_STEPS,
-        width=250,
-        **box,
-    )
+    several("Models", "models", models, accept_new_options=True, help=picker.about_model())
+    number("Untrained twins of each", "twins", 0, TWINS, ABOUT_TWINS)
+    none = "none" if _steps() is not None else AS_WRITTEN
+    about = dict(accept_new_options=True, placeholder=none, help=ABOUT_STEPS)
+    several("Steps of training", "steps", inputs.value(KEYS["steps"], []), 250, **about)
     inputs.widget(row.text_input, "Name", KEYS["name"], "", words=True, help=ABOUT_NAME, width=220, **box)
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-study-sets")
-    inputs.widget(
-        row.multiselect,
-        "Prompt sets",
-        KEYS["sets"],
-        [],
-        options=set_names(),
-        format_func=_set_name,
-        width=420,
-        **box,
-    )
-    inputs.widget(
-        row.number_input,
-        "Prompts of each set",
-        KEYS["prompts"],
-        ALL,
-        value=None,
-        min_value=ALL,
-        max_value=PROMPTS,
-        placeholder=AS_WRITTEN,
-        help=ABOUT_PROMPTS,
-        width=190,
-        **box,
-    )
-    inputs.widget(
-        row.multiselect,
-        "Probes",
-        KEYS["probes"],
-        [],
-        options=probe_names(),
-        format_func=lambda name: find(name).title,
-        width=420,
-        **box,
-    )
+    several("Prompt sets", "sets", set_names(), format_func=_set_name)
+    number("Prompts of each set", "prompts", ALL, PROMPTS, ABOUT_PROMPTS)
+    several("Probes", "probes", probe_names(), format_func=lambda name: find(name).title)
 
 
 def _file(written: Study | None) -> None:

@@ -25,16 +25,7 @@ def page() -> None:
     link.say_troubles()
     inputs.put_defaults(PARAMETERS)
     row = st.container(horizontal=True, vertical_alignment="center", key="maps-inputs")
-    kind = inputs.widget(
-        row.segmented_control,
-        "What is mapped",
-        "maps.kind",
-        "between",
-        options=list(KINDS),
-        format_func=KINDS.get,
-        required=True,
-        label_visibility="collapsed",
-    )
+    kind = inputs.buttons(row, "What is mapped", "maps.kind", "between", KINDS, label_visibility="collapsed")
     models = chosen_models(kind, row)
     prompts = prompt_set.to_fit("maps", row)
     link.write()
@@ -99,16 +90,7 @@ def between(found: measured.Maps, key: str) -> None:
     st.markdown(f"**{show.plain(matching.sentence(found))}**")
     with st.expander("Figures", icon=":material/rule:"):
         st.markdown(show.plain(matching.reasons(found)))
-    which = inputs.widget(
-        st.segmented_control,
-        "Shown",
-        f"{key}.measure",
-        "error",
-        options=list(SHOWN),
-        format_func=SHOWN.get,
-        required=True,
-        label_visibility="collapsed",
-    )
+    which = inputs.buttons(st, "Shown", f"{key}.measure", "error", SHOWN, label_visibility="collapsed")
     measure, control = ("error", True) if which == "shuffled" else (which, False)
     (a, b), about = map(show.plain, found.names), lambda: details(found, key)
     fig, rings = figures.map_between(found, measure, control), "" if control else RINGS

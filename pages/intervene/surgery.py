@@ -100,18 +100,8 @@ def maps(curves: dict, kinds: list[str], results: list, twins: list, asked: Surg
     held = inputs.value("surgery.map")
     if held is not None and held not in kinds:
         inputs.put({"surgery.map": kinds[0]})
-    kind = inputs.widget(
-        row.segmented_control, "Map", "surgery.map", kinds[0], options=kinds, format_func=KINDS.get, required=True
-    )
-    value = inputs.widget(
-        row.segmented_control,
-        "Value",
-        "surgery.value",
-        "loss",
-        options=list(VALUES),
-        format_func=LABELS.get,
-        required=True,
-    )
+    kind = inputs.buttons(row, "Map", "surgery.map", kinds[0], kinds, format_func=KINDS.get)
+    value = inputs.buttons(row, "Value", "surgery.value", "loss", VALUES, format_func=LABELS.get)
     drawn = results[0]["random_layer"].tolist() if kind == "repeat" else ()
     found = surgery.rows(curves, kind, drawn)
     with st.container(key="said"):

@@ -165,15 +165,7 @@ def fit_one() -> None:
         return
     with st.expander("Fit a lens to this model", icon=":material/model_training:"):
         kinds = {lens: LENSES[lens] for lens in COSTS}
-        kind = inputs.widget(
-            st.segmented_control,
-            "Lens to fit",
-            "lens-fit.kind",
-            "affine",
-            options=list(kinds),
-            format_func=kinds.get,
-            required=True,
-        )
+        kind = inputs.buttons(st, "Lens to fit", "lens-fit.kind", "affine", kinds)
         st.caption(COSTS[kind])
         prompts = prompt_set.to_fit("lens-fit", st.container(horizontal=True))
         if prompts:

@@ -29,15 +29,7 @@ def page() -> None:
     there = difficulty.kinds(folder)
     if inputs.value("difficulty.kind") not in there:
         inputs.put({"difficulty.kind": there[0]})
-    kind = inputs.widget(
-        row.segmented_control,
-        "Depth by",
-        "difficulty.kind",
-        there[0],
-        options=there,
-        format_func=SHORT.get,
-        required=True,
-    )
+    kind = inputs.buttons(row, "Depth by", "difficulty.kind", there[0], there, format_func=SHORT.get)
     link.write()
     browser.share(row)
     body(folder, name, kind or there[0])
