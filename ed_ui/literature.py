@@ -18,7 +18,7 @@ from ed_core.studies import leaderboard as fits
 from ed_core.studies import points, trends
 from ed_core.studies.items import Folder
 from ed_core.studies.points import Point
-from ed_ui import chart, inputs, show, studies
+from ed_ui import chart, inputs, runs, show, studies
 from ed_ui.inputs import choice
 
 EVERY = "all"
@@ -187,7 +187,7 @@ def _measured_depths(folder: Folder, measured: Sequence[Point]) -> dict[str, str
     }
     for file in (*card.shipped(), *card.made_here()):
         try:
-            told = _told.made(_card, str(file), file.stat().st_mtime_ns)
+            told = runs.read_card(file, file.stat().st_mtime_ns)
         except (CardError, OSError):
             continue  # the page of cards says so
         if (mean := card.mean_depth_of(told, "kl")) is not None and mean.ratio is not None:
@@ -195,10 +195,6 @@ def _measured_depths(folder: Folder, measured: Sequence[Point]) -> dict[str, str
                 f"mean depth by KL, {told.set.name}: {100 * mean.ratio:.0f} % of the layers"
             )
     return found
-
-
-def _card(file: str, changed: int) -> card.Card:
-    return card.read(file)
 
 
 def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) -> None:

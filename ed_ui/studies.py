@@ -94,7 +94,7 @@ def _points(folder: Folder, group: str) -> tuple[Point, ...]:
 
 def looked(out: Path, look: Callable[..., T], *asked: str) -> T:
     """What `look` finds in a study's folder, called with what is `asked`: resampling over prompts takes its time.
-    Looked for anew where something was added; for all sessions, so that nobody may change it."""
+    SetLook for anew where something was added; for all sessions, so that nobody may change it."""
     return _looked(out, look, asked, _state(out))
 
 
@@ -107,7 +107,7 @@ def _looked(out: Path, look: Callable[..., T], asked: tuple[str, ...], state: tu
 
 
 @dataclass(frozen=True)
-class Looked:
+class SetLook:
     """A prompt set of the study. `tokens`: fewest, mean and most of a prompt, None where they cannot be counted."""
 
     name: str
@@ -122,7 +122,7 @@ class Outlook:
     """What a study comes to, as far as it can be told before it runs. `later`: sets that are read when it runs.
     `troubles`: models that cannot be used, and why."""
 
-    sets: tuple[Looked, ...]
+    sets: tuple[SetLook, ...]
     later: tuple[str, ...]
     models: int
     parts: int
@@ -219,7 +219,7 @@ def _told(found: Outlook, written: Study, beside, below) -> None:
         row.markdown(f"**{show.plain(one.name)}**: {show.plain(size(one))}")
 
 
-def size(one: Looked) -> str:
+def size(one: SetLook) -> str:
     """A prompt set in numbers."""
     said = f"{one.prompts} prompt{'s' * (one.prompts != 1)}"
     said += f" of {one.levels} levels" if one.levels > 1 else ""
@@ -261,7 +261,7 @@ def outlook(text: str, device: str) -> Outlook:
     return Outlook(looks, later, len(plan.usable), plan.n_items, time, planning.bytes_of(plan), troubles)
 
 
-def _look(plan: Plan, i: int) -> Looked:
+def _look(plan: Plan, i: int) -> SetLook:
     """One set of a plan, its tokens those of the first model that can be used."""
     found = plan.sets[i]
     prompts = [example.prompt for example in found.examples]
@@ -270,7 +270,7 @@ def _look(plan: Plan, i: int) -> Looked:
     known = [len(one) for one in lengths if one is not None]
     whole = (min(known), round(sum(known) / len(known)), max(known)) if known and len(known) == len(lengths) else None
     first = tuple((prompt.text[:LONG], prompt.answer[:LONG]) for prompt in prompts[:LOOKED])
-    return Looked(found.name, len(prompts), len(found.levels), whole, first)
+    return SetLook(found.name, len(prompts), len(found.levels), whole, first)
 
 
 def _written() -> Study:

@@ -20,7 +20,7 @@ from ed_ui.session import Editing
 
 def page() -> None:
     id = chosen()
-    under_edit = edited_here(id)
+    under_edit = session.current().editing.get(id)
     try:
         case, state = case_studies.kept().open(id)
     except CaseError as error:
@@ -126,11 +126,6 @@ def go(case: Case) -> None:
 
 def open_live(case: Case) -> None:
     session.current().case_page = case_studies.open_live(case)
-
-
-def edited_here(id: str) -> Editing | None:
-    """What this session is editing of that case study."""
-    return session.current().editing.get(id)
 
 
 def begin_edit(case: Case, opened: str) -> None:
