@@ -8,7 +8,7 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.statistics import FEWEST, FEWEST_FORMS
-from ed_core.studies import export, steps
+from ed_core.studies import steps, tables
 from ed_core.studies.items import Folder
 from ed_ui import chart, inputs, show
 from ed_ui.inputs import choice, text
@@ -89,7 +89,7 @@ def _layers(there: Mapping[int, str], summary: Sequence[Mapping], name: str, bra
     for place, (measure, key) in zip(places, [*maps, ("logit_lens.kl", "kl")], strict=True):
         z = steps.over_layers(summary, there, name, measure)
         if len(z):
-            of, unit = measure.partition(".")[2], export.unit_of(measure)
+            of, unit = measure.partition(".")[2], tables.unit_of(measure)
             fig = chart.once(figures.layers_over_steps, z, list(there), of, unit, at, width_px=WIDTH)
             title, reading = MAPS[key][0], f"{MAPS[key][1].format(branch=BRANCHES[branch])} {COLUMNS}"
             show.figure(f"steps-{key}", fig, title, reading=reading, place=place)

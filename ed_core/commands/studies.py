@@ -166,7 +166,6 @@ def export(folder: Path, files: list[str]) -> int:
 
 def _made(folder: Folder, file: Path) -> bytes:
     from ..studies import bundle, tables
-    from ..studies import export as exporting
 
     kind = file.suffix.lstrip(".")
     if kind == "edstudy":
@@ -177,17 +176,17 @@ def _made(folder: Folder, file: Path) -> bytes:
         import numpy as np
 
         buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **exporting.arrays(folder))
+        np.savez(buffer, allow_pickle=False, **tables.arrays(folder))
         return buffer.getvalue()
     if kind in ("csv", "parquet"):
         if file.stem not in (*tables.TABLES, "prompts"):
             raise ParameterError(
                 f"{file.name} would be no table of a study; expected verdict, summary or prompts.{kind}."
             )
-        table = exporting.prompts(folder) if file.stem == "prompts" else tables.stored(folder, file.stem)
+        table = tables.by_prompt(folder) if file.stem == "prompts" else tables.stored(folder, file.stem)
         return tables.as_file(table, kind)
     if kind in ("svg", "png", "html"):
-        figure = exporting.figure(folder, file.stem)
+        figure = tables.figure(folder, file.stem)
         if kind == "html":
             page: str = figure.to_html(include_plotlyjs=True)
             return page.encode()

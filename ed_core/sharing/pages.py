@@ -23,7 +23,7 @@ from ..errors import PublishError
 from ..figures import depth_over_steps
 from ..figures.images import data_uri
 from ..studies import bundle as study_bundle
-from ..studies import export, items, steps, tables
+from ..studies import items, steps, tables
 from ..studies import report as study_report
 from ..studies.items import Folder, made_here, open_folder
 from .site import FOLDER, Page, render
@@ -148,7 +148,7 @@ def of_card(file: Path) -> Page:
 
 def _drawn(folder: Folder) -> dict[str, list[Drawing]]:
     """The figures by what they are of: the depths on all sets, then of each set the curves that the rules read."""
-    depths = export.figure(folder, export.DEPTHS)
+    depths = tables.figure(folder, tables.DEPTHS)
     found = {"Depths": [Drawing("Effective depth", DEPTHS, f"Effective depth: {DEPTHS}", depths)]}
     verdict = tables.stored(folder, "verdict").to_pylist()
     for series, labels in steps.series(folder).items():
@@ -164,7 +164,7 @@ def _drawn(folder: Folder) -> dict[str, list[Drawing]]:
         for measure, title in CURVES.items():
             if (name, measure) in measured:
                 caption = f"{measure} over relative depth; shaded: 5 to 95 % over prompts"
-                curves = export.figure(folder, measure, name)
+                curves = tables.figure(folder, measure, name)
                 of_set = found.setdefault(f"Curves on {name}", [])
                 of_set.append(Drawing(title, caption, f"{title} on {name}: {caption}", curves))
     return found

@@ -11,7 +11,7 @@ from ed_core.runs.launch import Run
 from ed_core.sources.catalogue import CAVEATS, CITATION, published, published_marks
 from ed_core.statistics import FEWEST, FEWEST_FORMS
 from ed_core.studies import agreement as estimators
-from ed_core.studies import bundle, export, items, report, running, tables
+from ed_core.studies import bundle, items, report, running, tables
 from ed_core.studies.items import Folder, home
 from ed_core.studies.plan import PLAN
 from ed_ui import browser, chart, inputs, link, literature, live, over_steps, runs, show, studies
@@ -125,7 +125,7 @@ def depths(row, rows: list[dict]) -> None:
         row.selectbox, "Published beside", "studies.published", models, format_func=lambda m: m or "none", width=280
     )
     marks = published_marks(beside) if beside else []
-    fig = chart.once(figures.study_depths, [r for r in rows if r["variant"] in export.LEADING], "model", marks)
+    fig = chart.once(figures.study_depths, [r for r in rows if r["variant"] in tables.LEADING], "model", marks)
     show.figure("study-depths", fig, DEPTHS, reading=READING)
     if marks:
         st.caption(f"Published: {CITATION}. {' '.join(CAVEATS)}")
@@ -183,7 +183,7 @@ def curves(folder: Folder, summary: list[dict], name: str) -> None:
             found[label] = tuple(values)
     if found:
         layers = {label: model.get("n_layers") for label, model in folder.models.items()}
-        fig = chart.once(figures.study_curves, found, layers, export.unit_of(measure))
+        fig = chart.once(figures.study_curves, found, layers, tables.unit_of(measure))
         show.figure("study-curves", fig, f"**{measure}** · over relative depth; shaded: 5 to 95 %")
 
 
