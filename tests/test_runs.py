@@ -294,10 +294,10 @@ def test_a_run_of_the_shell_stands_in_the_line_and_in_its_folder(cache, monkeypa
 
 
 def test_a_card_run_holds_all_that_the_command_was_given(cache, monkeypatch):
-    from ed_core.commands import claims
+    from ed_core.commands import long_work
 
     seen = []
-    monkeypatch.setattr(claims, "run", lambda spec, folder, lines: seen.append((spec, folder)) or 0)
+    monkeypatch.setattr(long_work, "run", lambda spec, folder, lines: seen.append((spec, folder)) or 0)
     words = ["card", "--model", "ed-demo-8", "--set", "copy", "--prompts", "7", "--precisions", "bf16", "--seed", "3"]
     assert main([*words, "--also", "ed-demo-16"]) == 0
     ((spec, folder),) = seen

@@ -34,9 +34,7 @@ from .runs import STORED, whole
 UNSAID = re.compile("[\ud800-\udfff]")  # what stands for bytes that are no UTF-8
 HOST = re.compile(r"(?=.*[a-z:]|(\d+\.){3}\d+$)[a-z0-9:.%-]{1,253}", re.IGNORECASE)  # a name, IPv6 or all of IPv4
 FAMILIES = {  # modules that add commands of their own, in the order of the help, imported for these alone
-    "fits": ("fit",),
-    "studies": ("study", "reproduce", "leaderboard"),
-    "claims": ("claims", "card"),
+    "long_work": ("fit", "study", "reproduce", "leaderboard", "claims", "card"),
     "cases": ("case", "backup", "restore", "check"),
     "publish": ("publish", "deploy"),
 }
