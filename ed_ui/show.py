@@ -20,7 +20,7 @@ from ed_core.figures import View, describe, images, shown
 from ed_core.figures import pictures as drawn
 from ed_core.figures.pictures import Look
 from ed_core.probes import find
-from ed_core.probes.description import Picture
+from ed_core.probes.base import Picture
 from ed_core.prompts import to_jsonl
 from ed_core.types import ProbeResult, Prompt
 from ed_ui import chart, inputs, session, streamlit_edges

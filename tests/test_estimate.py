@@ -13,7 +13,7 @@ from ed_core.architectures.small import COMMON, VARIANTS, config_fields
 from ed_core.commands import main
 from ed_core.errors import ModelNotFound, ParameterError
 from ed_core.probes import Continuation, Surgery
-from ed_core.probes.description import Shape
+from ed_core.probes.base import Shape
 from ed_core.probes.generation import TYPICAL_TOKENS
 from ed_core.service import estimate
 from ed_core.sources import catalogue, sizes

@@ -9,7 +9,7 @@ import pytest
 from ed_core.depth import surgery
 from ed_core.errors import ParameterError
 from ed_core.probes import EarlyExit, LogitLens, Prune, prune
-from ed_core.probes.scores import rank_correlation
+from ed_core.probes.base import rank_correlation
 from ed_core.results.aggregate import aggregate
 from ed_core.types import Prompt
 

@@ -11,7 +11,7 @@ import pytest
 
 from ed_core.commands import main
 from ed_core.errors import StudyError
-from ed_core.probes.scores import layer_effect
+from ed_core.probes.base import layer_effect
 from ed_core.runs import execute
 from ed_core.sources.catalogue import Published, published
 from ed_core.statistics import units

@@ -52,7 +52,7 @@ from ed_core.depth.continuous import MeanDepth, Turn
 from ed_core.depth.criteria import Criterion
 from ed_core.depth.wording import Reading, Twins
 from ed_core.probes import PROBES, Contributions, EarlyExit, LayerSkip, LogitLens, Numerics
-from ed_core.probes.description import Curve
+from ed_core.probes.base import Curve
 from ed_core.results import lookup
 from ed_core.results.aggregate import summarize
 from ed_core.sources.bundled import FITS, STUDIES

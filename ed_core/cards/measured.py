@@ -21,9 +21,9 @@ from ..depth.criteria import COSINES, OF_LENS, RULES, depths
 from ..depth.lenses import UNCALIBRATED, ByLens, certified
 from ..errors import StudyError
 from ..fits import Fit
+from ..probes.base import rank_correlation
 from ..probes.generation import Generation
 from ..probes.lenses import LENSES
-from ..probes.scores import rank_correlation
 from ..statistics import Resampled, Units
 from ..studies import report, tables
 from ..studies.items import Folder, open_folder

@@ -2,7 +2,7 @@
 several results at once, as the pages over prompts and precisions show them. No torch, no streamlit.
 
 The report and the import's last check draw these. Which pictures a probe has it says itself
-(`probes.description.Picture`); where it has none, its aggregates are drawn."""
+(`probes.base.Picture`); where it has none, its aggregates are drawn."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import numpy as np
 from .. import statistics
 from ..depth.matching import RAISED
 from ..depth.wording import past, printed
-from ..probes.scores import layer_effect
+from ..probes.base import layer_effect
 from ..statistics import all_above, permuted_correlation, rank_correlations, some_below
 from ..studies.reproduce import second_over_first
 from .claim import (

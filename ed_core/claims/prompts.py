@@ -7,7 +7,7 @@ import numpy as np
 from .. import statistics
 from ..depth.continuous import MEAN_DEPTH
 from ..errors import ClaimRefused
-from ..probes.scores import depth_score
+from ..probes.base import depth_score
 from ..studies import difficulty
 from .claim import (
     Claim,

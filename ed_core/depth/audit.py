@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import ParameterError
 from ..probes import PROBES as ALL
 from ..probes import Probe, find
-from ..probes.scores import rank_correlation
+from ..probes.base import rank_correlation
 from ..results.aggregate import aggregate, probe_of
 from ..sources.sizes import WIDEST_FIRST
 from ..statistics import Interval

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..probes.scores import rank_correlation
+from ..probes.base import rank_correlation
 from .wording import listed, printed
 
 EACH = ", each on its own,"

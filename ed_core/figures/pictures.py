@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from ..depth import exactness, halves
 from ..errors import ParameterError
 from ..probes import find
-from ..probes.description import (
+from ..probes.base import (
     CosineMap,
     FirstTokenNorm,
     LensMap,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import PromptError
 from ..types import MeasureSpec
-from .base import Probe, parameter
-from .description import ANSWER_TOKENS, Shape
+from .base import ANSWER_TOKENS, Probe, Shape, parameter
 from .prune import Prune, check_stretch
 
 if TYPE_CHECKING:

@@ -10,9 +10,7 @@ import numpy as np
 
 from ..errors import ParameterError
 from ..types import MeasureSpec
-from .base import Probe, parameter
-from .description import Shape
-from .scores import rank_correlation
+from .base import Probe, Shape, parameter, rank_correlation
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel

@@ -14,9 +14,7 @@ from .. import bounds, outside
 from ..errors import PromptError
 from ..prompts import read_jsonl
 from ..types import MeasureSpec, ModelSpec, ProbeResult, Prompt, canonical_json
-from .base import Probe, parameter
-from .description import ANSWER_TOKENS, Curve, Picture, Score, Shape, TokenMap
-from .scores import depth_score
+from .base import ANSWER_TOKENS, Curve, Picture, Probe, Score, Shape, TokenMap, depth_score, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel

@@ -12,9 +12,7 @@ import numpy as np
 
 from ..errors import ParameterError
 from ..types import MeasureSpec
-from .base import Probe, parameter
-from .description import Curve, Score, Shape
-from .scores import depth_score
+from .base import Curve, Probe, Score, Shape, depth_score, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel

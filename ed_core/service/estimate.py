@@ -21,7 +21,7 @@ from ..errors import EffectiveDepthError, StoreError
 from ..files import parse
 from ..machine import ROOM, free_memory, gigabytes, probe_bytes, total_bytes
 from ..probes import PROBES, Probe, find
-from ..probes.description import Shape
+from ..probes.base import Shape
 from ..sources import hub, sizes, tokens
 from ..sources.sizes import BYTES, PRECISIONS, QUANTIZED, WIDEST_FIRST, Size, asked_precision, compute_name
 from ..sources.specs import config_of, of_gguf

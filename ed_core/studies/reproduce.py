@@ -17,7 +17,7 @@ import numpy as np
 from .. import machine, statistics
 from ..depth.criteria import RULES
 from ..errors import ParameterError, StudyError
-from ..probes.scores import layer_effect
+from ..probes.base import layer_effect
 from ..sources import tokens
 from ..sources.bundled import MODELS
 from ..sources.catalogue import CAVEATS, CITATION

@@ -13,7 +13,7 @@ from ed_core.depth.wording import Twins, count, tenth
 from ed_core.figures import View
 from ed_core.figures.pictures import Look
 from ed_core.probes import Continuation, Contributions, Generation, LayerSkip, Lenses, LogitLens
-from ed_core.probes.description import Picture
+from ed_core.probes.base import Picture
 from ed_core.probes.lenses import LENSES
 from ed_core.results import lookup
 from ed_core.sources import remote, specs
