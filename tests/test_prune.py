@@ -8,8 +8,9 @@ import pytest
 
 from ed_core.depth import surgery
 from ed_core.errors import ParameterError
-from ed_core.probes import EarlyExit, LogitLens, Prune, prune
+from ed_core.probes import EarlyExit, LogitLens, Prune
 from ed_core.probes.base import rank_correlation
+from ed_core.probes.surgery import PROXIES
 from ed_core.results.aggregate import aggregate
 from ed_core.types import Prompt
 
@@ -111,7 +112,7 @@ def test_what_is_derived_from_the_aggregates(model_of, measure):
     assert derived["drop_perplexity"] == pytest.approx(
         np.exp(np.concatenate([r["drop_nll"][:-1] for r in results]).mean()), rel=1e-5
     )
-    for name in prune.PROXIES:
+    for name in PROXIES:
         assert derived[f"spearman_{name}"] == pytest.approx(rank_correlation(curves[name], curves["kl"]))
     assert derived["spearman_top1_lost"] == pytest.approx(rank_correlation(1 - curves["top1_kept"], curves["kl"]))
     assert derived["cheapest"] == np.argmin(curves["kl"]) and all(v.dtype == np.float32 for v in derived.values())

@@ -21,9 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..types import MeasureSpec
-from .base import Probe, parameter
-from .description import Curve, Picture, Score, TokenMap
-from .scores import depth_score
+from .base import Curve, Picture, Probe, Score, TokenMap, depth_score, parameter
 
 
 @dataclass(frozen=True)

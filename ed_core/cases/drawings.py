@@ -24,8 +24,7 @@ from ..probes import Probe, find
 from ..probes.answers import ExactAnswers
 from ..probes.base import told
 from ..probes.lenses import EarlyExit
-from ..probes.prune import PROXIES, Prune
-from ..probes.surgery import Surgery
+from ..probes.surgery import PROXIES, Prune, Surgery
 from ..results.aggregate import aggregate, probe_of
 from ..sources import controls
 from ..types import ProbeResult, Prompt

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..errors import PromptError
 from ..types import MeasureSpec
 from .base import ANSWER_TOKENS, Probe, Shape, parameter
-from .prune import Prune, check_stretch
+from .surgery import Prune, check_stretch
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel

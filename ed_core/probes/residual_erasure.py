@@ -164,6 +164,6 @@ class ResidualErasure(Probe):
             )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        from ..sweeps.erasure import erasure_sweep
+        from ..sweeps.staircase import erasure_sweep
 
         erasure_sweep(model, encoding, record, self.background_prompts(model.spec), self.target == "future")

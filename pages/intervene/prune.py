@@ -5,7 +5,8 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import among_others, surgery, writing
 from ed_core.depth.wording import printed
-from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune, prune
+from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune
+from ed_core.probes.surgery import PROXIES as BY_PROXY
 from ed_core.results import aggregate
 from ed_core.sources import controls, specs
 from ed_ui import control_model, link, live, picker, probe_page, prompt_set, running, show
@@ -95,14 +96,14 @@ def stretches(results: list, twins: list, asked: Prune, busy: bool) -> None:
                 else:
                     proxies(results, asked, x)
     derived = among_others.over_prompts(asked, [r.summary for r in results]) if results else {}
-    columns = st.container(key="metrics-ranks").columns(len(prune.PROXIES) + 1)
-    for column, name in zip(columns, (*prune.PROXIES, "top1_lost"), strict=True):
+    columns = st.container(key="metrics-ranks").columns(len(BY_PROXY) + 1)
+    for column, name in zip(columns, (*BY_PROXY, "top1_lost"), strict=True):
         column.metric(f"{RANKED[name]} against measured KL", signed(derived.get(f"spearman_{name}")), help=SPEARMAN)
 
 
 def proxies(results: list, asked: Prune, x: str) -> None:
     curves = among_others.over_prompts(asked, [r.summary for r in results])
-    lines = {name.replace("_", " "): curves[name] for name in prune.PROXIES}
+    lines = {name.replace("_", " "): curves[name] for name in BY_PROXY}
     fig, values = figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT), curves["block_influence"]
     title = "Proxies of the same stretches"
     show.figure_of_many("proxies", fig, title, results, "prune.block_influence", x, values, PROXY, PROXIES)
