@@ -36,7 +36,7 @@ from ed_core.service.job import Job
 from ed_core.service.resolve import resolve
 from ed_core.sources import sizes, specs
 from ed_core.studies.plan import Plan
-from ed_core.sweeps import erasure, gradients, loops, surgery
+from ed_core.sweeps import gradients, loops, staircase, surgery
 from ed_core.sweeps.budget import Budget
 from ed_core.types import ModelSpec, Prompt
 
@@ -382,7 +382,7 @@ def no_float64(monkeypatch):
 
     monkeypatch.setattr(torch.Tensor, "double", refused)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda x: cpu(x).as_subclass(OnTheHost))
-    for module in (identities, erasure, gradients, surgery, loops):
+    for module in (identities, staircase, gradients, surgery, loops):
         monkeypatch.setattr(module, "wide", lambda x: FLOAT64(x.as_subclass(torch.Tensor)))
 
 
@@ -403,7 +403,7 @@ def test_sums_are_checked_without_float64_on_the_device(model_of, no_float64):
 
 def test_a_background_is_summed_without_float64_on_the_device(model_of, no_float64):
     record = SimpleNamespace(check=lambda: None, provenance={})
-    assert erasure.background_mean(model_of("llama"), [ASKED], record).isfinite().all()
+    assert staircase.background_mean(model_of("llama"), [ASKED], record).isfinite().all()
 
 
 def test_a_gpu_is_calibrated_by_what_fills_it_and_waited_for_where_it_is(monkeypatch):
