@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import streamlit as st
 
 from ed_core import settings
-from ed_core.architectures.refused import REFUSED
+from ed_core.architectures.families import REFUSED
 from ed_core.errors import EffectiveDepthError
 from ed_core.machine import gigabytes
 from ed_core.results import lookup

@@ -129,8 +129,7 @@ def models(args: argparse.Namespace) -> None:
 
 
 def _families(markdown: bool) -> None:
-    from ..architectures.families import FAMILIES
-    from ..architectures.refused import REFUSED
+    from ..architectures.families import FAMILIES, REFUSED
     from ..models import families
 
     if markdown:

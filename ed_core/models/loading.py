@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from .. import bounds, machine
 from ..architectures import Architecture, find
-from ..architectures.refused import REFUSED, reason
+from ..architectures.families import REFUSED, why_refused
 from ..errors import (
     BrokenWeights,
     EffectiveDepthError,
@@ -77,7 +77,7 @@ def described(config: Config, name: str, architecture: Architecture | None = Non
     """The architecture of a config, None where nobody described the family; a `RefusedFamily` says why the model
     `name` is not read. `architecture`: instead of the family's own."""
     architecture = architecture or find(config.model_type)
-    refusal = architecture.refusal(config.get_text_config()) if architecture else reason(config)
+    refusal = architecture.refusal(config.get_text_config()) if architecture else why_refused(config)
     if architecture and not refusal:
         refusal = _too_many_passes(architecture, config.get_text_config())
     if refusal:
