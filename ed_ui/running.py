@@ -17,10 +17,10 @@ from ed_core.errors import Cancelled, EffectiveDepthError, ParameterError, Queue
 from ed_core.machine import ROOM, free_memory, gigabytes
 from ed_core.probes import Probe, find
 from ed_core.results import lookup
-from ed_core.service import admission, estimate
-from ed_core.service.job import Job
-from ed_core.service.jobs import Jobs
+from ed_core.service import estimate
+from ed_core.service.jobs import Job, Jobs
 from ed_core.service.pool import Pool
+from ed_core.service.resolve import admit
 from ed_core.sources import hub, permits, sizes
 from ed_core.sources.specs import config_of
 from ed_core.types import ModelSpec, Request
@@ -379,7 +379,7 @@ def _estimate(spec: ModelSpec, n_tokens: int, free: int, probes: Sequence[Probe]
 
 def _not_allowed(requests: Collection[Request], n_tokens: int | None) -> str:
     """Why the settings forbid a request; the queue checks it again."""
-    return next(filter(None, (permits.why_not(admission.request, request, n_tokens) for request in requests)), "")
+    return next(filter(None, (permits.why_not(admit, request, n_tokens) for request in requests)), "")
 
 
 def _refused(requests: Collection[Request]) -> str:

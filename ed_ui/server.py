@@ -40,7 +40,7 @@ from streamlit.web.cli import configurator_options
 
 from ed_core import settings
 from ed_core.errors import SettingsError
-from ed_core.service import health
+from ed_core.service import pool
 from ed_ui import metrics, navigation, running, show, streamlit_edges
 
 log = logging.getLogger(__name__)
@@ -387,7 +387,7 @@ def places_of_the_server() -> dict[bytes, bytes]:
 
 def ready(_: Request) -> JSONResponse:
     """200 where the installation can do its work, 503 with the reasons where not."""
-    found = health.problems(running.jobs())
+    found = pool.problems(running.jobs())
     return JSONResponse(
         {"ready": not found, "problems": found},
         status_code=503 if found else 200,

@@ -32,7 +32,7 @@ from ed_core.notebook.model import on
 from ed_core.probes import IntegratedGradients, LayerSkip, LogitLens, Numerics, ResidualErasure, Surgery
 from ed_core.runs import execute, on_ray, processes
 from ed_core.service import compute, estimate, jobs, worker
-from ed_core.service.job import Job
+from ed_core.service.jobs import Job
 from ed_core.service.resolve import resolve
 from ed_core.sources import sizes, specs
 from ed_core.studies.plan import Plan

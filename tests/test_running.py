@@ -14,7 +14,7 @@ from ed_core.results import lookup
 from ed_core.results.wire import pack
 from ed_core.service import estimate
 from ed_core.service.estimate import Pace
-from ed_core.service.job import Job
+from ed_core.service.jobs import Job
 from ed_core.service.resolve import resolve
 from ed_core.service.turns import Place
 from ed_core.types import ModelSpec, Prompt

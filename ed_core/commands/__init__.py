@@ -392,9 +392,9 @@ def show_settings(args: argparse.Namespace) -> None:
 
 
 def ready(args: argparse.Namespace) -> int:
-    from ..service.health import ask
+    from ..service.pool import ask_problems
 
-    found = ask(args.url)
+    found = ask_problems(args.url)
     print("\n".join(found) or "ready")
     return 1 if found else 0
 

@@ -44,7 +44,7 @@ from ..sources.sizes import QUANTIZED
 from ..sweeps.budget import Budget
 from ..sweeps.recorder import Recorder
 from ..types import ENGINE_VERSION, ModelSpec, ProbeResult, Request
-from . import admission
+from .resolve import admit_size
 
 TRACE_SHARE = 8  # of what a probe may hold: kept traces take no more together
 LIBRARIES = ("torch", "transformers", "numpy", "tokenizers")
@@ -224,7 +224,7 @@ def run(
         probe.check_precision(model.spec.precision)
         encoding = model.encode(prompt, max_tokens())
         probe.check(len(encoding), encoding.answer_start)
-        admission.size(probe, len(encoding), model.n_layers, model.spec.precision)
+        admit_size(probe, len(encoding), model.n_layers, model.spec.precision)
         what, total = f"{request.probe} on {model.spec.name}", devices.total_bytes(model.device)
         budget = Budget(memory, model.device.type, what, total)
         record = Recorder(
