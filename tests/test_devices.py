@@ -30,7 +30,7 @@ from ed_core.models.identities import wide
 from ed_core.models.language_model import LanguageModel
 from ed_core.notebook.model import on
 from ed_core.probes import IntegratedGradients, LayerSkip, LogitLens, Numerics, ResidualErasure, Surgery
-from ed_core.runs import execute, on_ray, processes
+from ed_core.runs import execute, processes
 from ed_core.service import compute, estimate, jobs, worker
 from ed_core.service.jobs import Job
 from ed_core.service.resolve import resolve
@@ -454,7 +454,7 @@ def test_an_actor_of_ray_takes_no_gpu_by_its_number():
         usable: ClassVar = [SimpleNamespace(label="m", known=SimpleNamespace(device="cuda:1"))]
 
     with pytest.raises(ParameterError, match="m is asked for on cuda:1; give --device cuda"):
-        on_ray._Actors(None, object.__new__(Planned), Path("out"))
+        processes._Actors(None, object.__new__(Planned), Path("out"))
 
 
 def test_a_defect_is_no_lost_device(model_of, monkeypatch):

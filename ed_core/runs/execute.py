@@ -73,7 +73,7 @@ def in_processes(n: int, device: str) -> contextlib.AbstractContextManager[Makes
 
 
 def _computing(spec: StudyRun) -> contextlib.AbstractContextManager[MakesEngine | None]:
-    from . import on_ray
+    from . import processes
 
     if spec.engine == "here":
         if spec.address:
@@ -81,7 +81,7 @@ def _computing(spec: StudyRun) -> contextlib.AbstractContextManager[MakesEngine 
         return in_processes(spec.processes, spec.device)
     if spec.processes != 1:
         raise ParameterError("--processes is of a study that runs here; leave it or --engine ray out.")
-    return contextlib.nullcontext(partial(on_ray.OnRay, address=spec.address))
+    return contextlib.nullcontext(partial(processes.OnRay, address=spec.address))
 
 
 # ---------------------------------------------------------------- studies
