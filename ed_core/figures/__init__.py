@@ -3,7 +3,6 @@
 Trace 0 of every map is named "z" and holds the measure's array as it is; what makes it readable lies around it.
 """
 
-from .between import best_errors, best_matches, map_between, map_height, replacement_bars
 from .canvas import shown, visible
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
 from .curves import (
@@ -22,7 +21,16 @@ from .describe import describe, describe_curves
 from .leaderboard import score_against_layers
 from .lens import first_position, lens_height, lens_map, rank_curve, writing_map
 from .maps import contribution_norms, cosine_map, output_by_token, token_map
-from .pair import difference_map, pair_curves, pair_ruler
+from .pair import (
+    best_errors,
+    best_matches,
+    difference_map,
+    map_between,
+    map_height,
+    pair_curves,
+    pair_ruler,
+    replacement_bars,
+)
 from .panel import View
 from .ruler import depth_ruler
 from .skips import DONE, added_curves, boundary_map, effect_on_layers, order_ruler, skip_map, surgery_map
