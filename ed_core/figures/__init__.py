@@ -18,7 +18,6 @@ from .curves import (
     token_profile,
 )
 from .describe import describe, describe_curves
-from .leaderboard import score_against_layers
 from .lens import first_position, lens_height, lens_map, rank_curve, writing_map
 from .maps import contribution_norms, cosine_map, output_by_token, token_map
 from .pair import (
@@ -35,7 +34,7 @@ from .panel import View
 from .ruler import depth_ruler
 from .skips import DONE, added_curves, boundary_map, effect_on_layers, order_ruler, skip_map, surgery_map
 from .steps import depth_over_steps, layers_over_steps
-from .studies import VARIANTS, claim_curves, study_curves, study_depths, study_levels, study_sizes
+from .studies import VARIANTS, claim_curves, score_against_layers, study_curves, study_depths, study_levels, study_sizes
 
 __all__ = [
     "ATTENTION",
