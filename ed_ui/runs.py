@@ -18,8 +18,9 @@ from ed_core.cards import card, making
 from ed_core.claims import running as claims
 from ed_core.claims.record import Report
 from ed_core.errors import EffectiveDepthError, FitRefused, StudyError
-from ed_core.fits import ENDING, Fit, checkpoint, measured
+from ed_core.fits import ENDING, Fit, measured
 from ed_core.fits import file as fit_files
+from ed_core.fits.file import digest_of, digest_of_prompts
 from ed_core.prompts import to_jsonl
 from ed_core.runs import launch
 from ed_core.runs.launch import Run
@@ -152,7 +153,7 @@ class Claims:
     def out(self) -> Path:
         """Its folder, by the model and the prompts: one claim and all of them share it."""
         made_of = self.model.identity(), self.what, self.also
-        return settings.current().cache / "claims" / checkpoint.digest("claims", *made_of)
+        return settings.current().cache / "claims" / digest_of("claims", *made_of)
 
     @property
     def run(self) -> Run:
@@ -161,7 +162,7 @@ class Claims:
     @property
     def what(self) -> str:
         """The prompts: a bundled set's name, or the digest of others."""
-        return self.bundled or checkpoint.of_prompts(self.prompts)
+        return self.bundled or digest_of_prompts(self.prompts)
 
     @property
     def asked(self) -> claims.Asked | making.Asked:
@@ -277,7 +278,7 @@ class Fitted:
     def out(self) -> Path:
         """Its folder, by all that can change a number."""
         identity = [model.identity() for model in self.models]
-        return fit_files.folder() / checkpoint.digest(self.kind, identity, checkpoint.of_prompts(self.prompts))
+        return fit_files.folder() / digest_of(self.kind, identity, digest_of_prompts(self.prompts))
 
     @property
     def run(self) -> Run:

@@ -14,7 +14,8 @@ from .. import disk
 from ..claims import running as claims
 from ..depth import sinks
 from ..errors import CardError, EffectiveDepthError, StudyError
-from ..fits import Fit, checkpoint, of_model
+from ..fits import Fit, of_model
+from ..fits.file import digest_of, digest_of_prompts
 from ..probes.contributions import Contributions
 from ..probes.lenses import LENSES as LENS_NAMES
 from ..service.resolve import resolve
@@ -81,7 +82,7 @@ class Asked:
         spec = resolve(self.model, self.precision, self.device, self.adapter)
         prompts = self.prompts
         if prompts not in claims.bundled():
-            prompts = checkpoint.of_prompts([e.prompt for e in sets.load(self.claims.entry(), Path(), "").examples])
+            prompts = digest_of_prompts([e.prompt for e in sets.load(self.claims.entry(), Path(), "").examples])
         return card.place(spec, prompts, self.also, self.others, self.most, self.seed)
 
     def check(self) -> None:
@@ -130,7 +131,7 @@ def make(
     measured = Measured(out / CLAIMS, entry.name, asked.seed, *read, about.passes)
     model = parts.opened.get(spec)
     told = Card(
-        about=checkpoint.digest(found.about, asked.others, asked.most),
+        about=digest_of(found.about, asked.others, asked.most),
         made=time.strftime("%Y-%m-%d", time.gmtime()),
         engine=ENGINE_VERSION,
         model=about,
@@ -269,7 +270,7 @@ def _identities(model: Any) -> card.Identities:
 def _set(name: str, used: Sequence[sets.Example]) -> card.PromptSet:
     return card.PromptSet(
         name=name,
-        digest=checkpoint.of_prompts([e.prompt for e in used]),
+        digest=digest_of_prompts([e.prompt for e in used]),
         n=len(used),
         answers=all(e.prompt.answer for e in used),
         levels=tuple(dict.fromkeys(e.level for e in used if e.level)),

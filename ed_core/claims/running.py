@@ -17,7 +17,7 @@ import numpy as np
 from .. import disk
 from ..errors import ClaimRefused, EffectiveDepthError, StudyError
 from ..files import open_sealed, seal
-from ..fits import checkpoint
+from ..fits.file import Checkpoint, digest_of, digest_of_prompts
 from ..probes import find as find_probe
 from ..service.resolve import resolve
 from ..sources import sizes
@@ -171,8 +171,8 @@ def run(
         raise StudyError(f"How many layers {spec.name} has cannot be read off its config; name another model.")
     prompts = [e.prompt for e in whole.examples]
     versions = {taken.probe: find_probe(taken.probe).version for taken in PARTS.values() if taken.probe}
-    made_of = [spec.identity(), checkpoint.of_prompts(prompts), asked.also, asked.most, asked.seed, versions]
-    about = checkpoint.digest(finding.FORMAT, *made_of)
+    made_of = [spec.identity(), digest_of_prompts(prompts), asked.also, asked.most, asked.seed, versions]
+    about = digest_of(finding.FORMAT, *made_of)
     bare = Evidence(
         layers,
         {},
@@ -407,8 +407,8 @@ class _Parts:
             spec = resolve(asked.model, asked.precision, asked.device, asked.adapter, control=control)
             entry = asked.entry(PARTS[REPLACEMENT].prompts, len(self.bare.level_names))
             prompts = [e.prompt for e in sets.load(entry, Path(), asked.model).examples]
-            key = checkpoint.digest(REPLACEMENT, spec.identity(), checkpoint.of_prompts(prompts))
-            kept = checkpoint.Checkpoint(self.out / "parts" / f"{REPLACEMENT}-{key[:16]}.npz", key)
+            key = digest_of(REPLACEMENT, spec.identity(), digest_of_prompts(prompts))
+            kept = Checkpoint(self.out / "parts" / f"{REPLACEMENT}-{key[:16]}.npz", key)
             if (columns := kept.read()) is None:
 
                 def tick(done: float) -> None:

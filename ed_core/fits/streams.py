@@ -16,8 +16,7 @@ from ..models.language_model import LanguageModel
 from ..models.trace import Trace
 from ..prompts import max_tokens
 from ..types import Prompt
-from .checkpoint import of_prompts
-from .file import weights_of
+from .file import digest_of_prompts, weights_of
 
 Tick = Callable[[float], None]
 """Told the share that is done; what it raises ends the fit."""
@@ -77,7 +76,7 @@ def about(kind: str, streams: Streams) -> dict[str, Any]:
         "n_layers": model.n_layers,
         "d_model": model.d_model,
         "model": {"name": spec.name, "precision": spec.precision, "identity": weights_of(spec)},
-        "prompts": {"n": len(streams.prompts), "digest": of_prompts(streams.prompts)},
+        "prompts": {"n": len(streams.prompts), "digest": digest_of_prompts(streams.prompts)},
     }
 
 
