@@ -21,9 +21,8 @@ from ed_core.errors import EffectiveDepthError, FitRefused, ParameterError
 from ed_core.fits import affine, jacobian, judged, shards
 from ed_core.fits import file as files
 from ed_core.fits.file import Checkpoint, checkpoint_file
-from ed_core.fits.grams import Sums
 from ed_core.fits.judged import Reader
-from ed_core.fits.streams import Streams, split
+from ed_core.fits.streams import Streams, Sums, split
 from ed_core.probes import Lenses, LogitLens
 from ed_core.service import compute
 from ed_core.sources import bundled

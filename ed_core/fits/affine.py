@@ -18,10 +18,9 @@ from ..models.language_model import LanguageModel
 from ..types import Prompt
 from . import shards
 from .file import Checkpoint, Fit, anew, checkpoint_file, digest_of_prompts, write
-from .grams import RIDGE, Sums
 from .judged import Lens, Reader, judge, require_same
 from .measured import BYTES, plan_of_affine
-from .streams import Streams, Tick, about, silent, split
+from .streams import RIDGE, Streams, Sums, Tick, about, silent, split
 
 AT_ONCE = 512  # tokens that are summed together
 ENOUGH = 10  # tokens per dimension below which a fit is said to be of few

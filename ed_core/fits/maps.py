@@ -24,10 +24,9 @@ from ..sweeps.metrics import NORM_FLOOR
 from ..types import Prompt
 from . import measured, shards
 from .file import Checkpoint, checkpoint_file, digest_of_prompts, weights_of
-from .grams import RIDGE, Sums
 from .measured import Maps, Plan
 from .shards import Rows
-from .streams import Streams, Tick, same_tokens, silent, split
+from .streams import RIDGE, Streams, Sums, Tick, same_tokens, silent, split
 
 ENOUGH = 10  # tokens per dimension of A below which maps are said to be of few
 PIECE = 256 << 20  # bytes that the targets of tokens looked at together take

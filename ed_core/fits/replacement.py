@@ -24,11 +24,10 @@ from ..sweeps.budget import Budget
 from ..types import Prompt
 from . import measured, shards
 from .file import Checkpoint, checkpoint_file, digest_of_prompts
-from .grams import RIDGE, Sums
 from .maps import few, free_bytes, require_tokens, told
 from .measured import Plan, Replacement
 from .shards import Rows
-from .streams import Streams, Tick, silent, split
+from .streams import RIDGE, Streams, Sums, Tick, silent, split
 
 Map = tuple[Tensor, Tensor]  # (A [d, d], b [d]), float64
 SUMMED, LOST = 0.2, 0.4  # about the share of the time: the sums, and the loss on either prompt set

@@ -21,7 +21,7 @@ from .file import SUMS, Checkpoint, checkpoint_file
 from .measured import Plan
 
 if TYPE_CHECKING:
-    from .grams import Sums
+    from .streams import Sums
 
 Tick = Callable[[float], None]
 
