@@ -20,6 +20,7 @@ from ..probes.contributions import Contributions
 from ..probes.lenses import LENSES as LENS_NAMES
 from ..service.resolve import resolve
 from ..sources import remote, sizes
+from ..sources.bundled import set_names
 from ..sources.specs import config_of
 from ..studies import running, sets
 from ..studies.items import Folder, open_folder
@@ -81,7 +82,7 @@ class Asked:
         """The folder that this installation makes it in."""
         spec = resolve(self.model, self.precision, self.device, self.adapter)
         prompts = self.prompts
-        if prompts not in claims.bundled():
+        if prompts not in set_names():
             prompts = digest_of_prompts([e.prompt for e in sets.load(self.claims.entry(), Path(), "").examples])
         return card.place(spec, prompts, self.also, self.others, self.most, self.seed)
 

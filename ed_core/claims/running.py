@@ -21,7 +21,7 @@ from ..fits.file import Checkpoint, digest_of, digest_of_prompts
 from ..probes import find as find_probe
 from ..service.resolve import resolve
 from ..sources import sizes
-from ..sources.bundled import SETS
+from ..sources.bundled import set_names
 from ..sources.specs import config_of, n_layers, n_passes
 from ..statistics import FEWEST, FEWEST_FORMS, units
 from ..studies import plan as planning
@@ -95,14 +95,14 @@ class Asked:
 
     @property
     def set_name(self) -> str:
-        name = self.prompts if self.prompts in bundled() else Path(self.prompts).stem
+        name = self.prompts if self.prompts in set_names() else Path(self.prompts).stem
         return re.sub(r"[^\w.,+ -]", "-", name).strip(" -.")[:80] or "prompts"
 
     @property
     def counterpart(self) -> str:
         """The bundled set of the same tasks worked out step by step; "" where there is none."""
         other = f"{self.prompts}{WORKED}"
-        return other if other in bundled() else ""
+        return other if other in set_names() else ""
 
     @property
     def command(self) -> str:
@@ -119,13 +119,13 @@ class Asked:
         some |= {"answered": True} if answered else {}
         if worked:
             return SetEntry(name=self.counterpart, bundled=self.counterpart, **some)
-        if self.prompts in bundled():
+        if self.prompts in set_names():
             return SetEntry(name=self.set_name, bundled=self.prompts, **some)
         file = Path(self.prompts).expanduser().resolve()
         if not file.is_file():
             raise StudyError(
                 f"There is no prompt set {self.prompts!r}: no file of that path, and of the bundled ones "
-                f"{nearest(self.prompts, bundled())}"
+                f"{nearest(self.prompts, set_names())}"
             )
         return SetEntry(name=self.set_name, file=str(file), **some)
 
@@ -135,14 +135,9 @@ class Asked:
         return [find(name) for name in dict.fromkeys(self.claims)] or list(CLAIMS)
 
 
-def bundled() -> list[str]:
-    """The names of the bundled prompt sets."""
-    return sorted(file.stem for file in SETS.glob("*.jsonl"))
-
-
 def named(prompts: str) -> str:
     """A prompt set as a command that others run names it: a file by its name alone."""
-    return prompts if prompts in bundled() else Path(prompts).name
+    return prompts if prompts in set_names() else Path(prompts).name
 
 
 def run(
