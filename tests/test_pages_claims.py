@@ -23,7 +23,7 @@ from ed_core.prompts import read_jsonl
 from ed_core.runs import launch
 from ed_core.runs.status import DONE, FAILED, RUNNING, Statuses
 from ed_core.service.resolve import resolve
-from ed_core.sources.bundled import SETS, load_prompts
+from ed_core.sources.bundled import SETS, load_prompts, set_names
 from ed_core.types import Prompt
 from ed_ui import probe_page, runs, show
 
@@ -145,7 +145,7 @@ def test_while_no_set_is_chosen_a_model_has_its_own(cache, small_folder, monkeyp
     chosen = page(set="copy", model=str(small_folder))
     assert "--set copy" in chosen.code[-1].value
     known = chosen.selectbox(key="claims.set").options
-    assert known[0] == "mixed" and sorted(known) == running.bundled()
+    assert known[0] == "mixed" and sorted(known) == set_names()
     asked = []
     about = {"about": "", "model": "", "set": "", "command": ""}
     found = Report(**about, findings=(Found(id="turn", verdict=HOLDS),))

@@ -10,6 +10,7 @@ from ed_core.cards import card, making, page, words
 from ed_core.claims import running
 from ed_core.depth.criteria import OF_LENS, RULES
 from ed_core.depth.wording import printed
+from ed_core.sources.bundled import set_names
 from ed_core.types import ModelSpec
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import choice, text
@@ -184,7 +185,7 @@ def whole(found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None) -> N
 
 PARAMETERS = (
     choice("prompts", "cards.source", "bundled", tuple(prompt_set.SET_OR_LINES)),
-    choice("set", "cards.set", "", running.bundled()),
+    choice("set", "cards.set", "", set_names()),
     choice("curve", "cards.curve", "kl", tuple(CURVES)),
     text("card", "cards.card"),
 )

@@ -6,10 +6,11 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.cards import words
-from ed_core.claims import CLAIMS, Claim, find, finding, running
+from ed_core.claims import CLAIMS, Claim, find, finding
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ed_core.claims.finding import counted, standing
 from ed_core.claims.record import Found
+from ed_core.sources.bundled import set_names
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import choice, text
 from ed_ui.runs import Claims, card_of
@@ -146,7 +147,7 @@ def about(claim: Claim, one: Found) -> None:
 
 PARAMETERS = (
     choice("prompts", "claims.source", "bundled", tuple(prompt_set.SET_OR_LINES)),
-    choice("set", "claims.set", "", running.bundled()),
+    choice("set", "claims.set", "", set_names()),
     text("also", "claims.also"),
     choice("claim", "claims.claim", CLAIMS[0].id, tuple(claim.id for claim in CLAIMS)),
 )
