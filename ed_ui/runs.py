@@ -24,7 +24,7 @@ from ed_core.fits.file import digest_of, digest_of_prompts
 from ed_core.prompts import to_jsonl
 from ed_core.runs import launch
 from ed_core.runs.launch import Run
-from ed_core.runs.spec import CardRun, ClaimsRun, FitRun, Opened, Spec, StudyRun
+from ed_core.runs.run import CardRun, ClaimsRun, FitRun, Opened, Spec, StudyRun
 from ed_core.service.estimate import duration
 from ed_core.sharing import card_shelf
 from ed_core.studies import study

@@ -24,7 +24,7 @@ from ed_core.probes import find
 from ed_core.probes.contributions import Contributions
 from ed_core.probes.layer_skip import LayerSkip
 from ed_core.probes.lenses import LogitLens
-from ed_core.runs.spec import AuditRun, CardRun, ClaimsRun, FitRun, Opened
+from ed_core.runs.run import AuditRun, CardRun, ClaimsRun, FitRun, Opened
 from ed_core.service.resolve import resolve
 from ed_core.types import command_line
 

@@ -475,7 +475,7 @@ def test_auto_is_a_gpu_where_there_is_one_and_the_default_everywhere(gpus, monke
     import ed_core
     from ed_core.commands import parser
     from ed_core.notebook import model as notebook
-    from ed_core.runs import spec as specs
+    from ed_core.runs.run import Opened, StudyRun
 
     words = {
         "run": ["contributions", "--model", "m", "--prompts", "p", "--out", "o"],
@@ -489,7 +489,7 @@ def test_auto_is_a_gpu_where_there_is_one_and_the_default_everywhere(gpus, monke
     }
     assert {parser().parse_args([name, *given]).device for name, given in words.items()} == {"auto"}
     assert inspect.signature(ed_core.open).parameters["device"].default == "auto"
-    assert {specs.StudyRun.model_fields["device"].default, specs.Opened.model_fields["device"].default} == {"auto"}
+    assert {StudyRun.model_fields["device"].default, Opened.model_fields["device"].default} == {"auto"}
     monkeypatch.setattr(notebook, "may_have_gpu", lambda: False)
     monkeypatch.setattr(devices, "pick", lambda name: pytest.fail("torch is asked"))
     assert notebook.on("auto") == ("cpu", None)

@@ -21,7 +21,7 @@ from ed_core.commands import main
 from ed_core.probes import Contributions
 from ed_core.prompts import read_jsonl
 from ed_core.runs import launch
-from ed_core.runs.status import DONE, FAILED, RUNNING, Statuses
+from ed_core.runs.run import DONE, FAILED, RUNNING, Statuses
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import SETS, load_prompts, set_names
 from ed_core.types import Prompt

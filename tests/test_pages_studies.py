@@ -20,7 +20,7 @@ from ed_core.errors import ImportRefused, NotAllowed, StudyError
 from ed_core.figures import study_curves, study_depths, study_levels
 from ed_core.runs import launch
 from ed_core.runs.launch import Run
-from ed_core.runs.status import RUNNING, WAITING, Status
+from ed_core.runs.run import RUNNING, WAITING, Status
 from ed_core.service.estimate import duration
 from ed_core.sources import tokens
 from ed_core.sources.catalogue import CAVEATS, CITATION, published, published_marks

@@ -18,7 +18,7 @@ from .. import bounds, disk
 from ..errors import ParameterError, StudyError
 from ..notebook.model import fetch
 from ..runs.execute import device_of
-from ..runs.spec import JACOBIAN_TOKENS, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, StudyRun
+from ..runs.run import JACOBIAN_TOKENS, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, StudyRun
 from ..sources import leaderboard as board
 from ..sources.bundled import MIXED, default_set
 from ..sources.sizes import asked_precision

@@ -75,7 +75,7 @@ def audit(args: argparse.Namespace) -> int:
     if args.out is not None:
         disk.require_out(args.out, [args.prompts or "", *read_for(args.model)])
     precisions = tuple(dict.fromkeys(args.precisions.split(",")))
-    from ..runs.spec import AuditRun
+    from ..runs.run import AuditRun
 
     spec = AuditRun(
         model=args.model, precisions=precisions, prompts=args.prompts or "", device=args.device, out=args.out or ""

@@ -18,8 +18,7 @@ from ..notebook import model as opened
 from ..sources.sizes import PRECISIONS
 from ..sources.specs import read_for
 from ..types import ModelSpec, Prompt
-from .spec import AuditRun, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, Spec, StudyRun
-from .status import Statuses
+from .run import AuditRun, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, Spec, Statuses, StudyRun
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel

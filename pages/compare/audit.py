@@ -5,7 +5,7 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import audit
 from ed_core.errors import EffectiveDepthError
-from ed_core.runs.spec import AuditRun
+from ed_core.runs.run import AuditRun
 from ed_core.service import estimate
 from ed_core.service.resolve import in_precisions
 from ed_core.sources import sizes, specs
