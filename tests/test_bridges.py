@@ -16,7 +16,7 @@ import ed_core
 from ed_core.depth import surgery, verdict
 from ed_core.errors import ParameterError, PromptError, PromptFileError
 from ed_core.models.opening import open_model
-from ed_core.notebook.result import Result
+from ed_core.notebook.model import Result
 from ed_core.probes import Contributions, LogitLens
 from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
