@@ -34,7 +34,7 @@ from ed_core.sources.bundled import FITS, MODELS
 from ed_core.studies import bundle as study_bundle
 from ed_core.studies import items as study_folder
 from ed_core.studies import sets, study
-from ed_core.training.folder import rows
+from ed_core.training.callback import rows
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import inputs, link, literature, prompt_set, side_b
 from ed_ui import studies as ui_studies
