@@ -12,10 +12,8 @@ from ed_core.cards import card
 from ed_core.depth.criteria import RULES
 from ed_core.errors import CardError, EffectiveDepthError, StudyError
 from ed_core.results.shelf import Shelf
-from ed_core.sources import leaderboard as board
 from ed_core.sources.catalogue import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
-from ed_core.studies import leaderboard as fits
-from ed_core.studies import points, trends
+from ed_core.studies import leaderboard, points, trends
 from ed_core.studies.items import Folder
 from ed_core.studies.points import Point
 from ed_ui import chart, inputs, runs, show, studies
@@ -32,9 +30,9 @@ MEANS = {name: f"mean depth, {RULES[of].label}" for name, of in points.MEANS.ite
 CRITERIA = MEANS | {name: f"papers: {rule.label}" for name, rule in RULES.items()}
 HELD = {
     "none": ("layers alone", ()),
-    "size": ("size", (fits.SIZE,)),
-    "width": ("width", (fits.WIDTH,)),
-    "both": ("size and width", (fits.SIZE, fits.WIDTH)),
+    "size": ("size", (leaderboard.SIZE,)),
+    "width": ("width", (leaderboard.WIDTH,)),
+    "both": ("size and width", (leaderboard.SIZE, leaderboard.WIDTH)),
 }  # equal in a fit of scores on layers
 SETS = [EVERY, *dict.fromkeys(p.dataset for p in published())]
 LINKED = (
@@ -42,7 +40,7 @@ LINKED = (
     choice("training", "studies.training", EVERY, [EVERY, *TRAINING]),
     choice("size", "studies.size", EVERY, list(SIZES)),
     choice("rule", "studies.criterion", "mean_kl", list(CRITERIA)),
-    choice("score", "studies.score", "average", list(board.SCORES)),
+    choice("score", "studies.score", "average", list(leaderboard.SCORES)),
     choice("held", "studies.held", "size", list(HELD)),
 )  # what a link to the page carries of it
 _told: Shelf = Shelf(256)  # what resampling has found, of these very points
@@ -111,13 +109,13 @@ def against_score(folder: Folder, measured: Sequence[Point]) -> None:
     st.subheader("Do deeper models score better?", anchor=False)
     row = st.container(horizontal=True, vertical_alignment="bottom", key="leaderboard-row")
     score = inputs.one_of(
-        row.selectbox, "Score", "studies.score", list(board.SCORES), format_func=board.SCORES.get, width=200
+        row.selectbox, "Score", "studies.score", list(leaderboard.SCORES), format_func=leaderboard.SCORES.get, width=200
     )
     about = "What the slope of layers is freed from: parameters, width, or both."
     named = {name: told if name != "none" else "nothing" for name, (told, _) in HELD.items()}
     held = inputs.buttons(row, "Held equal", "studies.held", "size", named, help=about)
-    every = board.entries()
-    found = {name: fits.fit(every, score, beside) for name, (_, beside) in HELD.items()}
+    every = leaderboard.entries()
+    found = {name: leaderboard.fit(every, score, beside) for name, (_, beside) in HELD.items()}
     chosen, depths = found[held], _measured_depths(folder, measured)
     shown = [
         {
@@ -132,10 +130,12 @@ def against_score(folder: Folder, measured: Sequence[Point]) -> None:
             "depth": depths.get(entry.model.lower(), ""),
         }
         for entry in every
-        if entry.check != board.UNVERIFIED
+        if entry.check != leaderboard.UNVERIFIED
     ]
     line, adjusted = found["none"].line, chosen.line if chosen.beside else None
-    fig = chart.once(figures.score_against_layers, shown, f"{board.SCORES[score]}, %", line, adjusted, HELD[held][0])
+    fig = chart.once(
+        figures.score_against_layers, shown, f"{leaderboard.SCORES[score]}, %", line, adjusted, HELD[held][0]
+    )
     st.markdown(f"**{show.plain(chosen.sentence)}**")
     show.figure("leaderboard", fig, AGAINST_LAYERS, reading=READING_LAYERS, select=_name_one)
     clicked = next((p for p in shown if p["model"] == inputs.value("studies.point")), None)
@@ -144,8 +144,8 @@ def against_score(folder: Folder, measured: Sequence[Point]) -> None:
     else:
         show.hint("mark", "(click a mark: its model, and where its layers were read)")
     st.markdown("\n".join(_fits_table(found)))
-    gone = ", ".join(f"{n} ({why})" for why, n in fits.left_out(every).items())
-    st.caption(f"{' '.join(board.CAVEATS)} Left out of the fits: {gone}.")
+    gone = ", ".join(f"{n} ({why})" for why, n in leaderboard.left_out(every).items())
+    st.caption(f"{' '.join(leaderboard.CAVEATS)} Left out of the fits: {gone}.")
 
 
 def _name_one(model: str) -> None:
@@ -163,7 +163,7 @@ def _named(p: dict) -> str:
     return f"**{show.plain(p['model'])}** · {show.plain('; '.join([line, *more]))}"
 
 
-def _fits_table(found: dict[str, fits.Fit]) -> list[str]:
+def _fits_table(found: dict[str, leaderboard.Fit]) -> list[str]:
     """Each fit's slope of layers, ours and theirs."""
     lines = ["| held fixed | points a layer (95 %, families) | p, families · lineages | R² | Csordás et al. 2025 |"]
     lines.append("|---|---|---|---|---|")

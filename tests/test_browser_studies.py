@@ -150,12 +150,12 @@ def test_depth_scores_are_plotted_as_the_study_has_them(server, page, folder):
 
 
 def test_a_click_on_a_mark_of_the_leaderboard_names_its_model_and_where_its_layers_were_read(server, page):
-    from ed_core.sources import leaderboard as board
+    from ed_core.studies import leaderboard
 
     page.goto(f"{server}/studies?study=toys")
     marks = drawn(page, "leaderboard")["in the fits"]
     at = int(np.argmax(marks["y"]))
-    chosen = next(entry for entry in board.entries() if entry.scores["average"] == max(marks["y"]))
+    chosen = next(entry for entry in leaderboard.entries() if entry.scores["average"] == max(marks["y"]))
     figure = page.locator(".st-key-box-leaderboard .ed-chart")
     figure.scroll_into_view_if_needed()
     place = """([chart, i]) => {

@@ -543,7 +543,6 @@ def from_studies(say: str) -> Iterator[str]:
     """Of the study that ships with the app, and of what is published."""
     from pyarrow import parquet
 
-    from ed_core.sources import leaderboard as board
     from ed_core.studies import agreement, difficulty, leaderboard, points, trends
     from ed_core.studies.items import open_folder
 
@@ -556,11 +555,11 @@ def from_studies(say: str) -> Iterator[str]:
         return
     if say == "leaderboard.Fit.sentence":
         scores = ("average", "gpqa")
-        yield from (one.sentence for score in scores for one in leaderboard.table(board.entries(), score))
+        yield from (one.sentence for score in scores for one in leaderboard.table(leaderboard.entries(), score))
         return
     if say == "leaderboard.beside_line":
-        one = leaderboard.fit(board.entries(), beside=(leaderboard.SIZE,))
-        yield from (leaderboard.beside_line(one, entry) for entry in board.entries()[:2])
+        one = leaderboard.fit(leaderboard.entries(), beside=(leaderboard.SIZE,))
+        yield from (leaderboard.beside_line(one, entry) for entry in leaderboard.entries()[:2])
         return
     if say == "trends.Difference.sentence":
         published = [p for p in points.published_points() if p.criterion == "kl"]

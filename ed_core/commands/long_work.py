@@ -19,9 +19,9 @@ from ..errors import ParameterError, StudyError
 from ..notebook.model import fetch
 from ..runs.execute import device_of
 from ..runs.run import JACOBIAN_TOKENS, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, StudyRun
-from ..sources import leaderboard as board
 from ..sources.bundled import MIXED, default_set
 from ..sources.sizes import asked_precision
+from ..studies import leaderboard as board
 from .models import DEVICE, how_to_open
 from .runs import RESUMED, Commands, run, whole
 
@@ -220,18 +220,16 @@ def shard_of(text: str) -> tuple[int, int]:
 
 
 def leaderboard(args: argparse.Namespace) -> None:
-    from ..studies import leaderboard as fits
-
     if args.score not in board.SCORES:
         raise StudyError(f"--score is {args.score[:40]!r}; expected one of {', '.join(board.SCORES)}.")
     own = tuple(entry for file in args.also for entry in board.also(file, args.score))
     every = (*board.entries(), *own)
-    for found in fits.table(every, args.score):
+    for found in board.table(every, args.score):
         print(f"{found.sentence} R² {found.r2:.2f}.")
     for entry in own:
-        expected = fits.fit(every, args.score, (fits.SIZE,))
-        print(f"{entry.model}: {entry.scores[args.score]:.2f}, {fits.beside_line(expected, entry)}.")
-    gone = "; ".join(f"{n} as {why}" for why, n in fits.left_out(every).items())
+        expected = board.fit(every, args.score, (board.SIZE,))
+        print(f"{entry.model}: {entry.scores[args.score]:.2f}, {board.beside_line(expected, entry)}.")
+    gone = "; ".join(f"{n} as {why}" for why, n in board.left_out(every).items())
     print(f"{len(every)} models{f', {len(own)} of them your own' if own else ''}; left out: {gone}.")
     print(" ".join(board.CAVEATS))
 

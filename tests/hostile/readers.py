@@ -29,11 +29,11 @@ from ed_core.results import wire
 from ed_core.runs import launch
 from ed_core.service import estimate
 from ed_core.sharing import card_shelf, site
-from ed_core.sources import gguf_files, leaderboard, sizes, specs, tokens, weights
+from ed_core.sources import gguf_files, sizes, specs, tokens, weights
 from ed_core.sources.bundled import FITS, MODELS
 from ed_core.studies import bundle as study_bundle
 from ed_core.studies import items as study_folder
-from ed_core.studies import sets, study
+from ed_core.studies import leaderboard, sets, study
 from ed_core.training.callback import rows
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import inputs, link, literature, prompt_set, side_b
