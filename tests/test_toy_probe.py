@@ -77,7 +77,7 @@ WALK = """
 import io, json, sys
 import numpy as np
 from streamlit.testing.v1 import AppTest
-from ed_core.cases import bundle, case_study, combined, drawings, export, report
+from ed_core.cases import bundle, case_study, drawings, export, report
 from ed_core.cases.kept import Kept
 from ed_core.commands import main
 from ed_core.depth import among_others, side_by_side
