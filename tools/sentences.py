@@ -835,6 +835,7 @@ PARTS = {  # by module: what gives no sentence of its own
     "audit": "Audit.together Comparison.title reference_of table",
     "exactness": "Row.label",
     "difficulty": "Trend.verdict called kinds",
+    "leaderboard": "Entry.why_left_out",
     "lenses": "called of_its_time short",
     "matching": "reading",
     "side_by_side": "labels",
