@@ -223,3 +223,8 @@ def lost_device(error: BaseException | None) -> bool:
 def one_line(error: BaseException) -> str:
     """What an error says first, in a line of bounded length."""
     return (str(error) or type(error).__name__).splitlines()[0][:160]
+
+
+def said(error: BaseException) -> str:
+    """All that a library says of an error, on one line, cut where it rambles, to stand inside a sentence."""
+    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

@@ -1,15 +1,18 @@
-"""What this machine has for us: bytes that are free, cores and GPUs, and the part of them that each process takes.
-Torch-free."""
+"""What this machine has for us: bytes that are free, cores, GPUs and packages; and the part of it that each process
+takes. Torch-free."""
 
 from __future__ import annotations
 
 import gc
+import importlib.util
 import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from .errors import ParameterError
 
 ROOM = 0.9  # share of the free memory that may be planned with
 PROBE = {"cpu": 1 << 30}  # bytes that a probe may hold above the model and its trace
@@ -63,6 +66,16 @@ def free_memory() -> int:
         return max(0, min(free, limit - int((GROUPS / "memory.current").read_text())))
     except (OSError, ValueError):
         return free
+
+
+def limit_memory(more: int) -> None:
+    """Let this process take `more` bytes beyond what it has; where the system does not tell what that is, no limit."""
+    with suppress(OSError, ValueError, StopIteration, ImportError):
+        import resource
+
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        taken = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:"))
+        resource.setrlimit(resource.RLIMIT_DATA, (taken + more, taken + more))
 
 
 @contextmanager
@@ -157,3 +170,29 @@ def gpus() -> list[str]:
     if told is not None:
         return [name for name in told.split(",") if name]
     return [str(i) for i in range(len(list(GPUS.glob("*"))))] if GPUS.is_dir() else []
+
+
+# ---------------------------------------------------------------- packages that an extra of this one installs
+
+
+EXTRAS = {
+    "streamlit": "app",
+    "bitsandbytes": "quantized",
+    "peft": "adapters",
+    "ray": "ray",
+    "datasets": "remote",
+    "nnsight": "ndif",
+}
+
+
+def installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def require_package(package: str, purpose: str) -> None:
+    """`ParameterError` with the command that installs a package which `purpose` needs."""
+    if not installed(package):
+        raise ParameterError(
+            f"{purpose} needs the package {package}, which is not installed; install it with "
+            f"pip install 'effective-depth-lab[{EXTRAS[package]}]'."
+        )

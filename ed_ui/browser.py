@@ -1,14 +1,24 @@
 """What the browser keeps and does for the app: a prompt that was typed survives a reload (in this tab alone, never in
 the link or on the server), Ctrl+Enter in it presses Run, a card that was closed stays so until it is asked for, and
-figures are drawn anew for paper."""
+figures are drawn anew for paper; and a button that shows its address."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import streamlit as st
 
-from ed_ui import link, remembered, session
+from ed_ui import inputs, session, streamlit_edges
+
+CARRIED = "Opens this view in a fresh session: model, prompt, parameters, and the run where it is stored here."
+NOT_CARRIED = (
+    "Not the prompt: a text never enters a link, and this one is neither bundled nor stored. Once it has run "
+    "alone, the link names the run."
+)
+
+_script = "".join((Path(__file__).parent / name).read_text("utf-8") for name in ("link.js", "picture.js"))
+_mount = streamlit_edges.component("link", _script.replace("export async function", "async function"))
 
 SCRIPT = """(() => {
 const [typed, answered, fresh, welcomed, asked] = %s;
@@ -93,8 +103,15 @@ if (asked) document.documentElement.classList.remove('ed-welcomed');
 def listen() -> None:
     """At the end of every run: tell the browser whether what stands in the prompt's box was typed, and whether there is
     an answer."""
-    typed = bool(remembered.value("text", "")) and not remembered.value("example", "")
+    typed = bool(inputs.value("text", "")) and not inputs.value("example", "")
     known = session.current()
-    answered = bool(remembered.value("answer", ""))
-    told = json.dumps([typed, answered, link.state().open, known.welcomed, known.asked_what])
+    answered = bool(inputs.value("answer", ""))
+    told = json.dumps([typed, answered, known.link.open, known.welcomed, known.asked_what])
     st.html(f"<script>{SCRIPT % told}</script>", unsafe_allow_javascript=True)
+
+
+def share(row) -> None:
+    """A button at the end of a row that shows the link to what is on the screen. The browser reads it from its own
+    address: a part of a page that runs by itself cannot safely write into what stands outside of it."""
+    with row.popover("Link", icon=":material/link:", type="tertiary", key="share"):
+        _mount(key="share-link", data={"whole": CARRIED, "partly": NOT_CARRIED})

@@ -14,7 +14,7 @@ from ed_core.machine import gigabytes
 from ed_core.sources import catalogue, hub, permits, remote, specs, wheels
 from ed_core.sources.bundled import EXAMPLE, MODELS, load_prompts
 from ed_core.types import ModelSpec
-from ed_ui import guard, remembered, session, show
+from ed_ui import inputs, live, session, show
 
 POLL_SECONDS = 0.5
 
@@ -52,7 +52,7 @@ def section(spec: ModelSpec) -> None:
     asked = plans[name]
     download = _running().get(name)
     busy = not asked.done() or (download is not None and not download.over)
-    guard.fragment(_live, POLL_SECONDS if busy else None)(spec, name, asked, busy)
+    live.fragment(_live, POLL_SECONDS if busy else None)(spec, name, asked, busy)
 
 
 def _live(spec: ModelSpec, name: str, asked: Future, was_busy: bool) -> None:
@@ -144,4 +144,4 @@ def _offer_small(spec: ModelSpec) -> None:
 def _take_small(name: str) -> None:
     """A small model, and a prompt that it knows."""
     known = next(p for p in load_prompts() if p["id"] == EXAMPLE)
-    remembered.put({"model": name, "text": known["text"], "answer": known["answer"], "example": EXAMPLE})
+    inputs.put({"model": name, "text": known["text"], "answer": known["answer"], "example": EXAMPLE})

@@ -1,4 +1,4 @@
-// The link to what is on the screen (`link.share`): the address the browser shows, read here and not sent by the server.
+// The link to what is on the screen (`browser.share`): the address the browser shows, read here and not sent by the server.
 
 const LOOK = 500; // milliseconds between two looks at the address
 const boxes = new WeakMap();

@@ -1,4 +1,5 @@
-"""What the URL carries, and how it finds its way back into the boxes.
+"""What the URL carries: the model, the prompt where it is bundled or stored, the control, a page's own inputs; and how
+a link or a stored result fills the boxes.
 
 A page change is a step in the browser's history, a changed parameter is not: Back always leads to the former page, as
 it was left. What is at its default is left out, and a prompt's text never enters: addresses end in the logs of proxies.
@@ -7,23 +8,33 @@ it was left. What is at its default is left out, and a prompt's text never enter
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import streamlit as st
 
-from ed_core.errors import ParameterError
-from ed_ui import remembered, session, streamlit_edges
-from ed_ui.inputs import Input
+from ed_core.errors import EffectiveDepthError, ParameterError
+from ed_core.results import lookup
+from ed_core.service.resolve import twin
+from ed_core.sources import controls
+from ed_core.types import ModelSpec, Request
+from ed_ui import inputs, picker, prompt_box, session, show, streamlit_edges
+from ed_ui.inputs import Input, boxed, choice, flag, number, text
 
-CARRIED = "Opens this view in a fresh session: model, prompt, parameters, and the run where it is stored here."
-NOT_CARRIED = (
-    "Not the prompt: a text never enters a link, and this one is neither bundled nor stored. Once it has run "
-    "alone, the link names the run."
+MOST_TOKENS = 10**6  # a token's number in a link; one beyond the prompt's end is simply not marked
+OF_A_RUN = (  # what a stored run decides
+    text("model", "model"),
+    choice("precision", "precision", picker.AUTO, picker.PRECISIONS),
+    text("adapter", "adapter"),
+    text("revision", "revision"),
+    text("device", "device", picker.AUTO),
+    choice("template", "template", "raw", ("raw", "chat")),
+    flag("special_tokens", "special_tokens", True),
 )
-
-_script = "".join((Path(__file__).parent / name).read_text("utf-8") for name in ("link.js", "picture.js"))
-_mount = streamlit_edges.component("link", _script.replace("export async function", "async function"))
+BESIDE_IT = (
+    choice("control", "control", "none", tuple(controls.KINDS)),
+    number("control_seed", "control.seed", 0, 0, controls.MOST, int),
+    number("token", "token", None, 0, MOST_TOKENS, int),
+)
 
 # -------------------------------------------------------------------- reading
 
@@ -51,16 +62,16 @@ def arrived(page: str) -> bool:
 
 def take(parameters: Iterable[Input], reset: bool = True) -> None:
     """Put the URL's values where the boxes find them. `reset`: what it does not name goes back to its default, except
-    in a session's first run. A value that cannot be is left out, with one sentence in `troubles`."""
+    in a session's first run. A value that cannot be is left out, with one sentence for `say_troubles`."""
     for parameter in parameters:
         given = st.query_params.get(parameter.name)
         if given is not None:
             try:
-                remembered.put({parameter.key: parameter.read(given)})
+                inputs.put({parameter.key: parameter.read(given)})
             except ParameterError as error:
                 trouble(f"One parameter of the link was ignored: {error}")
         elif reset and not state().first:
-            remembered.forget(parameter.key)
+            inputs.forget(parameter.key)
 
 
 def own(parameters: Iterable[Input]) -> None:
@@ -75,24 +86,103 @@ def own(parameters: Iterable[Input]) -> None:
 
 def follows(parameter: Input) -> bool:
     """Whether in this run the URL decides, and says something valid of this parameter."""
-    return bool(state().arrived and st.query_params.get(parameter.name) and remembered.value(parameter.key))
+    return bool(state().arrived and st.query_params.get(parameter.name) and inputs.value(parameter.key))
 
 
 def among(parameter: Input, there: Collection[str], what: str) -> None:
     """Note where a link names what the page cannot show: its box then holds the first that it can."""
-    asked = remembered.value(parameter.key)
+    asked = inputs.value(parameter.key)
     if state().arrived and parameter.name in st.query_params and asked and asked not in there:
         trouble(f"The link asks for the {what} {asked[:32]!r}, which is not here to show; another one is shown.")
 
 
 def trouble(sentence: str) -> None:
-    """Note what a link asked for and did not get; `troubles` hands it out."""
+    """Note what a link asked for and did not get; `say_troubles` says it."""
     state().troubles.append(sentence)
 
 
-def troubles() -> list[str]:
-    found, state().troubles = state().troubles, []
-    return list(dict.fromkeys(found))
+def say_troubles() -> None:
+    """What a link asked for and did not get."""
+    troubles, state().troubles = list(dict.fromkeys(state().troubles)), []
+    if troubles:
+        more = f" And {len(troubles) - 2} more." if len(troubles) > 2 else ""
+        st.warning(show.plain(" ".join(troubles[:2]) + more), icon=":material/link_off:")
+
+
+# -------------------------------------------------------------------- filling the boxes
+
+
+def open_link(page: str) -> None:
+    """Before anything is drawn, where the URL decides: the run or the bundled prompt that it names fills the boxes, and
+    what it says beside them holds. A session that nothing fills begins with the shipped example. `page`: its path in
+    the URL."""
+    if not arrived(page):
+        return
+    key, example = st.query_params.get("run", ""), st.query_params.get("example", "")
+    complete = "model" in st.query_params
+    take(OF_A_RUN, reset=complete)
+    by_run = state().by_run = bool(key) and _open_short(key)
+    take(BESIDE_IT, reset=complete and not by_run)
+    if (device := inputs.value("device")) and device not in (picker.AUTO, *picker.devices()):
+        inputs.forget("device")
+        best = "the CPU" if picker.devices()[0] == "cpu" else picker.devices()[0]
+        trouble(f"The link asks for the device {device!r}, which is not here: it is shown for {best}.")
+    elif device == picker.devices()[0]:
+        inputs.forget("device")  # what is taken unless another is asked for
+    if example in prompt_box.examples() and not by_run:
+        prompt_box.pick(example)
+    elif example and example not in prompt_box.examples():
+        trouble(f"No bundled prompt has the id {example[:32]!r}, so another one stands in the box.")
+    if inputs.value("text") is None:
+        prompt_box.pick_for(picker.model())
+
+
+def _open_short(run: str) -> bool:
+    """Open the stored run that a link names; False, with the reason noted, where there is none."""
+    try:
+        open_run(lookup.by_short(run).request)
+    except ParameterError as error:
+        trouble(str(error))
+        return False
+    return True
+
+
+def open_run(request: Request) -> None:
+    """Put a result's model, control, prompt and parameters into the boxes; only from a callback, or before they are
+    drawn. How a case study's page was looked at is put back by `case_studies.open_live`."""
+    spec, asked = request.models[0], request.prompts[0]
+    if not _is_chosen(spec):  # what "auto" comes to may be this very model
+        picker.choose(spec)
+    inputs.put(
+        {
+            "template": asked.template,
+            "special_tokens": asked.special_tokens,
+            "control": spec.control or "none",
+            "control.seed": spec.control_seed,
+        }
+    )
+    bundled = (id for id, p in prompt_box.examples().items() if p["text"] == asked.text)
+    prompt_box.fill(asked.text, asked.answer, next(bundled, ""))
+    inputs.put({f"{request.probe}.{name}": boxed(value) for name, value in request.parameters})
+    if _is_chosen(spec):
+        return
+    if picker.current().spec is None or picker.current().missing is not None:
+        trouble(f"The linked run is of {spec.name}, which is not here now, so it is not shown.")
+    else:
+        trouble(
+            f"The linked run was made with other weights than {spec.name} has now, so it is not shown. Run "
+            "computes it for the present ones."
+        )
+
+
+def _is_chosen(spec: ModelSpec) -> bool:
+    """Whether the chosen model, or this control of it, is the one of a run."""
+    try:
+        now = picker.current().spec
+        now = twin(now, spec.control, spec.control_seed) if now is not None and spec.control else now
+    except EffectiveDepthError:
+        return False
+    return now is not None and now.identity() == spec.identity()
 
 
 # -------------------------------------------------------------------- writing
@@ -100,7 +190,7 @@ def troubles() -> list[str]:
 
 def carried(parameters: Iterable[Input]) -> dict[str, str]:
     """What is off its default, as text."""
-    held = ((p, remembered.value(p.key, p.default)) for p in parameters)
+    held = ((p, inputs.value(p.key, p.default)) for p in parameters)
     return {p.name: p.write(value) for p, value in held if value not in (p.default, None)}
 
 
@@ -121,8 +211,9 @@ def end_of_run() -> None:
     link.first = link.moved = link.under_way = link.due = False
 
 
-def share(row) -> None:
-    """A button at the end of a row that shows the link to what is on the screen. The browser reads it from its own
-    address: a part of a page that runs by itself cannot safely write into what stands outside of it."""
-    with row.popover("Link", icon=":material/link:", type="tertiary", key="share"):
-        _mount(key="share-link", data={"whole": CARRIED, "partly": NOT_CARRIED})
+def write(run: str = "") -> None:
+    """Put what is on the screen into the URL: model, control, bundled prompt, what is off its default, and the run
+    where there is one; never a prompt's text."""
+    named = {"example": inputs.value("example", ""), "run": run[: lookup.SHORT]}
+    everywhere = {"model": picker.model()} | carried((*OF_A_RUN, *BESIDE_IT))
+    put(everywhere | {name: value for name, value in named.items() if value})

@@ -12,13 +12,11 @@ from ed_core.cards import card
 from ed_core.depth.criteria import RULES
 from ed_core.errors import CardError, EffectiveDepthError, StudyError
 from ed_core.results.shelf import Shelf
-from ed_core.sources import leaderboard as board
-from ed_core.sources.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
-from ed_core.studies import leaderboard as fits
-from ed_core.studies import points, trends
-from ed_core.studies.folder import Folder
+from ed_core.sources.catalogue import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
+from ed_core.studies import leaderboard, points, trends
+from ed_core.studies.items import Folder
 from ed_core.studies.points import Point
-from ed_ui import chart, remembered, show, studies
+from ed_ui import chart, inputs, runs, show, studies
 from ed_ui.inputs import choice
 
 EVERY = "all"
@@ -32,9 +30,9 @@ MEANS = {name: f"mean depth, {RULES[of].label}" for name, of in points.MEANS.ite
 CRITERIA = MEANS | {name: f"papers: {rule.label}" for name, rule in RULES.items()}
 HELD = {
     "none": ("layers alone", ()),
-    "size": ("size", (fits.SIZE,)),
-    "width": ("width", (fits.WIDTH,)),
-    "both": ("size and width", (fits.SIZE, fits.WIDTH)),
+    "size": ("size", (leaderboard.SIZE,)),
+    "width": ("width", (leaderboard.WIDTH,)),
+    "both": ("size and width", (leaderboard.SIZE, leaderboard.WIDTH)),
 }  # equal in a fit of scores on layers
 SETS = [EVERY, *dict.fromkeys(p.dataset for p in published())]
 LINKED = (
@@ -42,7 +40,7 @@ LINKED = (
     choice("training", "studies.training", EVERY, [EVERY, *TRAINING]),
     choice("size", "studies.size", EVERY, list(SIZES)),
     choice("rule", "studies.criterion", "mean_kl", list(CRITERIA)),
-    choice("score", "studies.score", "average", list(board.SCORES)),
+    choice("score", "studies.score", "average", list(leaderboard.SCORES)),
     choice("held", "studies.held", "size", list(HELD)),
 )  # what a link to the page carries of it
 _told: Shelf = Shelf(256)  # what resampling has found, of these very points
@@ -53,18 +51,10 @@ def panel(folder: Folder, group: str) -> None:
     """All of it, for a set of a study or one of its levels."""
     st.subheader("Beside what is published", anchor=False)
     row = st.container(horizontal=True, vertical_alignment="bottom")
-    dataset = remembered.one_of(row.selectbox, "Published set", "studies.published_set", SETS, width=200)
-    training = remembered.one_of(row.selectbox, "Training", "studies.training", [EVERY, *TRAINING], width=200)
-    band = remembered.one_of(row.selectbox, "Size", "studies.size", list(SIZES), width=200)
-    criterion = remembered.widget(
-        row.segmented_control,
-        "Depth",
-        "studies.criterion",
-        "mean_kl",
-        options=list(CRITERIA),
-        format_func=CRITERIA.get,
-        required=True,
-    )
+    dataset = inputs.one_of(row.selectbox, "Published set", "studies.published_set", SETS, width=200)
+    training = inputs.one_of(row.selectbox, "Training", "studies.training", [EVERY, *TRAINING], width=200)
+    band = inputs.one_of(row.selectbox, "Size", "studies.size", list(SIZES), width=200)
+    criterion = inputs.buttons(row, "Depth", "studies.criterion", "mean_kl", CRITERIA)
     measured = studies.points(folder.out, group)
     others = [p for p in points.published_points() if dataset in (EVERY, p.set)]
     shown = [[p for p in some if training in (EVERY, p.training) and _fits(p, band)] for some in (measured, others)]
@@ -118,21 +108,14 @@ def against_score(folder: Folder, measured: Sequence[Point]) -> None:
     """Scores of the leaderboard's models against their layers: figure, sentence, and the fits beside each other."""
     st.subheader("Do deeper models score better?", anchor=False)
     row = st.container(horizontal=True, vertical_alignment="bottom", key="leaderboard-row")
-    score = remembered.one_of(
-        row.selectbox, "Score", "studies.score", list(board.SCORES), format_func=board.SCORES.get, width=200
+    score = inputs.one_of(
+        row.selectbox, "Score", "studies.score", list(leaderboard.SCORES), format_func=leaderboard.SCORES.get, width=200
     )
-    held = remembered.widget(
-        row.segmented_control,
-        "Held equal",
-        "studies.held",
-        "size",
-        options=list(HELD),
-        format_func=lambda name: HELD[name][0] if name != "none" else "nothing",
-        required=True,
-        help="What the slope of layers is freed from: parameters, width, or both.",
-    )
-    every = board.entries()
-    found = {name: fits.fit(every, score, beside) for name, (_, beside) in HELD.items()}
+    about = "What the slope of layers is freed from: parameters, width, or both."
+    named = {name: told if name != "none" else "nothing" for name, (told, _) in HELD.items()}
+    held = inputs.buttons(row, "Held equal", "studies.held", "size", named, help=about)
+    every = leaderboard.entries()
+    found = {name: leaderboard.fit(every, score, beside) for name, (_, beside) in HELD.items()}
     chosen, depths = found[held], _measured_depths(folder, measured)
     shown = [
         {
@@ -147,25 +130,27 @@ def against_score(folder: Folder, measured: Sequence[Point]) -> None:
             "depth": depths.get(entry.model.lower(), ""),
         }
         for entry in every
-        if entry.check != board.UNVERIFIED
+        if entry.check != leaderboard.UNVERIFIED
     ]
     line, adjusted = found["none"].line, chosen.line if chosen.beside else None
-    fig = chart.once(figures.score_against_layers, shown, f"{board.SCORES[score]}, %", line, adjusted, HELD[held][0])
+    fig = chart.once(
+        figures.score_against_layers, shown, f"{leaderboard.SCORES[score]}, %", line, adjusted, HELD[held][0]
+    )
     st.markdown(f"**{show.plain(chosen.sentence)}**")
     show.figure("leaderboard", fig, AGAINST_LAYERS, reading=READING_LAYERS, select=_name_one)
-    clicked = next((p for p in shown if p["model"] == remembered.value("studies.point")), None)
+    clicked = next((p for p in shown if p["model"] == inputs.value("studies.point")), None)
     if clicked:
         st.caption(_named(clicked))
     else:
         show.hint("mark", "(click a mark: its model, and where its layers were read)")
     st.markdown("\n".join(_fits_table(found)))
-    gone = ", ".join(f"{n} ({why})" for why, n in fits.left_out(every).items())
-    st.caption(f"{' '.join(board.CAVEATS)} Left out of the fits: {gone}.")
+    gone = ", ".join(f"{n} ({why})" for why, n in leaderboard.left_out(every).items())
+    st.caption(f"{' '.join(leaderboard.CAVEATS)} Left out of the fits: {gone}.")
 
 
 def _name_one(model: str) -> None:
     """Name the model of a clicked mark below the figure."""
-    remembered.put({"studies.point": model})
+    inputs.put({"studies.point": model})
 
 
 def _named(p: dict) -> str:
@@ -178,7 +163,7 @@ def _named(p: dict) -> str:
     return f"**{show.plain(p['model'])}** · {show.plain('; '.join([line, *more]))}"
 
 
-def _fits_table(found: dict[str, fits.Fit]) -> list[str]:
+def _fits_table(found: dict[str, leaderboard.Fit]) -> list[str]:
     """Each fit's slope of layers, ours and theirs."""
     lines = ["| held fixed | points a layer (95 %, families) | p, families · lineages | R² | Csordás et al. 2025 |"]
     lines.append("|---|---|---|---|---|")
@@ -202,7 +187,7 @@ def _measured_depths(folder: Folder, measured: Sequence[Point]) -> dict[str, str
     }
     for file in (*card.shipped(), *card.made_here()):
         try:
-            told = _told.made(_card, str(file), file.stat().st_mtime_ns)
+            told = runs.read_card(file, file.stat().st_mtime_ns)
         except (CardError, OSError):
             continue  # the page of cards says so
         if (mean := card.mean_depth_of(told, "kl")) is not None and mean.ratio is not None:
@@ -210,10 +195,6 @@ def _measured_depths(folder: Folder, measured: Sequence[Point]) -> dict[str, str
                 f"mean depth by KL, {told.set.name}: {100 * mean.ratio:.0f} % of the layers"
             )
     return found
-
-
-def _card(file: str, changed: int) -> card.Card:
-    return card.read(file)
 
 
 def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) -> None:
@@ -225,11 +206,11 @@ def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) ->
         known = [p for pair in (*PAIRS, *INSTRUCT_PAIRS) if (p := _in_study(folder, pair, labels))]
         first, second = next(iter([*named, *known]), (labels[0], labels[1]))
         row = st.container(horizontal=True, vertical_alignment="bottom")
-        base = remembered.one_of(
+        base = inputs.one_of(
             row.selectbox, "From", "studies.base", [first, *(label for label in labels if label != first)], width=300
         )
         rest = [label for label in (second, *labels) if label != base]
-        other = remembered.one_of(row.selectbox, "To", "studies.other", list(dict.fromkeys(rest)), width=300)
+        other = inputs.one_of(row.selectbox, "To", "studies.other", list(dict.fromkeys(rest)), width=300)
         _say(measured, dict.fromkeys([*named, *known, (base, other)]))
     if not others:
         st.caption(RULES_ALONE)

@@ -1,19 +1,76 @@
-"""The part of a page that fills while jobs run, drawn anew as far as there is something new, and no more often than the
-browser keeps up with: what is drawn takes its share of the cores that compute."""
+"""Parts of a page that run by themselves. What fails in one, or in a page, is one sentence in its place and a traceback
+in the log, and everything else stays. One that fills while jobs run is drawn anew as far as there is something new, and
+no more often than the browser keeps up with: what is drawn takes its share of the cores that compute."""
 
 from __future__ import annotations
 
+import functools
+import logging
 import time
+import traceback
 from collections.abc import Callable
+from hashlib import sha256
 
 import streamlit as st
 
-from ed_ui import guard, running, session, streamlit_edges
+from ed_core.errors import EffectiveDepthError
+from ed_ui import metrics, running, session, show, streamlit_edges
 from ed_ui.session import Batch
 
+log = logging.getLogger(__name__)
+FAILED = (
+    "This part of the page failed for a reason nobody foresaw. What was stored stays stored; the server's log tells "
+    "more under **{}**."
+)
 REST = 3  # figures are drawn again after so many times the time that drawing them took, at the earliest
 LEAST = 0.15  # seconds that drawing is taken to last at least; chosen, not measured
 POLLS = (0.1, 0.3, 0.5, 0.75, 1.0)  # seconds between two looks for news
+
+
+class Said(EffectiveDepthError):
+    """What stands in the way is on the page already, and is not said twice."""
+
+
+def guarded(draw: Callable[[], object]) -> bool:
+    """Draw, and say in one sentence what goes wrong; False where nobody foresaw it. Streamlit's own stops and reruns
+    are no `Exception` and pass."""
+    try:
+        draw()
+    except Said:
+        pass
+    except EffectiveDepthError as error:
+        show.error(error)
+    except Exception as error:
+        st.error(FAILED.format(_reported(error)), icon=":material/error:")
+        return False
+    return True
+
+
+def fragment(draw: Callable, seconds: float | None, key: str | None = None) -> Callable:
+    """A part of a page that runs by itself, every so many `seconds` or when it is named by its `key`, and fails by
+    itself."""
+
+    @st.fragment(run_every=seconds, key=key)
+    @functools.wraps(draw)
+    def alone(*args) -> None:
+        guarded(lambda: draw(*args))
+
+    return alone
+
+
+def _reported(error: Exception) -> str:
+    """The id under which the log has this traceback, the same for the same failure; logged once in a session, as a
+    part that runs three times a second fails as often."""
+    told = "".join(traceback.format_exception(error))
+    id = sha256(told.encode(errors="replace")).hexdigest()[:8]
+    if id not in (known := session.current().failures):
+        known.add(id)
+        metrics.failed("page", type(error).__name__)
+        log.error("%s\n%s", id, told)
+    return id
+
+
+# -------------------------------------------------------------------- while jobs run
 
 
 def follow(batch: Batch, draw: Callable, *more) -> None:
@@ -36,7 +93,7 @@ def follow(batch: Batch, draw: Callable, *more) -> None:
             if batch.running and not screen.watched:
                 status(batch, lambda _: "")
 
-    guard.fragment(whole, None, _key(batch))()
+    fragment(whole, None, _key(batch))()
 
 
 def status(batch: Batch, words: Callable[[str], str] = "**{}**".format) -> None:
@@ -59,7 +116,7 @@ def status(batch: Batch, words: Callable[[str], str] = "**{}**".format) -> None:
         asked = True  # at first it is drawn with the rest, which has just been looked at
 
     screen.asked, screen.pause = time.monotonic(), pause(time.monotonic() - batch.begun, running.left(batch))
-    guard.fragment(watch, screen.pause)()
+    fragment(watch, screen.pause)()
 
 
 def part(batch: Batch, name: str, results: tuple[str, ...], draw: Callable[[], None]) -> None:
@@ -68,7 +125,7 @@ def part(batch: Batch, name: str, results: tuple[str, ...], draw: Callable[[], N
     found = batch.result(results[0])
     if not batch.running or found is None or found.complete:
         with st.container():  # as a fragment has one: what is drawn keeps its place
-            guard.guarded(draw)  # what follows it on the page is drawn all the same
+            guarded(draw)  # what follows it on the page is drawn all the same
         return
 
     def alone() -> None:
@@ -78,7 +135,7 @@ def part(batch: Batch, name: str, results: tuple[str, ...], draw: Callable[[], N
         draw()
 
     batch.screen.parts[name] = results
-    guard.fragment(alone, None, _key(batch, name))()
+    fragment(alone, None, _key(batch, name))()
 
 
 def pause(seconds: float, left: float | None = None) -> float:

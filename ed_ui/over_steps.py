@@ -8,9 +8,9 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.statistics import FEWEST, FEWEST_FORMS
-from ed_core.studies import export, steps
-from ed_core.studies.folder import Folder
-from ed_ui import chart, remembered, show
+from ed_core.studies import steps, tables
+from ed_core.studies.items import Folder
+from ed_ui import chart, inputs, show
 from ed_ui.inputs import choice, text
 
 OVER, BESIDE = "over training", "side by side"
@@ -42,9 +42,7 @@ def chosen(row, folder: Folder) -> bool:
     """Whether the study has a training and is looked at as one: a switch that other studies do not have."""
     if not steps.series(folder):
         return False
-    view = remembered.widget(
-        row.segmented_control, "Steps", "studies.view", OVER, options=[OVER, BESIDE], required=True, help=ABOUT_VIEW
-    )
+    view = inputs.buttons(row, "Steps", "studies.view", OVER, [OVER, BESIDE], help=ABOUT_VIEW)
     return bool(view == OVER)
 
 
@@ -53,29 +51,14 @@ def panel(row, folder: Folder, verdict: Sequence[Mapping], summary: Sequence[Map
     every = steps.series(folder)
     of = next(iter(every))
     if len(every) > 1:
-        of = remembered.one_of(row.selectbox, "Training", "studies.series", list(every), width=320)
+        of = inputs.one_of(row.selectbox, "Training", "studies.series", list(every), width=320)
     depths = steps.depths(verdict, every[of], name)
     if not depths:
         st.info("Nothing of this training is computed on this set yet.", icon=":material/hourglass_empty:")
         return
     there = sorted({one["step"] for one in depths})
-    axis = remembered.widget(
-        row.segmented_control,
-        "Steps' axis",
-        "studies.axis",
-        "logarithmic",
-        options=["logarithmic", "linear"],
-        required=True,
-    )
-    branch = remembered.widget(
-        row.segmented_control,
-        "Maps of",
-        "studies.branch",
-        "layer",
-        options=list(BRANCHES),
-        format_func=BRANCHES.get,
-        required=True,
-    )
+    axis = inputs.buttons(row, "Steps' axis", "studies.axis", "logarithmic", ["logarithmic", "linear"])
+    branch = inputs.buttons(row, "Maps of", "studies.branch", "layer", BRANCHES)
     step = _slider(there)
     _depths(folder, {s: every[of][s] for s in there}, depths, name, axis == "logarithmic", step)
     _layers({s: every[of][s] for s in there}, summary, name, branch, step)
@@ -86,9 +69,9 @@ def _slider(there: Sequence[int]) -> int:
     options = [str(step) for step in there]
     if len(options) == 1:
         return there[0]
-    if remembered.value("studies.step") not in options:
-        remembered.put({"studies.step": options[-1]})
-    held = remembered.widget(st.select_slider, "Step", "studies.step", options[-1], options=options)
+    if inputs.value("studies.step") not in options:
+        inputs.put({"studies.step": options[-1]})
+    held = inputs.widget(st.select_slider, "Step", "studies.step", options[-1], options=options)
     return int(held)
 
 
@@ -106,7 +89,7 @@ def _layers(there: Mapping[int, str], summary: Sequence[Mapping], name: str, bra
     for place, (measure, key) in zip(places, [*maps, ("logit_lens.kl", "kl")], strict=True):
         z = steps.over_layers(summary, there, name, measure)
         if len(z):
-            of, unit = measure.partition(".")[2], export.unit_of(measure)
+            of, unit = measure.partition(".")[2], tables.unit_of(measure)
             fig = chart.once(figures.layers_over_steps, z, list(there), of, unit, at, width_px=WIDTH)
             title, reading = MAPS[key][0], f"{MAPS[key][1].format(branch=BRANCHES[branch])} {COLUMNS}"
             show.figure(f"steps-{key}", fig, title, reading=reading, place=place)

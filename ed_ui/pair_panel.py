@@ -16,7 +16,7 @@ from ed_core.figures import View
 from ed_core.figures.pictures import Look, draw
 from ed_core.figures.pictures import measures as named
 from ed_core.probes import find
-from ed_core.probes.description import Picture
+from ed_core.probes.base import Picture
 from ed_core.types import ProbeResult
 from ed_ui import inputs, probe_page, show
 from ed_ui.inputs import BRANCHES, BY_NUMBER, COUNT_SINKS, OVERLAID, Input, choice

@@ -1,29 +1,31 @@
-"""The model on top of the page: which one, at which precision, on which device; and what is known of it before it is
-loaded."""
+"""The model on top of the page: which one, at which precision, on which device; what is known of it before it is
+loaded, and its card: what it is and how it is run, from its files and from its latest result where there is one."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from typing import Any
 from urllib.parse import urlsplit
 
 import streamlit as st
 
 from ed_core import settings
-from ed_core.architectures.refused import REFUSED
+from ed_core.architectures.families import REFUSED
 from ed_core.errors import EffectiveDepthError
 from ed_core.machine import gigabytes
 from ed_core.results import lookup
 from ed_core.service import estimate
 from ed_core.service.resolve import resolve
-from ed_core.sources import catalogue, gguf_files, permits, remote, sizes, specs
+from ed_core.sources import catalogue, gguf_files, hub, permits, remote, sizes, specs, tokens
 from ed_core.sources.bundled import MODELS
-from ed_core.sources.precision import WIDEST_FIRST, stored
+from ed_core.sources.sizes import WIDEST_FIRST, stored_precision
 from ed_core.sources.wheels import WHEELS
 from ed_core.types import ModelSpec
-from ed_ui import downloads, guard, model_card, remembered, running, session, show
+from ed_ui import downloads, inputs, live, running, session, show
 
 NOTHING_ELSE = (
     "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders are off in "
@@ -53,9 +55,8 @@ def box() -> None:
         listed = _listed(tuple(names()), devices()[0], running.free(devices()[0]))
         about = dict(options=list(listed), accept_new_options=True, help=about_model())
         about["format_func"] = lambda name: listed.get(name, name)  # of this run's list, whoever asks
-        remembered.widget(st.selectbox, "Model", "model", model() or None, **about)
-        about = dict(options=PRECISIONS, required=True, help=ABOUT_PRECISION)
-        remembered.widget(st.segmented_control, "Precision", "precision", AUTO, **about)
+        inputs.widget(st.selectbox, "Model", "model", model() or None, **about)
+        inputs.buttons(st, "Precision", "precision", AUTO, PRECISIONS, help=ABOUT_PRECISION)
         place = st.container(key="model-says", gap="xxsmall")
         with st.expander("Catalogue", icon=":material/list:"):
             _catalogue()
@@ -66,7 +67,7 @@ def box() -> None:
             _says(choice)
         if choice.spec is not None:
             with st.expander("Model card"):
-                model_card.card(choice.spec)
+                card(choice.spec)
 
 
 def _named() -> str:
@@ -113,7 +114,7 @@ def say_what_leaves(spec: ModelSpec) -> None:
 
 def current() -> Choice:
     """The model that is chosen."""
-    adapter, precision = (remembered.value(key) or "" for key in ("adapter", "precision"))
+    adapter, precision = (inputs.value(key) or "" for key in ("adapter", "precision"))
     asked = source(), precision or AUTO, device(), adapter.strip()
     return session.once_a_run(("model", *asked), lambda: chosen(*asked))
 
@@ -125,15 +126,15 @@ def open_ahead() -> None:
 
 
 def required() -> ModelSpec:
-    """The chosen model, for what cannot do without; `guard.Said` where there is none, as `trouble` has said why."""
+    """The chosen model, for what cannot do without; `live.Said` where there is none, as `trouble` has said why."""
     if (choice := current()).spec is None:
-        raise guard.Said(choice.trouble)
+        raise live.Said(choice.trouble)
     return choice.spec
 
 
 def model() -> str:
     """What the box of models holds."""
-    return remembered.value("model") or next(iter(names()), "")
+    return inputs.value("model") or next(iter(names()), "")
 
 
 def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
@@ -153,7 +154,7 @@ def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
 
 def source() -> str:
     """The model's name as `sources.resolve` takes it; a revision belongs to a hub id only."""
-    name, revision = model().strip(), (remembered.value("revision") or "").strip()
+    name, revision = model().strip(), (inputs.value("revision") or "").strip()
     if not revision or "@" in name or name in MODELS or not _allowed(name) or os.path.isdir(os.path.expanduser(name)):
         return name
     return f"{name}@{revision}"
@@ -165,7 +166,7 @@ def choose(spec: ModelSpec) -> None:
         here = specs.named(spec.source).revision
     except EffectiveDepthError:
         here = ""
-    remembered.put(
+    inputs.put(
         {
             "model": spec.source,
             "precision": spec.precision if spec.precision in PRECISIONS else AUTO,
@@ -174,7 +175,7 @@ def choose(spec: ModelSpec) -> None:
         }
     )
     if spec.device in devices():
-        remembered.put({"device": AUTO if spec.device == devices()[0] else spec.device})
+        inputs.put({"device": AUTO if spec.device == devices()[0] else spec.device})
 
 
 def devices() -> list[str]:
@@ -185,7 +186,7 @@ def devices() -> list[str]:
 
 def device() -> str:
     """The device that is chosen."""
-    chosen = remembered.value("device") or AUTO
+    chosen = inputs.value("device") or AUTO
     return devices()[0] if chosen == AUTO else chosen
 
 
@@ -257,7 +258,7 @@ def _in_short(name: str, entry: catalogue.Entry | None) -> str:
 
 def _asked_for() -> tuple[str, str, int]:
     """The chosen precision and device, and what is free there."""
-    return remembered.value("precision") or AUTO, device(), running.free(device())
+    return inputs.value("precision") or AUTO, device(), running.free(device())
 
 
 @st.cache_data(ttl=60, show_spinner=False)
@@ -288,7 +289,7 @@ def _cost(size: sizes.Size, precision: str, device: str, free: int) -> str:
 
 
 def _take(name: str) -> None:
-    remembered.put({"model": name})
+    inputs.put({"model": name})
 
 
 def _more() -> None:
@@ -299,15 +300,15 @@ def _more() -> None:
     _words("Revision", "revision", "" if allowed.hub_ids else NO_REVISIONS, ABOUT_REVISION, "main")
     if len(known := devices()) > 1:
         told = f"auto is {known[0]} here; cuda takes as many GPUs as the model needs, cuda:0 that one."
-        remembered.widget(st.selectbox, "Device", "device", AUTO, options=[AUTO, *known], help=told)
+        inputs.widget(st.selectbox, "Device", "device", AUTO, options=[AUTO, *known], help=told)
 
 
 def _words(label: str, key: str, off: str, told: str, placeholder: str) -> None:
     """A box to type in; `off` says why it is closed, with the placeholder. What a link has put into it can be taken
     out even so."""
-    held = remembered.value(key) or st.query_params.get(key)
+    held = inputs.value(key) or st.query_params.get(key)
     look = dict(disabled=bool(off) and not held, help=off or told, placeholder=placeholder if off else None)
-    remembered.widget(st.text_input, label, key, "", words=not session.current().link.cut, **look)
+    inputs.widget(st.text_input, label, key, "", words=not session.current().link.cut, **look)
 
 
 def _described(spec: ModelSpec) -> None:
@@ -318,14 +319,14 @@ def _described(spec: ModelSpec) -> None:
     st.caption(show.plain(" · ".join(filter(None, known))))
     if (packed := specs.of_gguf(spec)) and (packing := gguf_files.packed(packed)):
         st.caption(show.plain(f"{packing} in the file, computed in {spec.precision}"))
-    if spec.why and (remembered.value("precision") or AUTO) == AUTO:
+    if spec.why and (inputs.value("precision") or AUTO) == AUTO:
         st.caption(f"auto: **{show.plain(spec.precision)}**, {_how(spec)}", help=show.plain(spec.why))
 
 
 def _how(spec: ModelSpec) -> str:
     """In a few words, why auto came to this precision."""
     config = specs.config_of(spec)
-    if stored(config):
+    if stored_precision(config):
         return "as it is stored"
     if spec.precision not in estimate.fitting(sizes.read(config), running.free(spec.device), device=spec.device):
         return "the narrowest, and too large"
@@ -337,6 +338,105 @@ def _says(choice: Choice) -> None:
     if choice.spec is not None:
         _described(choice.spec)
         session.current().needs = st.container()  # filled by the page, which knows its probes
+
+
+# -------------------------------------------------------------------- the model card
+
+
+def card(spec: ModelSpec) -> None:
+    """Everything in one list, a line each. Figures of the identities come from the latest result of this model in this
+    precision."""
+    made = lookup.certificate(spec)
+    lines = [*_shape(spec), *_held(spec, made), *_origin(spec), *_identities(made), *_tokenizer(spec)]
+    st.caption("  \n".join(f"**{name}**: {value}" for name, value in lines))
+
+
+def _shape(spec: ModelSpec) -> list[tuple[str, str]]:
+    try:
+        size = sizes.read(specs.config_of(spec))
+    except EffectiveDepthError:
+        return [("Size", "known once it is downloaded")]
+    heads = (
+        f"{size.n_heads}"
+        if size.n_kv_heads == size.n_heads
+        else f"{size.n_heads}, {size.n_kv_heads} for keys and values"
+    )
+    counted = estimate.count(size.parameters) + ("" if size.exact else " (counted as a Llama)")
+    return [
+        ("Family", show.plain(size.family[:40])),
+        ("Layers", str(size.n_layers)),
+        ("Width", f"{size.d_model}, MLP {size.d_mlp}"),
+        ("Heads", f"{heads}, of {size.head_dim}"),
+        ("Vocabulary", f"{size.d_vocab}, {'tied' if size.tied else 'untied'}"),
+        ("Parameters", counted),
+    ]
+
+
+def _held(spec: ModelSpec, made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    if remote.is_remote(spec.source):
+        computes = ((made or {}).get("precision") or {}).get("computes_in", "told by its first result")
+        return [("Computed", show.plain(f"{spec.device.replace('ndif at', 'at')}, in {computes}"))]
+    label = sizes.PRECISION_LABELS.get(spec.precision, "")
+    lines = [("Precision", show.plain(spec.precision) + (f" ({label})" if label else "")), ("Device", spec.device)]
+    if made is not None and made.get("weights_bytes"):
+        return [*lines, ("Memory held", f"{gigabytes(made['weights_bytes'])} of weights")]
+    try:
+        return [
+            *lines,
+            (
+                "Memory",
+                f"{gigabytes(sizes.read(specs.config_of(spec)).weight_bytes(spec.precision))} of weights, "
+                "by the estimate",
+            ),
+        ]
+    except EffectiveDepthError:
+        return lines
+
+
+def _origin(spec: ModelSpec) -> list[tuple[str, str]]:
+    lines = [("Revision", f"commit {show.plain(spec.revision[:12])}")] if spec.revision else []
+    lines += [("Content", f"SHA-256 {spec.content_hash[:12]}…")] if spec.content_hash else []
+    return lines + (
+        [("Adapter", f"{show.plain(spec.adapter)}, SHA-256 {spec.adapter_hash[:12]}…")] if spec.adapter else []
+    )
+
+
+def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """How well the sums held when the model was opened: the worst figure of each."""
+    found = (made or {}).get("identities")
+    if not found:
+        return [("Identities", "not opened yet")]
+    names = {
+        "miss": "sums are off by",
+        "closure": "the lens by",
+        "replay": "layers by hand by",
+        "suffix": "edited streams by",
+    }
+    told = [f"{words} {found[name]:.1g}" for name, words in names.items() if isinstance(found.get(name), (int, float))]
+    return [("Identities", f"hold; at most {', '.join(told)}"), ("Read", show.plain(str(made.get("read", ""))))]
+
+
+def _tokenizer(spec: ModelSpec) -> list[tuple[str, str]]:
+    if not hub.is_here(spec):
+        return [("Tokenizer", "known once it is downloaded")]
+    special, added = tokens.special_roles(spec), tokens.added(spec)
+    lines = [
+        (
+            "Special tokens",
+            ", ".join(
+                f"{show.plain(role.removesuffix('_token'))} {show.code(text, 40)}" for role, text in special.items()
+            )
+            or "none named",
+        )
+    ]
+    if added is not None:
+        around = [
+            f"{show.code(text, 40)} {where}"
+            for texts, where in zip(added, ("before", "behind"), strict=False)
+            for text in texts
+        ]
+        lines.append(("Added to a prompt", ", ".join(around) or "nothing"))
+    return [*lines, ("Chat template", "yes" if tokens.chats(spec) else "none")]
 
 
 LEAVES = (

@@ -11,28 +11,30 @@ from typing import Any
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import pruning, sinks
+from ed_core.depth import among_others, sinks, surgery
+from ed_core.depth.among_others import Likeness
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
 from ed_core.probes import Continuation, Probe, find
+from ed_core.prompts import read_jsonl
 from ed_core.results import aggregate, lookup
+from ed_core.results.aggregate import Summary
+from ed_core.results.shelf import Shelf
 from ed_core.service import estimate
-from ed_core.sources import permits, specs
-from ed_core.types import ModelSpec, ProbeResult
+from ed_core.sources import controls, permits, specs
+from ed_core.sources.bundled import MIXED, SETS, default_set, mixed_prompts
+from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
 from ed_ui import (
     case_studies,
     chart,
-    common_link,
     control_model,
     inputs,
     link,
     live,
     picker,
     prompt_box,
-    remembered,
     running,
     show,
-    spread_panel,
 )
 from ed_ui.inputs import Input, boxed, of_probe, span
 
@@ -41,6 +43,9 @@ MAP_HEIGHT = 520
 LOOPED = "Not for a looped model: its file holds each layer once, and layers are counted here pass by pass."
 NO_ANSWER = """This measures the effect on an **answer**, and there is none. Type one beside the prompt, or take the
 model's own."""
+ENOUGH = 12  # bundled prompts that the button measures
+_asked: Shelf[list[Request]] = Shelf(64)
+_left_out: Shelf[list[Summary]] = Shelf(32)  # by probe and run ids
 Panels = Callable[[ProbeResult, View], None]
 
 
@@ -88,7 +93,7 @@ class Page:
                 span("tokens", "window.page"),
             )
         )
-        common_link.say_troubles()
+        link.say_troubles()
         prompt_box.draw()
         place = running.row_begins()
         more = options(place, of_probe(probe))
@@ -109,13 +114,13 @@ class Page:
             result = batch.complete(probe.name)
             if result is not None and self.sound(result):
                 alike = control_model.alike(batch, probe.name, getattr(asked, "first_token", True))
-                spread_panel.section(asked, result, control_model.result(batch, probe.name), alike)
+                compared(asked, result, control_model.result(batch, probe.name), alike)
         with st.expander("What this measures, exactly", expanded=False):
             st.markdown(probe.__doc__)
 
     def _panels(self, batch: running.Batch) -> None:
         name, result = self.probe.name, batch.result(self.probe.name)
-        common_link.write(result.request.key if result is not None and result.complete else "")
+        link.write(result.request.key if result is not None and result.complete else "")
         status(batch, name)
         if self.inputs is not None:
             with st.container(key="map-inputs"):
@@ -225,12 +230,12 @@ def offer(
     looped = specs.n_passes(model) not in (1, None)
     off = looped or not (ready and order)
     look = {"icon": ":material/download:", "disabled": off, "help": LOOPED if looped else told}
-    layers = partial(pruning.order_list, n_layers, order, model.source, evidence)
+    layers = partial(surgery.order_list, n_layers, order, model.source, evidence)
     row.download_button(label, layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
-    merge = partial(pruning.passthrough, order, model.source, evidence)
+    merge = partial(surgery.passthrough, order, model.source, evidence)
     row.download_button("mergekit", merge, f"merge-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
     packed = None if off else specs.of_gguf(model)
-    if packed and (command := pruning.llama_quantize(order, n_layers, packed.file.name)):
+    if packed and (command := surgery.llama_quantize(order, n_layers, packed.file.name)):
         st.code(command, language=None, wrap_lines=True)
 
 
@@ -243,8 +248,8 @@ def view(result: ProbeResult) -> View:
     """Window and selected token of a full-width panel."""
     n = result.n_tokens
     return View(
-        window=remembered.window("window.page", n, WINDOW),
-        selected=remembered.token(n),
+        window=inputs.window("window.page", n, WINDOW),
+        selected=inputs.token(n),
         answer_start=result.answer_start,
         width_px=1100,
         height=MAP_HEIGHT,
@@ -289,7 +294,7 @@ def window(result: ProbeResult, seen: View, over_sinks: bool = False) -> None:
     row = st.container(horizontal=True, vertical_alignment="bottom", key="window")
     if n > WINDOW:
         limits = dict(min_value=0, max_value=n - 1)
-        remembered.widget(row.slider, "Tokens shown", "window.page", seen.window, width=420, **limits)
+        inputs.widget(row.slider, "Tokens shown", "window.page", seen.window, width=420, **limits)
     show.token_box(row, result.tokens)
     if over_sinks and seen.sinks:
         inputs.COUNT_SINKS.draw(row.toggle, "Count the sinks (◆) in the means")
@@ -332,7 +337,7 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None, pre
         label, held = meta["label"] or f.name.replace("_", " "), boxed(f.default, meta["empty"])
         key = f"{prefix}{probe.name}.{f.name}"
         if meta["file"]:
-            own = remembered.value(key, held) == f.default
+            own = inputs.value(key, held) == f.default
             off = permits.why_not(permits.file, f"A path as {label.lower()}") if own else ""
             draw, more = row.text_input, {"width": 260, "disabled": bool(off), "help": off or meta["help"]}
         elif meta["choices"]:
@@ -344,5 +349,133 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None, pre
             draw, more = row.number_input, {"min_value": meta["low"], "max_value": meta["high"], "width": _width(label)}
         else:
             draw, more = row.text_input, {"width": _width(label)}
-        values[f.name] = remembered.widget(draw, label, key, held, **{"help": meta["help"]} | more)
+        values[f.name] = inputs.widget(draw, label, key, held, **{"help": meta["help"]} | more)
     return probe.make(values)
+
+
+# -------------------------------------------------------------------- how a prompt compares
+
+
+def _others_asked(probe: Probe, spec: ModelSpec, files: tuple[tuple[str, str], ...]) -> list[Request]:
+    """What the button asks for, and one more. `files`: the hashes of those that the probe names, as they are now."""
+    if default_set(spec.source) == MIXED:
+        prompts = read_jsonl(SETS / f"{MIXED}.jsonl")[: ENOUGH + 1]  # kinds take turns in it
+    else:
+        prompts = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(ENOUGH + 1, model=spec.source)]
+    return [probe.request(spec, prompt) for prompt in prompts]
+
+
+def compared(
+    probe: Probe, result: ProbeResult, control: ProbeResult | None = None, alike: Sequence[Sequence[Likeness]] = ()
+) -> None:
+    """Below a complete result; `control`: the same of a control of the model, and how `alike` its curves and those of
+    the stored controls of other seeds are (`control_model.alike`). The bundled prompts run one at a time, so that a Run
+    of one's own waits for one of them at most."""
+    spec, here = result.request.models[0], result.request.prompts[0]
+    others = [
+        r
+        for r in _asked.made(_others_asked, probe, spec, result.request.files)
+        if r.prompts[0].identity() != here.identity()
+    ][:ENOUGH]
+    batch = running.batch(
+        f"others.{probe.name}", {f"{probe.name}.{i}": asked for i, asked in enumerate(others)}, at_once=1
+    )
+    st.markdown("#### How this prompt compares")
+    live.follow(batch, _compared, probe, result, control, alike)
+
+
+def _compared(
+    batch: running.Batch,
+    probe: Probe,
+    result: ProbeResult,
+    control: ProbeResult | None,
+    alike: Sequence[Sequence[Likeness]],
+) -> None:
+    stored, first_token = lookup.alike(result.request), getattr(probe, "first_token", True)
+    with st.container(key="others"):
+        _how_it_compares(probe, result, list(stored.values()), alike, control)
+        _measure_others(batch, len(stored), result)
+    name = controls.label(control.request.models[0]) if control is not None else ""
+    results = [result, *([control] if control is not None else [])]
+    summaries, first_token, told_of_sinks = _counted(probe, results, stored, first_token)
+    this, *others = summaries
+    behind = among_others.curves_of(probe, others.pop(0), first_token) if control is not None else {}
+    spreads = among_others.spreads(probe, this, others, first_token)
+    for column, spread in zip(st.columns(2), spreads, strict=False):
+        curve, told = spread.curve, f"{' over the others' if len(spread.quantiles) else ''}{told_of_sinks}"
+        twin = {name: behind[curve.name]} if behind else {}
+        look = dict(x=curve.x, others=among_others.spread_of(spread.n, "others"), log=curve.log, behind=twin)
+        fig = chart.once(figures.spread_curve, spread.values, spread.quantiles, curve.unit, **look)
+        show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}", results=[result], place=column)
+
+
+def _how_it_compares(
+    probe: Probe,
+    result: ProbeResult,
+    others: Sequence[Summary],
+    alike: Sequence[Sequence[Likeness]],
+    control: ProbeResult | None,
+) -> None:
+    """One sentence: what the control shows where there is one, else where this prompt lies; the rest behind a click."""
+    first_token = getattr(probe, "first_token", True)
+    said = among_others.sentence(probe, result.summary, others, first_token)
+    reasons = among_others.reasons(probe, result.summary, others, first_token)
+    if alike and control is not None:
+        reasons = [*(one.text for of_one in alike for one in of_one if one.shape is not None), said, *reasons]
+        said = among_others.against_control(control.request.models[0].control, alike)
+    show.conclusion(f"others-{probe.name}", said, reasons)
+
+
+def _counted(
+    probe: Probe, results: Sequence[ProbeResult], stored: Mapping[str, Summary], first_token: bool
+) -> tuple[list[Summary], bool, str]:
+    """The summaries that curves and spreads are drawn of, whether these still hold the first token, and what their
+    captions say: without the sinks, where these do not count and are known of every prompt."""
+    every = [r.summary for r in results] + list(stored.values())
+    if not among_others.over_tokens(probe):
+        return every, first_token, ""
+    found = [*results, *(lookup.by_key(key) for key in stored)]
+    if inputs.COUNT_SINKS.value or None in found:
+        return every, first_token, ", sinks counted"
+    left = _left_out.get(
+        (probe, tuple(r.request.key for r in found)), lambda: among_others.without_sinks(probe, found, first_token)
+    )
+    if left is None:
+        return every, first_token, ", all tokens counted"
+    fewer = any(int(s["n_tokens"]) < r.n_tokens - (not first_token) for s, r in zip(left, found, strict=True))
+    return left, True, ", sinks left out" if fewer else ""
+
+
+def _measure_others(batch: running.Batch, n_others: int, result: ProbeResult) -> None:
+    """How many others there are, and how to get some."""
+    row = st.container(horizontal=True, vertical_alignment="center")
+    if batch.running:
+        done = sum(r.complete for r in batch.results.values())
+        row.markdown(
+            f"**{done} of {len(batch.requests)} bundled prompts measured** · {running.status(batch)}", width="content"
+        )
+        look = {"icon": ":material/stop:", "type": "tertiary", "on_click": running.cancel, "args": (batch,)}
+        row.button("Stop", key=f"stop.{result.request.probe}", **look)
+        return
+    if n_others < among_others.FEWEST:
+        few = (
+            f"Only {n_others} other prompt{'s have' if n_others > 1 else ' has'}" if n_others else "No other prompt has"
+        )
+        row.markdown(f"{few} been measured with these parameters: measure the bundled set.", width="content")
+    else:
+        row.caption(
+            f"Others: {n_others} prompts on this model, with the same probe and parameters, in this store or shipped "
+            "with the app.",
+            width="content",
+        )
+    if batch.missing:
+        seconds = lookup.estimate([batch.requests[name] for name in batch.missing], result.n_tokens)
+        obstacle = running.outlook_of(batch, result.n_tokens).obstacle
+        told = "" if seconds is None else f" ({running.about(seconds)})"
+        look = {"icon": ":material/group_add:", "disabled": bool(obstacle)}
+        label = f"Measure {len(batch.missing)} bundled prompts{told}"
+        if row.button(label, key=f"measure.{result.request.probe}", **look):
+            running.submit(batch)
+            st.rerun()
+    for message, which in running.troubles(batch).items():
+        st.warning(show.plain(f"{len(which)} could not be measured: {message}"), icon=":material/error:")

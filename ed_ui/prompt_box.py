@@ -9,7 +9,7 @@ from ed_core.prompts import check_length, check_text
 from ed_core.sources import tokens
 from ed_core.sources.bundled import CHARACTERS, MODELS, example_of, load_prompts
 from ed_core.types import Prompt
-from ed_ui import picker, remembered, session, show, streamlit_edges
+from ed_ui import inputs, picker, session, show, streamlit_edges
 
 TASKS = {
     "sum_mod10": "Sums mod 10",
@@ -33,17 +33,17 @@ SHOWN = 512  # tokens in the preview
 def prompt() -> Prompt:
     """What stands in the prompt box, and how it is to be encoded."""
     return Prompt(
-        remembered.value("text", ""),
-        remembered.value("answer", ""),
-        template=remembered.value("template", "raw"),
-        special_tokens=remembered.value("special_tokens", True),
+        inputs.value("text", ""),
+        inputs.value("answer", ""),
+        template=inputs.value("template", "raw"),
+        special_tokens=inputs.value("special_tokens", True),
     )
 
 
 def fill(text: str, answer: str = "", example: str = "", side: str = "") -> None:
     """Put a prompt into the box; only from a callback, or before the box is drawn. `side`: "two." for that of side
     B."""
-    remembered.put({f"{side}text": text, f"{side}answer": answer, f"{side}example": example})
+    inputs.put({f"{side}text": text, f"{side}answer": answer, f"{side}example": example})
 
 
 @st.cache_data
@@ -86,7 +86,7 @@ def harder(example: str) -> str | None:
 def pick(example: str, side: str = "") -> None:
     """Put a bundled prompt into the box; what was typed there can be had back."""
     chosen = examples()[example]
-    if remembered.value(f"{side}text", "") and not remembered.value(f"{side}example", ""):
+    if inputs.value(f"{side}text", "") and not inputs.value(f"{side}example", ""):
         _undoable(side, "Back to the prompt that was typed before this example.")
     fill(chosen["text"], chosen["answer"], example, side)
 
@@ -103,11 +103,11 @@ def boxes(side: str, label: str, answer: str, help_: tuple[str, str], bare: bool
     def edited(key: str) -> None:
         if _echo(key, st.session_state[key]):
             return
-        answer_of_another = key == f"{side}text" and remembered.value(f"{side}example", "")
+        answer_of_another = key == f"{side}text" and inputs.value(f"{side}example", "")
         if answer_of_another:
             _undoable(side, "Back to the example and its answer, which was cleared as the prompt is another now.")
-        remembered.note(key)
-        remembered.put({f"{side}example": ""} | ({f"{side}answer": ""} if answer_of_another else {}))
+        inputs.note(key)
+        inputs.put({f"{side}example": ""} | ({f"{side}answer": ""} if answer_of_another else {}))
 
     left, right = st.container(key=f"{side.replace('.', '-')}prompt-box").columns([4, 1])
     common = dict(default="", changed=edited)
@@ -116,8 +116,8 @@ def boxes(side: str, label: str, answer: str, help_: tuple[str, str], bare: bool
         more = [dict(placeholder=label, height=68), dict(placeholder=answer)]
     else:
         more = [dict(help=help_[0], height=104), dict(help=help_[1])]
-    remembered.widget(left.text_area, label, f"{side}text", **more[0], **common)
-    remembered.widget(right.text_input, answer, f"{side}answer", **more[1], **common)
+    inputs.widget(left.text_area, label, f"{side}text", **more[0], **common)
+    inputs.widget(right.text_input, answer, f"{side}answer", **more[1], **common)
     return right
 
 
@@ -145,10 +145,10 @@ def draw_examples():
     """Pills of tasks and the levels of the one chosen; the way back from what was put over something typed. Gives
     their row."""
     known = examples()
-    here = known.get(remembered.value("example", ""), {})
+    here = known.get(inputs.value("example", ""), {})
     row = st.container(horizontal=True, vertical_alignment="bottom", key="examples")
     sorted_by, of = grouped(), here.get(group())
-    key = remembered.followed("task", of)
+    key = inputs.followed("task", of)
     row.pills(
         "Examples",
         list(sorted_by),
@@ -161,7 +161,7 @@ def draw_examples():
     )
     if here and picker.model() in MODELS and not (here["known"] and here["task"] in sorted_by):
         row.markdown(":orange-badge[outside what this model was taught]", width="content")
-    levels, key = sorted_by.get(of, []), remembered.followed("level", here.get("id"))
+    levels, key = sorted_by.get(of, []), inputs.followed("level", here.get("id"))
     if len(levels) > 1:
         row.selectbox(
             "Level",
@@ -181,7 +181,7 @@ def draw_examples():
 
 def _undoable(side: str, why: str) -> None:
     """Remember what the boxes hold, before it is replaced."""
-    held = {f"{side}{name}": remembered.value(f"{side}{name}", "") for name in ("text", "answer", "example")}
+    held = {f"{side}{name}": inputs.value(f"{side}{name}", "") for name in ("text", "answer", "example")}
     session.current().undo = session.Undo(held, why, len(session.current().boxes.get("task", [])))
 
 
@@ -196,11 +196,11 @@ def _echo(key: str, value: str) -> bool:
     taken = undo.held.get(key) if any(held for name, held in undo.held.items() if name.endswith("example")) else None
     boxes = session.current().boxes.get("task", [])
     heard = len(boxes) > undo.boxes and streamlit_edges.named(f"task.{len(boxes) - 1}")
-    return key.endswith("answer") and value == taken and not heard and remembered.unheard(undo.at)
+    return key.endswith("answer") and value == taken and not heard and inputs.unheard(undo.at)
 
 
 def _undo() -> None:
-    remembered.put(session.current().undo.held)
+    inputs.put(session.current().undo.held)
     session.current().undo = None
 
 
@@ -260,12 +260,12 @@ def _how_encoded() -> None:
     texts = preview()
     with st.popover("Encoding" if texts is None else f"{len(texts)} tokens", type="tertiary"):
         _template()
-        remembered.widget(
+        inputs.widget(
             st.toggle,
             "Special tokens, as the tokenizer adds them",
             "special_tokens",
             True,
-            disabled=remembered.value("template") == "chat",
+            disabled=inputs.value("template") == "chat",
         )
         if texts is not None:
             marked = tokens.special(picker.current().spec)
@@ -280,32 +280,23 @@ def _template() -> None:
     """Raw text or the model's chat template, where it has one."""
     spec = picker.current().spec
     has = spec is not None and tokens.chats(spec)
-    if has is False and remembered.value("template", "raw") == "raw":
+    if has is False and inputs.value("template", "raw") == "raw":
         st.caption("Raw text: this model has no chat template.")
         return
     names = {"raw": "raw text", "chat": "chat"}
-    remembered.widget(
-        st.segmented_control,
-        "Template",
-        "template",
-        "raw",
-        options=list(names),
-        format_func=names.get,
-        required=True,
-        help=ABOUT_CHAT,
-    )
+    inputs.buttons(st, "Template", "template", "raw", names, help=ABOUT_CHAT)
     if has is False:
         st.caption(":red[This model has no chat template: choose raw text.]")
 
 
 def _task_picked(key: str) -> None:
-    if task := remembered.chosen("task", key):
+    if task := inputs.chosen("task", key):
         pick(grouped()[task][0])
         session.current().picked = True
 
 
 def _level_picked(key: str) -> None:
-    if level := remembered.chosen("level", key):
+    if level := inputs.chosen("level", key):
         pick(level)
         session.current().picked = True
 

@@ -1,4 +1,4 @@
-"""Which prompts a page over several runs on: the one in the box, bundled ones, or lines of a .jsonl file."""
+"""Which prompts a page over several, or a fit, runs on: the one in the box, bundled ones, or lines of a .jsonl file."""
 
 from __future__ import annotations
 
@@ -11,17 +11,25 @@ import streamlit as st
 from ed_core import outside
 from ed_core.cases.snippet import run_command
 from ed_core.errors import PromptError
-from ed_core.prompts import parse_jsonl
+from ed_core.prompts import parse_jsonl, read_jsonl
 from ed_core.sources import tokens
-from ed_core.sources.bundled import default_set, mixed_prompts, set_names
+from ed_core.sources.bundled import MIXED, SETS, default_set, load_prompts, mixed_prompts, set_names
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import live, picker, prompt_box, remembered, running, session, show
+from ed_ui import inputs, live, picker, prompt_box, running, session, show
 from ed_ui.inputs import Input, choice, number, several
 
 MOST = 20
 MEGABYTES = 1  # of an uploaded file
 ONE, BUNDLED, LINES = SOURCES = ("This prompt", "Bundled prompts", "A file or pasted lines")
 SET_OR_LINES = {"bundled": "A bundled set", "lines": LINES}
+EXAMPLES = "examples"  # the bundled prompts of all tasks
+MOST_TO_FIT = 1000  # prompts of a fit
+FIT_SOURCES = ("Bundled sets", LINES)
+ABOUT_SETS = (
+    "Examples: the bundled prompts of all tasks. Mixed: 120 prompts in plain English. The others hold 80 to 200 "
+    "prompts of one task each. Maps need more tokens than the model has dimensions, and a lens should have them: "
+    "better ten times as many. A real model takes a file of its own."
+)
 HOLDER = '{"text": "5 + 7 + 5 = ", "answer": "17"}\n{"text": "The capital of France is", "answer": " Paris"}'
 
 
@@ -39,15 +47,7 @@ def parameters() -> tuple[Input, ...]:
 def choose() -> list[Prompt]:
     """The inputs, and the prompts chosen with them, none while nothing is pasted; a `PromptError` says what is
     wrong."""
-    source = remembered.widget(
-        st.segmented_control,
-        "Prompts",
-        "prompts.source",
-        ONE,
-        options=SOURCES,
-        required=True,
-        label_visibility="collapsed",
-    )
+    source = inputs.buttons(st, "Prompts", "prompts.source", ONE, SOURCES, label_visibility="collapsed")
     if source == ONE:
         prompt_box.draw()
         return [prompt_box.prompt()]
@@ -60,8 +60,8 @@ def _bundled() -> list[Prompt]:
     known = prompt_box.examples_of(model).values()
     tasks = [task for task, _ in groupby(known, key=lambda p: p["task"])]
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prompts")
-    remembered.put({"prompts.tasks": [t for t in remembered.value("prompts.tasks", []) if t in tasks]})
-    picked = remembered.widget(
+    inputs.put({"prompts.tasks": [t for t in inputs.value("prompts.tasks", []) if t in tasks]})
+    picked = inputs.widget(
         row.multiselect,
         "Tasks",
         "prompts.tasks",
@@ -72,11 +72,11 @@ def _bundled() -> list[Prompt]:
         width=520,
     )
     levels = sorted({p["difficulty"] for p in known if not picked or p["task"] in picked})
-    remembered.put({"prompts.difficulties": [d for d in remembered.value("prompts.difficulties", []) if d in levels]})
-    hard = remembered.widget(
+    inputs.put({"prompts.difficulties": [d for d in inputs.value("prompts.difficulties", []) if d in levels]})
+    hard = inputs.widget(
         row.multiselect, "Difficulties", "prompts.difficulties", [], options=levels, placeholder="all", width=260
     )
-    n = remembered.widget(row.number_input, "How many", "prompts.n", 12, min_value=1, max_value=MOST, width=150)
+    n = inputs.widget(row.number_input, "How many", "prompts.n", 12, min_value=1, max_value=MOST, width=150)
     chosen = mixed_prompts(n, picked, hard, model)
     if not chosen:
         raise PromptError("No bundled prompt is of these tasks and difficulties; leave one of them open.")
@@ -92,20 +92,12 @@ def bundled(place: Any, key: str, model: ModelSpec) -> str:
     usual = default_set(model.source)
     options = ["", *(name for name in set_names() if name != usual)]
     named = {"format_func": lambda name: name or usual, "width": 260}
-    return remembered.one_of(place.selectbox, "Prompt set", key, options, **named) or usual
+    return inputs.one_of(place.selectbox, "Prompt set", key, options, **named) or usual
 
 
 def set_or_lines(row: Any, page: str, model: ModelSpec) -> str | None:
     """The name of the bundled set that is chosen; None where the prompts are `lines`."""
-    source = remembered.widget(
-        row.segmented_control,
-        "Prompts",
-        f"{page}.source",
-        "bundled",
-        options=list(SET_OR_LINES),
-        format_func=SET_OR_LINES.get,
-        required=True,
-    )
+    source = inputs.buttons(row, "Prompts", f"{page}.source", "bundled", SET_OR_LINES)
     return bundled(row, f"{page}.set", model) if source == "bundled" else None
 
 
@@ -124,7 +116,7 @@ def lines(most: int = MOST) -> list[Prompt]:
         "One JSON object a line: text, where wanted answer (appended to the text as it is), id, template, "
         "special_tokens, form. As the command line reads it."
     )
-    remembered.widget(
+    inputs.widget(
         right.text_area,
         "Prompts, one JSON object a line",
         "prompts.lines",
@@ -136,12 +128,12 @@ def lines(most: int = MOST) -> list[Prompt]:
     )
     if trouble := session.current().lines_trouble:
         raise PromptError(trouble)
-    if not remembered.value("prompts.lines", "").strip():
+    if not inputs.value("prompts.lines", "").strip():
         st.info(
             "No prompts yet: choose a file, or paste lines like those shown in grey.", icon=":material/playlist_add:"
         )
         return []
-    found = parse_jsonl(remembered.value("prompts.lines"), "The list")
+    found = parse_jsonl(inputs.value("prompts.lines"), "The list")
     if len(found) > most:
         st.warning(
             f"The list holds {len(found)} prompts; the first {most} are measured. The command line takes any number.",
@@ -150,8 +142,38 @@ def lines(most: int = MOST) -> list[Prompt]:
     return found[:most]
 
 
+def fit_sets() -> list[str]:
+    """The bundled prompt sets: examples of all tasks, and one a task."""
+    return [EXAMPLES, *set_names()]
+
+
+def _set_name(name: str) -> str:
+    """What a set is called on its button."""
+    tail = ", worked" if name.endswith("_worked") else ""
+    own = {EXAMPLES: "Examples", MIXED: "Mixed"}
+    return own[name] if name in own else prompt_box.task_name(name.removesuffix("_worked")) + tail
+
+
+def to_fit(page: str, row) -> list[Prompt]:
+    """The prompts to fit on, chosen behind a click in the `row`; every fifth of them is held out. Pasted lines stand
+    below it."""
+    names = inputs.value(f"{page}.sets", [EXAMPLES]) or []
+    own = inputs.value(f"{page}.source", FIT_SOURCES[0]) != FIT_SOURCES[0]
+    said = "own" if own else _set_name(names[0]) if len(names) == 1 else f"{len(names)} sets"
+    box = row.popover(f"Prompts: {said}", key=f"box-{page}-prompts")
+    source = inputs.buttons(box, "Prompts", f"{page}.source", FIT_SOURCES[0], FIT_SOURCES, label_visibility="collapsed")
+    if source != FIT_SOURCES[0]:
+        return lines(MOST_TO_FIT)
+    about = dict(options=fit_sets(), format_func=_set_name, selection_mode="multi", help=ABOUT_SETS)
+    names = inputs.widget(box.pills, "Prompt sets", f"{page}.sets", [EXAMPLES], **about)
+    if not names:
+        st.info("No prompt set is chosen; choose at least one.", icon=":material/playlist_add:")
+    found = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts(picker.model())] if EXAMPLES in names else []
+    return found + [p for name in names if name != EXAMPLES for p in read_jsonl(SETS / f"{name}.jsonl")]
+
+
 def _pasted(key: str) -> None:
-    remembered.note(key)
+    inputs.note(key)
     session.current().lines_trouble = ""
 
 
@@ -162,7 +184,7 @@ def _uploaded() -> None:
     if file is None:
         return
     try:
-        remembered.put({"prompts.lines": uploaded(file.getvalue())})
+        inputs.put({"prompts.lines": uploaded(file.getvalue())})
     except PromptError as error:
         session.current().lines_trouble = str(error)
 

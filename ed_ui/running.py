@@ -1,9 +1,10 @@
-"""Running requests from a page: look each up, submit what is missing, follow the jobs, cancel."""
+"""Running requests from a page: whether they can run here and what they take, said before Run from configs alone; look
+each up, submit what is missing, follow the jobs, cancel."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -12,15 +13,18 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from ed_core import settings
-from ed_core.errors import Cancelled, EffectiveDepthError, QueueFull
-from ed_core.machine import free_memory
+from ed_core.errors import Cancelled, EffectiveDepthError, ParameterError, QueueFull
+from ed_core.machine import ROOM, free_memory, gigabytes
+from ed_core.probes import Probe, find
 from ed_core.results import lookup
-from ed_core.service.estimate import Pace, duration
-from ed_core.service.job import Job
-from ed_core.service.jobs import Jobs
+from ed_core.service import estimate
+from ed_core.service.jobs import Job, Jobs
 from ed_core.service.pool import Pool
-from ed_core.types import Request
-from ed_ui import link, metrics, outlook, session, show, streamlit_edges, visitor
+from ed_core.service.resolve import admit
+from ed_core.sources import hub, permits, sizes
+from ed_core.sources.specs import config_of
+from ed_core.types import ModelSpec, Request
+from ed_ui import browser, metrics, session, show, streamlit_edges, visitor
 from ed_ui.session import Batch
 
 CONTROL, TWIN = ".control", ".twin."  # in names of requests: the control's, and those of twins of other seeds
@@ -29,6 +33,7 @@ DRAWN_SECONDS = 120.0  # a page that has not been drawn by then has failed: what
 BEAT_SECONDS = 0.5  # between two beats of the server's own pulse
 LATE_SECONDS = 2.0  # without one it is stalled
 FIRST_SECONDS = 0.25  # how long Run waits for something to show: a panel that begins at once needs no second run
+DEFAULT = "default speeds ('python -m ed_core estimate --calibrate' measures this device)"
 
 
 @dataclass
@@ -67,7 +72,7 @@ pulse = Pulse()
 def jobs() -> Jobs | Pool:
     """This server's queue with its worker, or several; one for all sessions."""
     n, options = settings.current().workers, dict(on_screen=_on_screen, hears=pulse.hears, told=metrics.job)
-    pace = partial(Pace, lookup.estimate)
+    pace = partial(estimate.Pace, lookup.estimate)
     return Jobs(pace=pace(), **options) if n == 1 else Pool(n, pace, **options)
 
 
@@ -289,15 +294,131 @@ def _left(batch: Batch, name: str, running_one: Job) -> float | None:
     return None if left is None or more is None else left + more
 
 
-def outlook_of(batch: Batch, n_tokens: int | None) -> outlook.Outlook:
-    """What a batch needs, and what stands in its way."""
-    requests, todo = list(batch.requests.values()), [batch.requests[name] for name in batch.missing]
-    return outlook.of(requests, todo, n_tokens, free(requests[0].models[0].device), session.current().absent)
-
-
 def about(seconds: float) -> str:
     """ "about 40 s", "about 14 min"."""
-    return f"about {max(seconds, 1):.0f} s" if seconds < 120 else f"about {duration(seconds)}"
+    return f"about {max(seconds, 1):.0f} s" if seconds < 120 else f"about {estimate.duration(seconds)}"
+
+
+# -------------------------------------------------------------------- before Run
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """`needs`: memory and time in a few words ("" where the size is not known), `details`: the same with what it is
+    made of, `obstacle`: why nothing can run, or "", `seconds`: for the requests that are still to be run, by the
+    estimate; `said`: the obstacle stands on the page already."""
+
+    needs: str
+    details: str
+    obstacle: str
+    seconds: float | None
+    said: bool = False
+
+
+def outlook(
+    requests: Collection[Request],
+    todo: Collection[Request],
+    n_tokens: int | None,
+    free: int,
+    absent: ModelSpec | None = None,
+) -> Outlook:
+    """Of a page's requests, of which `todo` are not stored yet; the largest model of several counts. `free`: bytes on
+    their device; `absent`: the model of which the page says already that it is not here."""
+    asked_tokens, n_tokens = n_tokens, n_tokens or estimate.TOKENS
+    specs = list(dict.fromkeys(request.models[0] for request in requests))
+    asked = {
+        spec: {_asked(r): find(r.probe).make(dict(r.parameters)) for r in requests if r.models[0] == spec}
+        for spec in specs
+    }
+    probes = {spec: tuple(of_one.values()) for spec, of_one in asked.items()}
+    found = {spec: _estimate(spec, n_tokens, free, probes[spec]) for spec in specs}
+    obstacles = [
+        _not_allowed(requests, asked_tokens),
+        _refused(requests),
+        *(_too_large(spec, e, probes[spec], n_tokens) or _missing(spec) for spec, e in found.items()),
+    ]
+    obstacle = next(filter(None, obstacles), "")
+    said = bool(obstacle) and absent is not None and obstacle == _missing(absent)
+    known = [(_peak(e), e) for e in found.values() if e is not None]
+    if len(known) < len(specs):
+        return Outlook("", "", obstacle, None, said)
+    peak, largest = max(known, key=lambda pair: pair[0])
+    needed = {spec: dict(zip(asked[spec], found[spec].needs)) for spec in specs}
+    seconds = sum(needed[r.models[0]][_asked(r)].seconds for r in todo)
+    all_of_it = sum(needed[r.models[0]][_asked(r)].seconds for r in requests)
+    speed = "a measurement of this device" if largest.calibrated else DEFAULT
+    time = "\\<1 s" if all_of_it < 1 else estimate.duration(all_of_it)
+    at = f"{n_tokens} token{'s' * (n_tokens != 1)}"
+    needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free, takes {time} at {at}"
+    details = (
+        f"By the estimate: {gigabytes(largest.weights)} of weights in {largest.precision} and "
+        f"{gigabytes(peak - largest.weights)} for this page's probes "
+        f"at {at}, of {gigabytes(free)} free on {specs[0].device}; {estimate.duration(all_of_it)} to "
+        f"measure all of this page, by {speed}."
+    )
+    return Outlook(needs, details, obstacle, seconds, said)
+
+
+def _asked(request: Request) -> tuple[str, tuple]:
+    """The probe of a request, with its parameters."""
+    return request.probe, request.parameters
+
+
+def _peak(found: estimate.Estimate) -> int:
+    return found.peak_of({need.probe for need in found.needs})
+
+
+def _estimate(spec: ModelSpec, n_tokens: int, free: int, probes: Sequence[Probe]) -> estimate.Estimate | None:
+    if spec.precision not in sizes.PRECISIONS:
+        return None  # a checkpoint stored in some other way: only opening it tells
+    try:
+        return estimate.estimate(sizes.read(config_of(spec)), spec.precision, n_tokens, spec.device, free, probes)
+    except EffectiveDepthError:
+        return None
+
+
+def _not_allowed(requests: Collection[Request], n_tokens: int | None) -> str:
+    """Why the settings forbid a request; the queue checks it again."""
+    return next(filter(None, (permits.why_not(admit, request, n_tokens) for request in requests)), "")
+
+
+def _refused(requests: Collection[Request]) -> str:
+    """Why a probe refuses a model's precision."""
+    for probe, asked, name in dict.fromkeys((r.probe, r.parameters, r.models[0].precision) for r in requests):
+        try:
+            find(probe).make(dict(asked)).check_precision(name)
+        except ParameterError as error:
+            return str(error)
+    return ""
+
+
+def _missing(spec: ModelSpec) -> str:
+    if hub.is_here(spec):
+        return ""
+    return f"{spec.name} is not here yet: choose it on top of the page and download it there."
+
+
+def _too_large(spec: ModelSpec, found: estimate.Estimate | None, probes: Sequence[Probe], n_tokens: int) -> str:
+    if found is None or _peak(found) <= ROOM * found.free:
+        return ""
+    others = estimate.fitting(sizes.read(config_of(spec)), found.free, n_tokens, spec.device, probes)
+    instead = (
+        f"{' and '.join(others)} would fit" if others else "no precision fits: take a smaller model or a shorter prompt"
+    )
+    return (
+        f"{spec.name} is too large in {spec.precision}: it needs {gigabytes(_peak(found))} here and "
+        f"{gigabytes(found.free)} are free on "
+        f"{spec.device}, a tenth of which stays free; {instead}."
+    )
+
+
+def outlook_of(batch: Batch, n_tokens: int | None) -> Outlook:
+    """What a batch needs, and what stands in its way."""
+    requests, todo = list(batch.requests.values()), [batch.requests[name] for name in batch.missing]
+    return outlook(requests, todo, n_tokens, free(requests[0].models[0].device), session.current().absent)
+
+
+# -------------------------------------------------------------------- Run and Cancel
 
 
 class Place(NamedTuple):
@@ -353,5 +474,5 @@ def run_row(page: str, batch: Batch, ready: bool, n_tokens: int | None = None, p
     else:
         told = f"{about(expected.seconds)}, estimated"
     row.markdown(f":gray-badge[{told}]" if told else "", width="content")
-    link.share(row)
+    browser.share(row)
     return row

@@ -1,42 +1,116 @@
-"""Runs that a page begins: what is computed, in which folder, and what came of it."""
+"""Runs that a page begins: what is computed, in which folder, and what came of it; and a run's panel:
+begin, cancel, resume, how far it is and how long it takes, what went wrong."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import streamlit as st
 
 from ed_core import settings
 from ed_core.cards import card, making
 from ed_core.claims import running as claims
 from ed_core.claims.record import Report
 from ed_core.errors import EffectiveDepthError, FitRefused, StudyError
-from ed_core.fits import ENDING, Fit, checkpoint, measured
+from ed_core.fits import ENDING, Fit, measured
 from ed_core.fits import file as fit_files
+from ed_core.fits.file import digest_of, digest_of_prompts
 from ed_core.prompts import to_jsonl
 from ed_core.runs import launch
 from ed_core.runs.launch import Run
-from ed_core.runs.spec import CardRun, ClaimsRun, FitRun, Opened, Spec, StudyRun
+from ed_core.runs.run import CardRun, ClaimsRun, FitRun, Opened, Spec, StudyRun
+from ed_core.service.estimate import duration
 from ed_core.sharing import card_shelf
 from ed_core.studies import study
-from ed_core.studies.folder import home
+from ed_core.studies.items import home
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import prompt_set, session, visitor
+from ed_ui import browser, inputs, prompt_set, session, show, visitor
 
 STUDY = "asked.toml"  # a study's text, in its folder
 PROMPTS = "prompts.jsonl"  # typed prompts, in the folder of claims and cards
 FITTED = "asked.jsonl"  # the prompts of a fit
 FOUND = f"found{measured.ENDING}"  # the maps of a fit
+POLL = 1.0  # seconds between two looks at a run
 LONGEST = 20_000  # characters of a study's text
 
 
 def begin(spec: Spec, folder: Path, files: Mapping[str, bytes] | None = None) -> None:
     """Start a run for whoever is looking (`launch.begin`)."""
     launch.begin(spec, folder, visitor.name() or session.current().viewer, files)
+
+
+# ---------------------------------------------------------------- the panel
+
+
+def pause(run: Run) -> float | None:
+    """How often a part of a page with a panel is drawn again: every second while the run is under way."""
+    return POLL if run.running else None
+
+
+def panel(
+    run: Run,
+    page: str,
+    begin: Mapping[str, tuple[str, Callable[[], None]]],
+    told: str = "",
+    complete: bool = False,
+    linked: bool = True,
+    ended: Callable[[], None] = lambda: None,
+) -> None:
+    """Buttons in a row, `told` beside them; progress or trouble below. `begin`: by the name in their keys the buttons
+    that start it, label and what they do; the first says Resume where the run ended in the middle. `complete`: there is
+    nothing left to run. `ended` is called once when it has ended; the page is drawn as a whole when it begins and
+    ends."""
+    watch(run, page, ended)
+    running = run.running
+    row = st.container(horizontal=True, vertical_alignment="center", key=f"run-row-{page}")
+    for i, (name, (label, start)) in enumerate(begin.items()):
+        look = {"type": "secondary" if i else "primary", "icon": ":material/play_arrow:"}
+        label = label if i or not run.unfinished else "Resume"
+        if row.button(label, key=f"run.{name}", disabled=running or complete, **look):
+            start()
+            inputs.put({f"{page}.watched": str(run.folder)})  # it may end before the page is drawn again
+            st.rerun()
+    if row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not running):
+        run.stop()
+        st.rerun()
+    if told:
+        row.markdown(f":gray-badge[{show.plain(told)}]", width="content")
+    if linked:
+        browser.share(row)
+    if running:
+        st.progress(run.status.share if run.status else 0.0, show.plain(progress(run)))
+    elif run.trouble:
+        show.error(run.trouble)
+
+
+def watch(run: Run, page: str, ended: Callable[[], None] = lambda: None) -> None:
+    """Draw the page as a whole when a run that was seen here has ended."""
+    watched = f"{page}.watched"
+    if run.running:
+        inputs.put({watched: str(run.folder)})
+    elif inputs.value(watched) == str(run.folder):
+        inputs.forget(watched)
+        ended()
+        st.rerun()
+
+
+def progress(run: Run) -> str:
+    """One line on how far a run is: its place in the line and when it begins, or its share and the time left."""
+    status = run.status
+    if status is None or run.waiting:
+        what, left, tail = status.what if status else "", run.begins, "begins in about {}"
+        said = [f"waiting for {what}" if what == "memory" else f"waiting, {what}" if what else "starting"]
+        left = left if what else None
+    else:
+        said = [f"{100 * status.share:.0f} %", status.what or "models and prompts are looked up"]
+        left, tail = run.left, "about {} left"
+    return " · ".join([*said, *([tail.format(duration(left))] if left is not None else [])])
 
 
 # ---------------------------------------------------------------- studies
@@ -79,7 +153,7 @@ class Claims:
     def out(self) -> Path:
         """Its folder, by the model and the prompts: one claim and all of them share it."""
         made_of = self.model.identity(), self.what, self.also
-        return settings.current().cache / "claims" / checkpoint.digest("claims", *made_of)
+        return settings.current().cache / "claims" / digest_of("claims", *made_of)
 
     @property
     def run(self) -> Run:
@@ -88,7 +162,7 @@ class Claims:
     @property
     def what(self) -> str:
         """The prompts: a bundled set's name, or the digest of others."""
-        return self.bundled or checkpoint.of_prompts(self.prompts)
+        return self.bundled or digest_of_prompts(self.prompts)
 
     @property
     def asked(self) -> claims.Asked | making.Asked:
@@ -204,7 +278,7 @@ class Fitted:
     def out(self) -> Path:
         """Its folder, by all that can change a number."""
         identity = [model.identity() for model in self.models]
-        return fit_files.folder() / checkpoint.digest(self.kind, identity, checkpoint.of_prompts(self.prompts))
+        return fit_files.folder() / digest_of(self.kind, identity, digest_of_prompts(self.prompts))
 
     @property
     def run(self) -> Run:
@@ -242,3 +316,19 @@ def distinct(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
 @lru_cache(maxsize=8)
 def _maps(place: Path, changed: int) -> measured.Maps | measured.Replacement:
     return measured.read(place)
+
+
+def fit_panel(
+    wanted: Fitted, page: str, takes: str, linked: bool = True
+) -> measured.Maps | measured.Replacement | Fit | None:
+    """The panel of a fit, with what it `takes`; returns what came of it."""
+    found = wanted.found()
+    told = "stored" if found is not None else takes
+    panel(wanted.run, page, {page: ("Run", wanted.begin)}, told, found is not None, linked)
+    return found
+
+
+def fit_command(wanted: Fitted, out: str) -> None:
+    """The same fit from the command line, and the file of prompts that it needs."""
+    st.code(wanted.spec("prompts.jsonl", out).command, language="bash")
+    show.prompts_file(wanted.prompts)

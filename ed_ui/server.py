@@ -1,6 +1,7 @@
 """The app as others reach it: `python -m ed_ui.server`, or `streamlit run app.py`. Around the pages a readiness check,
-metrics, security headers, words for a login that did not succeed, and a limit on visitors. It starts the worker at once
-and refuses to start with settings that are wrong, which under `streamlit run` every page says instead.
+metrics, security headers, words for a login that did not succeed, and limits on what one visitor may take: places,
+uploads, patience, and what the server says of its own disk. It starts the worker at once and refuses to start with
+settings that are wrong, which under `streamlit run` every page says instead.
 
 It takes the options of `streamlit run` (`--server.port`, …) and their variables (`STREAMLIT_SERVER_PORT`, …).
 """
@@ -10,11 +11,15 @@ from __future__ import annotations
 import asyncio
 import gzip
 import html
+import ipaddress
 import logging
+import os
 import re
 import sys
-from collections.abc import Mapping
-from contextlib import asynccontextmanager
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,8 +40,8 @@ from streamlit.web.cli import configurator_options
 
 from ed_core import settings
 from ed_core.errors import SettingsError
-from ed_core.service import health
-from ed_ui import limits, metrics, navigation, running, streamlit_edges
+from ed_core.service import pool
+from ed_ui import metrics, navigation, running, show, streamlit_edges
 
 log = logging.getLogger(__name__)
 HERE = Path(__file__).resolve().parent
@@ -64,6 +69,10 @@ PACKED = {f"{kind}/{file.name}": file for kind in ("js", "css") for file in (SCR
 FOR_GOOD = "public, immutable, max-age=31536000"  # as Streamlit says: each version of a file has its own name
 PASSES = "(ready|metrics|oauth2callback)$|(_stcore|auth|static|media|component)/"  # served to everybody
 LOGGED_IN = "_streamlit_user="  # the cookie of somebody who is
+FIRST_SECONDS = 30.0  # in which a page must ask for its first run after it has connected
+TOGETHER = 10  # times what one session may upload is what all of them may
+UPLOAD = re.compile(r"/_stcore/upload_file/([^/]+)/[^/]+")
+MEGABYTE = 1 << 20
 
 
 def headers() -> dict[str, str]:
@@ -90,11 +99,11 @@ class Door:
 
     def __init__(self, app: ASGIApp):
         self.app, self.headers = app, headers()
-        self.places, self.uploads = limits.Places(), limits.Uploads()
+        self.places, self.uploads = Places(), Uploads()
         self.base = make_url_path(config.get_option("server.baseUrlPath") or "", "")
         self.scripts = self.base + f"{SCRIPTS.name}/"
         self.passes = re.compile(re.escape(self.base) + f"({PASSES})")
-        self.largest_upload = config.get_option("server.maxUploadSize") * limits.MEGABYTE
+        self.largest_upload = config.get_option("server.maxUploadSize") * MEGABYTE
         self.own = {self.base + "ready": request_response(ready)}
         if settings.current().metrics:
             self.own[self.base + "metrics"] = request_response(numbers)
@@ -107,7 +116,7 @@ class Door:
             return await full(why, self.headers)(scope, receive, send)
         if scope["type"] == "websocket":
             with self.places.taken(scope):
-                return await self.app(scope, limits.asked_in_time(receive, send), send)
+                return await self.app(scope, asked_in_time(receive, send), send)
         begins_login = scope["path"].endswith("/auth/login")
         scope = _uncompressed(scope)
         failed, page, begun = False, bytearray(), None
@@ -142,7 +151,7 @@ class Door:
         try:
             with self.uploads.room(scope, self.largest_upload) as refused:
                 if refused:
-                    await limits.drop(receive, self.largest_upload)
+                    await drop(receive, self.largest_upload)
                     await PlainTextResponse(refused, 413)(scope, receive, answer)
                 elif (own := self.own.get(scope["path"])) and scope["raw_path"] == scope["path"].encode():
                     allowed = scope["method"] in ("GET", "HEAD")
@@ -231,9 +240,157 @@ def _came_back(scope: Scope, found: MutableHeaders) -> str:
     return "denied" if "error" in query else "failed"
 
 
+# -------------------------------------------------------------------- what one visitor may take
+
+
+class Places:
+    """How many pages are open, in all and by address."""
+
+    def __init__(self) -> None:
+        self.all, self._by = 0, Counter[str]()
+
+    def full(self, scope: Scope) -> str:
+        """Why no further page is opened for this address; "" where there is a place."""
+        allowed, whose = settings.current(), address(scope)
+        if 0 < allowed.max_sessions <= self.all:
+            return f"{_pages(allowed.max_sessions)} open, as many as this installation takes at once (max_sessions)"
+        if whose and 0 < allowed.max_sessions_per_address <= self._by[whose]:
+            return (
+                f"{_pages(allowed.max_sessions_per_address)} open from your address, as many as one address may have "
+                "(max_sessions_per_address)"
+            )
+        return ""
+
+    @contextmanager
+    def taken(self, scope: Scope) -> Iterator[None]:
+        whose = address(scope)
+        self.all += 1
+        self._by[whose] += 1
+        try:
+            yield
+        finally:
+            self.all -= 1
+            self._by[whose] -= 1
+            if not self._by[whose]:
+                del self._by[whose]
+
+
+def address(scope: Scope) -> str:
+    """Who asks: an IPv4 address or an IPv6 network of 64 bits, as one customer has; "" for this machine itself.
+    uvicorn has put the forwarded address there, where a trusted proxy named one."""
+    try:
+        found = ipaddress.ip_address((scope.get("client") or ("",))[0])
+    except ValueError:
+        return ""
+    found = getattr(found, "ipv4_mapped", None) or found
+    if found.is_loopback:
+        return ""
+    return str(found) if found.version == 4 else str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
+
+
+def _pages(number: int) -> str:
+    return f"{number} page{'s are' if number > 1 else ' is'}"
+
+
+class Uploads:
+    """Files that pages have handed in and those on their way, counted before they are read."""
+
+    def __init__(self) -> None:
+        self._coming: dict[str, list[int]] = {}  # sizes, by session
+
+    @contextmanager
+    def room(self, scope: Scope, largest: int) -> Iterator[str]:
+        """Reserve room for the file of this request; why there is none, or ""."""
+        found = UPLOAD.search(scope["path"])
+        if scope["method"] != "PUT" or found is None:
+            yield ""
+            return
+        length = dict(scope["headers"]).get(b"content-length", b"")
+        size = int(length) if length.isdigit() and len(length) < 16 else largest
+        if refused := self._refused(found[1], size):
+            yield refused
+            return
+        self._coming.setdefault(found[1], []).append(size)
+        try:
+            yield ""
+        finally:
+            self._coming[found[1]].remove(size)
+            if not self._coming[found[1]]:
+                del self._coming[found[1]]
+
+    def _refused(self, session: str, size: int) -> str:
+        allowed, there = settings.current(), streamlit_edges.uploaded()
+        own = [*there.get(session, ()), *self._coming.get(session, ())]
+        every = [one for sizes in (*there.values(), *self._coming.values()) for one in sizes]
+        for sizes, times, who in ((own, 1, "This page holds"), (every, TOGETHER, "All pages together hold")):
+            number, most = times * allowed.max_uploads, times * allowed.upload_memory
+            if len(sizes) >= number or sum(sizes) + size > most:
+                return (
+                    f"{who} {len(sizes)} uploaded files of {sum(sizes) / MEGABYTE:.0f} MB, and this one has "
+                    f"{size / MEGABYTE:.1f} MB; at most {number} files and {most / MEGABYTE:.0f} MB are taken. Remove "
+                    "some, or close the page and open it again."
+                )
+        return ""
+
+
+async def drop(receive: Receive, most: int) -> None:
+    """Read what is being sent, and keep nothing: a browser that still sends does not hear why it is refused."""
+    while most > 0:
+        message = await receive()
+        if not message.get("more_body"):
+            return
+        most -= len(message["body"])
+
+
+def asked_in_time(receive: Receive, send: Send, seconds: float | None = None) -> Receive:
+    """A page's messages; where none comes in time after it has connected, the connection is closed."""
+    heard = False
+
+    async def next_message() -> Message:
+        nonlocal heard
+        if heard:
+            return await receive()
+        try:
+            message = await asyncio.wait_for(receive(), FIRST_SECONDS if seconds is None else seconds)
+        except TimeoutError:
+            await send({"type": "websocket.close", "code": 1008, "reason": "nothing was asked for"})
+            return {"type": "websocket.disconnect", "code": 1008}
+        heard = message["type"] != "websocket.connect"
+        return message
+
+    return next_message
+
+
+def places_of_the_server() -> dict[bytes, bytes]:
+    """Names to show in place of the server's folders; none where paths may be typed: whoever may do that knows them."""
+    found = settings.current()
+    if found.local_folders:
+        return {}
+    hub = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
+    named = {
+        Path.home(): "home",
+        Path(tempfile.gettempdir()): "tmp",
+        Path(sys.prefix): "python",
+        hub: "models",
+        settings.HOME: "app",
+        settings.ROOT: "app",
+        found.cache: "cache",
+    }
+    spelled = {}
+    for place, name in named.items():
+        for form in (place.absolute(), place.resolve()):
+            end = "/" * (len(form.parts) == 2)  # "/app" alone may be any word's end
+            if len(form.parts) > 1:
+                spelled |= {way(f"{form}{end}"): f"{name}{end}" for way in (str, show.plain)}
+    return {place.encode(): spelled[place].encode() for place in sorted(spelled, key=len, reverse=True)}
+
+
+# -------------------------------------------------------------------- answers of its own, and the start
+
+
 def ready(_: Request) -> JSONResponse:
     """200 where the installation can do its work, 503 with the reasons where not."""
-    found = health.problems(running.jobs())
+    found = pool.problems(running.jobs())
     return JSONResponse(
         {"ready": not found, "problems": found},
         status_code=503 if found else 200,
@@ -279,7 +436,7 @@ def around() -> dict[str, Any]:
         {"ws_max_size": chosen.max_message, "forwarded_allow_ips": list(chosen.trusted_proxies)}
     )
     streamlit_edges.at_most_uploads(chosen.max_uploads)
-    streamlit_edges.keep_paths(limits.places_of_the_server())
+    streamlit_edges.keep_paths(places_of_the_server())
     if chosen.metrics:
         metrics.instruments()
     return {"middleware": [Middleware(Door)], "lifespan": lifespan}

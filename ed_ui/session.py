@@ -16,7 +16,7 @@ from ed_core.cases.case_study import Case
 from ed_core.depth.audit import Audit
 from ed_core.depth.verdict import Verdict
 from ed_core.errors import EffectiveDepthError
-from ed_core.service.job import Job
+from ed_core.service.jobs import Job
 from ed_core.sources.hub import Plan
 from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_ui import streamlit_edges
@@ -129,7 +129,7 @@ class Gallery:
 
 @dataclass
 class Session:
-    """`inputs` is what every input holds, by its name, on whatever page it stands (`remembered`); the rest is what
+    """`inputs` is what every input holds, by its name, on whatever page it stands (`inputs`); the rest is what
     inputs do not hold."""
 
     inputs: dict[str, Any] = field(default_factory=dict)

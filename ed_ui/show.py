@@ -20,10 +20,10 @@ from ed_core.figures import View, describe, images, shown
 from ed_core.figures import pictures as drawn
 from ed_core.figures.pictures import Look
 from ed_core.probes import find
-from ed_core.probes.description import Picture
+from ed_core.probes.base import Picture
 from ed_core.prompts import to_jsonl
 from ed_core.types import ProbeResult, Prompt
-from ed_ui import chart, remembered, session, streamlit_edges
+from ed_ui import chart, inputs, session, streamlit_edges
 
 CAPTION = 44  # pixels that a figure's caption line takes
 TALLEST, WIDE = 640, 1000  # pixels of a figure; what is taller, or as wide on a narrow screen, is scrolled in a box
@@ -202,20 +202,20 @@ def _about_curve(
 
 def _choose(token: int) -> None:
     """Make the token of a clicked cell the selected one, for every panel."""
-    remembered.put({"token": token})
+    inputs.put({"token": token})
     st.rerun(scope="fragment")
 
 
 def token_box(row, tokens: Sequence[str]) -> int | None:
     """Which token all panels mark: a box beside the figures, as a cell can be clicked with a mouse only; None for
     none."""
-    st.session_state["token.box"] = chosen = remembered.token(len(tokens))
+    st.session_state["token.box"] = chosen = inputs.token(len(tokens))
     row.selectbox(
         "Selected token",
         range(len(tokens)),
         format_func=lambda i: f"{i} {shown(tokens[i], 16)}",
         key="token.box",
-        on_change=lambda: remembered.put({"token": st.session_state["token.box"]}),
+        on_change=lambda: inputs.put({"token": st.session_state["token.box"]}),
         placeholder="none",
         width=190,
     )

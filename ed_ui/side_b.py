@@ -17,12 +17,12 @@ from ed_core.service.resolve import twin
 from ed_core.sources import controls, remote, tokens
 from ed_core.sources.bundled import CHARACTERS, WORDS, example_of
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import common_link, downloads, inputs, link, pair_panel, picker, probe_page, prompt_box, remembered, show
-from ed_ui.inputs import Input, choice, number, of_probe, several, text
-from ed_ui.remembered import value
+from ed_ui import downloads, inputs, link, pair_panel, picker, probe_page, prompt_box, show
+from ed_ui.inputs import Input, choice, number, of_probe, several, text, value
 
 MODES = {"models": "Two models", "prompts": "Two prompts", "parameters": "Two parameters"}
 NONE = "none"
+TITLES = {name: find(name).title for name in COMPARED}
 DEFAULT = tuple(name for name in COMPARED if find(name).first_page)
 MANY = 1 << 20  # tokens: more than any probe asks for
 
@@ -51,7 +51,7 @@ RUN = Input("second_run", "two.run", "", lambda short: lookup.by_short(short).re
 def open_link() -> None:
     """What the URL says of side B, where it decides; else what makes a first comparison."""
     link.own(COMMON)
-    _default(COMMON)
+    inputs.put_defaults(COMMON)
     if value("two.mode") == "models":
         more = OF_MODEL
     elif value("two.mode") == "prompts":
@@ -61,9 +61,9 @@ def open_link() -> None:
         more = (*mine, *(replace(p, name=f"second_{p.name}", key=f"two.{p.key}") for p in mine))
     before = value("two.example")
     link.own((*COMMON, *more))
-    _default((*COMMON, *OF_MODEL))
+    inputs.put_defaults((*COMMON, *OF_MODEL))
     if not value("two.model"):
-        remembered.put(first_twin() | ({inputs.OVERLAID.key: True} if value("two.mode") == "models" else {}))
+        inputs.put(first_twin() | ({inputs.OVERLAID.key: True} if value("two.mode") == "models" else {}))
     if link.follows(RUN):
         asked = lookup.by_short(value("two.run")).request.prompts[0]
         prompt_box.fill(asked.text, asked.answer, side="two.")
@@ -71,7 +71,7 @@ def open_link() -> None:
         example = value("example", "")
         here = picker.model()
         others = (id for id in (example_of(here), *prompt_box.examples_of(here)) if id != example)
-        remembered.put({"two.example": prompt_box.harder(example) or next(others)})
+        inputs.put({"two.example": prompt_box.harder(example) or next(others)})
     if (example := value("two.example")) and example != before:
         prompt_box.pick(example, "two.")
 
@@ -95,14 +95,10 @@ def first_twin(of: str = "two") -> dict[str, str]:
     return {f"{of}.model": next((name for name in picker.names() if name != here), here)}
 
 
-def _default(parameters: tuple[Input, ...]) -> None:
-    remembered.put({p.key: value(p.key, p.default) for p in parameters})
-
-
 def write_link(runs: tuple[str, str]) -> None:
     """Both sides in the URL: bundled prompts by their id, others by a run on them once there is one."""
-    remembered.put({"two.run": "" if value("two.example") else runs[1][: lookup.SHORT]})
-    common_link.write("" if value("example") else runs[0])
+    inputs.put({"two.run": "" if value("two.example") else runs[1][: lookup.SHORT]})
+    link.write("" if value("example") else runs[0])
 
 
 # -------------------------------------------------------------------- inputs
@@ -111,12 +107,12 @@ def write_link(runs: tuple[str, str]) -> None:
 def mode() -> str:
     """What differs between the sides, and the button that lets them change places."""
     row = st.container(horizontal=True, vertical_alignment="center", key="two-inputs")
-    chosen = _one_of(row, "Compare", "two.mode", options=list(MODES), format_func=MODES.get)
+    chosen = inputs.buttons(row, "Compare", "two.mode", None, MODES, label_visibility="collapsed")
     row.button(
         "Swap sides",
         key="two.swap",
         icon=":material/swap_horiz:",
-        on_click=lambda: remembered.put({inputs.SWAPPED.key: not inputs.SWAPPED.value}),
+        on_click=lambda: inputs.put({inputs.SWAPPED.key: not inputs.SWAPPED.value}),
         help="B becomes A: figures change places, differences their sign.",
     )
     return chosen
@@ -160,19 +156,14 @@ def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
     called = name + (f", {controls.KINDS[kind]}" if kind in controls.KINDS else "")
     box = row.popover(f"B: {show.plain(called or 'choose a model')}", key=f"box-{of}-model")
     about = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
-    name = (remembered.widget(box.selectbox, "Model B", f"{of}.model", width=300, **about) or "").strip()
-    precision = remembered.widget(
-        box.segmented_control,
-        "Model B: precision",
-        f"{of}.precision",
-        options=picker.PRECISIONS,
-        required=True,
-        help=picker.ABOUT_PRECISION,
+    name = (inputs.widget(box.selectbox, "Model B", f"{of}.model", width=300, **about) or "").strip()
+    precision = inputs.buttons(
+        box, "Model B: precision", f"{of}.precision", None, picker.PRECISIONS, help=picker.ABOUT_PRECISION
     )
     row_of_control = box.container(horizontal=True, vertical_alignment="bottom")
     if any(map(remote.is_remote, (spec.source, name))):
         box.caption(NO_TWIN)
-    kind = remembered.widget(
+    kind = inputs.widget(
         row_of_control.selectbox,
         "Model B: control",
         f"{of}.control",
@@ -182,7 +173,7 @@ def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
         help=CONTROL,
     )
     limits = dict(min_value=0, max_value=controls.MOST)
-    seed = remembered.widget(
+    seed = inputs.widget(
         row_of_control.number_input, "Seed", f"{of}.control.seed", width=130, disabled=kind == NONE, **limits
     )
     found = picker.chosen(name, precision, picker.device())
@@ -220,7 +211,7 @@ def _prompt() -> Prompt:
 
 
 def _picked() -> None:
-    remembered.note("two.example")
+    inputs.note("two.example")
     if example := value("two.example"):
         prompt_box.pick(example, "two.")
 
@@ -228,26 +219,22 @@ def _picked() -> None:
 def _parameters(row) -> tuple[Probe, Probe]:
     """One probe with two sets of parameters: the first is what its own page holds."""
     box = row.popover(f"Measure: {find(value('two.probe')).title}", key="box-two-probe")
-    chosen = _one_of(box, "Probe", "two.probe", options=list(COMPARED), format_func=lambda n: find(n).title)
+    chosen = inputs.buttons(box, "Probe", "two.probe", None, TITLES, label_visibility="collapsed")
     first = row.popover("A: first set", key="box-two-first")
     first.caption("As on this probe's own page")
     mine = probe_page.form(find(chosen), row=first)
     return mine, probe_page.form(find(chosen), row=row.popover("B: second set", key="box-two-second"), prefix="two.")
 
 
-def _one_of(row, label: str, key: str, **more) -> str:
-    return remembered.widget(row.segmented_control, label, key, required=True, label_visibility="collapsed", **more)
-
-
 def _probes(prompts: tuple[Prompt, Prompt], row) -> dict[str, Probe]:
     """The chosen probes, with their defaults; those that read an answer only where both sides have one."""
     box = row.popover(f"Measures ({len(value('two.probes'))})", key="box-two-probes")
-    names = remembered.widget(
+    names = inputs.widget(
         box.pills,
         "Measures",
         "two.probes",
-        options=list(COMPARED),
-        format_func=lambda n: find(n).title,
+        options=list(TITLES),
+        format_func=TITLES.get,
         selection_mode="multi",
         label_visibility="collapsed",
     )

@@ -1,8 +1,8 @@
 """Every place where the app works around Streamlit (1.67). Each says what it cures, and how to see that it is needed no
 longer: take it out, do what is said there, and look.
 
-Two things are cured where they belong: a widget's value is gone once a page without it has been opened (`remembered`),
-and an exception inside a fragment never reaches the page that drew it (`guard.fragment`).
+Two things are cured where they belong: a widget's value is gone once a page without it has been opened (`inputs`),
+and an exception inside a fragment never reaches the page that drew it (`live.fragment`).
 """
 
 from __future__ import annotations

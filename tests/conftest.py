@@ -213,11 +213,11 @@ def forks(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def failures():
-    """What pages failed with for a reason nobody foresaw: a page then shows one sentence (`ed_ui.guard`), so a test
+    """What pages failed with for a reason nobody foresaw: a page then shows one sentence (`ed_ui.live`), so a test
     that neither asks for such a failure nor clears this list fails here."""
     records, handler = [], logging.Handler()
     handler.emit = records.append
-    log = logging.getLogger("ed_ui.guard")
+    log = logging.getLogger("ed_ui.live")
     log.addHandler(handler)
     yield records
     log.removeHandler(handler)

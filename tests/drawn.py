@@ -26,7 +26,7 @@ from ed_core.depth.wording import Reading, Statement, Twins
 from ed_core.figures import View, pictures
 from ed_core.fits import measured
 from ed_core.probes import PROBES, LayerSkip
-from ed_core.probes.description import Curve
+from ed_core.probes.base import Curve
 from ed_core.types import Measure, ProbeResult
 
 FILE = Path(__file__).parent / "data" / "figures.txt"

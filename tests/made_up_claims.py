@@ -25,8 +25,7 @@ import numpy as np
 
 from ed_core import statistics
 from ed_core.claims import CLAIMS, find
-from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, judged
-from ed_core.claims.evidence import Evidence, Part
+from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, Evidence, Part, judged
 from ed_core.depth.continuous import MEAN_DEPTH
 from ed_core.errors import ClaimRefused
 from ed_core.studies.points import MEASURED, Point, Prompts

@@ -11,7 +11,7 @@ from ed_core.depth.criteria import RULES, by_kl, by_overlap
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import agreement, difficulty, tables
 from ed_core.studies.agreement import Estimate
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 
 MODEL, SET = "ed-demo-16", "sums"
 

@@ -22,7 +22,7 @@ from streamlit.proto.WidgetStates_pb2 import WidgetState
 from websockets.exceptions import InvalidStatus
 
 from ed_core import settings
-from ed_ui import limits, show, streamlit_edges
+from ed_ui import server, show, streamlit_edges
 
 BASE = "lab/depth"
 SETTINGS = """
@@ -167,10 +167,10 @@ def test_a_page_that_asks_for_nothing_loses_its_place():
         async def send(message):
             sent.append(message)
 
-        told = await limits.asked_in_time(never, send, 0.01)()
+        told = await server.asked_in_time(never, send, 0.01)()
         assert told["type"] == "websocket.disconnect" and sent[0]["type"] == "websocket.close"
         queue = asyncio.Queue()
-        patient = limits.asked_in_time(queue.get, send, 0.2)
+        patient = server.asked_in_time(queue.get, send, 0.2)
         for kind in ("websocket.connect", "websocket.receive"):
             queue.put_nowait({"type": kind})
             assert (await patient())["type"] == kind
@@ -350,7 +350,7 @@ def test_a_forwarded_address_is_believed_of_trusted_proxies_alone(tmp_path):
     ],
 )
 def test_whose_place_it_is(client, whose):
-    assert limits.address({"client": (client, 1)}) == whose
+    assert server.address({"client": (client, 1)}) == whose
 
 
 # -------------------------------------------------------------------- uploads
@@ -399,7 +399,7 @@ def test_uploads_on_their_way_count_and_all_pages_share_ten_times_as_much(monkey
     monkeypatch.setenv("ED_UPLOAD_MEMORY", "1M")
     held = {}
     monkeypatch.setattr(streamlit_edges, "uploaded", lambda: held)
-    uploads = limits.Uploads()
+    uploads = server.Uploads()
 
     def asks(session: str, length: bytes | None):
         headers = [] if length is None else [(b"content-length", length)]
@@ -455,7 +455,7 @@ def test_no_folder_of_the_server_reaches_a_visitor(app):
 def test_folders_get_names_of_the_same_length(monkeypatch, tmp_path):
     monkeypatch.setenv("ED_LOCAL_FOLDERS", "false")
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "a_cache"))
-    places = limits.places_of_the_server()
+    places = server.places_of_the_server()
     assert places[str(tmp_path / "a_cache").encode()] == b"cache"
     monkeypatch.setattr(streamlit_edges.starlette_websocket, "serialize_forward_msg", None)
     text = f"No room in {tmp_path}/a_cache/kept; see {show.plain(f'{tmp_path}/a_cache')} and /elsewhere/a_cache."
@@ -465,4 +465,4 @@ def test_folders_get_names_of_the_same_length(monkeypatch, tmp_path):
         "No room in cache/kept; see cache and /elsewhere/a"
     )
     monkeypatch.setenv("ED_LOCAL_FOLDERS", "true")
-    assert limits.places_of_the_server() == {}, "who may type paths may read them"
+    assert server.places_of_the_server() == {}, "who may type paths may read them"

@@ -13,7 +13,7 @@ from ed_core.errors import ParameterError
 from ed_core.probes import find
 from ed_core.results.aggregate import summarize
 from ed_core.service.resolve import in_precisions, resolve
-from ed_core.sources.precision import WIDEST_FIRST
+from ed_core.sources.sizes import WIDEST_FIRST
 from ed_core.statistics import Interval
 from ed_core.types import Measure, Prompt
 

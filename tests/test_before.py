@@ -27,7 +27,7 @@ from ed_core.service import compute
 from ed_core.service.jobs import Jobs
 from ed_core.service.resolve import resolve
 from ed_core.types import ProbeResult, Prompt
-from ed_ui import common_link, running
+from ed_ui import link, running
 
 BEFORE = Path(__file__).parent / "data" / "before"
 PROMPT = Prompt("3 + 6 = 9\n5 + 7 = ", "2")
@@ -263,7 +263,7 @@ def test_a_link_puts_the_same_values_into_the_inputs(server, page, query, expect
         test.query_params[name] = value
     assert not test.run().exception and not test.warning
     session = session_of(test)
-    parameters = {p.name: p for p in (*common_link.OF_A_RUN, *common_link.BESIDE_IT, *session.link.own)}
+    parameters = {p.name: p for p in (*link.OF_A_RUN, *link.BESIDE_IT, *session.link.own)}
     assert {name: session.inputs[parameters[name].key] for name in expected} == expected
     if "run=" in query:
         assert (session.inputs["text"], session.inputs["answer"]) == (PROMPT.text, PROMPT.answer)

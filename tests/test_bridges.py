@@ -13,10 +13,10 @@ import pytest
 from small_models import computed, save_random
 
 import ed_core
-from ed_core.depth import pruning, verdict
+from ed_core.depth import surgery, verdict
 from ed_core.errors import ParameterError, PromptError, PromptFileError
 from ed_core.models.opening import open_model
-from ed_core.notebook.result import Result
+from ed_core.notebook.model import Result
 from ed_core.probes import Contributions, LogitLens
 from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
@@ -280,8 +280,8 @@ def test_mergekit_takes_what_is_written_for_it():
     import yaml
 
     for text in (
-        pruning.passthrough([0, 1, 3, 5], "a/b: c", {"kl": 0.5}),
-        pruning.passthrough([0, 1, 1, 2, 5, 4], "a/b"),
+        surgery.passthrough([0, 1, 3, 5], "a/b: c", {"kl": 0.5}),
+        surgery.passthrough([0, 1, 1, 2, 5, 4], "a/b"),
     ):
         read = config.MergeConfiguration.model_validate(yaml.safe_load(text))
         assert read.merge_method == "passthrough" and read.slices
@@ -289,7 +289,7 @@ def test_mergekit_takes_what_is_written_for_it():
 
 def test_llama_cpp_is_asked_for_a_file_without_these_layers():
     kept = [layer for layer in range(12) if layer not in (3, 7, 11)]
-    told = shlex.split(pruning.llama_quantize(kept, 12, "my model.gguf"))
+    told = shlex.split(surgery.llama_quantize(kept, 12, "my model.gguf"))
     assert told == ["llama-quantize", "--prune-layers", "3,7,11", "my model.gguf", "my model-without-3.gguf", "COPY"]
     for order in ([], range(12), [0, 2, 1], [0, 1, 1, 2]):  # nothing left, all of them, exchanged, twice
-        assert pruning.llama_quantize(order, 12, "x.gguf") == ""
+        assert surgery.llama_quantize(order, 12, "x.gguf") == ""

@@ -67,7 +67,7 @@ def test_a_part_that_fails_while_it_runs_by_itself_says_so_and_leaves_the_page(t
     code = f"""import sys
 sys.path.insert(0, {str(ROOT)!r})
 import streamlit as st
-from ed_ui import guard
+from ed_ui import live
 
 runs = st.session_state.setdefault("runs", [])
 
@@ -78,7 +78,7 @@ def part():
         raise RuntimeError("hunter2")
 
 st.text_input("Words")
-guard.fragment(part, 0.3)()
+live.fragment(part, 0.3)()
 st.markdown("after")
 """
     with served(tmp_path, code) as address:

@@ -13,7 +13,7 @@ from test_browser_report import DRAWN
 from test_report import hostile
 
 from ed_core.cases.kept import Kept
-from ed_core.sharing import pages, site
+from ed_core.sharing import site
 from ed_core.sources.bundled import STUDIES
 
 pytestmark = pytest.mark.browser
@@ -30,7 +30,7 @@ def published(tmp_path_factory):
     cases = [case("A sum", HOME, notes="**carried** over", tags=["by hand"]), small("Straße nach Rom"), hostile()]
     for one in cases:
         kept.add(one)
-    site.write([*(pages.of_case(kept, one.id) for one in cases), pages.of_study(STUDIES / "toys")], folder / "a" / "b")
+    site.write([*(site.of_case(kept, one.id) for one in cases), site.of_study(STUDIES / "toys")], folder / "a" / "b")
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_):

@@ -9,8 +9,8 @@ from test_browser_pages import ON_TOKENS
 
 from ed_core.depth.criteria import RULES
 from ed_core.sources.bundled import STUDIES
-from ed_core.studies import difficulty, export, steps, tables
-from ed_core.studies.folder import open_folder
+from ed_core.studies import difficulty, steps, tables
+from ed_core.studies.items import open_folder
 
 pytestmark = pytest.mark.browser
 
@@ -38,9 +38,9 @@ def test_a_study_is_plotted_as_its_tables_say(server, page, folder):
     page.goto(f"{server}/studies?study=toys&set={SET}")
     marks = drawn(page, "study-depths")
     verdict = [
-        r for r in tables.stored(folder, "verdict").to_pylist() if r["set"] == SET and r["variant"] in export.LEADING
+        r for r in tables.stored(folder, "verdict").to_pylist() if r["set"] == SET and r["variant"] in tables.LEADING
     ]
-    assert {r["variant"] for r in verdict} == set(export.LEADING), "mean depths and the papers' rules"
+    assert {r["variant"] for r in verdict} == set(tables.LEADING), "mean depths and the papers' rules"
     for criterion, name in ((rule.name, rule.label) for rule in RULES.values()):
         ratios = [r["ratio"] for r in verdict if r["criterion"] == criterion and r["ratio"] is not None]
         assert (marks[name]["x"] if name in marks else []) == pytest.approx(ratios), name
@@ -150,12 +150,12 @@ def test_depth_scores_are_plotted_as_the_study_has_them(server, page, folder):
 
 
 def test_a_click_on_a_mark_of_the_leaderboard_names_its_model_and_where_its_layers_were_read(server, page):
-    from ed_core.sources import leaderboard as board
+    from ed_core.studies import leaderboard
 
     page.goto(f"{server}/studies?study=toys")
     marks = drawn(page, "leaderboard")["in the fits"]
     at = int(np.argmax(marks["y"]))
-    chosen = next(entry for entry in board.entries() if entry.scores["average"] == max(marks["y"]))
+    chosen = next(entry for entry in leaderboard.entries() if entry.scores["average"] == max(marks["y"]))
     figure = page.locator(".st-key-box-leaderboard .ed-chart")
     figure.scroll_into_view_if_needed()
     place = """([chart, i]) => {

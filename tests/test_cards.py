@@ -30,8 +30,8 @@ from ed_core.probes import Contributions, LogitLens, Prune
 from ed_core.results.aggregate import aggregate
 from ed_core.service import compute
 from ed_core.service.resolve import resolve
-from ed_core.sharing import pages, site
-from ed_core.studies.folder import open_folder
+from ed_core.sharing import site
+from ed_core.studies.items import open_folder
 from ed_core.studies.study import ModelEntry, ProbeEntry, SetEntry, Study
 from ed_core.types import Prompt
 
@@ -377,7 +377,7 @@ def test_a_card_is_published_with_its_files(out, tmp_path):
         and "../index.html" in text
         and f"cards/{file.name}" in (tmp_path / "site" / site.INDEX).read_text()
     )
-    assert pages.of_card(out / card.FILE).kind == "Depth cards"
+    assert site.of_card(out / card.FILE).kind == "Depth cards"
 
 
 @pytest.mark.parametrize("file", card.shipped(), ids=lambda file: file.stem)

@@ -256,11 +256,11 @@ def test_a_control_stands_behind_its_own_model_alone():
 
 
 def test_what_a_pruning_costs_is_that_of_the_cheapest_stretch():
-    from ed_core.cases import combined
+    from ed_core.cases import drawings
 
     found = results()["prune"]
     cost = found["kl"].mean(1)
-    assert cost.argmin() != 0 and f"KL {cost.min():.3g} nats" in next(combined.prune([found])).caption
+    assert cost.argmin() != 0 and f"KL {cost.min():.3g} nats" in next(drawings.prune([found])).caption
 
 
 def test_the_thumbnails_lowest_row_is_layer_0_and_a_cell_without_value_is_nothing():

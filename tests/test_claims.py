@@ -23,14 +23,16 @@ from ed_core.claims.claim import (
     NOT_APPLICABLE,
     Claim,
     Estimate,
+    Evidence,
     Measured,
+    Part,
     Quantity,
     by_draws,
     judged,
+    line,
+    reliability,
     together,
 )
-from ed_core.claims.evidence import Evidence, Part
-from ed_core.claims.means import line, reliability
 from ed_core.claims.record import Curve, Found
 from ed_core.commands import main
 from ed_core.depth import sinks
@@ -631,7 +633,7 @@ def test_parts_share_the_traces_of_a_chunk(model, prompts, tmp_path, monkeypatch
 
 def test_values_are_those_of_the_parts(model, prompts, tmp_path):
     """From the sums on disk, by hand."""
-    from ed_core.studies.folder import open_folder
+    from ed_core.studies.items import open_folder
 
     out = tmp_path / "out"
     assert asked(model, prompts, out, "--claim", "one-layer-robust", "--claim", "likelihood-or-generation") == 0

@@ -24,7 +24,7 @@ from ed_core.probes import find
 from ed_core.probes.contributions import Contributions
 from ed_core.probes.layer_skip import LayerSkip
 from ed_core.probes.lenses import LogitLens
-from ed_core.runs.spec import AuditRun, CardRun, ClaimsRun, FitRun, Opened
+from ed_core.runs.run import AuditRun, CardRun, ClaimsRun, FitRun, Opened
 from ed_core.service.resolve import resolve
 from ed_core.types import command_line
 
@@ -459,7 +459,7 @@ def test_the_command_of_a_run_asks_for_that_run(name, tmp_path, monkeypatch):
         asked.append(spec)
         return 0
 
-    for module in ("claims", "fits", "models"):
+    for module in ("long_work", "models"):
         monkeypatch.setattr(import_module(f"ed_core.commands.{module}"), "run", run)
     monkeypatch.setattr(making.Asked, "check", lambda self: None)
     monkeypatch.chdir(tmp_path)

@@ -11,8 +11,8 @@ from ed_core.cases import export
 from ed_core.depth import among_others, criteria, sinks, wording
 from ed_core.depth.criteria import COSINES
 from ed_core.probes import PROBES, Contributions, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
+from ed_core.probes.base import depth_score, layer_effect
 from ed_core.probes.integrated_gradients import completeness, incomplete
-from ed_core.probes.scores import depth_score, layer_effect
 from ed_core.prompts import parse_jsonl, to_jsonl
 from ed_core.results import lookup
 from ed_core.results.store import Store

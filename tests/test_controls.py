@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ed_core.architectures import find
 from ed_core.commands import main
 from ed_core.errors import ParameterError
-from ed_core.models import twins
+from ed_core.models import modules
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.models.verify import verify
@@ -147,7 +147,7 @@ def test_shuffled_blocks_are_what_a_checkpoint_in_that_order_would_be(variant):
         assert torch.equal(by_hand(range(len(hf.get_submodule(find(hf.config.model_type).paths("blocks")[0])))), own)
         twin_of = type(hf)(hf.config).eval()
         twin_of.load_state_dict(hf.state_dict())
-        order = twins.shuffle(twin_of, find(hf.config.model_type), seed=0)
+        order = modules.shuffle(twin_of, find(hf.config.model_type), seed=0)
         assert sorted(order) == list(range(len(order))) != list(order)
         shuffled = twin_of(input_ids=ids, use_cache=False).logits
         assert torch.equal(shuffled, by_hand(order)) and not torch.allclose(shuffled, own, atol=1e-3)
@@ -156,19 +156,19 @@ def test_shuffled_blocks_are_what_a_checkpoint_in_that_order_would_be(variant):
 
 
 def test_only_blocks_of_one_kind_change_places():
-    orders = {twins.permuted(list("abababcc"), seed) for seed in range(20)}
+    orders = {modules.permuted(list("abababcc"), seed) for seed in range(20)}
     assert len(orders) > 10
     assert all("".join("abababcc"[source] for source in order) == "abababcc" for order in orders)
     assert all(list(order) != list(range(8)) for order in orders)
-    assert twins.permuted(["a", "a"], 3) == (1, 0)
+    assert modules.permuted(["a", "a"], 3) == (1, 0)
     with pytest.raises(ParameterError, match="no two are of one kind"):
-        twins.permuted(["a", "b"], 0)
+        modules.permuted(["a", "b"], 0)
 
 
 def test_blocks_that_are_scaled_by_their_place_stay_there():
     hf = random_hf("gpt2", scale_attn_by_inverse_layer_idx=True)
     with pytest.raises(ParameterError, match="no two are of one kind"):
-        twins.shuffle(hf, find("gpt2"), 0)
+        modules.shuffle(hf, find("gpt2"), 0)
 
 
 def test_shuffled_blocks_of_a_folder_follow_their_seed_and_keep_every_weight(small_folder):
@@ -297,5 +297,5 @@ def test_a_twin_that_does_not_fit_is_refused_before_it_is_drawn(small_folder, mo
 
 def test_a_shuffled_block_knows_the_place_it_has():
     hf = random_hf("qwen3")
-    twins.shuffle(hf, find("qwen3"), seed=0)
+    modules.shuffle(hf, find("qwen3"), seed=0)
     assert [block.self_attn.layer_idx for block in hf.model.layers] == [0, 1, 2, 3, 4]

@@ -25,18 +25,18 @@ from ed_core.errors import (
 )
 from ed_core.fits import jacobian, shards, streams
 from ed_core.machine import probe_bytes
-from ed_core.models import arithmetic, identities, loading, opening, placement, verify
+from ed_core.models import devices, identities, loading, opening, verify
 from ed_core.models.identities import wide
 from ed_core.models.language_model import LanguageModel
 from ed_core.notebook.model import on
 from ed_core.probes import IntegratedGradients, LayerSkip, LogitLens, Numerics, ResidualErasure, Surgery
-from ed_core.runs import execute, on_ray, processes
-from ed_core.service import calibrate, compute, estimate, jobs, worker
-from ed_core.service.job import Job
+from ed_core.runs import execute, processes
+from ed_core.service import compute, estimate, jobs, worker
+from ed_core.service.jobs import Job
 from ed_core.service.resolve import resolve
 from ed_core.sources import sizes, specs
 from ed_core.studies.plan import Plan
-from ed_core.sweeps import erasure, gradients, loops, surgery
+from ed_core.sweeps import gradients, loops, staircase, surgery
 from ed_core.sweeps.budget import Budget
 from ed_core.types import ModelSpec, Prompt
 
@@ -200,17 +200,17 @@ def gpus(monkeypatch):
 
 def test_what_torch_keeps_unused_is_free(gpus):
     gpus(10 * GIB, 80 * GIB, reserved=30 * GIB, allocated=25 * GIB)
-    assert placement.free_bytes("cuda:1") == 15 * GIB and placement.free_bytes("cuda") == 30 * GIB
+    assert devices.free_bytes("cuda:1") == 15 * GIB and devices.free_bytes("cuda") == 30 * GIB
 
 
 def test_a_probe_finds_its_memory_beside_the_model(gpus):
     gpus(24 * GIB, 24 * GIB)
-    assert placement.total_bytes("cuda") == 24 * GIB and placement.total_bytes("cpu") == 0
+    assert devices.total_bytes("cuda") == 24 * GIB and devices.total_bytes("cpu") == 0
     spec, room = ModelSpec("m", device="cuda"), int(0.9 * 24 * GIB) - 4 * GIB
-    assert placement.plan(spec, room) == {"device_map": {"": "cuda:0"}}
-    assert placement.plan(spec, room + 1) == {"device_map": "auto", "max_memory": {0: room, 1: room}}
+    assert devices.plan(spec, room) == {"device_map": {"": "cuda:0"}}
+    assert devices.plan(spec, room + 1) == {"device_map": "auto", "max_memory": {0: room, 1: room}}
     with pytest.raises(TooLarge):
-        placement.plan(ModelSpec("m", device="cuda:1"), room + 1)
+        devices.plan(ModelSpec("m", device="cuda:1"), room + 1)
 
 
 def test_a_probes_memory_goes_by_the_device_and_never_by_what_is_free(gpus):
@@ -238,9 +238,9 @@ def test_an_estimate_goes_by_what_the_device_has(gpus, nothing_known, monkeypatc
     unknown = held("cuda:1")
     gpus(5 * GIB, 6 * GIB)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert placement.totals() == {"cuda": 6 * GIB, "cuda:0": 6 * GIB, "cuda:1": 6 * GIB, "cpu": 0}
+    assert devices.totals() == {"cuda": 6 * GIB, "cuda:0": 6 * GIB, "cuda:1": 6 * GIB, "cpu": 0}
     queue = jobs.Jobs()
-    queue._heard({"type": "ready", "devices": placement.overview(), "totals": placement.totals()}, b"")
+    queue._heard({"type": "ready", "devices": devices.overview(), "totals": devices.totals()}, b"")
     queue.close()
     assert unknown - held("cuda:1") == unknown - held("cuda") == 2 * GIB - 3 * GIB // 4
     machine.learn({"cuda:1": 80 * GIB})
@@ -272,8 +272,8 @@ def test_segments_grow_on_a_gpu_unless_somebody_has_set_the_allocator(monkeypatc
 
 def test_a_probe_asks_its_device_what_it_has_and_certifies_how_it_multiplies(model_of, monkeypatch):
     model, asked = model_of("llama"), []
-    monkeypatch.setattr(placement, "total_bytes", lambda device: 6 * GIB)
-    monkeypatch.setattr(arithmetic, "told", lambda device: {"gpu": "GPU of tests"})
+    monkeypatch.setattr(devices, "total_bytes", lambda device: 6 * GIB)
+    monkeypatch.setattr(devices, "certificate", lambda device: {"gpu": "GPU of tests"})
     monkeypatch.setattr(compute, "Budget", lambda *given: asked.append(given[3]) or Budget(*given))
     assert compute.run(model, LogitLens().request(model.spec, ASKED)).provenance["gpu"] == "GPU of tests"
     assert asked == [6 * GIB]
@@ -324,9 +324,10 @@ def test_products_are_of_full_float32_whatever_was_asked_for_before(small_folder
 
 def test_a_certificate_names_the_gpu_and_how_it_multiplies(gpus):
     gpus(GIB, GIB)
-    told = arithmetic.told(torch.device("cuda:0"))
+    with devices.settled():
+        told = devices.certificate(torch.device("cuda:0"))
     assert told["gpu"] == "GPU of tests" and told["tf32"] is False and "cuDNN" not in told["attention_kernels"]
-    assert arithmetic.told(torch.device("cpu")) == {}
+    assert devices.certificate(torch.device("cpu")) == {}
 
 
 class Placed(torch.Tensor):
@@ -382,7 +383,7 @@ def no_float64(monkeypatch):
 
     monkeypatch.setattr(torch.Tensor, "double", refused)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda x: cpu(x).as_subclass(OnTheHost))
-    for module in (identities, erasure, gradients, surgery, loops):
+    for module in (identities, staircase, gradients, surgery, loops):
         monkeypatch.setattr(module, "wide", lambda x: FLOAT64(x.as_subclass(torch.Tensor)))
 
 
@@ -403,7 +404,7 @@ def test_sums_are_checked_without_float64_on_the_device(model_of, no_float64):
 
 def test_a_background_is_summed_without_float64_on_the_device(model_of, no_float64):
     record = SimpleNamespace(check=lambda: None, provenance={})
-    assert erasure.background_mean(model_of("llama"), [ASKED], record).isfinite().all()
+    assert staircase.background_mean(model_of("llama"), [ASKED], record).isfinite().all()
 
 
 def test_a_gpu_is_calibrated_by_what_fills_it_and_waited_for_where_it_is(monkeypatch):
@@ -411,11 +412,11 @@ def test_a_gpu_is_calibrated_by_what_fills_it_and_waited_for_where_it_is(monkeyp
     asked, waited = [], []
     randn = torch.randn
     monkeypatch.setattr(torch, "randn", lambda *shape, **_: asked.append(shape) or randn(1, 1))
-    monkeypatch.setattr(calibrate, "_maps", lambda weights: {"fp32": lambda x: x})
-    calibrate.measure("cuda:1")
+    monkeypatch.setattr(devices, "_maps", lambda weights: {"fp32": lambda x: x})
+    devices.measure_rates("cuda:1")
     assert asked == [(8192, 8192), (8, 8192), (8192, 8192)]
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    calibrate._seconds(lambda x: x, placed(torch.ones(1), "cuda:1"))
+    devices._seconds(lambda x: x, placed(torch.ones(1), "cuda:1"))
     assert set(waited) == {torch.device("cuda:1")}
 
 
@@ -454,7 +455,7 @@ def test_an_actor_of_ray_takes_no_gpu_by_its_number():
         usable: ClassVar = [SimpleNamespace(label="m", known=SimpleNamespace(device="cuda:1"))]
 
     with pytest.raises(ParameterError, match="m is asked for on cuda:1; give --device cuda"):
-        on_ray._Actors(None, object.__new__(Planned), Path("out"))
+        processes._Actors(None, object.__new__(Planned), Path("out"))
 
 
 def test_a_defect_is_no_lost_device(model_of, monkeypatch):
@@ -475,7 +476,7 @@ def test_auto_is_a_gpu_where_there_is_one_and_the_default_everywhere(gpus, monke
     import ed_core
     from ed_core.commands import parser
     from ed_core.notebook import model as notebook
-    from ed_core.runs import spec as specs
+    from ed_core.runs.run import Opened, StudyRun
 
     words = {
         "run": ["contributions", "--model", "m", "--prompts", "p", "--out", "o"],
@@ -489,9 +490,9 @@ def test_auto_is_a_gpu_where_there_is_one_and_the_default_everywhere(gpus, monke
     }
     assert {parser().parse_args([name, *given]).device for name, given in words.items()} == {"auto"}
     assert inspect.signature(ed_core.open).parameters["device"].default == "auto"
-    assert {specs.StudyRun.model_fields["device"].default, specs.Opened.model_fields["device"].default} == {"auto"}
+    assert {StudyRun.model_fields["device"].default, Opened.model_fields["device"].default} == {"auto"}
     monkeypatch.setattr(notebook, "may_have_gpu", lambda: False)
-    monkeypatch.setattr(placement, "pick", lambda name: pytest.fail("torch is asked"))
+    monkeypatch.setattr(devices, "pick", lambda name: pytest.fail("torch is asked"))
     assert notebook.on("auto") == ("cpu", None)
     monkeypatch.undo()
 
@@ -501,15 +502,15 @@ def test_auto_takes_what_is_listed_first(gpus, monkeypatch):
 
     gpus(10 * GIB, 80 * GIB)
     monkeypatch.setattr(notebook, "may_have_gpu", lambda: True)
-    assert placement.devices() == ["cuda", "cuda:0", "cuda:1", "cpu"] and placement.pick("auto") == "cuda"
+    assert devices.devices() == ["cuda", "cuda:0", "cuda:1", "cpu"] and devices.pick("auto") == "cuda"
     assert notebook.on("auto") == ("cuda", 20 * GIB) and notebook.on("cpu") == ("cpu", None)
 
 
 def test_the_app_takes_the_first_device_and_its_header_shows_it(monkeypatch):
-    from ed_ui import picker, remembered, running, session
+    from ed_ui import inputs, picker, running, session
 
     held = {}
-    monkeypatch.setattr(remembered, "value", lambda key, default=None: held.get(key, default))
+    monkeypatch.setattr(inputs, "value", lambda key, default=None: held.get(key, default))
     for told, expected in (({}, "cpu"), ({"cuda": 1, "cuda:0": 1, "cpu": 1}, "cuda")):
         monkeypatch.setattr(running, "jobs", lambda told=told: SimpleNamespace(devices=told))
         assert picker.device() == expected

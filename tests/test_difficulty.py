@@ -10,7 +10,7 @@ from ed_core.errors import StudyError
 from ed_core.figures import study_levels
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import difficulty, tables
-from ed_core.studies.folder import Folder, Sums, open_folder
+from ed_core.studies.items import Folder, Sums, open_folder
 
 L = 8
 

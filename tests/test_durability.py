@@ -19,8 +19,7 @@ import pytest
 from kept_cases import small
 
 from ed_core.cases import bundle, case_study
-from ed_core.cases.kept import Kept
-from ed_core.cases.safe_folder import SafeFolder
+from ed_core.cases.kept import Kept, SafeFolder
 from ed_core.errors import CaseError
 
 LONGEST = 0.12  # seconds that a writer may live after its first report

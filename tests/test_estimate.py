@@ -13,11 +13,11 @@ from ed_core.architectures.small import COMMON, VARIANTS, config_fields
 from ed_core.commands import main
 from ed_core.errors import ModelNotFound, ParameterError
 from ed_core.probes import Continuation, Surgery
-from ed_core.probes.description import Shape
+from ed_core.probes.base import Shape
 from ed_core.probes.generation import TYPICAL_TOKENS
 from ed_core.service import estimate
 from ed_core.sources import catalogue, sizes
-from ed_core.sources.precision import WIDEST_FIRST
+from ed_core.sources.sizes import WIDEST_FIRST
 from ed_core.sources.specs import size_of
 from ed_core.types import Prompt
 
@@ -191,11 +191,12 @@ def test_folders_and_bundled_models_are_read_and_unknown_names_refused(small_fol
 
 
 def test_a_calibration_is_kept_used_and_distrusted(tmp_path):
-    from ed_core.service.calibrate import calibrate
+    from ed_core.models.devices import measure_rates
 
     size = size_of("Qwen/Qwen2.5-7B")
     assert not estimate.estimate(size, "bf16").calibrated
-    rates = calibrate("cpu")
+    rates = measure_rates("cpu")
+    estimate.save_rates("cpu", rates)
     assert set(rates) == {*WIDEST_FIRST, "fp16"} and all(a >= 0 and b > 0 for a, b in rates.values())
     assert estimate.load_rates("cpu") == (rates, True) and estimate.estimate(size, "bf16").calibrated
     assert not estimate.load_rates("cuda")[1]
@@ -213,12 +214,12 @@ def test_a_tenth_of_what_is_free_stays_free():
 
 
 def test_a_calibration_tells_reading_from_multiplying(monkeypatch):
-    from ed_core.service import calibrate
+    from ed_core.models import devices
 
-    monkeypatch.setattr(calibrate, "_maps", lambda weights: {"fp32": lambda x: x})
-    monkeypatch.setattr(calibrate, "_seconds", lambda call, x: 3.0 + 2.0 * len(x))
-    weights = calibrate.WIDTH["cpu"] ** 2
-    assert calibrate.measure("cpu")["fp32"] == pytest.approx((3.0 / weights, 2.0 / weights))
+    monkeypatch.setattr(devices, "_maps", lambda weights: {"fp32": lambda x: x})
+    monkeypatch.setattr(devices, "_seconds", lambda call, x: 3.0 + 2.0 * len(x))
+    weights = devices.WIDTH["cpu"] ** 2
+    assert devices.measure_rates("cpu")["fp32"] == pytest.approx((3.0 / weights, 2.0 / weights))
 
 
 def test_a_calibration_leaves_those_of_other_devices():

@@ -20,15 +20,15 @@ from ed_core.depth.continuous import MeanDepth, Turn
 from ed_core.depth.criteria import Criterion
 from ed_core.depth.wording import Reading, Statement, Twins
 from ed_core.figures import View, colours, pictures
+from ed_core.figures.canvas import shown
 from ed_core.figures.lens import cut
 from ed_core.figures.panel import MOST_TEXTS
 from ed_core.figures.pictures import Look
-from ed_core.figures.text import shown
 from ed_core.fits import measured
 from ed_core.probes import LayerSkip, LogitLens, ResidualErasure, find
 from ed_core.results import aggregate
 from ed_core.results.aggregate import summarize
-from ed_core.sources.published import published, published_marks
+from ed_core.sources.catalogue import published, published_marks
 from ed_core.sweeps.recorder import Recorder
 from ed_core.types import Encoding, Measure, MeasureSpec, ModelSpec, ProbeResult, Prompt
 

@@ -16,8 +16,9 @@ from ed_core.cards import card
 from ed_core.cases import backup, bundle
 from ed_core.cases.kept import Kept
 from ed_core.claims import running as claims
-from ed_core.fits import checkpoint, measured, shards
 from ed_core.fits import file as lens
+from ed_core.fits import measured, shards
+from ed_core.fits.file import Checkpoint
 from ed_core.results.wire import pack, unpack
 from ed_core.studies import bundle as study
 from ed_core.types import canonical_json
@@ -124,8 +125,8 @@ def test_sums(tmp_path):
     added = shards.Added([BEFORE / "0.sums", BEFORE / "1.sums"], ABOUT, 10)
     assert of_arrays({name: added[name] for name in ("0.xx", "1.xx", "0.n", "1.n")}) == NUMBERS["0.sums"]
     file = shutil.copy(BEFORE / "checkpoint.npz", tmp_path / "x")
-    kept = checkpoint.Checkpoint(Path(file), "a fit", 3)
+    kept = Checkpoint(Path(file), "a fit", 3)
     assert of_arrays(kept.read()) == NUMBERS["checkpoint.npz"]
     kept.write(kept.read(), now=True)
     assert of_arrays(kept.read()) == NUMBERS["checkpoint.npz"]
-    assert checkpoint.Checkpoint(Path(file), "another fit", 3).read() is None
+    assert Checkpoint(Path(file), "another fit", 3).read() is None

@@ -18,11 +18,11 @@ from ed_core.commands import main
 from ed_core.depth import lenses
 from ed_core.depth.criteria import OF_LENS
 from ed_core.errors import EffectiveDepthError, FitRefused, ParameterError
-from ed_core.fits import affine, checkpoint, jacobian, judged, shards
+from ed_core.fits import affine, jacobian, judged, shards
 from ed_core.fits import file as files
-from ed_core.fits.grams import Sums
+from ed_core.fits.file import Checkpoint, checkpoint_file
 from ed_core.fits.judged import Reader
-from ed_core.fits.streams import Streams, split
+from ed_core.fits.streams import Streams, Sums, split
 from ed_core.probes import Lenses, LogitLens
 from ed_core.service import compute
 from ed_core.sources import bundled
@@ -229,7 +229,7 @@ def test_shuffled_targets_give_a_lens_that_knows_nothing_of_its_token(model, fit
 
 @pytest.mark.parametrize("ticks", [30, 80])  # in the first group of depths, in the second
 def test_in_groups_stopped_and_resumed_it_is_the_same_fit(model, fitted, tmp_path, monkeypatch, ticks):
-    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr("ed_core.fits.file.EVERY", 0.0)
     one_depth = 3 * 8 * model.d_model**2
     out = tmp_path / "mine.safetensors"
     asked = []
@@ -241,7 +241,7 @@ def test_in_groups_stopped_and_resumed_it_is_the_same_fit(model, fitted, tmp_pat
 
     with pytest.raises(KeyboardInterrupt):
         affine.fit(model, prompts(60), out, tick=stop, memory=2 * one_depth)
-    assert not out.exists() and checkpoint.beside(out).exists()
+    assert not out.exists() and checkpoint_file(out).exists()
     again = []
     affine.fit(model, prompts(60), out, tick=again.append, memory=2 * one_depth)
     assert len(again) == len(asked_whole := seen_by(model, tmp_path)) - (ticks - 1)  # it went on from the last prompt
@@ -263,12 +263,12 @@ def test_a_text_that_comes_twice_is_not_held_out_from_itself():
 
 
 def test_the_sums_of_another_fit_are_not_gone_on_with(model, tmp_path):
-    other = checkpoint.Checkpoint(tmp_path / "x.part", "one")
+    other = Checkpoint(tmp_path / "x.part", "one")
     other.write({"next": np.asarray(3)}, now=True)
-    assert checkpoint.Checkpoint(tmp_path / "x.part", "two").read() is None
-    assert int(checkpoint.Checkpoint(tmp_path / "x.part", "one").read()["next"]) == 3
+    assert Checkpoint(tmp_path / "x.part", "two").read() is None
+    assert int(Checkpoint(tmp_path / "x.part", "one").read()["next"]) == 3
     (tmp_path / "x.part").write_bytes(b"PK damaged")
-    assert checkpoint.Checkpoint(tmp_path / "x.part", "one").read() is None
+    assert Checkpoint(tmp_path / "x.part", "one").read() is None
 
 
 @pytest.mark.parametrize("sizes", [(100,), (7, 60, 33), (1,) * 100])
@@ -315,7 +315,7 @@ def test_shards_add_up_to_the_fit_of_all_prompts(model, fitted, jacobians, tmp_p
 
 @pytest.mark.parametrize("kind", ["affine", "jacobian"])
 def test_a_shard_that_was_stopped_goes_on_from_there(model, tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr("ed_core.fits.file.EVERY", 0.0)
     module, n = {"affine": (affine, 30), "jacobian": (jacobian, 10)}[kind]
     narrow = {"memory": 2 * 3 * 8 * model.d_model**2} if kind == "affine" else {}
     module.sum_up(model, prompts(n), tmp_path / "whole.sums", (2, 2), **narrow)
@@ -519,7 +519,7 @@ def test_prompts_without_a_valid_position_are_counted_and_too_few_refused(model,
 
 
 def test_the_jacobian_lens_stopped_and_resumed(model, jacobians, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr("ed_core.fits.file.EVERY", 0.0)
     out = tmp_path / "j.safetensors"
 
     def stop(share):

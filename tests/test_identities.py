@@ -11,7 +11,8 @@ from small_models import FAMILIES, byte_tokenizer, random_hf, random_model
 
 from ed_core.architectures import find
 from ed_core.errors import IdentityFailed, NotFinite
-from ed_core.models import suffix
+from ed_core.models import language_model
+from ed_core.models import trace as tracing
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.verify import PROBE_TEXT, verify
 from ed_core.types import ModelSpec, Prompt
@@ -347,9 +348,9 @@ def test_an_edit_that_changes_nothing_changes_nothing(model_of, family, dtype):
 
 def test_a_replayed_suffix_with_another_mask_is_found_out(model_of, monkeypatch):
     """One key too few: the logits move, the model is accepted all the same, and nothing reuses the prefix."""
-    cut = suffix.from_position
+    cut = tracing.from_position
     monkeypatch.setattr(
-        suffix,
+        language_model,
         "from_position",
         lambda named, start, n: cut(named, start, n) | {"attention_mask": _one_key_short(n, start)},
     )
@@ -360,7 +361,7 @@ def test_a_replayed_suffix_with_another_mask_is_found_out(model_of, monkeypatch)
 
 
 def test_blocks_that_know_no_cache_are_replayed_whole(model_of, monkeypatch):
-    monkeypatch.setattr(suffix, "CACHES", ())
+    monkeypatch.setattr(tracing, "CACHES", ())
     figures = verify(model_of("qwen3"))
     monkeypatch.undo()
     verify(model_of("qwen3"))

@@ -27,8 +27,8 @@ from ed_core.files import Bounds
 from ed_core.fits import file as lens
 from ed_core.fits import measured, shards
 from ed_core.probes import EarlyExit
-from ed_core.sources import adapters, specs, weights
-from ed_core.studies.folder import open_folder
+from ed_core.sources import specs, weights
+from ed_core.studies.items import open_folder
 
 MEMORY = 40 * 2**20  # bytes that refusing a bundle may take at most, beside the bundle itself
 
@@ -130,12 +130,12 @@ def test_too_large_is_said_before_anything_is_read(folder, monkeypatch):
 
 
 def test_what_cannot_be_drawn_is_refused(folder, monkeypatch):
-    from ed_core.cases import combined
+    from ed_core.cases import drawings
 
     def broken(*_):
         raise IndexError("index 5 is out of bounds")
 
-    monkeypatch.setitem(combined.OVER_SEVERAL, EarlyExit, broken)
+    monkeypatch.setitem(drawings.OVER_SEVERAL, EarlyExit, broken)
     with pytest.raises(ImportRefused, match="out of bounds"):
         folder.take_in(bundle.encode(small()))
     assert left_behind(folder) == []
@@ -248,8 +248,8 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a card": ("card.json", card.read),
     "the plan of a study": ("plan.json", lambda place: open_folder(place.parent)),
     "claims": ("claims.json", lambda place: claims.read(place.parent)),
-    "an adapter": ("adapter_config.json", lambda place: adapters.read_config(place.parent)),
-    "an index of weights": ("model.safetensors.index.json", lambda place: weights.check(place.parent, "it")),
+    "an adapter": ("adapter_config.json", lambda place: weights.adapter_config(place.parent)),
+    "an index of weights": ("model.safetensors.index.json", lambda place: weights.check_complete(place.parent, "it")),
     "a lens": ("lens.safetensors", lens.read),
     "maps": ("maps.npz", measured.read),
     "a shard": ("1.sums", lambda place: shards.Added([place], {"kind": "affine"}, 1)),

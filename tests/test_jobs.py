@@ -18,7 +18,6 @@ from small_models import opened_models
 
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.service import compute, turns
-from ed_core.service import job as job_module
 from ed_core.service import jobs as jobs_module
 from ed_core.service.estimate import Expected, Pace
 from ed_core.service.jobs import Jobs
@@ -58,7 +57,7 @@ def request(spec, probe=Contributions(), text=TEXT):
 
 def test_whoever_looks_while_a_result_is_unpacked_gets_that_one(monkeypatch, spec):
     """Two sessions follow one job; in the end neither is left with a partial result."""
-    job, begun, go, seen = job_module.Job(request(spec), {"me", "you"}), threading.Event(), threading.Event(), []
+    job, begun, go, seen = jobs_module.Job(request(spec), {"me", "you"}), threading.Event(), threading.Event(), []
     complete = results()["contributions"]
     partial = replace(complete, complete=False)
 
@@ -69,7 +68,7 @@ def test_whoever_looks_while_a_result_is_unpacked_gets_that_one(monkeypatch, spe
         assert go.wait(60)
         return complete
 
-    monkeypatch.setattr(job_module, "unpack", unpack)
+    monkeypatch.setattr(jobs_module, "unpack", unpack)
     job.arrived(b"partial")
     assert job.result is partial
     job.arrived(b"complete")
@@ -166,7 +165,7 @@ def test_a_job_that_a_worker_without_its_device_had_not_begun_waits_for_the_next
     """It was handed over when the job before had failed, and the process was about to end."""
     queue = Jobs(warm=False, pace=Opens(3.0))
     monkeypatch.setattr(queue, "_dispatch", lambda: None)
-    queue._running = job = job_module.Job(request(spec), {"me"}, state="running" if begun else "queued")
+    queue._running = job = jobs_module.Job(request(spec), {"me"}, state="running" if begun else "queued")
     queue._died(code)
     assert job.state == state and (job in queue._queue) == (state == "queued") and queue._running is None
 
@@ -175,7 +174,7 @@ def test_nothing_is_opened_ahead_while_something_is_computed(monkeypatch, spec):
     queue, told = Jobs(warm=False, pace=Opens(3.0)), []
     monkeypatch.setattr(queue, "_worker", object())
     monkeypatch.setattr(queue, "_tell", told.append)
-    queue._running = job_module.Job(request(spec), {"me"})
+    queue._running = jobs_module.Job(request(spec), {"me"})
     queue.open_ahead(spec)
     assert told == []
 

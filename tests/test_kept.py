@@ -17,7 +17,7 @@ import pytest
 from hostile import sealed_anew
 from kept_cases import case, small
 
-from ed_core.cases import bundle, kept, safe_folder
+from ed_core.cases import bundle, kept
 from ed_core.cases.case_study import edited, new_id
 from ed_core.cases.kept import Kept
 from ed_core.errors import CaseChanged, CaseError, NewerSchema, StoreError
@@ -284,7 +284,7 @@ with Kept({str(folder.root)!r}, shipped=None)._folder.locked():
 """
     holder = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline().strip() == "locked"
-    monkeypatch.setattr(safe_folder, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(kept, "LOCK_SECONDS", 0.2)
     with pytest.raises(StoreError, match="Another process"):
         folder.add(small())
     assert len(folder.cards()) == 1, "reading needs no lock"

@@ -13,7 +13,7 @@ from hosted_app import until
 
 from ed_core.commands import main
 from ed_core.errors import IdentityFailed, NotFinite, TooLarge
-from ed_core.models import kept, opening
+from ed_core.models import opening
 from ed_core.models.verify import verify
 from ed_core.probes import Contributions, LogitLens
 from ed_core.results.store import Store
@@ -76,22 +76,22 @@ def test_figures_of_anything_else_are_not_believed(spec, measured, other, monkey
 
     opening.open_model(spec, trust_kept=True)
     if other == "code":
-        monkeypatch.setattr(kept, "code", lambda: "another")
+        monkeypatch.setattr(opening, "code_hash", lambda: "another")
     elif other == "weights":
         spec = resolve(str(save_random(tmp_path / "other", "llama")))
     elif other == "precision":
         spec = resolve(spec.source, precision="bf16")
     elif other == "library":
-        monkeypatch.setattr(kept, "version", lambda name: "0.0.1")
+        monkeypatch.setattr(opening, "version", lambda name: "0.0.1")
     else:
-        monkeypatch.setattr(kept.torch, "get_num_threads", lambda: 63)
+        monkeypatch.setattr(opening.torch, "get_num_threads", lambda: 63)
     assert not opening.open_model(spec, trust_kept=True).to_recheck and len(measured) == 2
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"dtype": "float32"}', "failing", "layers"])
 def test_a_file_that_says_anything_else_is_measured_anew(spec, measured, damage):
     model = opening.open_model(spec, trust_kept=True)
-    file = kept._file(model)
+    file = opening._kept_file(model)
     if damage in ("failing", "layers"):
         told = json.loads(file.read_text())
         told |= {"closure": 0.5} if damage == "failing" else {"miss": told["miss"][:-1]}
@@ -112,17 +112,17 @@ def test_a_model_that_is_refused_leaves_nothing(spec, monkeypatch):
 def test_weights_that_nothing_identifies_are_measured_every_time(spec):
     model = opening.open_model(spec)
     model.spec = replace(spec, content_hash="", revision="")
-    kept.keep(model)
-    assert kept.find(model) is None
+    opening.keep_identities(model)
+    assert opening.kept_identities(model) is None
 
 
 def test_the_code_that_opens_and_runs_a_model_is_all_counted(monkeypatch, tmp_path):
-    kept.code.cache_clear()
-    before = kept.code()
-    kept.code.cache_clear()
-    monkeypatch.setattr(kept, "CODE", ("models",))
-    assert kept.code() != before
-    kept.code.cache_clear()
+    opening.code_hash.cache_clear()
+    before = opening.code_hash()
+    opening.code_hash.cache_clear()
+    monkeypatch.setattr(opening, "CODE", ("models",))
+    assert opening.code_hash() != before
+    opening.code_hash.cache_clear()
 
 
 def stored(spec, models):
@@ -240,7 +240,7 @@ def test_a_study_measures_at_every_opening(spec, measured):
 def test_a_worker_measures_when_it_is_idle_and_its_queue_hears_of_it(spec):
     """The file that was kept is of another opening: this one's head is broken meanwhile, so the sums fail."""
     opening.open_model(spec, trust_kept=True)
-    (file,) = kept._file(opening.open_model(spec)).parent.iterdir()
+    (file,) = opening._kept_file(opening.open_model(spec)).parent.iterdir()
     jobs = Jobs(command=(prepared.python(), "-c", BROKEN))
     try:
         request = LogitLens().request(spec, ASKED)

@@ -13,8 +13,7 @@ import pytest
 from ed_core import figures
 from ed_core.commands import main
 from ed_core.errors import StudyError
-from ed_core.sources import leaderboard as board
-from ed_core.studies import leaderboard as fits
+from ed_core.studies import leaderboard
 from ed_core.studies.leaderboard import LAYERS, SIZE, WIDTH
 
 DOC = Path(__file__).parents[1] / "docs" / "studies" / "leaderboard.md"
@@ -23,7 +22,7 @@ HEAD = "model,layers,params_b,average\n"
 
 def rows() -> list[dict]:
     """The table, read by hand: bf16, with a sourced layer count."""
-    with board.FILE.open(encoding="utf-8", newline="") as handle:
+    with leaderboard.FILE.open(encoding="utf-8", newline="") as handle:
         return [r for r in csv.DictReader(handle) if r["precision"] == "bfloat16" and r["check"] != "unverified"]
 
 
@@ -66,7 +65,7 @@ LOG = {SIZE: "params_b", WIDTH: "d_model"}
 @pytest.mark.parametrize("score", ["average", "math_lvl5"])
 @pytest.mark.parametrize("beside", [(), (SIZE,), (WIDTH,), (SIZE, WIDTH)], ids=str)
 def test_the_fits_are_those_of_an_independent_computation(beside, score):
-    found, used = fits.fit(board.entries(), score, beside), rows()
+    found, used = leaderboard.fit(leaderboard.entries(), score, beside), rows()
     others = [[math.log(float(r[LOG[name]])) for r in used] for name in beside]
     for by, mine in (("family", found.by_family), ("lineage", found.by_lineage)):
         slope, error, r2, clusters = slope_of_layers(used, others, by, score)
@@ -77,7 +76,7 @@ def test_the_fits_are_those_of_an_independent_computation(beside, score):
 
 
 def test_the_published_figures_of_this_table():
-    alone, sized, _, both = fits.table(board.entries())
+    alone, sized, _, both = leaderboard.table(leaderboard.entries())
     told = [(round(f.slope, 2), round(f.by_family.error, 2), f.by_family.clusters) for f in (alone, sized)]
     assert told == [(0.39, 0.04, 39), (0.20, 0.05, 39)]
     assert both.slope == pytest.approx(0.097, abs=5e-4) and both.by_family.error == pytest.approx(0.066, abs=5e-4)
@@ -93,8 +92,8 @@ def test_the_published_figures_of_this_table():
 @pytest.mark.parametrize("beside", [(SIZE,), (WIDTH,), (SIZE, WIDTH)], ids=str)
 def test_the_sentence_says_of_both_clusterings_whether_they_exclude_0(beside):
     seen = set()
-    for score in board.SCORES:
-        found = fits.fit(board.entries(), score, beside)
+    for score in leaderboard.SCORES:
+        found = leaderboard.fit(leaderboard.entries(), score, beside)
         family, lineage = found.by_family.excludes_zero, found.by_lineage.excludes_zero
         seen.add((family, lineage))
         how = {
@@ -107,7 +106,7 @@ def test_the_sentence_says_of_both_clusterings_whether_they_exclude_0(beside):
     assert (True, False) in seen or beside == (SIZE, WIDTH)
 
 
-def made(draw, slope: float, families: int = 24) -> tuple[board.Entry, ...]:
+def made(draw, slope: float, families: int = 24) -> tuple[leaderboard.Entry, ...]:
     """Models whose score has a known slope of layers, the rest a family's own and noise."""
     found = []
     for family in range(families):
@@ -116,32 +115,32 @@ def made(draw, slope: float, families: int = 24) -> tuple[board.Entry, ...]:
             log = size + draw.normal(0, 1)
             layers = int(np.clip(round(20 + 8 * log + draw.normal(0, 6)), 2, 100))
             score = slope * layers + 2 * log + 3 * shift + draw.normal()
-            scores = dict.fromkeys(board.SCORES, score)
-            more = (math.exp(log), 512.0, board.FITTED, f"f{family}", f"l{family // 2}", "direct", "here", scores)
-            found.append(board.Entry(f"m{family}-{member}", layers, *more))
+            scores = dict.fromkeys(leaderboard.SCORES, score)
+            more = (math.exp(log), 512.0, leaderboard.FITTED, f"f{family}", f"l{family // 2}", "direct", "here", scores)
+            found.append(leaderboard.Entry(f"m{family}-{member}", layers, *more))
     return tuple(found)
 
 
 def test_without_an_effect_a_slope_is_seldom_found_and_with_one_it_is(monkeypatch):
     """In simulated families: false alarms about as often as announced, a clear slope nearly always."""
-    monkeypatch.setattr(fits, "DRAWS", 199)
+    monkeypatch.setattr(leaderboard, "DRAWS", 199)
     draw = np.random.default_rng(5)
-    false = sum(fits.fit(made(draw, 0.0), beside=(SIZE,)).by_family.excludes_zero for _ in range(150))
+    false = sum(leaderboard.fit(made(draw, 0.0), beside=(SIZE,)).by_family.excludes_zero for _ in range(150))
     assert false <= 15, "at most one in ten"
-    assert sum(fits.fit(made(draw, 0.6), beside=(SIZE,)).apart for _ in range(20)) >= 18
+    assert sum(leaderboard.fit(made(draw, 0.6), beside=(SIZE,)).apart for _ in range(20)) >= 18
     covers = 0
     for _ in range(150):
-        one = fits.fit(made(draw, 0.3), beside=(SIZE,)).by_family
+        one = leaderboard.fit(made(draw, 0.3), beside=(SIZE,)).by_family
         covers += one.low <= 0.3 <= one.high
     assert covers >= 132
 
 
 def test_what_has_no_source_enters_no_fit():
-    left = [entry for entry in board.entries() if entry.why_left_out]
-    assert len(board.entries()) == 136 and len(left) == 34
-    assert {entry.model for entry in left if entry.check == board.UNVERIFIED} == {"ibm/PowerLM-3b"}
-    assert all(entry.layers_source for entry in board.entries())
-    assert fits.left_out(board.entries()) == {
+    left = [entry for entry in leaderboard.entries() if entry.why_left_out]
+    assert len(leaderboard.entries()) == 136 and len(left) == 34
+    assert {entry.model for entry in left if entry.check == leaderboard.UNVERIFIED} == {"ibm/PowerLM-3b"}
+    assert all(entry.layers_source for entry in leaderboard.entries())
+    assert leaderboard.left_out(leaderboard.entries()) == {
         "its scores are listed in float16; fits take those in bfloat16": 33,
         "its layer count stands nowhere": 1,
     }
@@ -170,7 +169,7 @@ def test_a_file_of_ones_own_that_is_wrong_is_one_sentence(tmp_path, capsys, text
     file = tmp_path / "own.csv"
     file.write_text(text)
     with pytest.raises(StudyError, match=re.escape(said)):
-        board.also(file)
+        leaderboard.also(file)
     assert main(["leaderboard", "--also", str(file)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
@@ -181,33 +180,33 @@ def test_own_models_join_the_fits_and_are_told_of(tmp_path, capsys):
     assert main(["leaderboard", "--also", str(file)]) == 0
     said = capsys.readouterr().out
     assert "104 models in 41 families" in said and "138 models, 2 of them your own" in said
-    every = (*board.entries(), *board.also(file))
-    one = fits.fit(every, "average", (SIZE,))
-    deep, flat = board.also(file)
+    every = (*leaderboard.entries(), *leaderboard.also(file))
+    one = leaderboard.fit(every, "average", (SIZE,))
+    deep, flat = leaderboard.also(file)
     expected = one.constant + one.slope * 60 + one.coefficients[SIZE] * math.log(1.5)
     assert f"me/deep: 12.00, {abs(12 - expected):.1f} points below" in said and "me/flat: 12.00" in said
-    assert deep.family == "me/deep" and flat.check == board.OWN
+    assert deep.family == "me/deep" and flat.check == leaderboard.OWN
     assert main(["leaderboard", "--score", "elo"]) == 2
     assert "expected one of average, ifeval" in capsys.readouterr().err
 
 
 def test_too_few_or_equal_models_are_refused():
-    entries = board.entries()
+    entries = leaderboard.entries()
     with pytest.raises(StudyError, match="too few for 2 coefficients"):
-        fits.fit(entries[:5])
+        leaderboard.fit(entries[:5])
     same = tuple(e for e in made(np.random.default_rng(0), 0.0))
     with pytest.raises(StudyError, match="do not differ in layers and width enough"):
-        fits.fit(same, beside=(WIDTH,))
+        leaderboard.fit(same, beside=(WIDTH,))
     with pytest.raises(StudyError, match="no score 'elo'"):
-        fits.fit(entries, "elo")
+        leaderboard.fit(entries, "elo")
 
 
 def test_the_figure_holds_every_model_and_both_lines():
-    alone, sized = fits.fit(board.entries()), fits.fit(board.entries(), "average", (SIZE,))
+    alone, sized = leaderboard.fit(leaderboard.entries()), leaderboard.fit(leaderboard.entries(), "average", (SIZE,))
     points = [
         dict(model=e.model, layers=e.layers, params=e.params, score=e.scores["average"], family=e.family)
         | dict(source=e.layers_source, left_out=e.why_left_out, own=e.model == "mine", depth="")
-        for e in board.entries()
+        for e in leaderboard.entries()
     ]
     points[0] |= dict(own=True, model="<b>mine</b>", depth="mean depth 70 %")
     fig = figures.score_against_layers(points, "average, %", alone.line, sized.line, "size")
@@ -218,7 +217,7 @@ def test_the_figure_holds_every_model_and_both_lines():
     for name, one in (("layers alone", alone), ("size held fixed", sized)):
         line = traces[name]
         assert np.diff(line.y)[0] / np.diff(line.x)[0] == pytest.approx(one.slope)
-    used = fits.usable(board.entries(), "average")
+    used = leaderboard.usable(leaderboard.entries(), "average")
     mean = np.mean([e.layers for e in used]), np.mean([e.scores["average"] for e in used])
     for one in (alone, sized):
         assert one.line[0] + one.line[1] * mean[0] == pytest.approx(mean[1]), "through the mean of all"

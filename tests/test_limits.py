@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ed_core import settings
-from ed_ui import limits, streamlit_edges
+from ed_ui import server, streamlit_edges
 
 
 def scope(client: str | None = None, path: str = "/", method: str = "PUT", length: str = "") -> dict:
@@ -33,13 +33,13 @@ def scope(client: str | None = None, path: str = "/", method: str = "PUT", lengt
     ],
 )
 def test_an_address_is_one_customers(client, whose):
-    assert limits.address(scope(client)) == whose
+    assert server.address(scope(client)) == whose
 
 
 def test_pages_are_counted_in_all_and_by_address(monkeypatch):
     monkeypatch.setenv("ED_MAX_SESSIONS", "3")
     monkeypatch.setenv("ED_MAX_SESSIONS_PER_ADDRESS", "1")
-    places, here, one, two = limits.Places(), scope("127.0.0.1"), scope("10.0.0.1"), scope("10.0.0.2")
+    places, here, one, two = server.Places(), scope("127.0.0.1"), scope("10.0.0.1"), scope("10.0.0.2")
     with ExitStack() as open_now:
         open_now.enter_context(places.taken(one))
         assert places.full(one).startswith("1 page is open from your address") and not places.full(two)
@@ -53,11 +53,11 @@ def test_pages_are_counted_in_all_and_by_address(monkeypatch):
     assert places.all == 0 and not places._by
 
 
-MB = limits.MEGABYTE
+MB = server.MEGABYTE
 FILE = "/_stcore/upload_file/{}/1"
 
 
-def asked(uploads: limits.Uploads, session: str, size: int | str, **more: str) -> str:
+def asked(uploads: server.Uploads, session: str, size: int | str, **more: str) -> str:
     """Whether one more file may come, which is not taken."""
     with uploads.room(scope(path=FILE.format(session), length=str(size), **more), 900 * MB) as refused:
         return refused
@@ -68,7 +68,7 @@ def test_files_on_their_way_and_there_count_by_session_and_together(monkeypatch)
     monkeypatch.setattr(streamlit_edges, "uploaded", lambda: there)
     monkeypatch.setenv("ED_MAX_UPLOADS", "2")
     monkeypatch.setenv("ED_UPLOAD_MEMORY", str(1000 * MB))
-    uploads = limits.Uploads()
+    uploads = server.Uploads()
     assert asked(uploads, "a", 900 * MB) == ""
     assert asked(uploads, "a", 900 * MB + 1).startswith(
         "This page holds 1 uploaded files of 100 MB, and this one has 900.0"
@@ -90,9 +90,9 @@ def test_what_is_sent_is_read_to_its_end_or_to_a_limit():
     async def receive():
         return left.pop(0)
 
-    asyncio.run(limits.drop(receive, 25))
+    asyncio.run(server.drop(receive, 25))
     assert len(left) == 4, "three times ten reach 25"
-    asyncio.run(limits.drop(receive, 1000))
+    asyncio.run(server.drop(receive, 1000))
     assert left == [{"body": b"never"}]
 
 
@@ -110,7 +110,7 @@ def test_a_page_that_asks_for_nothing_is_closed():
         async def send(message):
             sent.append(message)
 
-        heard = limits.asked_in_time(receive, send, 0.01)
+        heard = server.asked_in_time(receive, send, 0.01)
         return [(await heard())["type"] for _ in messages]
 
     assert asyncio.run(talk("websocket.connect", "websocket.receive")) == ["websocket.connect", "websocket.receive"]
@@ -121,11 +121,11 @@ def test_a_page_that_asks_for_nothing_is_closed():
 def test_the_servers_folders_have_names(monkeypatch, tmp_path):
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "kept"))
     monkeypatch.setenv("ED_LOCAL_FOLDERS", "true")
-    assert limits.places_of_the_server() == {}
+    assert server.places_of_the_server() == {}
     monkeypatch.setenv("ED_LOCAL_FOLDERS", "false")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     monkeypatch.setattr(tempfile, "tempdir", "/elsewhere")
-    found = {place.decode(): name.decode() for place, name in limits.places_of_the_server().items()}
+    found = {place.decode(): name.decode() for place, name in server.places_of_the_server().items()}
     assert found[str(tmp_path / "kept")] == "cache" and found[str(tmp_path / "hub")] == "models"
     assert found[str(settings.ROOT)] == "app" and found[sys.prefix] == "python" and found["/elsewhere/"] == "tmp/"
     assert list(found) == sorted(found, key=len, reverse=True), "a folder before the one that it lies in"

@@ -20,7 +20,7 @@ from ed_core.results import lookup
 from ed_core.results.store import Store
 from ed_core.service.resolve import resolve, twin
 from ed_core.types import Prompt
-from ed_ui import inputs, link, remembered, session, streamlit_edges
+from ed_ui import inputs, link, session, streamlit_edges
 from ed_ui.inputs import of_probe
 
 OWN = {  # a page, a parameter of its own, and where it must arrive
@@ -218,9 +218,9 @@ def test_the_store_finds_ids_by_their_beginning(stored, tmp_path):
 
 
 def test_no_parameter_of_a_page_has_the_name_of_one_that_all_pages_share(stored):
-    from ed_ui import common_link
+    from ed_ui import link
 
-    common = {p.name for p in (*common_link.OF_A_RUN, *common_link.BESIDE_IT)} | {"run", "example"}
+    common = {p.name for p in (*link.OF_A_RUN, *link.BESIDE_IT)} | {"run", "example"}
     for probes in PAGES.values():
         for probe in probes:
             assert not common & {p.name for p in of_probe(type(probe))}
@@ -306,11 +306,11 @@ def test_what_a_link_holds_cannot_end_the_script(monkeypatch):
 
 
 def test_a_window_beyond_the_prompt_is_not_kept(monkeypatch):
-    inputs = {"window": (3, 40)}
-    monkeypatch.setattr(session, "current", lambda: SimpleNamespace(inputs=inputs))
-    assert remembered.window("window", 60, 48) == (3, 40) and remembered.window("window", 48, 48) is None
-    inputs["window"] = (3, 60)
-    assert remembered.window("window", 60, 48) == (12, 59) and not inputs
+    held = {"window": (3, 40)}
+    monkeypatch.setattr(session, "current", lambda: SimpleNamespace(inputs=held))
+    assert inputs.window("window", 60, 48) == (3, 40) and inputs.window("window", 48, 48) is None
+    held["window"] = (3, 60)
+    assert inputs.window("window", 60, 48) == (12, 59) and not held
 
 
 def test_a_revision_belongs_to_a_hub_model_alone(monkeypatch, tmp_path):
@@ -322,8 +322,8 @@ def test_a_revision_belongs_to_a_hub_model_alone(monkeypatch, tmp_path):
         "org/name": "org/name@abc",
         "org/name@x": "org/name@x",
     }.items():
-        inputs = {"model": name, "revision": " abc "}
-        monkeypatch.setattr(session, "current", lambda inputs=inputs: SimpleNamespace(inputs=inputs))
+        held = {"model": name, "revision": " abc "}
+        monkeypatch.setattr(session, "current", lambda held=held: SimpleNamespace(inputs=held))
         assert picker.source() == expected
 
 

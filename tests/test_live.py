@@ -136,7 +136,7 @@ def test_a_part_of_a_batch_that_a_click_has_left_runs_the_page(batch, monkeypatc
         raise PageRuns
 
     found, drawn = [], []
-    monkeypatch.setattr(live.guard, "fragment", lambda draw, *_: found.append(draw) or (lambda: None))
+    monkeypatch.setattr(live, "fragment", lambda draw, *_: found.append(draw) or (lambda: None))
     monkeypatch.setattr(live.st, "rerun", runs)
     monkeypatch.setattr(running, "shown", lambda batch: None)
     monkeypatch.setattr(running.Batch, "running", property(lambda self: True))

@@ -22,7 +22,7 @@ from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.models.verify import verify
 from ed_core.probes import PROBES, Generation, Loops, ResidualErasure, Surgery
-from ed_core.probes.description import Shape
+from ed_core.probes.base import Shape
 from ed_core.probes.generation import WRITTEN_TOKENS
 from ed_core.results.aggregate import aggregate
 from ed_core.results.wire import pack, unpack

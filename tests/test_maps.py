@@ -18,7 +18,8 @@ from ed_core import figures
 from ed_core.commands import main
 from ed_core.depth import matching
 from ed_core.errors import FitRefused, TooLarge
-from ed_core.fits import checkpoint, maps, measured, replacement
+from ed_core.fits import maps, measured, replacement
+from ed_core.fits.file import checkpoint_file
 from ed_core.types import Prompt
 
 TEXT = "the cat sat on a mat while seven dogs ran over the hill and back again before it rained 1 + 2 = 3"
@@ -131,7 +132,7 @@ class Stopped(Exception):
 @pytest.mark.parametrize("share", [0.1, 0.9])
 @pytest.mark.parametrize("fit", ["maps", "replacement"])
 def test_a_fit_that_was_stopped_goes_on_from_there(pair, tmp_path, monkeypatch, fit, share):
-    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr("ed_core.fits.file.EVERY", 0.0)
     of = pair if fit == "maps" else pair[:1]
     module = maps if fit == "maps" else replacement
     out, memory = tmp_path / "found.npz", 2 * module.plan(*of, 1).each
@@ -145,10 +146,10 @@ def test_a_fit_that_was_stopped_goes_on_from_there(pair, tmp_path, monkeypatch, 
     assert shares == sorted(shares) and shares[-1] == 1 and shares[0] < 0.1
     with pytest.raises(Stopped):
         module.fit(*of, USED, out, HELD_OUT, stop, memory)
-    assert checkpoint.beside(out).is_file() and not out.is_file()
+    assert checkpoint_file(out).is_file() and not out.is_file()
     shares.clear()
     again = module.fit(*of, USED, out, HELD_OUT, shares.append, memory)
-    assert not checkpoint.beside(out).is_file() and shares[0] > share - 0.4
+    assert not checkpoint_file(out).is_file() and shares[0] > share - 0.4
     for values, expected in zip(vars(again).values(), vars(whole).values()):
         assert isinstance(values, dict) or np.array_equal(values, expected)
     assert measured.packed(measured.read(out)) == measured.packed(whole)
@@ -177,7 +178,7 @@ def test_shards_add_up_to_the_fit_of_all_prompts(pair, tmp_path, fit):
 
 
 def test_other_prompts_do_not_take_over_what_was_kept(pair, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr("ed_core.fits.file.EVERY", 0.0)
     out, others = tmp_path / "found.npz", prompts(12, seed=5)
     with pytest.raises(Stopped):
         replacement.fit(pair[0], USED, out, HELD_OUT, lambda share: (_ for _ in ()).throw(Stopped))

@@ -19,7 +19,7 @@ from ed_core.depth import wording
 from ed_core.depth.criteria import COSINES
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import tables
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 
 L, MODEL = 8, "ed-demo-8"
 TEXTS = [f"Sums mod 10:\n{a} + {b} = " for a, b in ((5, 7), (1, 2), (3, 3), (9, 8), (4, 0), (2, 6), (7, 7), (8, 1))]

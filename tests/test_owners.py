@@ -13,8 +13,7 @@ from test_settings import clean, write  # noqa: F401  (fixtures)
 
 from ed_core.cases import backup, bundle
 from ed_core.cases.case_study import edited
-from ed_core.cases.kept import Kept
-from ed_core.cases.safe_folder import UNREADABLE, SafeFolder
+from ed_core.cases.kept import UNREADABLE, Kept, SafeFolder
 from ed_core.errors import CaseError, StoreError
 from ed_ui import visitor
 

@@ -18,7 +18,7 @@ from hosted_app import free_port, until
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ed_core import __version__, extras
+from ed_core import __version__, machine
 from ed_core.errors import ParameterError
 from tools import dependencies
 
@@ -149,17 +149,17 @@ def test_versions_agree():
 
 
 def test_every_optional_package_is_in_its_extra():
-    for package, extra in extras.EXTRAS.items():
+    for package, extra in machine.EXTRAS.items():
         assert package in {r.name for r in map(Requirement, PROJECT["optional-dependencies"][extra])}
 
 
 def test_a_missing_package_is_one_sentence_with_its_extra(monkeypatch):
-    extras.require("peft", "A LoRA adapter")
+    machine.require_package("peft", "A LoRA adapter")
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(
         ParameterError, match=r"A LoRA adapter needs the package peft.*effective-depth-lab\[adapters\]'"
     ):
-        extras.require("peft", "A LoRA adapter")
+        machine.require_package("peft", "A LoRA adapter")
 
 
 @pytest.mark.slow

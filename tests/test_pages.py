@@ -407,7 +407,7 @@ def test_an_edited_example_does_not_come_back_with_what_a_browser_still_says(sto
 def test_an_edited_examples_answer_does_not_come_back_with_a_press_that_knows_nothing_of_it(stored, monkeypatch):
     """A press on Run right after the typing says again what the answer's box held before; how long the page took in
     between says nothing, only when its end was sent."""
-    from ed_ui import prompt_box, remembered, running, streamlit_edges
+    from ed_ui import inputs, prompt_box, running, streamlit_edges
 
     test = app(prompt=None, model="ed-demo-8", example="copy-3-a")
     answer, known = held(test)[1], session_of(test)
@@ -420,7 +420,7 @@ def test_an_edited_examples_answer_does_not_come_back_with_a_press_that_knows_no
             test.button(key="run.home").click()
         test.text_input(key="answer").set_value(answer).run()
 
-    monkeypatch.setattr(remembered, "ECHO", 0.0)
+    monkeypatch.setattr(inputs, "ECHO", 0.0)
     known.ended.clear()  # the run after the typing was cut short by the press
     says_again(press=True)
     assert held(test) == ("words of mine", "") and known.inputs["example"] == ""
@@ -436,7 +436,7 @@ def test_an_edited_examples_answer_does_not_come_back_with_a_press_that_knows_no
     says_again(press=True)
     assert held(test) == ("words of mine", answer), "and so does who presses once the page was sent"
     test.text_input(key="answer").set_value("").run()
-    monkeypatch.setattr(remembered, "ECHO", 1e9)
+    monkeypatch.setattr(inputs, "ECHO", 1e9)
     says_again(press=True)
     assert held(test) == ("words of mine", ""), "only just sent"
     boxes = []
@@ -488,11 +488,11 @@ def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(sto
 
 
 def test_an_example_that_takes_little_time_runs_by_itself(stored, monkeypatch):
-    from ed_ui import outlook, running
+    from ed_ui import running
 
-    ran, seconds, of = [], 1.9, outlook.of
+    ran, seconds, of = [], 1.9, running.outlook
     monkeypatch.setattr(running, "submit", lambda batch: ran.append(batch.page))
-    monkeypatch.setattr(outlook, "of", lambda *a: replace(of(*a), seconds=seconds))
+    monkeypatch.setattr(running, "outlook", lambda *a: replace(of(*a), seconds=seconds))
     test = app(prompt=Prompt("words of mine", "too"))
     assert not ran, "what a link or a typist puts there waits for Run"
     test.button_group(key="task.0").select("copy").run()
@@ -592,7 +592,7 @@ def test_a_page_that_fails_says_one_sentence_and_keeps_everything(stored, monkey
     test = app("pages/prompt/logit_lens.py")
     test.text_area(key="text").set_value("typed").run()
     with monkeypatch.context() as patch:
-        patch.setattr("ed_ui.common_link.say_troubles", lambda: 1 / 0)
+        patch.setattr("ed_ui.link.say_troubles", lambda: 1 / 0)
         test.run()
         assert test.run().selectbox(key="model").value == "small", "the box of models stays"
     assert not test.exception and not test.text_area
@@ -612,7 +612,7 @@ def test_an_input_that_nothing_remembers_outlives_a_page_that_fails(stored, monk
     test = app("pages/intervene/gradients.py", prompt=Prompt("3 + 4 = "))
     test.number_input(key="continuation.n_tokens").set_value(5).run()
     with monkeypatch.context() as patch:
-        patch.setattr("ed_ui.common_link.say_troubles", lambda: 1 / 0)
+        patch.setattr("ed_ui.link.say_troubles", lambda: 1 / 0)
         assert not test.run().number_input
     failures.clear()
     assert test.run().number_input(key="continuation.n_tokens").value == 5
@@ -631,20 +631,20 @@ def test_a_guard_lets_streamlits_own_stops_pass_and_says_known_errors_in_their_w
     from streamlit.runtime.scriptrunner import RerunData, RerunException, StopException
 
     from ed_core.errors import ParameterError
-    from ed_ui import guard
+    from ed_ui import live
 
     told = []
-    monkeypatch.setattr(guard.st, "error", lambda text, **_: told.append(text))
+    monkeypatch.setattr(live.st, "error", lambda text, **_: told.append(text))
 
     def fail(error):
         raise error
 
     for own in (StopException(), RerunException(RerunData())):
         with pytest.raises(type(own)):
-            guard.guarded(lambda own=own: fail(own))
-    assert guard.guarded(lambda: None) and guard.guarded(lambda: fail(ParameterError("g is 2; expected *less*.")))
+            live.guarded(lambda own=own: fail(own))
+    assert live.guarded(lambda: None) and live.guarded(lambda: fail(ParameterError("g is 2; expected *less*.")))
     assert told == [r"g is 2; expected \*less\*."] and not failures
-    assert not guard.guarded(lambda: fail(ValueError("one"))) and not guard.guarded(lambda: fail(ValueError("two")))
+    assert not live.guarded(lambda: fail(ValueError("one"))) and not live.guarded(lambda: fail(ValueError("two")))
     one, two = (record.getMessage() for record in failures)
     assert one[:8] in told[1] and two[:8] in told[2] and one[:8] != two[:8] and "ValueError: two" in two
     failures.clear()

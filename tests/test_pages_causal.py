@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 from test_pages import PROMPT, ROOT, app, holds, plotted, session_of
 
 from ed_core.commands import main
-from ed_core.depth import among_others, pruning
+from ed_core.depth import among_others, surgery
 from ed_core.probes import (
     Continuation,
     Contributions,
@@ -169,8 +169,8 @@ def test_what_is_written_stands_beside_the_loss(stored_set):
     assert drawn(test, "added loss", curves["nll"] - curves["nll_whole"])
     said = [m.value for m in test.markdown]
     written = {"exact": share, "exact_whole": whole}
-    assert f"**{show.plain(pruning.generated(written, 3))}**" in said
-    assert all(any(show.plain(line) in m for m in said) for line in pruning.by_loss(curves, written, 3))
+    assert f"**{show.plain(surgery.generated(written, 3))}**" in said
+    assert all(any(show.plain(line) in m for m in said) for line in surgery.by_loss(curves, written, 3))
     assert any("Over the 3 of 4 prompts that have a known answer" in c.value for c in test.caption)
     code = next(c.value for c in test.code if c.value.startswith("python"))
     assert "exact_answers" not in code, "the command line would refuse the prompt without an answer"
@@ -193,7 +193,7 @@ def test_pruning_says_how_many_prompts_are_missing_and_exports_nothing_yet(store
 def test_one_prompt_is_pruned_as_before(stored, stored_set):
     test = app("pages/intervene/prune.py")
     curves = aggregate.aggregate(Prune, [stored["prune"].summary])
-    cheapest = pruning.best_stretch(curves["kl"], 1)[0]
+    cheapest = surgery.best_stretch(curves["kl"], 1)[0]
     assert f"Least KL, one layer: {cheapest}" in " ".join(m.value for m in test.markdown)
     assert len(charts(test)) == 7 and not drawn(test, "median", curves["kl"]), "one prompt has no spread"
     assert test.run().query_params["run"] == stored["prune"].request.key[:12]

@@ -21,11 +21,11 @@ from ed_core.commands import main
 from ed_core.probes import Contributions
 from ed_core.prompts import read_jsonl
 from ed_core.runs import launch
-from ed_core.runs.status import DONE, FAILED, RUNNING, Statuses
+from ed_core.runs.run import DONE, FAILED, RUNNING, Statuses
 from ed_core.service.resolve import resolve
-from ed_core.sources.bundled import SETS, load_prompts
+from ed_core.sources.bundled import SETS, load_prompts, set_names
 from ed_core.types import Prompt
-from ed_ui import runs, show, spread_panel
+from ed_ui import probe_page, runs, show
 
 pytestmark = pytest.mark.usefixtures("forks")
 STEP = np.where(np.arange(16) < 9, -0.3, 0.3)  # a cosine that turns
@@ -145,7 +145,7 @@ def test_while_no_set_is_chosen_a_model_has_its_own(cache, small_folder, monkeyp
     chosen = page(set="copy", model=str(small_folder))
     assert "--set copy" in chosen.code[-1].value
     known = chosen.selectbox(key="claims.set").options
-    assert known[0] == "mixed" and sorted(known) == running.bundled()
+    assert known[0] == "mixed" and sorted(known) == set_names()
     asked = []
     about = {"about": "", "model": "", "set": "", "command": ""}
     found = Report(**about, findings=(Found(id="turn", verdict=HOLDS),))
@@ -161,10 +161,10 @@ def test_while_no_set_is_chosen_a_model_has_its_own(cache, small_folder, monkeyp
 
 def test_others_on_a_real_model_are_mixed_prompts_of_all_kinds(small_folder):
     mixed = {p.text: p.form for p in read_jsonl(SETS / "mixed.jsonl")}
-    asked = spread_panel._bundled(Contributions(), resolve(str(small_folder)), ())
-    assert len(asked) == spread_panel.ENOUGH + 1
+    asked = probe_page._others_asked(Contributions(), resolve(str(small_folder)), ())
+    assert len(asked) == probe_page.ENOUGH + 1
     assert len({mixed[one.prompts[0].text] for one in asked}) == 10
-    taught = spread_panel._bundled(Contributions(), resolve("ed-demo-8"), ())
+    taught = probe_page._others_asked(Contributions(), resolve("ed-demo-8"), ())
     assert {one.prompts[0].text for one in taught} <= {p["text"] for p in load_prompts() if p["known"]}
 
 

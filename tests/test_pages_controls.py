@@ -22,7 +22,7 @@ from ed_core.results.aggregate import summarize
 from ed_core.service.resolve import resolve, twin
 from ed_core.sources.bundled import KINDS, example_of, load_prompts
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import control_model, running, show, story
+from ed_ui import control_model, prompt_panels, running, show
 
 STRIPS = {  # page: probe, and what its strip holds of the control's result
     "pages/prompt/contributions.py": ("contributions", lambda r: r["layer_ratio"].mean(1)),
@@ -218,11 +218,11 @@ def test_the_story_draws_the_twins_ranks_where_their_curves_are_stored_and_nothi
     lens = lookup.find(asked)
     twins = [lookup.find_read(replace(asked, models=(twin(asked.models[0], "untrained", seed),))) for seed in range(5)]
     at = min(verdict.positions(lens, verdict.ANSWER))
-    found, ranks = story.told(lens, twins, None), np.array([one["rank"][:, at] for one in twins])
+    found, ranks = prompt_panels.story_of(lens, twins, None), np.array([one["rank"][:, at] for one in twins])
     assert found["ghost"] == {"best": ranks.min(0).tolist(), "worst": ranks.max(0).tolist(), "twins": 5}
     assert found["ghost"]["best"][-1] == found["ghost"]["worst"][-1] == 1
     assert ("twin" in found["steps"][0]) is whole
     if whole:
         guess = int(twins[0]["top_ids"][3, at, 0])
         assert found["steps"][3]["twin"] == twins[0].token_text[guess]
-    assert "ghost" not in story.told(lens, (), None)
+    assert "ghost" not in prompt_panels.story_of(lens, (), None)

@@ -105,12 +105,12 @@ def test_home_is_kept_as_it_is_seen(folder):
 
 
 def test_thresholds_and_the_first_token_are_kept_as_they_are_set(monkeypatch):
-    from ed_ui import case_view, remembered
+    from ed_ui import case_studies, inputs
 
     held = {"kl_threshold": 0.25, "overlap_threshold": 0.6, "first_token": False, "contributions.first_token": False}
-    monkeypatch.setattr(remembered, "value", lambda key, default=None: held.get(key, default))
-    assert case_view.judged("home") == {"kl_threshold": 0.25, "overlap_threshold": 0.6, "first_token": False}
-    assert case_view.judged("contributions") == {"first_token": False} and case_view.judged("prune") == {}
+    monkeypatch.setattr(inputs, "value", lambda key, default=None: held.get(key, default))
+    assert case_studies.judged("home") == {"kl_threshold": 0.25, "overlap_threshold": 0.6, "first_token": False}
+    assert case_studies.judged("contributions") == {"first_token": False} and case_studies.judged("prune") == {}
 
 
 def test_an_untouched_title_follows_the_prompt_and_a_typed_one_stays(folder):

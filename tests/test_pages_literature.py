@@ -9,9 +9,9 @@ from streamlit.testing.v1 import AppTest
 
 from ed_core import settings
 from ed_core.sources.bundled import STUDIES
-from ed_core.sources.published import PAIRS
+from ed_core.sources.catalogue import PAIRS
 from ed_core.studies import points, trends
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 from ed_ui.literature import CRITERIA
 
 
@@ -94,8 +94,7 @@ def test_every_rule_has_its_own_sentences_on_size_and_pairs(opened):
 
 
 def test_scores_stand_against_layers_with_size_and_width_held_equal_or_not(opened):
-    from ed_core.sources import leaderboard as board
-    from ed_core.studies import leaderboard as fits
+    from ed_core.studies import leaderboard
 
     def of_figure(test):
         return next(
@@ -105,8 +104,8 @@ def test_scores_stand_against_layers_with_size_and_width_held_equal_or_not(opene
             and any(t.get("name") == "in the fits" for t in c["data"])
         )
 
-    every = board.entries()
-    sized = fits.fit(every, "average", (fits.SIZE,))
+    every = leaderboard.entries()
+    sized = leaderboard.fit(every, "average", (leaderboard.SIZE,))
     assert sized.sentence.replace("−", "-") in words(opened).replace("−", "-")
     assert "2505.13898" in words(opened) and "not published" in words(opened)
     shown = {t["name"]: t for t in of_figure(opened)}
@@ -116,4 +115,4 @@ def test_scores_stand_against_layers_with_size_and_width_held_equal_or_not(opene
     opened.segmented_control(key="studies.held").set_value("none").run()
     assert not any("held fixed" in t["name"] for t in of_figure(opened))
     opened.selectbox(key="studies.score").set_value("math_lvl5").run()
-    assert fits.fit(every, "math_lvl5").sentence in words(opened)
+    assert leaderboard.fit(every, "math_lvl5").sentence in words(opened)

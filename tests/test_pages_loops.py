@@ -18,7 +18,7 @@ from ed_core.service.resolve import resolve
 from ed_core.sources import catalogue
 from ed_core.sources.bundled import MODELS, example_of, load_prompts
 from ed_core.types import Prompt
-from ed_ui import story
+from ed_ui import prompt_panels
 
 PAGE = "pages/model/loops.py"
 
@@ -95,7 +95,7 @@ def test_the_story_and_the_maps_part_the_passes_of_a_looped_model():
         probe.name: lookup.find(probe.request(resolve("ed-loop-4x4"), Prompt("\n5cegf=", "6")))
         for probe in (LogitLens(), LayerSkip())
     }
-    assert story.told(results["logit_lens"], (), None)["passes"] == 4
+    assert prompt_panels.story_of(results["logit_lens"], (), None)["passes"] == 4
     lens, skip = (
         draw(LogitLens.pictures[0], results["logit_lens"], figures.View()),
         draw(LayerSkip.pictures[0], results["layer_skip"], figures.View()),
@@ -105,7 +105,7 @@ def test_the_story_and_the_maps_part_the_passes_of_a_looped_model():
             ends = {s[f"{axis}0"] for s in fig.layout.shapes if s["type"] == "line" and s[f"{axis}0"] == s[f"{axis}1"]}
             assert ends >= {3.5, 7.5, 11.5}, axis
     once = lookup.find(LogitLens().request(resolve("ed-plain-4"), Prompt("\n5cegf=", "6")))
-    assert "passes" not in story.told(once, (), None) and "pass ends" not in caption(
+    assert "passes" not in prompt_panels.story_of(once, (), None) and "pass ends" not in caption(
         LogitLens.pictures[0], once, Look()
     )
     assert "where a pass ends, of 4" in caption(LogitLens.pictures[0], results["logit_lens"], Look())

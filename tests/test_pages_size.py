@@ -333,12 +333,11 @@ def test_the_sentence_follows_the_findings(stored):
 def test_a_model_that_was_never_opened_takes_the_memory_of_its_precision():
     from ed_core.machine import gigabytes
     from ed_core.sources import specs
-    from ed_ui import model_card
 
     for precision in ("fp32", "bf16"):
         spec = resolve("ed-demo-8", precision)
         expected = gigabytes(specs.size_of("ed-demo-8").weight_bytes(precision))
-        assert model_card._held(spec, None)[-1] == ("Memory", f"{expected} of weights, by the estimate")
+        assert picker._held(spec, None)[-1] == ("Memory", f"{expected} of weights, by the estimate")
 
 
 def test_a_download_that_ends_while_the_page_is_drawn_is_seen(stored, monkeypatch):

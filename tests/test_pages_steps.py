@@ -14,7 +14,7 @@ from test_pages_studies import values
 
 from ed_core import settings
 from ed_core.studies import steps, tables
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 from ed_core.training import DepthCallback
 from ed_ui.over_steps import READING
 

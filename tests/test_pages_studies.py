@@ -20,15 +20,15 @@ from ed_core.errors import ImportRefused, NotAllowed, StudyError
 from ed_core.figures import study_curves, study_depths, study_levels
 from ed_core.runs import launch
 from ed_core.runs.launch import Run
-from ed_core.runs.status import RUNNING, WAITING, Status
+from ed_core.runs.run import RUNNING, WAITING, Status
 from ed_core.service.estimate import duration
 from ed_core.sources import tokens
-from ed_core.sources.published import CAVEATS, CITATION, published, published_marks
+from ed_core.sources.catalogue import CAVEATS, CITATION, published, published_marks
 from ed_core.studies import bundle, items, study
 from ed_core.studies import plan as planning
-from ed_core.studies.folder import open_folder
 from ed_core.studies.form import levels_of
-from ed_ui import run_panel, runs, studies
+from ed_core.studies.items import open_folder
+from ed_ui import runs, studies
 
 pytestmark = pytest.mark.usefixtures("forks")
 
@@ -266,7 +266,7 @@ def test_how_far_a_run_is_stands_in_a_line(statuses, begins, left, told):
         status = statuses[-1] if statuses else None
 
     Seen.begins, Seen.left = begins, left
-    assert run_panel.progress(Seen(Path("x"))) == told
+    assert runs.progress(Seen(Path("x"))) == told
 
 
 def test_a_study_made_here_stands_before_a_shipped_one_of_its_name(cache):
@@ -316,7 +316,7 @@ def test_a_study_is_read_anew_only_where_something_was_added(computed, monkeypat
 def test_depth_and_difficulty_opens_on_the_bundled_study_and_says_what_is_computed(opened):
     from ed_core.sources.bundled import STUDIES
     from ed_core.studies import difficulty
-    from ed_core.studies.folder import open_folder
+    from ed_core.studies.items import open_folder
 
     test = opened.switch_page("pages/studies/difficulty.py").run()
     assert not test.exception and test.selectbox(key="difficulty.study").options == ["small", "toys"]

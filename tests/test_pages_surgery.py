@@ -18,9 +18,9 @@ from test_pages import PROMPT, ROOT, app, figure_named, holds, numbers, plotted,
 from test_pages_causal import drawn
 from test_pages_save import folder, save  # noqa: F401 (a fixture)
 
-from ed_core.cases import combined, drawings
-from ed_core.depth import pruning, surgery, writing
-from ed_core.figures.text import escaped
+from ed_core.cases import drawings
+from ed_core.depth import surgery, writing
+from ed_core.figures.canvas import escaped
 from ed_core.probes import EarlyExit, Generation, Surgery
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
@@ -28,7 +28,7 @@ from ed_core.service.resolve import resolve
 from ed_core.sources import specs
 from ed_core.sources.bundled import EXAMPLE
 from ed_core.types import Measure, ProbeResult, Prompt, Request
-from ed_ui import probe_page, remembered, running, show
+from ed_ui import inputs, probe_page, running, show
 
 SURGERY, WRITING = "pages/intervene/surgery.py", "pages/prompt/writing.py"
 ORDER = "0-2,2,4"
@@ -120,10 +120,10 @@ def test_layers_left_out_of_a_gguf_model_are_a_command_of_llama_cpp(results, mon
 def test_what_surgery_found_is_a_file_for_other_tools():
     best = surgery.Choice("repeat", 1, 3, 2.0, 0.1, 0.9)
     assert best.order(5) == [0, 1, 2, 1, 2, 3, 4] and best.layers == "1–2"
-    text = pruning.passthrough(best.order(5), "a/b", {"loss": 2.0})
+    text = surgery.passthrough(best.order(5), "a/b", {"loss": 2.0})
     slices = [line.strip() for line in text.splitlines() if "layer_range" in line]
     assert slices == ["layer_range: [0, 3]", "layer_range: [1, 5]"] and "passthrough" in text
-    told = json.loads(pruning.order_list(5, [0, 3, 1], "a/b", {"loss": 2.0}))
+    told = json.loads(surgery.order_list(5, [0, 3, 1], "a/b", {"loss": 2.0}))
     assert (told["order"], told["keep"], told["drop"]) == ([0, 3, 1], [0, 1, 3], [2, 4]) and told["measured"]
     assert surgery.Choice("swap", 1, 3, 0.0, 0.0, 0.0).order(5) == [0, 3, 2, 1, 4]
     assert surgery.Choice("drop", 1, 3, 0.0, 0.0, 0.0).order(5) == [0, 3, 4]
@@ -137,7 +137,7 @@ def test_a_bad_order_is_one_sentence_on_the_page(results):
 
 def test_surgery_is_kept_with_all_its_figures(results, folder):  # noqa: F811
     case = save(app(SURGERY, order=ORDER, continued="4", seed="2"), "surgery", folder)
-    drop, swap, repeat = combined.SURGERY.values()
+    drop, swap, repeat = drawings.SURGERY.values()
     assert [d.title for d in drawings.drawings(case)] == [
         drop,
         f"{drop}, by length of the stretch",
@@ -190,7 +190,7 @@ def test_a_text_that_is_being_written_can_be_stopped(results, monkeypatch):
     assert not [b for b in test.button if b.label == "Stop here"]
     test.number_input(key="generation.n_tokens").set_value(7).run()
     assert session_of(test).inputs["generation.n_tokens"] == 3, "what the browser still says of before does not count"
-    monkeypatch.setattr(remembered, "ECHO", 0.0)
+    monkeypatch.setattr(inputs, "ECHO", 0.0)
     test.number_input(key="generation.n_tokens").set_value(7).run()
     assert session_of(test).inputs["generation.n_tokens"] == 7, "later it is a choice"
 
@@ -369,7 +369,7 @@ def test_layers_spared_are_never_said_where_many_tokens_would_change(changed, us
     "loss, d_vocab, said", [(3.25, 26, False), (3.27, 26, True), (math.nan, 26, False), (9.0, None, False)]
 )
 def test_a_text_that_the_model_predicts_worse_than_a_uniform_guess_says_so(loss, d_vocab, said):
-    told = pruning.worse_than_uniform(loss, d_vocab)
+    told = surgery.worse_than_uniform(loss, d_vocab)
     assert bool(told) is said and (not said or "(3.27 against 3.26 nats per token)" in told)
 
 

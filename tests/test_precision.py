@@ -14,7 +14,7 @@ from small_models import FAMILIES, byte_tokenizer, random_hf, save_random
 from ed_core.commands import main
 from ed_core.errors import BrokenWeights, ModelNotFound, ParameterError, TooLarge, UnknownFamily
 from ed_core.machine import ROOM
-from ed_core.models import placement, quantized
+from ed_core.models import devices, quantized
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
 from ed_core.models.verify import verify
@@ -22,7 +22,7 @@ from ed_core.probes import PROBES, IntegratedGradients, LayerSkip, LogitLens, Lo
 from ed_core.service import estimate
 from ed_core.service.compute import run
 from ed_core.service.resolve import resolve
-from ed_core.sources import adapters, precision, sizes
+from ed_core.sources import sizes, weights
 from ed_core.sources.specs import config_of
 from ed_core.types import ModelSpec, Prompt
 
@@ -81,12 +81,12 @@ def test_every_family_opens_in_every_precision_and_holds_the_bytes_that_were_est
     )
 
 
-@pytest.mark.parametrize("wanted", precision.QUANTIZED)
+@pytest.mark.parametrize("wanted", sizes.QUANTIZED)
 def test_every_probe_runs_quantized_or_refuses_with_the_reason(folder_of, wanted):
     model = opened(folder_of("qwen3"), wanted)
     for kind in PROBES:
         request = kind().request(model.spec, PROMPT)
-        if kind.needs_gradients and wanted in precision.NO_GRADIENT:
+        if kind.needs_gradients and wanted in sizes.NO_GRADIENT:
             with pytest.raises(ParameterError, match="choose 4bit"):
                 run(model, request)
             continue
@@ -140,7 +140,7 @@ def test_int8_gradients_are_off_which_is_why_they_are_refused():
     assert (found - expected).norm() > 0.02 * expected.norm()
 
 
-@pytest.mark.parametrize("wanted", precision.QUANTIZED)
+@pytest.mark.parametrize("wanted", sizes.QUANTIZED)
 def test_a_quantized_checkpoint_is_opened_as_it_comes(tmp_path, wanted):
     folder = tmp_path / "stored"
     first = opened("ed-demo-8", wanted)
@@ -173,8 +173,8 @@ def test_the_library_is_imported_without_fetching_compiled_code(monkeypatch):
 
 def test_auto_takes_the_widest_that_fits_and_says_why():
     size = sizes.read(config_of(resolve("ed-demo-16")))
-    assert precision.WIDEST_FIRST == ("fp32", "bf16", "int8", "4bit")
-    for wanted in precision.WIDEST_FIRST:
+    assert sizes.WIDEST_FIRST == ("fp32", "bf16", "int8", "4bit")
+    for wanted in sizes.WIDEST_FIRST:
         need = estimate.estimate(size, wanted).peak
         chosen, why = estimate.choose(size, free=int(need / ROOM) + 1)
         assert chosen == wanted and wanted in why and "free on cpu" in why
@@ -200,7 +200,7 @@ def test_the_resolved_precision_is_the_identity_and_the_reason_is_not(monkeypatc
     ],
 )
 def test_precision_and_its_other_name(given, expected):
-    assert precision.asked(*given) == expected
+    assert sizes.asked_precision(*given) == expected
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_precision_and_its_other_name(given, expected):
 )
 def test_contradicting_or_unknown_precisions_are_refused(given):
     with pytest.raises(ParameterError):
-        precision.asked(*given)
+        sizes.asked_precision(*given)
 
 
 def test_the_command_line_says_what_auto_came_to_and_refuses_before_anything_is_computed(
@@ -331,8 +331,8 @@ def test_an_adapter_is_part_of_the_identity_by_content(folder_of, tmp_path):
     copy = shutil.copytree(adapter, tmp_path / "b")
     one, other = resolve(str(folder), adapter=str(adapter)), resolve(str(folder), adapter=str(copy))
     assert one.identity() == other.identity() != resolve(str(folder)).identity()
-    weights = load_file(copy / adapters.WEIGHTS)
-    save_file({k: v + 0.01 for k, v in weights.items()}, copy / adapters.WEIGHTS)
+    trained = load_file(copy / weights.ADAPTER_WEIGHTS)
+    save_file({k: v + 0.01 for k, v in trained.items()}, copy / weights.ADAPTER_WEIGHTS)
     assert resolve(str(folder), adapter=str(copy)).identity() != one.identity()
 
 
@@ -348,15 +348,15 @@ def test_an_adapter_for_another_base_is_refused(folder_of, tmp_path):
 
 def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path):
     adapter = save_adapter(tmp_path / "a", random_hf("qwen3"), "somewhere")
-    for wanted in precision.QUANTIZED:
+    for wanted in sizes.QUANTIZED:
         assert "second time" in refusal(ParameterError, folder_of("qwen3"), precision=wanted, adapter=str(adapter))
     assert "offloaded" in refusal(ParameterError, folder_of("qwen3"), offload=str(tmp_path), adapter=str(adapter))
     with pytest.raises(ModelNotFound, match="--adapter"):
         resolve(str(adapter))
-    (adapter / adapters.WEIGHTS).rename(adapter / "adapter_model.bin")
+    (adapter / weights.ADAPTER_WEIGHTS).rename(adapter / "adapter_model.bin")
     with pytest.raises(ModelNotFound, match="pickled"):
         resolve(str(folder_of("qwen3")), adapter=str(adapter))
-    (adapter / adapters.CONFIG).write_text(json.dumps({"peft_type": "PREFIX_TUNING"}))
+    (adapter / weights.ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "PREFIX_TUNING"}))
     with pytest.raises(ParameterError, match="PREFIX_TUNING"):
         resolve(str(folder_of("qwen3")), adapter=str(adapter))
 
@@ -384,7 +384,7 @@ def test_probes_on_a_model_offloaded_to_disk_equal_those_of_the_plain_model(
     folder = folder_of(family)
     plain = opened(folder)
     free = int(0.6 * plain.bytes / ROOM)  # more than half stays in memory, the rest goes to disk
-    for module in (estimate, placement):
+    for module in (estimate, devices):
         monkeypatch.setattr(module, "free_memory", lambda: free)
     spread = opened(folder, offload=str(tmp_path / "offload"))
     places = set(spread.hf.hf_device_map.values())
@@ -400,14 +400,14 @@ def test_probes_on_a_model_offloaded_to_disk_equal_those_of_the_plain_model(
 
 
 def test_what_fits_nowhere_is_refused_with_what_would(folder_of, tmp_path, monkeypatch):
-    monkeypatch.setattr(placement, "free_memory", lambda: 50_000)
+    monkeypatch.setattr(devices, "free_memory", lambda: 50_000)
     message = refusal(TooLarge, folder_of("qwen3"))
     assert "free on cpu" in message and "estimate" in message and "--offload" in message
     assert "cannot be offloaded" in refusal(TooLarge, folder_of("qwen3"), precision="4bit", offload=str(tmp_path))
 
 
 def test_a_device_that_is_not_there_is_refused(small_folder, capsys):
-    for device in ("cuda:7", "tpu", "mps" if "mps" not in placement.devices() else "cuda:9"):
+    for device in ("cuda:7", "tpu", "mps" if "mps" not in devices.devices() else "cuda:9"):
         assert main(["verify", str(small_folder), "--device", device]) == 2
         assert "expected auto or one of cpu" in capsys.readouterr().err
     assert main(["verify", str(small_folder), "--device", "auto"]) == 0
@@ -436,22 +436,22 @@ def test_models_that_lie_idle_make_room_for_one_that_does_not_fit_beside_them(fo
     models.get(specs[0])
     second = models.get(specs[1])
     free = lambda: 1_000_000 if len(models._open) < 2 else 1000
-    monkeypatch.setattr(placement, "free_memory", free)
+    monkeypatch.setattr(devices, "free_memory", free)
     models.get(specs[2])
     assert len(models._open) == 2 and models.get(specs[1]) is second, "the least recently used one went"
-    monkeypatch.setattr(placement, "free_memory", lambda: 1000)
+    monkeypatch.setattr(devices, "free_memory", lambda: 1000)
     with pytest.raises(TooLarge):
         models.get(specs[0])
 
 
 def test_a_tenth_of_a_device_stays_free(monkeypatch):
     spec = ModelSpec("m", device="cpu")
-    monkeypatch.setattr(placement, "free_bytes", lambda device: 100)
-    assert placement.plan(spec, 90) == {"device_map": {"": "cpu"}}
+    monkeypatch.setattr(devices, "free_bytes", lambda device: 100)
+    assert devices.plan(spec, 90) == {"device_map": {"": "cpu"}}
     with pytest.raises(TooLarge):
-        placement.plan(spec, 91)
+        devices.plan(spec, 91)
 
 
 def test_streams_are_kept_where_something_is_computed():
     spread = SimpleNamespace(hf_device_map={"embedding": "disk", "first": "cpu", "second": 1, "third": 0})
-    assert placement.main_device(spread) == torch.device("cuda:1")
+    assert devices.main_device(spread) == torch.device("cuda:1")

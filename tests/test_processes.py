@@ -18,7 +18,7 @@ from ed_core.models.opening import open_model
 from ed_core.runs import execute, processes
 from ed_core.service import compute
 from ed_core.studies import items, plan, running, study
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 
 TOML = (
     'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nprobes = ["contributions"]\nchunk = 2\n'

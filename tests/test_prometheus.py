@@ -11,7 +11,7 @@ from hosted_app import ROOT, hosted, until
 
 from ed_core.errors import NotAllowed, QueueFull
 from ed_core.probes import Contributions
-from ed_core.service.job import Job
+from ed_core.service.jobs import Job
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import metrics
 

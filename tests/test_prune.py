@@ -6,10 +6,11 @@ import naive
 import numpy as np
 import pytest
 
-from ed_core.depth import pruning
+from ed_core.depth import surgery
 from ed_core.errors import ParameterError
-from ed_core.probes import EarlyExit, LogitLens, Prune, prune
-from ed_core.probes.scores import rank_correlation
+from ed_core.probes import EarlyExit, LogitLens, Prune
+from ed_core.probes.base import rank_correlation
+from ed_core.probes.surgery import PROXIES
 from ed_core.results.aggregate import aggregate
 from ed_core.types import Prompt
 
@@ -95,7 +96,7 @@ def test_rank_correlation():
 def test_costs_are_those_of_the_stretch_or_of_the_set(model_of, measure):
     result = measure(model_of("qwen3"), Prune(n=2, drop=(1, 2)), PROMPT)
     curves = aggregate(Prune(), [result.summary])
-    stretch, chosen = pruning.costs(curves, 1), pruning.costs(curves, None)
+    stretch, chosen = surgery.costs(curves, 1), surgery.costs(curves, None)
     assert stretch == pytest.approx(chosen, rel=1e-4), "the set is the stretch"
     assert chosen["perplexity"] == pytest.approx(np.exp(np.nanmean(result["drop_nll"])), rel=1e-4)
 
@@ -111,7 +112,7 @@ def test_what_is_derived_from_the_aggregates(model_of, measure):
     assert derived["drop_perplexity"] == pytest.approx(
         np.exp(np.concatenate([r["drop_nll"][:-1] for r in results]).mean()), rel=1e-5
     )
-    for name in prune.PROXIES:
+    for name in PROXIES:
         assert derived[f"spearman_{name}"] == pytest.approx(rank_correlation(curves[name], curves["kl"]))
     assert derived["spearman_top1_lost"] == pytest.approx(rank_correlation(1 - curves["top1_kept"], curves["kl"]))
     assert derived["cheapest"] == np.argmin(curves["kl"]) and all(v.dtype == np.float32 for v in derived.values())
@@ -119,21 +120,21 @@ def test_what_is_derived_from_the_aggregates(model_of, measure):
 
 
 def test_exports_name_every_block_once():
-    kept = json.loads(pruning.order_list(6, [0, 1, 3, 5], "a/b", {"kl": 0.5}))
+    kept = json.loads(surgery.order_list(6, [0, 1, 3, 5], "a/b", {"kl": 0.5}))
     assert kept["keep"] == [0, 1, 3, 5] and kept["drop"] == [2, 4] and kept["measured"] == {"kl": 0.5}
-    text = pruning.passthrough([0, 1, 3, 5], "a/b: c")
+    text = surgery.passthrough([0, 1, 3, 5], "a/b: c")
     assert [line.strip() for line in text.splitlines() if "layer_range" in line] == [
         "layer_range: [0, 2]",
         "layer_range: [3, 4]",
         "layer_range: [5, 6]",
     ]
     assert text.count('model: "a/b: c"') == 3 and "merge_method: passthrough" in text
-    measured = pruning.passthrough([0, 1, 3, 5], "a/b", {"kl": 0.51234, "n_prompts": 20, "n_tokens": 1500})
+    measured = surgery.passthrough([0, 1, 3, 5], "a/b", {"kl": 0.51234, "n_prompts": 20, "n_tokens": 1500})
     assert (
         measured.splitlines()[0] == "# measured: kl 0.5123, n_prompts 20, n_tokens 1500"
         and measured.splitlines()[1] == "slices:"
     )
-    assert pruning.best_stretch([0.3, 0.1, 0.2], 2) == [1, 2]
+    assert surgery.best_stretch([0.3, 0.1, 0.2], 2) == [1, 2]
 
 
 def test_likelihood_against_generation_in_words():
@@ -142,7 +143,7 @@ def test_likelihood_against_generation_in_words():
 
     def told(exact, whole, n_prompts, n=1):
         written = {"exact": np.array(exact), "exact_whole": whole}
-        return pruning.generated(written, n_prompts, n), pruning.by_loss(curves, written, n_prompts, n)
+        return surgery.generated(written, n_prompts, n), surgery.by_loss(curves, written, n_prompts, n)
 
     assert told([0.25, 1, 0.5, 0.25], 0.75, 4) == (
         "The whole model writes 3 of 4 answers; without layer 0 or 3, each on its own, it writes the fewest, 1 of 4 "

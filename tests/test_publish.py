@@ -17,7 +17,7 @@ from ed_core.cases import bundle
 from ed_core.cases.kept import Kept
 from ed_core.commands import main
 from ed_core.errors import PublishError
-from ed_core.sharing import pages, site
+from ed_core.sharing import site
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import bundle as study_bundle
 
@@ -61,7 +61,7 @@ def shipped(tmp_path_factory):
 
 def test_only_what_is_too_long_for_the_index_is_shortened():
     kept = Kept()
-    told = [pages.of_case(kept, file.stem) for file in kept.files(kept.shipped)]
+    told = [site.of_case(kept, file.stem) for file in kept.files(kept.shipped)]
     assert all(one.lead.endswith(".") for one in told), "leads of a sentence"
     prompts = [one.facts.partition("“")[2].removesuffix("”") for one in told]
     assert {len(prompt) for prompt in prompts} == {60} and all(prompt.endswith("…") for prompt in prompts)
@@ -69,7 +69,7 @@ def test_only_what_is_too_long_for_the_index_is_shortened():
 
 def test_what_is_shipped_has_a_page_each_and_its_file(shipped):
     ids = {file.stem for file in Kept().files(Kept().shipped)}
-    studies, cards = {"toys", "training", "SmolLM2-135M-Instruct-on-GSM8K"}, list(map(pages.of_card, card.shipped()))
+    studies, cards = {"toys", "training", "SmolLM2-135M-Instruct-on-GSM8K"}, list(map(site.of_card, card.shipped()))
     assert (
         len(cards) == 6
         and len(ids) >= 9
@@ -159,8 +159,8 @@ def test_only_what_belongs_to_nobody_else_is_published_unasked(out, capsys, monk
     kept.add(mine)
     kept.add(hers, "ada@lab.org")
     a_study(kept)
-    monkeypatch.setattr(pages, "of_case", lambda kept, id: _light("cases", id, kept.open(id)[0].title))
-    monkeypatch.setattr(pages, "of_study", light_study)
+    monkeypatch.setattr(site, "of_case", lambda kept, id: _light("cases", id, kept.open(id)[0].title))
+    monkeypatch.setattr(site, "of_study", light_study)
     assert publish(out) == 0
     told = capsys.readouterr().out
     assert titles(out) == ["Mine", "toys"] and f"cases/{hers.id}" not in files(out)
@@ -175,7 +175,7 @@ def test_only_what_belongs_to_nobody_else_is_published_unasked(out, capsys, monk
 
 
 def _light(folder: str, name: str, title: str) -> site.Page:
-    kind = {"cases": pages.CASES, "studies": pages.OF_STUDIES}[folder]
+    kind = {"cases": site.CASES, "studies": site.OF_STUDIES}[folder]
     return site.Page(kind, f"{folder}/{name}", title, "", "", "", files={f"{folder}/{name}": b""})
 
 
@@ -187,7 +187,7 @@ def test_where_people_log_in_a_study_is_published_by_name_alone(out, capsys, mon
     kept = Kept()
     kept.add(small("Mine"))
     place = a_study(kept)
-    monkeypatch.setattr(pages, "of_study", light_study)
+    monkeypatch.setattr(site, "of_study", light_study)
     monkeypatch.setenv("ED_LOGIN", "optional")
     assert publish(out) == 0 and titles(out) == ["Mine"]
     assert "left out: 1 study that may be anybody's (--study FOLDER names one)" in capsys.readouterr().out
@@ -200,7 +200,7 @@ def test_nothing_of_ones_own_is_said(out, capsys):
 
 
 def test_what_is_gone_is_removed_and_what_is_not_the_sites_stays(out, tmp_path, monkeypatch):
-    monkeypatch.setattr(pages, "of_study", light_study)
+    monkeypatch.setattr(site, "of_study", light_study)
     kept = Kept()
     first, second = small("First"), small("Second")
     kept.add(first)
@@ -291,7 +291,7 @@ def test_what_is_damaged_and_not_named_is_left_out_and_said(out, capsys):
 
 
 def test_two_studies_of_one_name_are_refused(out):
-    page = site.Page(pages.OF_STUDIES, "", "toys", "", "", "", files={"studies/toys.html": b""})
+    page = site.Page(site.OF_STUDIES, "", "toys", "", "", "", files={"studies/toys.html": b""})
     with pytest.raises(PublishError, match="Two files of the site would be called studies/toys.html"):
         site.write([page, page], out)
     assert not out.exists()

@@ -13,9 +13,9 @@ import pytest
 
 from ed_core.commands import main
 from ed_core.errors import ParameterError, StudyError
-from ed_core.runs import on_ray
+from ed_core.runs import processes
 from ed_core.studies import items, plan, running, study
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 TOML = 'name = "mine"\nmodels = ["ed-demo-8"]\nprobes = ["contributions"]\nchunk = 2\n'
@@ -101,8 +101,8 @@ def made(tmp_path):
 
 
 def run(made, ray, monkeypatch, **more):
-    monkeypatch.setattr(on_ray, "_Cluster", lambda address: SimpleNamespace(ray=ray, close=lambda: None))
-    return running.run(*made, engine=on_ray.OnRay, **more)
+    monkeypatch.setattr(processes, "_Cluster", lambda address: SimpleNamespace(ray=ray, close=lambda: None))
+    return running.run(*made, engine=processes.OnRay, **more)
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -110,7 +110,7 @@ def test_actors_write_the_same_and_are_asked_a_little_at_a_time(made, tmp_path, 
     ray, told = FakeRay(cores), []
     outcome = run(made, ray, monkeypatch, report=lambda model, done, total: told.append((done, total)))
     assert outcome.counts == {"computed": 3, "there": 0, "failed": 0} and told == [(2, 6), (4, 6), (6, 6)]
-    assert ray.made == cores and ray.most == min(cores * on_ray.IN_FLIGHT, 3)
+    assert ray.made == cores and ray.most == min(cores * processes.IN_FLIGHT, 3)
     plan.write_plan(made[0], tmp_path / "here")
     running.run(made[0], tmp_path / "here")
     assert digest(made[1]) == digest(tmp_path / "here")
@@ -118,11 +118,11 @@ def test_actors_write_the_same_and_are_asked_a_little_at_a_time(made, tmp_path, 
 
 def test_an_item_whose_actor_ends_is_made_again_and_others_are_not_blamed(made, monkeypatch):
     first, second, third = (item.key for item in made[0].items())
-    deaths = {second: on_ray.RETRIES, third: 1}
+    deaths = {second: processes.RETRIES, third: 1}
     ray = FakeRay(1, lambda method, load, n: n <= deaths.get(getattr(load, "key", ""), 0))
     assert run(made, ray, monkeypatch).counts == {"computed": 3, "there": 0, "failed": 0}
-    assert [ray.asked["compute", key] for key in (first, second, third)] == [1, on_ray.RETRIES + 1, 2]
-    assert ray.made == 1 + on_ray.RETRIES + 1
+    assert [ray.asked["compute", key] for key in (first, second, third)] == [1, processes.RETRIES + 1, 2]
+    assert ray.made == 1 + processes.RETRIES + 1
 
 
 def test_an_item_whose_actor_always_ends_fails_its_model_with_the_reason(made, monkeypatch):
@@ -154,12 +154,12 @@ def test_a_model_that_cannot_do_it_is_told_before_anything_is_computed(tmp_path,
 
 def test_places_are_gpus_or_cores():
     nodes = [{"CPU": 16.0, "GPU": 2.0}, {"CPU": 64.0}, {"CPU": 4.0, "GPU": 1.0}]
-    assert on_ray._places(nodes, True, 1) == (3, 4, 2)
-    assert on_ray._places(nodes, False, 1) == (84, 1, 64) and on_ray._places(nodes, False, 8) == (10, 8, 8)
+    assert processes._places(nodes, True, 1) == (3, 4, 2)
+    assert processes._places(nodes, False, 1) == (84, 1, 64) and processes._places(nodes, False, 8) == (10, 8, 8)
     with pytest.raises(ParameterError, match="has no GPU"):
-        on_ray._places(nodes[1:2], True, 1)
+        processes._places(nodes[1:2], True, 1)
     with pytest.raises(ParameterError, match="32 free cores"):
-        on_ray._places(nodes[:1], False, 32)
+        processes._places(nodes[:1], False, 32)
 
 
 def test_without_ray_one_sentence_says_how_to_get_it(tmp_path, monkeypatch, capsys):

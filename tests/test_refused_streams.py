@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from small_models import byte_tokenizer
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from ed_core.architectures.refused import NORMED_LOOP, REFUSED, SOURCES, STREAMS, TWO_STATES
+from ed_core.architectures.families import NORMED_LOOP, REFUSED, SOURCES, STREAMS, TWO_STATES
 from ed_core.architectures.small import COMMON
 from ed_core.errors import RefusedFamily
 from ed_core.models.families import jitter

@@ -314,7 +314,7 @@ def test_three_bytes_keep_what_they_are_asked_to():
 
 
 def test_without_nnsight_one_is_told_how_to_install_it(keyed, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("ed_core.extras.installed", lambda package: package != "nnsight")
+    monkeypatch.setattr("ed_core.machine.installed", lambda package: package != "nnsight")
     (tmp_path / "p.jsonl").write_text('{"text": "5 + 7 = "}\n')
     arguments = ["run", "contributions", "--model", NAME, "--prompts", str(tmp_path / "p.jsonl")]
     assert main([*arguments, "--out", str(tmp_path / "o.npz")]) == 2

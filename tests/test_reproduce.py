@@ -11,12 +11,12 @@ import pytest
 
 from ed_core.commands import main
 from ed_core.errors import StudyError
-from ed_core.probes.scores import layer_effect
+from ed_core.probes.base import layer_effect
 from ed_core.runs import execute
-from ed_core.sources.published import Published, published
+from ed_core.sources.catalogue import Published, published
 from ed_core.statistics import units
 from ed_core.studies import difficulty, reproduce, study, tables
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 
 MODELS = [study.ModelEntry(source="ed-demo-8")]
 

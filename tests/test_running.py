@@ -14,11 +14,11 @@ from ed_core.results import lookup
 from ed_core.results.wire import pack
 from ed_core.service import estimate
 from ed_core.service.estimate import Pace
-from ed_core.service.job import Job
+from ed_core.service.jobs import Job
 from ed_core.service.resolve import resolve
 from ed_core.service.turns import Place
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import control_model, outlook, running, session
+from ed_ui import control_model, running, session
 
 
 class Queue:
@@ -229,7 +229,7 @@ def test_another_request_under_the_same_name_is_another_batch(queue, monkeypatch
 def test_the_time_to_come_is_that_of_what_is_not_stored():
     spec = resolve("ed-demo-8")
     asked = [Contributions().request(spec, Prompt(text)) for text in ("5 + 7 = ", "3 + 4 = ", "1 + 1 = ")]
-    told = [outlook.of(asked, asked[:n], 8, 10**10).seconds for n in range(4)]
+    told = [running.outlook(asked, asked[:n], 8, 10**10).seconds for n in range(4)]
     assert told[0] == 0 and told[1] > 0 and told[3] == pytest.approx(3 * told[1])
 
 
@@ -250,15 +250,15 @@ def test_the_time_of_surgery_is_that_of_the_maps_it_is_asked_for():
     asked = {kind: Surgery(kind).request(spec, Prompt("5 + 7 = ")) for kind in ("all", "drop", "swap", "repeat")}
     short = Surgery("drop", longest=2).request(spec, Prompt("5 + 7 = "))
     for told in (
-        lambda request: outlook.of([request], [request], 8, 10**10).seconds,
+        lambda request: running.outlook([request], [request], 8, 10**10).seconds,
         lambda request: Pace().expect(request).seconds,
         lambda request: estimate.work(find("surgery").make(dict(request.parameters)), 16, 8),
     ):
         whole, drop, swap, repeat = (told(request) for request in asked.values())
         assert told(short) < drop < swap < repeat < whole
     both = [asked["drop"], asked["all"]]
-    seconds = [outlook.of([request], [request], 8, 10**10).seconds for request in both]
-    assert outlook.of(both, both, 8, 10**10).seconds == pytest.approx(sum(seconds))
+    seconds = [running.outlook([request], [request], 8, 10**10).seconds for request in both]
+    assert running.outlook(both, both, 8, 10**10).seconds == pytest.approx(sum(seconds))
 
 
 def test_the_control_is_the_twin_of_the_chosen_seed(monkeypatch):

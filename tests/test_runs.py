@@ -15,10 +15,27 @@ from ed_core import machine
 from ed_core.claims.running import Asked
 from ed_core.commands import main
 from ed_core.errors import FitRefused, NotAllowed, QueueFull, StudyError
-from ed_core.runs import launch, queue, status
+from ed_core.runs import launch, queue
 from ed_core.runs.launch import Run
-from ed_core.runs.spec import SPEC, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, StudyRun
-from ed_core.runs.status import CANCELLED, DONE, FAILED, RUNNING, WAITING, Statuses
+from ed_core.runs.run import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    RUNNING,
+    SPEC,
+    STATUS_FILE,
+    WAITING,
+    CardRun,
+    ClaimsRun,
+    FitRun,
+    Opened,
+    ReproduceRun,
+    Status,
+    Statuses,
+    StudyRun,
+    read_statuses,
+    seconds_left,
+)
 
 PATIENCE = 120
 CLAIM = ClaimsRun(asked=Asked("ed-demo-8", "copy", ("turn",), most=5))
@@ -39,7 +56,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def states(folder) -> list[str]:
-    found = [one.state for one in status.read(folder)]
+    found = [one.state for one in read_statuses(folder)]
     return [state for before, state in zip([""] + found, found) if state != before]
 
 
@@ -81,24 +98,24 @@ def test_a_folder_without_a_run_of_this_version_has_no_spec(tmp_path, told):
 
 
 def test_only_whole_lines_are_read_and_a_torn_one_spoils_no_other(tmp_path):
-    kept, file = Statuses(tmp_path), tmp_path / status.FILE
+    kept, file = Statuses(tmp_path), tmp_path / STATUS_FILE
     kept.tell(0.25, "one")
     whole = file.read_bytes()
-    torn = json.dumps(vars(status.read(tmp_path)[0]) | {"share": 0.5})
+    torn = json.dumps(vars(read_statuses(tmp_path)[0]) | {"share": 0.5})
     file.write_bytes(whole + torn.encode())  # all but the newline: perhaps more was to come
-    assert [one.share for one in status.read(tmp_path)] == [0.25]
+    assert [one.share for one in read_statuses(tmp_path)] == [0.25]
     file.write_bytes(whole + torn.encode()[:20])
     Statuses(tmp_path).tell(0.75, "two")
-    assert [one.share for one in status.read(tmp_path)] == [0.25, 0.75]
+    assert [one.share for one in read_statuses(tmp_path)] == [0.25, 0.75]
     file.write_bytes(b'{"time": 1}\nnothing\n[[]]\n' + whole)
-    assert [one.what for one in status.read(tmp_path)] == ["one"]
+    assert [one.what for one in read_statuses(tmp_path)] == ["one"]
 
 
 def test_of_many_statuses_the_last_ones_are_read(tmp_path):
     kept = Statuses(tmp_path)
     for i in range(2000):
         kept.add(RUNNING, i / 2000, f"part {i}")
-    found = status.read(tmp_path)
+    found = read_statuses(tmp_path)
     assert 100 < len(found) < 2000 and found[-1].what == "part 1999" and found[0].what == f"part {2000 - len(found)}"
 
 
@@ -107,7 +124,7 @@ def test_a_share_is_kept_by_the_per_cent(tmp_path):
     kept = Statuses(tmp_path, seen.append)
     for i in range(1001):
         kept.tell(i / 1000, "all")
-    assert [round(100 * one.share) for one in status.read(tmp_path)] == list(range(101)) and len(seen) == 101
+    assert [round(100 * one.share) for one in read_statuses(tmp_path)] == list(range(101)) and len(seen) == 101
 
 
 def test_how_a_run_ended_is_its_last_status(tmp_path):
@@ -120,22 +137,22 @@ def test_how_a_run_ended_is_its_last_status(tmp_path):
         with pytest.raises(type(error)), kept.of_run():
             kept.tell(0.5, "half")
             raise error
-        last = status.read(tmp_path)[-1]
+        last = read_statuses(tmp_path)[-1]
         assert (last.state, last.message, last.share, last.what) == (state, told, 0.5, "half")
         assert Run(tmp_path).trouble == told
     kept = Statuses(tmp_path)
     with kept.of_run():
         kept.message = "All is well."
-    assert status.read(tmp_path)[-1].message == "All is well." and Run(tmp_path).trouble == ""
+    assert read_statuses(tmp_path)[-1].message == "All is well." and Run(tmp_path).trouble == ""
 
 
 def test_what_is_left_is_told_by_the_pace_since_it_began_to_compute():
     now = time.time()
-    past = [status.Status(now - 900, RUNNING, 0.9), status.Status(now - 800, CANCELLED)]
-    waits = [status.Status(now - 300, WAITING), status.Status(now - 200, RUNNING), status.Status(now - 100, RUNNING)]
-    assert status.left([]) is None and status.left(past) is None and status.left([*past, *waits]) is None
-    half = status.Status(now, RUNNING, 0.5)
-    assert status.left([*past, *waits, half]) == pytest.approx(100, abs=1), "opening the model does not count"
+    past = [Status(now - 900, RUNNING, 0.9), Status(now - 800, CANCELLED)]
+    waits = [Status(now - 300, WAITING), Status(now - 200, RUNNING), Status(now - 100, RUNNING)]
+    assert seconds_left([]) is None and seconds_left(past) is None and seconds_left([*past, *waits]) is None
+    half = Status(now, RUNNING, 0.5)
+    assert seconds_left([*past, *waits, half]) == pytest.approx(100, abs=1), "opening the model does not count"
 
 
 # ---------------------------------------------------------------- processes and the queue
@@ -151,8 +168,8 @@ def test_two_runs_take_turns(cache):
     assert Run(first).process.nice() >= machine.RUN, "pages go first"
     until(lambda: not (Run(first).running or Run(second).running), PATIENCE)
     assert Run(first).status.state == Run(second).status.state == DONE, (Run(first).trouble, Run(second).trouble)
-    ended = status.read(first)[-1].time
-    began = next(one.time for one in status.read(second) if one.state == RUNNING)
+    ended = read_statuses(first)[-1].time
+    began = next(one.time for one in read_statuses(second) if one.state == RUNNING)
     assert began >= ended and states(second) == [WAITING, RUNNING, DONE]
     until(lambda: not queue.line(), PATIENCE)
 
@@ -294,10 +311,10 @@ def test_a_run_of_the_shell_stands_in_the_line_and_in_its_folder(cache, monkeypa
 
 
 def test_a_card_run_holds_all_that_the_command_was_given(cache, monkeypatch):
-    from ed_core.commands import claims
+    from ed_core.commands import long_work
 
     seen = []
-    monkeypatch.setattr(claims, "run", lambda spec, folder, lines: seen.append((spec, folder)) or 0)
+    monkeypatch.setattr(long_work, "run", lambda spec, folder, lines: seen.append((spec, folder)) or 0)
     words = ["card", "--model", "ed-demo-8", "--set", "copy", "--prompts", "7", "--precisions", "bf16", "--seed", "3"]
     assert main([*words, "--also", "ed-demo-16"]) == 0
     ((spec, folder),) = seen

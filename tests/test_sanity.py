@@ -9,12 +9,12 @@ from small_models import FAMILIES, byte_tokenizer, random_hf
 
 from ed_core.architectures import find
 from ed_core.errors import IdentityFailed
-from ed_core.models import quantized, sanity
+from ed_core.models import quantized, verify
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
 from ed_core.models.verify import short_prompt
 from ed_core.service.resolve import resolve
-from ed_core.sources.precision import WIDEST_FIRST
+from ed_core.sources.sizes import WIDEST_FIRST
 from ed_core.types import ModelSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -35,7 +35,7 @@ def pair(family, precision):
 
 
 def compared(device, reference):
-    return sanity.compare(device.trace(short_prompt(device)), reference, device.spec.precision)
+    return verify.compare_with_cpu(device.trace(short_prompt(device)), reference, device.spec.precision)
 
 
 @pytest.mark.parametrize("precision", DTYPES)
@@ -84,7 +84,10 @@ def test_a_mistake_is_refused_where_it_happens(name, precision):
 def test_the_refusal_begins_right_above_rounding(precision):
     """A block whose MLP is slightly off passes or fails by the limit, not by luck."""
     device, reference = pair("llama", precision)
-    for factor, accepted in ((1 + sanity.LIMIT[precision] / 20, True), (1 + 20 * sanity.LIMIT[precision], False)):
+    for factor, accepted in (
+        (1 + verify.DEVICE_LIMITS[precision] / 20, True),
+        (1 + 20 * verify.DEVICE_LIMITS[precision], False),
+    ):
         with mistaken(device.blocks[2].mlp, lambda x: factor * x):
             assert (compared(device, reference).failures() == []) == accepted, factor
 
@@ -93,7 +96,7 @@ def test_the_refusal_begins_right_above_rounding(precision):
 def test_the_reference_of_a_quantized_model_holds_what_its_weights_stand_for(name):
     for precision in WIDEST_FIRST:
         model = LanguageModel(*load(resolve(name, precision)))
-        found = sanity.compare(model.trace(short_prompt(model)), sanity._reference(model), precision)
+        found = verify.compare_with_cpu(model.trace(short_prompt(model)), verify._reference(model), precision)
         assert found.failures() == [], (precision, found)
     plain = LanguageModel(*load(resolve(name)))
     assert compared_with_4bit_fails(plain, name)
@@ -102,39 +105,39 @@ def test_the_reference_of_a_quantized_model_holds_what_its_weights_stand_for(nam
 def compared_with_4bit_fails(plain, name):
     """Without that unpacking, 4bit differs from the checkpoint's own weights by far more than the limit."""
     model = LanguageModel(*load(resolve(name, "4bit")))
-    return sanity.compare(model.trace(short_prompt(model)), plain, "4bit").failures() != []
+    return verify.compare_with_cpu(model.trace(short_prompt(model)), plain, "4bit").failures() != []
 
 
 def test_on_the_cpu_there_is_nothing_to_check_and_elsewhere_a_family_is_checked_once(model_of, monkeypatch):
     model = model_of("qwen3")
-    assert sanity.check(model) is None
+    assert verify.check_device(model) is None
     calls = []
-    monkeypatch.setattr(sanity, "_no_reference", lambda m: "")
-    monkeypatch.setattr(sanity, "_reference", lambda m: calls.append(1) or model)
-    monkeypatch.setattr(sanity, "_passed", set())
+    monkeypatch.setattr(verify, "_no_reference", lambda m: "")
+    monkeypatch.setattr(verify, "_reference", lambda m: calls.append(1) or model)
+    monkeypatch.setattr(verify, "_devices_passed", set())
     monkeypatch.setattr(model, "device", torch.device("meta"))
-    monkeypatch.setattr(sanity, "short_prompt", lambda m: torch.arange(3, 20)[None])
+    monkeypatch.setattr(verify, "short_prompt", lambda m: torch.arange(3, 20)[None])
     monkeypatch.setattr(model, "_home", lambda tensor: tensor)
     assert (
-        sanity.check(model).failures() == []
-        and sanity.check(model) is None
-        and sanity.check(model, always=True) is not None
+        verify.check_device(model).failures() == []
+        and verify.check_device(model) is None
+        and verify.check_device(model, always=True) is not None
     )
     assert len(calls) == 2
 
 
 def test_a_model_without_a_float32_copy_is_said_to_be_unchecked(model_of, monkeypatch):
     model = model_of("qwen3")
-    assert sanity._no_reference(model) == ""
-    monkeypatch.setattr(sanity, "free_memory", lambda: 1000)
-    assert "float32 copy" in sanity._no_reference(model)
-    unchecked = sanity.Sanity(unchecked="for this reason")
+    assert verify._no_reference(model) == ""
+    monkeypatch.setattr(verify, "free_memory", lambda: 1000)
+    assert "float32 copy" in verify._no_reference(model)
+    unchecked = verify.Sanity(unchecked="for this reason")
     assert unchecked.failures() == []
 
 
 def test_what_is_no_number_on_a_device_is_infinitely_wrong():
-    assert sanity._worst(torch.tensor([0.0, float("nan")])) == float("inf")
-    assert sanity.Sanity(blocks=(0.0, float("nan")), limit=1.0).failures() == ["layer 1 differs by nan (limit 1)"]
+    assert verify._worst(torch.tensor([0.0, float("nan")])) == float("inf")
+    assert verify.Sanity(blocks=(0.0, float("nan")), limit=1.0).failures() == ["layer 1 differs by nan (limit 1)"]
 
 
 def test_an_int8_weight_is_its_share_of_127_times_the_scale_of_its_row():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from counted import Rule, curves_at, sinks_named, sinks_of
 
-from ed_core.depth import sinks, together, verdict
+from ed_core.depth import sinks, verdict
 from ed_core.probes import Contributions, LogitLens
 from ed_core.service import compute
 from ed_core.service.resolve import resolve, twin
@@ -119,7 +119,7 @@ def hold_one(report: Report, where: str, made, lens, twins=()) -> None:
 
 def hold_together(report: Report, where: str, made, lens, twins=()) -> None:
     """All that is said of the prompts together."""
-    found, tokens = together.of_prompts(made, lens, twins=twins), [r.n_tokens for r in lens]
+    found, tokens = verdict.of_prompts(made, lens, twins=twins), [r.n_tokens for r in lens]
     whole = [list(range(n)) for n in tokens]
     own = [curves_at(*pair) for pair in zip(made, lens, whole)]
     curves = counted.together(own, tokens)

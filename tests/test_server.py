@@ -16,7 +16,7 @@ import psutil
 import pytest
 from hosted_app import ROOT, hosted, until
 
-from ed_core.service import health
+from ed_core.service import pool
 from ed_core.service.jobs import Jobs
 from ed_ui.streamlit_edges import STATIC, light
 
@@ -84,9 +84,9 @@ def test_a_cache_folder_that_cannot_be_written_is_not_ready(app):
 
 def test_a_full_disk_is_not_ready(tmp_path, monkeypatch):
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    monkeypatch.setattr(health.shutil, "disk_usage", lambda _: type("usage", (), {"free": health.ROOM - 1}))
+    monkeypatch.setattr(pool.shutil, "disk_usage", lambda _: type("usage", (), {"free": pool.ROOM - 1}))
     jobs = Jobs(warm=False)
-    assert health.problems(jobs) == [
+    assert pool.problems(jobs) == [
         "the worker is starting",
         "200 MB are free where results are kept, expected 200 MB at least",
     ]

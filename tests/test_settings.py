@@ -17,9 +17,9 @@ from test_pages import app, session_of
 from ed_core import settings
 from ed_core.errors import ModelNotFound, NotAllowed, QueueFull, SettingsError
 from ed_core.probes import Contributions, LayerSkip, ResidualErasure
-from ed_core.service import admission, estimate
+from ed_core.service import estimate
 from ed_core.service.jobs import Jobs
-from ed_core.service.resolve import resolve
+from ed_core.service.resolve import admit, resolve
 from ed_core.sources import hub, permits, specs, tokens
 from ed_core.types import ModelSpec, Prompt
 
@@ -350,7 +350,7 @@ def test_a_request_over_the_limit_never_enters_the_queue(write):
     ):
         jobs.submit(Contributions().request(spec, prompt), "me")
     write(f"max_tokens_layers = {8 * n}\nmax_work = {estimate.work(Contributions(), 8, n)}")
-    admission.request(Contributions().request(spec, prompt))
+    admit(Contributions().request(spec, prompt))
     with pytest.raises(NotAllowed, match="max_work"):
         jobs.submit(LayerSkip().request(spec, prompt), "me")
     assert not jobs._queue

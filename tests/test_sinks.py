@@ -15,7 +15,7 @@ from kept_cases import case, results
 from ed_core.cases import export
 from ed_core.commands import main
 from ed_core.depth import criteria, sinks, verdict, wording
-from ed_core.notebook.result import Result
+from ed_core.notebook.model import Result
 from ed_core.probes import Contributions, LogitLens
 from ed_core.results.aggregate import summarize
 from ed_core.results.wire import pack, unpack

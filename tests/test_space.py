@@ -22,7 +22,7 @@ from huggingface_hub import HfApi
 
 from ed_core.commands import main
 from ed_core.errors import ParameterError, PublishError
-from ed_core.service import health
+from ed_core.service import pool
 from ed_core.sharing import space
 
 VALUE = "hf_neverwritten"
@@ -129,7 +129,7 @@ def test_the_folder_starts_as_its_dockerfile_says(written, tmp_path):
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     try:
         address = f"http://127.0.0.1:{port}"
-        until(lambda: _runs(process, tmp_path / "log") and health.ask(address) == [])
+        until(lambda: _runs(process, tmp_path / "log") and pool.ask_problems(address) == [])
         asked = subprocess.run([*check, "--url", address], cwd=folder, env=environment, capture_output=True, text=True)
         assert (asked.returncode, asked.stdout) == (0, "ready\n"), asked.stderr
         assert (tmp_path / "data" / "cache").is_dir(), "what is kept lies on the volume"

@@ -25,8 +25,7 @@ from ed_core import probes
 from ed_core.errors import SettingsError, StoreError
 from ed_core.results import store as store_module
 from ed_core.results.aggregate import summarize
-from ed_core.results.database import BytesDisk, Refused, Results
-from ed_core.results.store import Store
+from ed_core.results.store import BytesDisk, Refused, Results, Store
 from ed_core.results.wire import pack
 from ed_core.sweeps.recorder import Recorder
 from ed_core.types import Encoding, ModelSpec, Prompt

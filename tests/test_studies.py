@@ -22,7 +22,7 @@ from ed_core.depth import verdict as verdict_of
 from ed_core.errors import StudyError
 from ed_core.sources.bundled import load_prompts
 from ed_core.studies import items, plan, report, running, sets, study, tables
-from ed_core.studies.folder import open_folder, shipped
+from ed_core.studies.items import open_folder, shipped
 
 HEAD = 'name = "mine"\nmodels = ["ed-demo-8"]\nprobes = ["contributions", "logit_lens"]\n'
 SET = '[[sets]]\nname = "local"\nfile = "prompts.jsonl"\n'

@@ -21,8 +21,8 @@ from ed_core.commands import main
 from ed_core.errors import ImportRefused, NewerSchema, StudyError
 from ed_core.files import Bounds, archive
 from ed_core.results.aggregate import aggregate
-from ed_core.studies import bundle, export, items, plan, report, running, study, tables
-from ed_core.studies.folder import open_folder
+from ed_core.studies import bundle, items, plan, report, running, study, tables
+from ed_core.studies.items import open_folder
 from ed_core.types import canonical_json
 
 TOML = (
@@ -262,7 +262,7 @@ def test_tables_lie_beside_each_other_as_parquet_and_csv(computed):
 
 def test_prompt_by_prompt_the_numbers_come_to_the_aggregates(computed):
     folder = open_folder(computed)
-    found = export.prompts(folder).to_pandas().query("model == 'ed-demo-8'")
+    found = tables.by_prompt(folder).to_pandas().query("model == 'ed-demo-8'")
     assert set(found.prompt) == {f"{level}-{i}" for level in (2, 3) for i in range(4)}
     lens = folder.sums("ed-demo-8", "sums").probe("logit_lens")
     kl = found[(found.probe == "logit_lens") & (found.measure == "kl") & (found.layer == 3)].value.to_numpy()
@@ -281,19 +281,19 @@ def test_arrays_are_the_aggregates_and_the_verdicts(computed, tmp_path):
         row = verdict.query(f"{FIRST} and criterion == 'kl' and variant == 'stable'").iloc[0]
         expected = [row[c] for c in ("depth", "ratio", "low", "high", "undefined")]
         np.testing.assert_array_equal(data["ed-demo-8/sums/effective_depth.kl.stable"], expected)
-    assert parquet.read_table(tmp_path / "prompts.parquet").equals(export.prompts(folder))
+    assert parquet.read_table(tmp_path / "prompts.parquet").equals(tables.by_prompt(folder))
     lens = folder.sums("ed-demo-8", "sums").probe("logit_lens")
     alone = aggregate(folder.probe("logit_lens"), [{name: np.asarray(v[0]) for name, v in lens.items()}])
-    assert set(export.prompts(folder).to_pandas().query("probe == 'logit_lens'").measure) == set(alone)
+    assert set(tables.by_prompt(folder).to_pandas().query("probe == 'logit_lens'").measure) == set(alone)
 
 
 def test_figures_are_drawn_of_what_the_tables_hold(computed):
     folder = open_folder(computed)
     verdict = tables.stored(folder, "verdict").to_pandas().query("set == 'sums' and variant == 'paper'")
-    drawn = {x for trace in export.figure(folder, "depths").data for x in (trace.x if trace.x is not None else ())}
+    drawn = {x for trace in tables.figure(folder, "depths").data for x in (trace.x if trace.x is not None else ())}
     assert {r for r in verdict.ratio if np.isfinite(r)} <= drawn
     curve = tables.stored(folder, "summary").to_pandas().query(f"{FIRST} and measure == 'kl'").value
-    lines = [list(trace.y) for trace in export.figure(folder, "logit_lens.kl").data]
+    lines = [list(trace.y) for trace in tables.figure(folder, "logit_lens.kl").data]
     assert any(np.array_equal(line, curve) for line in lines if len(line) == len(curve))
 
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from ed_core.studies import items
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 
 pytestmark = pytest.mark.slow
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")

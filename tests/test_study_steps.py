@@ -16,7 +16,7 @@ from ed_core.commands import main
 from ed_core.errors import ImportRefused, StudyError
 from ed_core.figures import colours
 from ed_core.studies import bundle, plan, steps, study, tables
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 from ed_core.training import DepthCallback, callback
 
 TOML = """

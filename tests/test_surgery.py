@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ed_core.errors import Cancelled, ParameterError
-from ed_core.models import twins
+from ed_core.models import modules
 from ed_core.probes import Surgery
 from ed_core.probes.surgery import order_text, parse_order, toggled
 from ed_core.results.aggregate import aggregate
@@ -51,7 +51,7 @@ def test_every_variant_is_measured_as_if_it_ran_alone(model, measure):
         if (i, j) != (0, n):  # transformers runs no model without a block
             close(found, ("drop", (i, j)), naive.surgery(hf, ids, every[:i] + every[j:]))
         close(found, ("repeat", (i, j)), naive.surgery(hf, ids, every[:j] + every[i:]))
-    of_kind = twins.kinds(model.stack, model.config) * model.n_passes
+    of_kind = modules.kinds(model.stack, model.config) * model.n_passes
     for i in range(n):
         for j in range(n):
             if i == j or of_kind[i] != of_kind[j]:

@@ -16,7 +16,7 @@ from counted import curves_at, seen_over
 from ed_core import statistics
 from ed_core.cases import bundle, case_study
 from ed_core.commands import main
-from ed_core.depth import among_others, audit, criteria, sinks, together, verdict
+from ed_core.depth import among_others, audit, criteria, sinks, verdict
 from ed_core.probes import Contributions, LogitLens
 from ed_core.results.aggregate import summarize
 from ed_core.service import compute
@@ -45,7 +45,7 @@ def results(eight):
 @pytest.mark.parametrize(("n", "first_token"), [(6, True), (6, False), (3, True)])
 def test_every_claim_over_real_prompts_is_counted_anew(results, n, first_token):
     made, lens = (of_one[:n] for of_one in results)
-    found, start = together.of_prompts(made, lens, first_token), int(not first_token)
+    found, start = verdict.of_prompts(made, lens, first_token), int(not first_token)
     tokens = [r.n_tokens for r in lens]
     assert (found.n_prompts, found.n_tokens) == (n, sum(tokens))
     whole = counted.together([curves_at(*pair, range(k)) for *pair, k in zip(made, lens, tokens)], tokens)
@@ -67,9 +67,9 @@ def test_prompts_of_one_form_are_said_to_be(results):
     """Templates are the units where there are enough; else it is said that other text may differ."""
     forms = [f"form {i % 5}" for i in range(10)]
     many = [[*of_one[:6], *of_one[:4]] for of_one in results]
-    over = together.of_prompts(*many, forms=forms)
+    over = verdict.of_prompts(*many, forms=forms)
     assert re.search(r"5–95 %: \S+ to \S+ over 10 prompts of 5 forms[;)]", over.settles)
-    one = together.of_prompts(*many, forms=["one"] * 10)
+    one = verdict.of_prompts(*many, forms=["one"] * 10)
     assert re.search(r"\S+ to \S+ over 10 prompts of one form; other text may differ[;)]", one.settles)
     assert over.means["kl"].interval != one.means["kl"].interval
 
@@ -81,7 +81,7 @@ def test_a_variant_without_sinks_is_that_of_all_prompts(results, monkeypatch):
     out = [{s.pos for s in sinks.of_result(r)} for r in made]
     assert any(out)
     kept = [[t for t in range(r.n_tokens) if t not in at] for r, at in zip(lens, out)]
-    found = together.of_prompts(made, lens)
+    found = verdict.of_prompts(made, lens)
     without = np.mean(np.concatenate([r["kl"][:-1, at] for r, at in zip(lens, kept)], axis=1), axis=1)
     assert found.criteria["kl"].without_sinks.depth == counted.rule("kl", without.tolist(), 0.5)
     again = counted.Rule("kl", found.curves["kl"].tolist(), 0.5, without.tolist(), drawn=[])
@@ -115,9 +115,9 @@ def test_the_first_token_is_left_out_where_it_does_not_count(results):
         )
         for r in made
     ]
-    with_it, without = (together.told(erasing, lens, first) for first in (True, False))
+    with_it, without = (verdict.told(erasing, lens, first) for first in (True, False))
     assert "layer 3 (cosine)" in with_it[3] and "layer 3 (cosine)" not in without[3]
-    assert without == ["Over" + with_it[0][4:], *together.of_prompts(made, lens, False).lines] != with_it
+    assert without == ["Over" + with_it[0][4:], *verdict.of_prompts(made, lens, False).lines] != with_it
 
 
 def _first(values, name):
@@ -131,8 +131,8 @@ def test_a_case_study_of_several_prompts_says_it_first(results):
     made, lens = results
     kept = case_study.make("Six", [*made, *lens])
     first, *each = kept.verdict.splitlines()
-    assert first == f"ed-demo-8 (fp32), 6 prompts: {together.of_prompts(made, lens).sentence}" and len(each) == 6
-    assert case_study.lead(kept.verdict) == together.of_prompts(made, lens).lead
+    assert first == f"ed-demo-8 (fp32), 6 prompts: {verdict.of_prompts(made, lens).sentence}" and len(each) == 6
+    assert case_study.lead(kept.verdict) == verdict.of_prompts(made, lens).lead
     assert bundle.decode(bundle.encode(kept)).verdict == kept.verdict
     one = case_study.make("One", [made[0], lens[0]]).verdict
     assert "prompts" not in one and one == verdict.of_prompt(made[0], lens[0]).sentence
@@ -167,7 +167,7 @@ def test_among_others_stands_what_all_of_them_give_together(results):
     for first_token in (True, False):
         many = [*results[0], *results[0][:3]]
         mine, *others = [r.summary for r in many]
-        found = together.of_prompts(many, [*results[1], *results[1][:3]], first_token).criteria["cosine"]
+        found = verdict.of_prompts(many, [*results[1], *results[1][:3]], first_token).criteria["cosine"]
         *_, said, _ = among_others.reasons(PROBES[0], mine, others, first_token)
         gives = "no layer" if found.depth is None else f"layer {found.depth}"
         assert said.startswith(f"The mean curve over all prompts gives {gives} (")
@@ -209,7 +209,7 @@ def test_among_others_the_lens_has_its_mean_depth_over_all_prompts(results):
 def test_the_audit_says_how_sure_its_depths_are(eight):
     both = [*eight[0], *eight[1]]
     outcome = audit.compare({"fp32": both, "bf16": both}, "fp32")
-    found = together.of_prompts(*eight)
+    found = verdict.of_prompts(*eight)
     head, *said = outcome.together()
     assert head == f"In fp32, over 8 prompts ({found.n_tokens} tokens):" and said == found.lines
     assert all(line in audit.table(outcome) for line in (head, *said))

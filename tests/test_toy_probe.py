@@ -21,9 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..types import MeasureSpec
-from .base import Probe, parameter
-from .description import Curve, Picture, Score, TokenMap
-from .scores import depth_score
+from .base import Curve, Picture, Probe, Score, TokenMap, depth_score, parameter
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ WALK = """
 import io, json, sys
 import numpy as np
 from streamlit.testing.v1 import AppTest
-from ed_core.cases import bundle, case_study, combined, drawings, export, report
+from ed_core.cases import bundle, case_study, drawings, export, report
 from ed_core.cases.kept import Kept
 from ed_core.commands import main
 from ed_core.depth import among_others, side_by_side

@@ -24,9 +24,9 @@ from ed_core.depth import verdict
 from ed_core.errors import ParameterError, RefusedFamily, StudyError
 from ed_core.probes import Contributions, LogitLens
 from ed_core.studies import bundle, tables
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 from ed_core.training import DepthCallback, callback
-from ed_core.training.folder import ROWS, rows, steps
+from ed_core.training.callback import ROWS, rows, steps
 
 TOKENIZER = byte_tokenizer()
 PROMPTS = [f"{i} + {3 * i % 7} = " for i in range(9)]

@@ -15,11 +15,11 @@ from ed_core.depth import continuous
 from ed_core.errors import StudyError
 from ed_core.figures import study_sizes
 from ed_core.figures.studies import log_sizes
-from ed_core.sources import published as source
+from ed_core.sources import catalogue as source
 from ed_core.sources.bundled import MODELS, STUDIES
 from ed_core.statistics import FEWEST, units
 from ed_core.studies import points, tables, trends
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 from ed_core.studies.points import MEASURED, PUBLISHED, Point
 
 SIZES = (1_500_000_000, 7_600_000_000, 14_800_000_000, 32_800_000_000)

@@ -11,8 +11,7 @@ from ed_core.errors import QueueFull
 from ed_core.probes import Contributions, Prune
 from ed_core.service import jobs as jobs_module
 from ed_core.service.estimate import Expected, Pace
-from ed_core.service.job import Job
-from ed_core.service.jobs import Jobs
+from ed_core.service.jobs import Job, Jobs
 from ed_core.service.resolve import resolve
 from ed_core.service.turns import CREDIT_SECONDS, SHORT_SECONDS, Ask, Turns
 from ed_core.types import Prompt, Request

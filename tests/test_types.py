@@ -21,7 +21,8 @@ from kept_cases import results
 
 from ed_core import prompts
 from ed_core.errors import ParameterError
-from ed_core.files import archive, arrays
+from ed_core.files import archive
+from ed_core.files.checked import read_array
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens, Surgery
 from ed_core.results import wire
 from ed_core.sweeps.recorder import Recorder
@@ -265,7 +266,7 @@ def read(data: bytes, most: int = 1 << 20) -> dict[str, np.ndarray]:
     """The arrays of an archive."""
     file = io.BytesIO(data)
     entries = archive.entries(file, 20)
-    return {e.name.removesuffix(".npy"): arrays.read(archive.content(file, e, most)) for e in entries}
+    return {e.name.removesuffix(".npy"): read_array(archive.content(file, e, most)) for e in entries}
 
 
 def test_arrays_are_read_as_numpy_reads_them():

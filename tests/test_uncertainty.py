@@ -15,7 +15,7 @@ from ed_core.depth.criteria import depths
 from ed_core.sources.bundled import STUDIES
 from ed_core.statistics import ENDS, interval, percentile, units
 from ed_core.studies import difficulty, tables, trends
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from small_models import VARIANTS, byte_tokenizer, save_random
 
 from ed_core.architectures import families, find
-from ed_core.architectures.refused import REFUSED, reason
+from ed_core.architectures.families import REFUSED, why_refused
 from ed_core.commands import main
 from ed_core.errors import BY_NAME, RefusedFamily
 from ed_core.models.families import random_hf
@@ -150,8 +150,8 @@ def test_families_are_refused_by_name_before_anything_is_loaded(tmp_path, config
 
 
 def test_an_unknown_encoder_decoder_is_refused_by_its_config():
-    assert "encoder" in reason(SimpleNamespace(model_type="new", is_encoder_decoder=True))
-    assert reason(SimpleNamespace(model_type="new", is_encoder_decoder=False)) == ""
+    assert "encoder" in why_refused(SimpleNamespace(model_type="new", is_encoder_decoder=True))
+    assert why_refused(SimpleNamespace(model_type="new", is_encoder_decoder=False)) == ""
 
 
 def test_nothing_is_both_described_and_refused():

@@ -41,11 +41,9 @@ from ed_core.depth import (
     lenses,
     loops,
     matching,
-    pruning,
     side_by_side,
     sinks,
     surgery,
-    together,
     verdict,
     wording,
     writing,
@@ -54,7 +52,7 @@ from ed_core.depth.continuous import MeanDepth, Turn
 from ed_core.depth.criteria import Criterion
 from ed_core.depth.wording import Reading, Twins
 from ed_core.probes import PROBES, Contributions, EarlyExit, LayerSkip, LogitLens, Numerics
-from ed_core.probes.description import Curve
+from ed_core.probes.base import Curve
 from ed_core.results import lookup
 from ed_core.results.aggregate import summarize
 from ed_core.sources.bundled import FITS, STUDIES
@@ -141,7 +139,7 @@ def verdicts() -> list[verdict.Verdict]:
 
 
 @cache
-def several() -> list[together.Together]:
+def several() -> list[verdict.Together]:
     """The shipped prompts of the model that has most of them, together; then as if there were more of them, of one form
     and of many, and with five twins."""
     most = max(both().values(), key=len)
@@ -149,9 +147,9 @@ def several() -> list[together.Together]:
     twice = [side * 2 for side in sides]
     twin = tuple([one] * len(twice[0]) for one in most[0])
     return [
-        together.of_prompts(*sides),
-        together.of_prompts(*twice, forms=["a"] * 10),
-        together.of_prompts(*twice, forms=list("abcdefghij"), twins=[twin] * 5),
+        verdict.of_prompts(*sides),
+        verdict.of_prompts(*twice, forms=["a"] * 10),
+        verdict.of_prompts(*twice, forms=list("abcdefghij"), twins=[twin] * 5),
     ]
 
 
@@ -389,7 +387,7 @@ def generated(say: Callable[..., Any]) -> Iterator[str]:
     curves = {"nll": np.array([2.5, 2.0, 3.0, 2.25]), "nll_whole": np.asarray(2.0)}
     for exact, whole, n in ANSWERS:
         share = {"exact": np.array(exact, float), "exact_whole": np.asarray(whole)}
-        if say is pruning.generated:
+        if say is surgery.generated:
             yield say(share, n)
         else:
             yield from say(curves, share, n)
@@ -545,9 +543,8 @@ def from_studies(say: str) -> Iterator[str]:
     """Of the study that ships with the app, and of what is published."""
     from pyarrow import parquet
 
-    from ed_core.sources import leaderboard as board
     from ed_core.studies import agreement, difficulty, leaderboard, points, trends
-    from ed_core.studies.folder import open_folder
+    from ed_core.studies.items import open_folder
 
     folder = open_folder(STUDIES / "toys")
     if say == "trends.Slope.sentence":
@@ -558,11 +555,11 @@ def from_studies(say: str) -> Iterator[str]:
         return
     if say == "leaderboard.Fit.sentence":
         scores = ("average", "gpqa")
-        yield from (one.sentence for score in scores for one in leaderboard.table(board.entries(), score))
+        yield from (one.sentence for score in scores for one in leaderboard.table(leaderboard.entries(), score))
         return
     if say == "leaderboard.beside_line":
-        one = leaderboard.fit(board.entries(), beside=(leaderboard.SIZE,))
-        yield from (leaderboard.beside_line(one, entry) for entry in board.entries()[:2])
+        one = leaderboard.fit(leaderboard.entries(), beside=(leaderboard.SIZE,))
+        yield from (leaderboard.beside_line(one, entry) for entry in leaderboard.entries()[:2])
         return
     if say == "trends.Difference.sentence":
         published = [p for p in points.published_points() if p.criterion == "kl"]
@@ -723,9 +720,9 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
             answer.over_prompts(list(answers())[-9:-6]),
             answer.over_prompts([one for one in answers() if not one[0].given]),
         ],
-        "together.Together.settles": lambda: of_several("settles"),
-        "together.Together.rules": lambda: of_several("rules"),
-        "together.Together.reasons": lambda: of_several("reasons"),
+        "verdict.Together.settles": lambda: of_several("settles"),
+        "verdict.Together.rules": lambda: of_several("rules"),
+        "verdict.Together.reasons": lambda: of_several("reasons"),
         "statistics.Units.alone": lambda: [units(10).alone],
         "sinks.summary": lambda: [sinks.summary(of_sinks()), sinks.summary([()]), sinks.summary([None])],
     },
@@ -763,9 +760,9 @@ SAID: dict[str, dict[str, Examples]] = {  # by page: by function, what makes its
         "sinks.told_at_end": lambda: [sinks.told_at_end(at, TOKENS) for at in ((3,), (1, 2, 3, 4))],
     },
     "Prune and exit": {
-        "pruning.generated": lambda: generated(pruning.generated),
-        "pruning.by_loss": lambda: generated(pruning.by_loss),
-        "pruning.worse_than_uniform": lambda: [pruning.worse_than_uniform(8.5, 26)],
+        "surgery.generated": lambda: generated(surgery.generated),
+        "surgery.by_loss": lambda: generated(surgery.by_loss),
+        "surgery.worse_than_uniform": lambda: [surgery.worse_than_uniform(8.5, 26)],
         "writing.of_prompts": lambda: [
             exits(0),
             exits(1),
@@ -838,15 +835,14 @@ PARTS = {  # by module: what gives no sentence of its own
     "audit": "Audit.together Comparison.title reference_of table",
     "exactness": "Row.label",
     "difficulty": "Trend.verdict called kinds",
+    "leaderboard": "Entry.why_left_out",
     "lenses": "called of_its_time short",
     "matching": "reading",
-    "pruning": "llama_quantize order_list passthrough",
     "side_by_side": "labels",
     "sinks": "Sink.writer Span.writer Span.place",
     "statistics": "Units.called Units.groups Units.words",
-    "surgery": "kinds_of Choice.layers",
-    "together": "Together.lead Together.lines Together.sentence told",
-    "verdict": "Verdict.lead Verdict.sentence where",
+    "surgery": "kinds_of Choice.layers llama_quantize order_list passthrough",
+    "verdict": "Verdict.lead Verdict.sentence where Together.lead Together.lines Together.sentence told",
     "wording": "Twins.beside Twins.called Twins.named apart count doubts drawn level listed mean_depth near_to "
     "again of_layers over_prompts past over_what printed random_orders sure which_clear",
     "writing": "leaving",

@@ -10,7 +10,7 @@ from ed_core.cards import card, page, words
 from ed_core.settings import ROOT
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import items, report, tables
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 
 from . import cases
 

@@ -12,7 +12,7 @@ from .. import disk, settings
 from ..claims.record import Found, Number, Record
 from ..errors import CardError
 from ..files import Bounds, Head, Kind, open_sealed, seal
-from ..fits import checkpoint
+from ..fits.file import digest_of
 from ..sources.bundled import CARDS
 from ..types import ModelSpec
 
@@ -272,7 +272,7 @@ def place(
     seed: int = 0,
 ) -> Path:
     """The folder of a card that is made here; `prompts`: a bundled set's name, or the digest of other prompts."""
-    return folder() / checkpoint.digest("card", model.identity(), prompts, also, others, most, seed)
+    return folder() / digest_of("card", model.identity(), prompts, also, others, most, seed)
 
 
 def shipped() -> list[Path]:

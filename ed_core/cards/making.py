@@ -14,15 +14,16 @@ from .. import disk
 from ..claims import running as claims
 from ..depth import sinks
 from ..errors import CardError, EffectiveDepthError, StudyError
-from ..fits import Fit, checkpoint, of_model
+from ..fits import Fit, of_model
+from ..fits.file import digest_of, digest_of_prompts
 from ..probes.contributions import Contributions
 from ..probes.lenses import LENSES as LENS_NAMES
 from ..service.resolve import resolve
-from ..sources import precision as precisions
 from ..sources import remote, sizes
+from ..sources.bundled import set_names
 from ..sources.specs import config_of
 from ..studies import running, sets
-from ..studies.folder import Folder, open_folder
+from ..studies.items import Folder, open_folder
 from ..studies.study import ModelEntry, ProbeEntry, Study
 from ..types import ENGINE_VERSION, ModelSpec, changed, command_line
 from . import card, page, words
@@ -81,17 +82,17 @@ class Asked:
         """The folder that this installation makes it in."""
         spec = resolve(self.model, self.precision, self.device, self.adapter)
         prompts = self.prompts
-        if prompts not in claims.bundled():
-            prompts = checkpoint.of_prompts([e.prompt for e in sets.load(self.claims.entry(), Path(), "").examples])
+        if prompts not in set_names():
+            prompts = digest_of_prompts([e.prompt for e in sets.load(self.claims.entry(), Path(), "").examples])
         return card.place(spec, prompts, self.also, self.others, self.most, self.seed)
 
     def check(self) -> None:
         """Refuse what no card can be made of, before anything is measured."""
         check_model(self.model)
         for name in self.others:
-            if name not in precisions.PRECISIONS:
+            if name not in sizes.PRECISIONS:
                 raise CardError(
-                    f"The precision is {name!r}; expected some of {', '.join(precisions.PRECISIONS)}, with commas."
+                    f"The precision is {name!r}; expected some of {', '.join(sizes.PRECISIONS)}, with commas."
                 )
         if self.most < 1:
             raise CardError(f"A card takes {self.most} prompts; expected 1 or more.")
@@ -131,7 +132,7 @@ def make(
     measured = Measured(out / CLAIMS, entry.name, asked.seed, *read, about.passes)
     model = parts.opened.get(spec)
     told = Card(
-        about=checkpoint.digest(found.about, asked.others, asked.most),
+        about=digest_of(found.about, asked.others, asked.most),
         made=time.strftime("%Y-%m-%d", time.gmtime()),
         engine=ENGINE_VERSION,
         model=about,
@@ -198,7 +199,7 @@ class _Beside:
         """The three rules in other precisions, and which of those there are."""
         own = self.spec.precision
         wanted = [name for name in dict.fromkeys(self.asked.others) if name != own]
-        if not wanted or precisions.stored(config_of(self.spec)):
+        if not wanted or sizes.stored_precision(config_of(self.spec)):
             self.missing += ["The checkpoint is stored quantized, so it has no other precision."] if wanted else []
             return None, ()
         probes = [ProbeEntry(name="contributions"), ProbeEntry(name="logit_lens")]
@@ -270,7 +271,7 @@ def _identities(model: Any) -> card.Identities:
 def _set(name: str, used: Sequence[sets.Example]) -> card.PromptSet:
     return card.PromptSet(
         name=name,
-        digest=checkpoint.of_prompts([e.prompt for e in used]),
+        digest=digest_of_prompts([e.prompt for e in used]),
         n=len(used),
         answers=all(e.prompt.answer for e in used),
         levels=tuple(dict.fromkeys(e.level for e in used if e.level)),

@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 
 from .. import statistics
-from ..claims.evidence import Part, part_of
+from ..claims.claim import Part, part_of
 from ..claims.running import CONTROL, MODEL, PARTS
 from ..depth import continuous, wording
 from ..depth.criteria import COSINES, OF_LENS, RULES, depths
 from ..depth.lenses import UNCALIBRATED, ByLens, certified
 from ..errors import StudyError
 from ..fits import Fit
+from ..probes.base import rank_correlation
 from ..probes.generation import Generation
 from ..probes.lenses import LENSES
-from ..probes.scores import rank_correlation
 from ..statistics import Resampled, Units
 from ..studies import report, tables
-from ..studies.folder import Folder, open_folder
+from ..studies.items import Folder, open_folder
 from .card import ByAngle, Curve, Cut, Depth, Exit, Lenses, Mean, Moved, MovedMean, Precision, Sinks, Turn, Value
 
 READ = ("contributions", "logit_lens", "one", "stretch", "writing")  # parts, whatever claims apply to the set

@@ -12,7 +12,7 @@ from ..claims.finding import as_exact, between, counted, here, judgement, number
 from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
-from ..depth.pruning import worse_than_uniform
+from ..depth.surgery import worse_than_uniform
 from ..depth.wording import mean_depth, which_clear
 from ..depth.writing import AFTER, AT_0, FROM_0, LIMIT, usable
 from ..statistics import FEWEST, FEWEST_FORMS

@@ -11,8 +11,7 @@ from ..errors import CaseError, EffectiveDepthError, ImportRefused, StoreError
 from ..files import Bounds, Head, Kind, open_sealed, write_sealed
 from . import bundle
 from .case_study import Case
-from .kept import SUFFIX, Kept
-from .safe_folder import UNREADABLE, checked
+from .kept import SUFFIX, UNREADABLE, Kept, checked
 
 MAX_FILES, MAX_BYTES = 100_000, 1 << 44
 

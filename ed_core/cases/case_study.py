@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..depth import criteria, together, verdict
+from ..depth import criteria, verdict
 from ..depth.verdict import Verdict
 from ..errors import CaseError
 from ..results.wire import pack, unpack
@@ -233,9 +233,7 @@ def over_prompts(case: Case, views: Iterable[View]) -> Iterator[str]:
         if len(of_prompt := {view.prompts: view for view in group}) > 1:
             written, lens = ([view.by_probe[name].result for view in of_prompt.values()] for name in verdict.READS)
             forms = [prompts[0].form for prompts in of_prompt]
-            said = together.of_prompts(
-                written, lens, case.first_token, case.kl_threshold, case.overlap_threshold, forms
-            )
+            said = verdict.of_prompts(written, lens, case.first_token, case.kl_threshold, case.overlap_threshold, forms)
             yield f"{controls.full_name(group[0].models[0])}, {said.n_prompts} prompts: {said.sentence}"
 
 

@@ -24,7 +24,7 @@ from markdown_it.token import Token
 from markdown_it.utils import OptionsDict
 
 from ..errors import CaseError
-from ..figures.text import shown
+from ..figures.canvas import shown
 from ..types import ProbeResult
 from .case_study import Case, View, of_its_time
 from .drawings import Drawing, Section, says, sections

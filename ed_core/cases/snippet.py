@@ -17,7 +17,7 @@ from ..prompts import to_jsonl
 from ..results.aggregate import probe_of
 from ..sources import remote
 from ..sources.bundled import MODELS as BUNDLED
-from ..sources.precision import PRECISIONS
+from ..sources.sizes import PRECISIONS
 from ..types import ModelSpec, ProbeResult, command_line
 from .case_study import Case, View
 

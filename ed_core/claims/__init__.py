@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from ..errors import ParameterError
 from ..studies.study import nearest
-from .answering import DEEP_THINKING, LIKELIHOOD_OR_GENERATION, REASONING_BREAKS
 from .claim import Claim
-from .difficulty import ADAPTIVE, NO_HARDER_DEEPER
-from .layers import EVEN_TURNS, USEFULNESS
-from .skipping import COSINE_WEAK_PROXY, DEEP_SKIPS_LATE, ONE_LAYER_ROBUST, SECOND_HALF_WEAK
+from .layers import COSINE_WEAK_PROXY, DEEP_SKIPS_LATE, EVEN_TURNS, ONE_LAYER_ROBUST, SECOND_HALF_WEAK, USEFULNESS
+from .prompts import ADAPTIVE, DEEP_THINKING, LIKELIHOOD_OR_GENERATION, NO_HARDER_DEEPER, REASONING_BREAKS
 from .turn import STATIC_RATIO, TURN
 
 CLAIMS: tuple[Claim, ...] = (

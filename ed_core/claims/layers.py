@@ -1,4 +1,5 @@
-"""How alike layers are, and whether a linear map does in their place."""
+"""What a layer is worth: how alike layers are, whether a linear map does in their place, and what breaks where one
+layer, or a stretch of them, is left out."""
 
 from __future__ import annotations
 
@@ -8,10 +9,29 @@ import numpy as np
 
 from .. import statistics
 from ..depth.matching import RAISED
+from ..depth.wording import past, printed
+from ..probes.base import layer_effect
 from ..statistics import all_above, permuted_correlation, rank_correlations, some_below
-from .claim import Claim, Estimate, Measured, Quantity, enough
-from .evidence import Evidence
-from .means import fisher, over_layers, per_token, read_off
+from ..studies.reproduce import second_over_first
+from .claim import (
+    RELIABLE,
+    Claim,
+    Errors,
+    Estimate,
+    Evidence,
+    Measured,
+    Part,
+    Quantity,
+    Range,
+    by_draws,
+    enough,
+    fisher,
+    over_layers,
+    per_token,
+    read_off,
+    reliability,
+    sums_of,
+)
 from .record import Curve
 
 EVEN = "variation of the turns of the middle layers, standard deviation over mean"
@@ -136,4 +156,247 @@ USEFULNESS = Claim(
     ),
     ("replacement",),
     replaced,
+)
+
+
+RATIO = "effect of skips of the second half over the first half"
+WORST = "best guesses kept without the worst inner layer"
+KEPT, BELOW = "mean over the inner layers", "share of the inner layers below 0.72"
+INFLUENCE = "rank correlation of 1 − cos(layer's input, output) with the loss"
+UPDATE = "rank correlation of cos(update, stream) with the loss, ours"
+PLACE = "middle of the stretch that the angle at the last token chooses"
+COST = "loss of that stretch minus that of the median stretch"
+OURS, COST_OURS = (
+    "middle of the stretch by all tokens without sinks, ours",
+    "loss of that stretch minus the median's, ours",
+)
+LEAST_KEPT = 0.72
+SMALLEST, LARGEST = 1e-12, 30.0  # ratio of effects, for its logarithm; of the logarithm
+
+
+def _nats(added: float) -> str:
+    """A change of the loss, in words."""
+    return f"{printed(added, '+.3g')} nats"
+
+
+def second_half(evidence: Evidence) -> Measured:
+    part = evidence.parts["future"]
+    effects = layer_effect(part["effect"])[:, :-1]
+    there = np.isfinite(effects).all(1)
+    part, effects = part.keep(there), effects[there]
+    enough(part, "prompts with tokens behind a split point")
+    half = evidence.n_layers // 2
+
+    def log_ratio(curves: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.log(np.maximum(second_over_first(curves, half), SMALLEST))
+        return found
+
+    def of_layers(at: np.ndarray, curve: np.ndarray) -> float:
+        second = at >= half
+        return float(np.log(max(curve[second].mean() / curve[~second].mean(), SMALLEST)))
+
+    ones = np.ones(len(part))
+    found = statistics.read_off(lambda c: log_ratio(c[""]), {"": effects}, ones, part.units, evidence.seed)
+    curve = statistics.mean(effects, None, part.units, evidence.seed)
+    layers = np.exp(over_layers(of_layers, curve.value).clip(-LARGEST, LARGEST))
+    estimate = Estimate.of(np.exp(found.value), np.exp(found.draws.clip(-LARGEST, LARGEST)), layers)
+    drawn = Curve.of("skipped layer", "mean effect on a later layer, later tokens", curve)
+    return Measured({RATIO: estimate}, len(part), drawn, "", part.units.words)
+
+
+def robust(evidence: Evidence) -> Measured:
+    part = evidence.parts["one"]
+    enough(part)
+    every = per_token(part, "top1_kept", evidence.seed)
+    inner = statistics.Resampled(
+        every.value[1:-1], every.error[1:-1], every.again[:, 1:-1], every.errors[:, 1:-1], 0.0, 1.0
+    )
+    worst = int(inner.value.argmin())
+
+    def judge(holds: Range) -> Errors:
+        """It holds where every inner layer keeps enough, and does not where one does not."""
+        return all_above(inner, holds[0], part.units), some_below(inner, holds[0], part.units)
+
+    mean = read_off(part, lambda c: c["top1_kept"][:, 1:-1].mean(1), ["top1_kept"], evidence.seed)
+    below = inner.value < LEAST_KEPT
+    estimates = {
+        WORST: Estimate.of(inner.value[worst], inner.draws[:, worst], judge=judge),
+        KEPT: Estimate.of(mean.value, mean.draws),
+        BELOW: Estimate.of(below.mean(), (inner.again < LEAST_KEPT).mean(1)),
+    }
+    keep = "keeps" if below.sum() == 1 else "keep"
+    beside = f"The worst is layer {worst + 1}; {int(below.sum())} of {len(below)} inner layers {keep} less than 72 %."
+    curve = Curve.of("layer left out", "share of best guesses kept", every)
+    return Measured(estimates, len(part), curve, beside, part.units.words)
+
+
+def proxy(evidence: Evidence) -> Measured:
+    part, seed = evidence.parts["one"], evidence.seed
+    enough(part)
+    score, cosine, loss, whole = (
+        per_token(part, name, seed) for name in ("block_influence", "update_cosine", "nll", "nll_whole")
+    )
+    sure = {name: reliability(part, name) for name in ("nll", "block_influence", "update_cosine")}
+
+    def correlation(name: str, curve: statistics.Resampled) -> Estimate:
+        found = read_off(part, lambda c: fisher(rank_correlations(c[name], c["nll"])), [name, "nll"], seed)
+        layers = permuted_correlation(curve.value, loss.value, seed)
+        return Estimate.of(np.tanh(found.value), np.tanh(found.draws), layers, why(name))
+
+    def why(name: str) -> str:
+        for of, called in (("nll", "loss"), (name, "cosine")):
+            if not sure[of] >= RELIABLE:
+                known = "none" if not np.isfinite(sure[of]) else f"{past(100 * sure[of], 100 * RELIABLE)} %"
+                return f"{known} of the differences in {called} between layers are more than noise; an order needs 80 %"
+        return ""
+
+    estimates = {INFLUENCE: correlation("block_influence", score), UPDATE: correlation("update_cosine", cosine)}
+    drawn = Curve.of("layer left out", "loss added, nats", _added(part, seed))
+    loss_whole = float(whole.value[0])
+    beside = evidence.of_loss(loss_whole) or f"The whole model's loss is {loss_whole:.2f} nats per token."
+    return Measured(estimates, len(part), drawn, beside, part.units.words)
+
+
+def stretches(evidence: Evidence) -> Measured:
+    part, seed = evidence.parts["stretch"], evidence.seed
+    enough(part)
+    loss, n = per_token(part, "nll", seed), evidence.n_layers
+    length = n - len(loss.value) + 1
+    calm, counts = sums_of(part, "angular_distance_no_sinks")
+    angles = {"last": (part["angular_distance_last"], np.ones(len(part))), "ours": (calm, counts)}
+
+    def place(curves: dict[str, np.ndarray]) -> np.ndarray:
+        there = np.isfinite(curves[""]).all(1)
+        return np.where(there, (curves[""].argmin(1) + length / 2) / n, np.nan)
+
+    def chosen(name: str) -> tuple[Estimate, Estimate, int]:
+        sums, tokens = angles[name]
+        curve = sums.sum(0) / tokens.sum()
+        if not np.isfinite(curve).all():
+            undefined = Estimate.undefined_because("an angle is not defined")
+            return undefined, undefined, -1
+        start = int(curve.argmin())
+        drawn = statistics.percentile(place, {"": sums}, tokens, part.units, seed)
+        price = read_off(part, lambda c: c["nll"][:, start] - np.median(c["nll"], 1), ["nll"], seed)
+        again = statistics.mean(sums, tokens, part.units, seed).again.argmin(1)  # another draw may choose another one
+        anew = loss.again[np.arange(len(again)), again] - np.median(loss.again, 1)
+        return (
+            Estimate.of(place({"": curve[None]})[0], drawn),
+            Estimate.of(price.value, price.draws, judge=by_draws(price.draws, anew)),
+            start,
+        )
+
+    (at, cost, start), (ours, cost_ours, other) = chosen("last"), chosen("ours")
+    added = _added(part, seed)
+    said = [
+        f"Of stretches of {length} layers {by} chooses {s}–{s + length - 1}: {_nats(added.value[s])}."
+        for by, s in (("the angle at the last token", start), ("the angle over tokens without sinks", other))
+        if s >= 0
+    ]
+    cheapest = int(added.value.argmin())
+    said.append(f"The loss is least without {cheapest}–{cheapest + length - 1}: {_nats(added.value[cheapest])}.")
+    said.append(evidence.of_loss(float(per_token(part, "nll_whole", seed).value[0])))
+    drawn = Curve.of(f"first of {length} layers left out", "loss added, nats", added)
+    estimates = {PLACE: at, COST: cost, OURS: ours, COST_OURS: cost_ours}
+    return Measured(estimates, len(part), drawn, " ".join(filter(None, said)), part.units.words)
+
+
+def _added(part: Part, seed: int) -> statistics.Resampled:
+    """The loss that leaving something out adds, nats per token."""
+    loss, tokens = sums_of(part, "nll")
+    return statistics.mean(loss - sums_of(part, "nll_whole")[0], tokens, part.units, seed)
+
+
+SECOND_HALF_WEAK = Claim(
+    "second-half-weak",
+    "Second-half skips change later layers at later tokens less than half as much as first-half skips",
+    "skipping a layer of the second half changes later layers at later tokens, on average, less than half as much as "
+    "skipping one of the first",
+    "Csordás et al. 2025 §3.2 (2505.13898)",
+    "mean of e[s] over s ≥ L/2, over the mean over s < L/2; e[s] is the mean over later layers l of max over tokens "
+    "|D[l] - D'[l]| / |D[l]| where layer s is skipped before a split point and read behind it; the last layer, which "
+    "has none after it, is left out",
+    "Up to about 40 prompts, split where the answer begins, or (without answers) at up to four sampled places; "
+    "intervals over prompts and, by the jackknife, over layers have to agree. The paper takes 10 prompts of GSM8K at "
+    "sampled places.",
+    "a ratio of 0.5 or more",
+    (
+        Quantity(
+            RATIO,
+            "ratio",
+            (-np.inf, 0.5),
+            "below 0.5",
+            "almost no effect of the second half (no figure given)",
+            chosen=True,
+        ),
+    ),
+    ("future",),
+    second_half,
+)
+ONE_LAYER_ROBUST = Claim(
+    "one-layer-robust",
+    "At least 72 % of the best guesses stay, whichever inner layer is left out",
+    "at least 72 % of the best guesses stay, whichever inner layer is left out",
+    "Lad et al. 2024 (2406.19384)",
+    "share of tokens whose best guess stays without layer s, 0 < s < L - 1: the smallest; beside it their mean, and "
+    "the share of layers below 0.72",
+    "Up to about 30 prompts, all tokens. It holds where every inner layer keeps enough and does not where one does "
+    "not, that many were looked at being paid for. The paper takes the Pile, on GPT-2, Pythia, Phi and Llama 2, and "
+    "drops and swaps.",
+    "an inner layer without which less than 72 % is kept",
+    (
+        Quantity(
+            WORST,
+            "share",
+            (LEAST_KEPT, np.inf),
+            "above 0.72, the paper's lower end",
+            "0.72 to 0.95 of the best guesses kept without a layer",
+        ),
+        Quantity(KEPT, "share", (LEAST_KEPT, np.inf), "above 0.72", "0.72 to 0.95", beside=True),
+        Quantity(BELOW, "share", (-np.inf, 0.0), "0", "0", beside=True),
+    ),
+    ("one",),
+    robust,
+)
+COSINE_WEAK_PROXY = Claim(
+    "cosine-weak-proxy",
+    "How far a layer turns the stream predicts its worth at most moderately",
+    "the cosine between a layer's input and output predicts at most moderately what leaving the layer out costs",
+    "Hinostroza et al. 2026 (2605.14075)",
+    "Spearman's rank correlation over layers of 1 - cos(h[l], h[l+1]), the paper's score, with the loss without the "
+    "layer; beside it that of cos(D, h), which is ours",
+    "Up to about 30 prompts, loss on the prompt's own text. Both orders of layers need a reliability of 0.8 over "
+    "prompts (chosen here); the interval over prompts and a permutation over layers have to agree. The paper measures "
+    "accuracy on tasks.",
+    "a correlation beyond ±0.5 (a good score would be near 1)",
+    (
+        Quantity(
+            INFLUENCE, "rank correlation", (-0.5, 0.5), "within ±0.5", "a weak to moderate correlation", chosen=True
+        ),
+        Quantity(UPDATE, "rank correlation", (-0.5, 0.5), "within ±0.5", "not measured", chosen=True, beside=True),
+    ),
+    ("one",),
+    proxy,
+)
+DEEP_SKIPS_LATE = Claim(
+    "deep-skips-late",
+    "The angle at the last token finds a deep, cheap stretch",
+    "the stretch of layers that the angle at the last token chooses to leave out has its middle in the second half and "
+    "costs less than the median stretch",
+    "Gromov et al. 2024 (2403.17887)",
+    "of all stretches of n = L/4 layers the one of smallest arccos(cos(h[s], h[s+n])) / π at the last token; its "
+    "middle (s + n/2) / L, and its loss less the median stretch's; beside it the same by the angle over all tokens but "
+    "sinks",
+    "Up to about 30 prompts, loss on the prompt's own text. The paper takes C4 and heals the model afterwards; here "
+    "nothing is trained.",
+    "a stretch in the first half, or one that costs more than the median stretch",
+    (
+        Quantity(PLACE, "share of the depth", (0.5, np.inf), "above 0.5", "deep stretches can go", chosen=True),
+        Quantity(COST, "nats", (-np.inf, 0.0), "below 0", "little loss without up to a third or half of the layers"),
+        Quantity(OURS, "share of the depth", (0.5, np.inf), "above 0.5", "not measured", chosen=True, beside=True),
+        Quantity(COST_OURS, "nats", (-np.inf, 0.0), "below 0", "not measured", beside=True),
+    ),
+    ("stretch",),
+    stretches,
+    stretches=True,
 )

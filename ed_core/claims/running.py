@@ -17,22 +17,21 @@ import numpy as np
 from .. import disk
 from ..errors import ClaimRefused, EffectiveDepthError, StudyError
 from ..files import open_sealed, seal
-from ..fits import checkpoint
+from ..fits.file import Checkpoint, digest_of, digest_of_prompts
 from ..probes import find as find_probe
 from ..service.resolve import resolve
 from ..sources import sizes
-from ..sources.bundled import SETS
+from ..sources.bundled import set_names
 from ..sources.specs import config_of, n_layers, n_passes
 from ..statistics import FEWEST, FEWEST_FORMS, units
 from ..studies import plan as planning
 from ..studies import running, sets
-from ..studies.folder import open_folder
+from ..studies.items import open_folder
 from ..studies.points import Point, measured_points
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from ..types import ModelSpec, changed, command_line
 from . import CLAIMS, finding
-from .claim import Claim, Measured
-from .evidence import Evidence, Part, part_of
+from .claim import Claim, Evidence, Measured, Part, part_of
 from .finding import Finding
 from .record import KIND, Report
 
@@ -96,14 +95,14 @@ class Asked:
 
     @property
     def set_name(self) -> str:
-        name = self.prompts if self.prompts in bundled() else Path(self.prompts).stem
+        name = self.prompts if self.prompts in set_names() else Path(self.prompts).stem
         return re.sub(r"[^\w.,+ -]", "-", name).strip(" -.")[:80] or "prompts"
 
     @property
     def counterpart(self) -> str:
         """The bundled set of the same tasks worked out step by step; "" where there is none."""
         other = f"{self.prompts}{WORKED}"
-        return other if other in bundled() else ""
+        return other if other in set_names() else ""
 
     @property
     def command(self) -> str:
@@ -120,13 +119,13 @@ class Asked:
         some |= {"answered": True} if answered else {}
         if worked:
             return SetEntry(name=self.counterpart, bundled=self.counterpart, **some)
-        if self.prompts in bundled():
+        if self.prompts in set_names():
             return SetEntry(name=self.set_name, bundled=self.prompts, **some)
         file = Path(self.prompts).expanduser().resolve()
         if not file.is_file():
             raise StudyError(
                 f"There is no prompt set {self.prompts!r}: no file of that path, and of the bundled ones "
-                f"{nearest(self.prompts, bundled())}"
+                f"{nearest(self.prompts, set_names())}"
             )
         return SetEntry(name=self.set_name, file=str(file), **some)
 
@@ -136,14 +135,9 @@ class Asked:
         return [find(name) for name in dict.fromkeys(self.claims)] or list(CLAIMS)
 
 
-def bundled() -> list[str]:
-    """The names of the bundled prompt sets."""
-    return sorted(file.stem for file in SETS.glob("*.jsonl"))
-
-
 def named(prompts: str) -> str:
     """A prompt set as a command that others run names it: a file by its name alone."""
-    return prompts if prompts in bundled() else Path(prompts).name
+    return prompts if prompts in set_names() else Path(prompts).name
 
 
 def run(
@@ -172,8 +166,8 @@ def run(
         raise StudyError(f"How many layers {spec.name} has cannot be read off its config; name another model.")
     prompts = [e.prompt for e in whole.examples]
     versions = {taken.probe: find_probe(taken.probe).version for taken in PARTS.values() if taken.probe}
-    made_of = [spec.identity(), checkpoint.of_prompts(prompts), asked.also, asked.most, asked.seed, versions]
-    about = checkpoint.digest(finding.FORMAT, *made_of)
+    made_of = [spec.identity(), digest_of_prompts(prompts), asked.also, asked.most, asked.seed, versions]
+    about = digest_of(finding.FORMAT, *made_of)
     bare = Evidence(
         layers,
         {},
@@ -408,8 +402,8 @@ class _Parts:
             spec = resolve(asked.model, asked.precision, asked.device, asked.adapter, control=control)
             entry = asked.entry(PARTS[REPLACEMENT].prompts, len(self.bare.level_names))
             prompts = [e.prompt for e in sets.load(entry, Path(), asked.model).examples]
-            key = checkpoint.digest(REPLACEMENT, spec.identity(), checkpoint.of_prompts(prompts))
-            kept = checkpoint.Checkpoint(self.out / "parts" / f"{REPLACEMENT}-{key[:16]}.npz", key)
+            key = digest_of(REPLACEMENT, spec.identity(), digest_of_prompts(prompts))
+            kept = Checkpoint(self.out / "parts" / f"{REPLACEMENT}-{key[:16]}.npz", key)
             if (columns := kept.read()) is None:
 
                 def tick(done: float) -> None:

@@ -15,9 +15,21 @@ from ..errors import ClaimRefused, StudyError
 from ..statistics import beyond
 from ..studies import trends
 from ..studies.points import Point, combined
-from .claim import ALONE, Claim, Errors, Estimate, Measured, Quantity, Range, by_draws, enough
-from .evidence import Evidence, Part
-from .means import over_layers, sums_of
+from .claim import (
+    ALONE,
+    Claim,
+    Errors,
+    Estimate,
+    Evidence,
+    Measured,
+    Part,
+    Quantity,
+    Range,
+    by_draws,
+    enough,
+    over_layers,
+    sums_of,
+)
 from .record import Curve
 
 SHARE = "share of the layers up to the turn"

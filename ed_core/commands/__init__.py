@@ -20,7 +20,7 @@ from hashlib import sha256
 from importlib import import_module
 from io import TextIOWrapper
 
-from .. import disk, extras
+from .. import disk, machine
 from ..errors import EffectiveDepthError, ModelError, ParameterError, ran_out
 from ..machine import gigabytes, uncollected
 from ..notebook.model import Model
@@ -34,9 +34,7 @@ from .runs import STORED, whole
 UNSAID = re.compile("[\ud800-\udfff]")  # what stands for bytes that are no UTF-8
 HOST = re.compile(r"(?=.*[a-z:]|(\d+\.){3}\d+$)[a-z0-9:.%-]{1,253}", re.IGNORECASE)  # a name, IPv6 or all of IPv4
 FAMILIES = {  # modules that add commands of their own, in the order of the help, imported for these alone
-    "fits": ("fit",),
-    "studies": ("study", "reproduce", "leaderboard"),
-    "claims": ("claims", "card"),
+    "long_work": ("fit", "study", "reproduce", "leaderboard", "claims", "card"),
     "cases": ("case", "backup", "restore", "check"),
     "publish": ("publish", "deploy"),
 }
@@ -217,7 +215,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
 
 def app(args: argparse.Namespace) -> None:
     """Replace this process, which may do what the shell may, by the server, which may do what the settings permit."""
-    extras.require("streamlit", "The app")
+    machine.require_package("streamlit", "The app")
     current()
     _require_free(args.address, args.port)
     options = ["--server.address", args.address, "--server.port", str(args.port)]
@@ -242,7 +240,7 @@ def _require_free(address: str, port: int) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from ..cases.export import arrays
-    from ..depth import sinks, together, verdict
+    from ..depth import sinks, verdict
     from ..disk import require_out, written
     from ..probes import find
     from ..prompts import read_jsonl
@@ -286,7 +284,7 @@ def run(args: argparse.Namespace) -> None:
     if results.keys() >= set(verdict.READS):
         first = next(counts_first(probe) for probe in probes if probe.name == verdict.READS[0])
         contributions, lens = (results[name] for name in verdict.READS)
-        print("\n".join(together.told(contributions, lens, first, forms)))
+        print("\n".join(verdict.told(contributions, lens, first, forms)))
     if todo and store:
         sys.stdout.flush()  # the results are there; now what they rest on is measured, if it was believed
         try:
@@ -314,8 +312,8 @@ def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
 
 def verify(args: argparse.Namespace) -> int:
     from ..errors import IdentityFailed
-    from ..models import sanity
     from ..models.opening import load_model
+    from ..models.verify import check_device
     from ..models.verify import verify as measure
     from ..sources import controls
 
@@ -350,7 +348,7 @@ def verify(args: argparse.Namespace) -> int:
         print(f"between passes {told}: what stands there gives the stream that enters the later one")
     if model.architecture.note:
         print(f"note: {model.architecture.note}")
-    device = sanity.check(model, always=True)
+    device = check_device(model, always=True)
     if device:
         told = device.unchecked or (
             f"layers {max(device.blocks):.2e}, logits {device.logits:.2e} (limit {device.limit:g})"
@@ -394,9 +392,9 @@ def show_settings(args: argparse.Namespace) -> None:
 
 
 def ready(args: argparse.Namespace) -> int:
-    from ..service.health import ask
+    from ..service.pool import ask_problems
 
-    found = ask(args.url)
+    found = ask_problems(args.url)
     print("\n".join(found) or "ready")
     return 1 if found else 0
 

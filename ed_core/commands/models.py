@@ -36,9 +36,9 @@ def how_to_open(p: argparse.ArgumentParser) -> None:
 
 def opened_as(args: argparse.Namespace) -> ModelSpec:
     """The model that the options name; what `auto` came to is said on stderr."""
-    from ..sources.precision import asked
+    from ..sources.sizes import asked_precision
 
-    wanted, seed = asked(args.precision, args.dtype), args.seed or 0
+    wanted, seed = asked_precision(args.precision, args.dtype), args.seed or 0
     if args.seed is not None and not args.control:
         raise ParameterError("--seed is a control's; give --control untrained or --control shuffled with it.")
     spec = opened.spec_of(
@@ -75,7 +75,7 @@ def audit(args: argparse.Namespace) -> int:
     if args.out is not None:
         disk.require_out(args.out, [args.prompts or "", *read_for(args.model)])
     precisions = tuple(dict.fromkeys(args.precisions.split(",")))
-    from ..runs.spec import AuditRun
+    from ..runs.run import AuditRun
 
     spec = AuditRun(
         model=args.model, precisions=precisions, prompts=args.prompts or "", device=args.device, out=args.out or ""
@@ -84,7 +84,7 @@ def audit(args: argparse.Namespace) -> int:
 
 
 def estimate(args: argparse.Namespace) -> None:
-    from ..service.estimate import report
+    from ..service.estimate import report, save_rates
     from ..sources.specs import size_of
 
     if remote.is_remote(args.model):
@@ -93,9 +93,9 @@ def estimate(args: argparse.Namespace) -> None:
         )
     device, free = opened.on(args.device)
     if args.calibrate:
-        from ..service.calibrate import calibrate
+        from ..models.devices import measure_rates
 
-        calibrate(device)
+        save_rates(device.partition(":")[0], measure_rates(device))
     print("\n".join(report(args.model, size_of(args.model), args.precision, args.tokens, device, free)))
 
 
@@ -129,8 +129,7 @@ def models(args: argparse.Namespace) -> None:
 
 
 def _families(markdown: bool) -> None:
-    from ..architectures.families import FAMILIES
-    from ..architectures.refused import REFUSED
+    from ..architectures.families import FAMILIES, REFUSED
     from ..models import families
 
     if markdown:

@@ -66,16 +66,16 @@ def static(args: argparse.Namespace) -> int:
     from ..cards import card
     from ..cases.kept import Kept
     from ..depth.wording import count, listed
-    from ..sharing import pages, site
-    from ..studies import folder
+    from ..sharing import site
+    from ..studies import items
 
     disk.require_out_folder(args.out)
     kept, problems = Kept(), []
     cases, studies, cards = list(args.case), list(map(Path, args.study)), list(map(Path, args.card))
     told, left = ["those named"] if cases or studies or cards else [], []
     if args.own or not (told or args.shipped):
-        (mine, others), (made, of_anybody) = pages.own_cases(kept), pages.own_studies()
-        own_cards, anybodys = pages.own_cards()
+        (mine, others), (made, of_anybody) = site.own_cases(kept), site.own_studies()
+        own_cards, anybodys = site.own_cards()
         cases, studies, cards = [*cases, *mine], [*studies, *made], [*cards, *own_cards]
         told.append("your own")
         left += [f"{count(others, 'case study')} of others (--case ID names one)"] * (others > 0)
@@ -83,8 +83,8 @@ def static(args: argparse.Namespace) -> int:
         left += [f"{count(anybodys, 'depth card')} that may be anybody's (--card FILE names one)"] * (anybodys > 0)
     if args.shipped:
         names = {place.name for place in studies}
-        cases = [*cases, *pages.shipped_cases(kept)]
-        studies = [*studies, *(place for place in folder.shipped() if place.name not in names)]
+        cases = [*cases, *site.shipped_cases(kept)]
+        studies = [*studies, *(place for place in items.shipped() if place.name not in names)]
         cards = [*cards, *card.shipped()]
         told.append("those that come with the product")
     if left:
@@ -97,7 +97,7 @@ def static(args: argparse.Namespace) -> int:
 
     def found() -> Iterator[site.Page]:
         named = {*args.case, *map(Path, args.study), *map(Path, args.card)}
-        every = ((lambda id: pages.of_case(kept, id), cases), (pages.of_study, studies), (pages.of_card, cards))
+        every = ((lambda id: site.of_case(kept, id), cases), (site.of_study, studies), (site.of_card, cards))
         for make, of_kind in every:
             for one in _each(of_kind):
                 try:
@@ -108,7 +108,7 @@ def static(args: argparse.Namespace) -> int:
                     problems.append(f"{one}: {error}")
 
     written = site.write(found(), Path(args.out))
-    kinds = {pages.CASES: "case study", pages.OF_STUDIES: "study", pages.OF_CARDS: "depth card"}
+    kinds = {site.CASES: "case study", site.OF_STUDIES: "study", site.OF_CARDS: "depth card"}
     each = [count(n, what) for kind, what in kinds.items() if (n := sum(page.kind == kind for page in written))]
     counts = listed(each) or "nothing"
     print(f"{args.out}: {counts} ({' and '.join(told)}); open {Path(args.out) / site.INDEX}")

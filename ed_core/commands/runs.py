@@ -14,8 +14,7 @@ from .. import bounds, disk
 from ..errors import ParameterError
 
 if TYPE_CHECKING:
-    from ..runs.spec import Spec
-    from ..runs.status import Status
+    from ..runs.run import Spec, Status
 
 STORED = "stopped; finished prompts are in the store, the same command goes on from there."
 RESUMED = "stopped; the same command goes on from what was finished."
@@ -47,7 +46,7 @@ def run(spec: Spec, folder: Path | None = None, lines: bool = False, kept: bool 
 
     from ..runs import launch, queue
     from ..runs.execute import execute
-    from ..runs.status import Statuses
+    from ..runs.run import Statuses
 
     if folder is not None:
         disk.require_out_folder(folder)
@@ -65,7 +64,7 @@ def shown(lines: bool) -> Iterator[Callable[[Status], None]]:
     """What shows statuses: a bar on a terminal, `lines` where they are asked for."""
     from tqdm import tqdm
 
-    from ..runs.status import RUNNING
+    from ..runs.run import RUNNING
 
     bar: tqdm | None = None
     said = -1

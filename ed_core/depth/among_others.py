@@ -13,8 +13,7 @@ import numpy as np
 
 from .. import statistics
 from ..probes import Probe, find
-from ..probes.description import Curve, Score
-from ..probes.scores import rank_correlation
+from ..probes.base import Curve, Score, rank_correlation
 from ..results import lookup
 from ..results.aggregate import Summary, aggregate, summary_without
 from ..types import ProbeResult

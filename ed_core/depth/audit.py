@@ -19,15 +19,14 @@ import numpy as np
 from ..errors import ParameterError
 from ..probes import PROBES as ALL
 from ..probes import Probe, find
-from ..probes.scores import rank_correlation
+from ..probes.base import rank_correlation
 from ..results.aggregate import aggregate, probe_of
-from ..sources.precision import WIDEST_FIRST
+from ..sources.sizes import WIDEST_FIRST
 from ..statistics import Interval
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .continuous import MeanDepth
 from .criteria import RULES, Criterion
-from .together import Together, of_prompts
-from .verdict import READS
+from .verdict import READS, Together, of_prompts
 from .wording import apart, listed, printed
 
 PROBES = tuple(probe() for probe in ALL if probe.audited)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..probes.base import rank_correlation
 from ..probes.lenses import LENSES, Lenses
-from ..probes.scores import rank_correlation
 from ..results import aggregate
 from ..types import ProbeResult
 from .continuous import of_curve

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..fits.measured import Maps, Replacement
-from ..probes.scores import rank_correlation
+from ..probes.base import rank_correlation
 from .continuous import TENTH
 from .wording import past, printed
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..probes import PROBES, Probe
-from ..probes.base import told
-from ..probes.description import Curve
+from ..probes.base import Curve, told
 from ..results.aggregate import summary_without
 from ..sources.controls import label as control_label
 from ..types import ModelSpec, ProbeResult, Prompt, Request

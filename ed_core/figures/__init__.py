@@ -3,21 +3,38 @@
 Trace 0 of every map is named "z" and holds the measure's array as it is; what makes it readable lies around it.
 """
 
-from .between import best_errors, best_matches, map_between, map_height, replacement_bars
+from .canvas import shown, visible
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
-from .curves import curves_over_each_other, layer_curves, limit_bars, output_bars, spread_curve, token_profile
+from .curves import (
+    curves_over_each_other,
+    first_token_norm,
+    layer_curves,
+    limit_bars,
+    miss_curves,
+    miss_map,
+    output_bars,
+    slope_curves,
+    spread_curve,
+    token_profile,
+)
 from .describe import describe, describe_curves
-from .leaderboard import score_against_layers
 from .lens import first_position, lens_height, lens_map, rank_curve, writing_map
 from .maps import contribution_norms, cosine_map, output_by_token, token_map
-from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
-from .pair import difference_map, pair_curves, pair_ruler
+from .pair import (
+    best_errors,
+    best_matches,
+    difference_map,
+    map_between,
+    map_height,
+    pair_curves,
+    pair_ruler,
+    replacement_bars,
+)
 from .panel import View
 from .ruler import depth_ruler
 from .skips import DONE, added_curves, boundary_map, effect_on_layers, order_ruler, skip_map, surgery_map
 from .steps import depth_over_steps, layers_over_steps
-from .studies import VARIANTS, claim_curves, study_curves, study_depths, study_levels, study_sizes
-from .text import shown, visible
+from .studies import VARIANTS, claim_curves, score_against_layers, study_curves, study_depths, study_levels, study_sizes
 
 __all__ = [
     "ATTENTION",

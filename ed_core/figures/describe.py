@@ -10,8 +10,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..types import ProbeResult
+from .canvas import shown
 from .maps import values_of
-from .text import shown
 
 PLURAL = {
     "layer": "layers",

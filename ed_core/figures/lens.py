@@ -10,11 +10,10 @@ import plotly.graph_objects as go
 from ..depth import halves
 from ..types import ProbeResult
 from . import colours
-from .canvas import STEADY, Canvas
+from .canvas import STEADY, Canvas, letters, number, visible, width
 from .curves import layer_curves
 from .maps import missing, read_title, unit_of, values_of
 from .panel import BOTTOM, FONT, LETTER, TITLE, TOP, Strip, View, label_columns, mean_over_tokens, token_panel
-from .text import letters, number, visible, width
 
 TOP_SHOWN = 5
 ROW, CELL_FONT, LARGEST_FONT = 15, 10, 13  # pixels: least height of a row; letters on cells, at least and at most

@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 from ..depth.criteria import COSINES, RULES
 from ..types import ProbeResult
 from . import colours
+from .canvas import number
 from .panel import Strip, View, mean_over_tokens, token_panel, without
-from .text import number
 
 RATIO_DECADES, NORM_DECADES = ((-2, 0), (-3, 1)), ((0, 2), (-2, 5))
 BOUNDS = (

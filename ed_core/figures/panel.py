@@ -16,9 +16,8 @@ import plotly.graph_objects as go
 
 from ..types import ProbeResult
 from . import colours
-from .canvas import PLAIN, ROUND_STEPS, STEADY, Canvas, axis_title, tick_step
+from .canvas import PLAIN, ROUND_STEPS, STEADY, Canvas, axis_title, letters, number, tick_step, visible
 from .colours import Shade
-from .text import letters, number, visible
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 44, 36, 64
 TITLE = 20  # further pixels on top where a panel has a title

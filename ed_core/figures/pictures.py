@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from ..depth import exactness, halves
 from ..errors import ParameterError
 from ..probes import find
-from ..probes.description import (
+from ..probes.base import (
     CosineMap,
     FirstTokenNorm,
     LensMap,
@@ -26,10 +26,9 @@ from ..probes.description import (
     WritingMap,
 )
 from ..types import ProbeResult
-from .curves import layer_curves, output_bars
+from .curves import first_token_norm, layer_curves, miss_curves, miss_map, output_bars, slope_curves
 from .lens import half_lens_map, lens_map, writing_map
 from .maps import contribution_norms, cosine_map, token_map
-from .numerics import first_token_norm, miss_curves, miss_map, slope_curves
 from .panel import View
 from .skips import skip_map
 

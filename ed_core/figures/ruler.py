@@ -13,8 +13,7 @@ from ..depth.continuous import MeanDepth, Turn
 from ..depth.criteria import RULES, Criterion
 from ..depth.wording import Statement, Twins
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, tick_step
-from .text import number, visible
+from .canvas import PLAIN, STEADY, Canvas, number, tick_step, visible
 
 ANSWER = "answer"
 ROWS = {ANSWER: 4.0, "kl": 3.0, "overlap": 2.0, "cosine": 1.0}  # above the bar, which lies at 0

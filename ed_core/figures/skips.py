@@ -11,7 +11,7 @@ from ..depth import surgery
 from ..depth.wording import printed
 from ..types import ProbeResult
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, axis_title, whole_ticks
+from .canvas import PLAIN, STEADY, Canvas, axis_title, number, whole_ticks
 from .colours import Shade
 from .curves import layer_curves
 from .maps import BOUNDS, L2, missing, unit_of, values_of
@@ -30,7 +30,6 @@ from .panel import (
     label_tokens,
     mark_passes,
 )
-from .text import number
 
 DECADES = ((-1, 0), (-3, 3))  # of effects while they fill: at least, at most
 QUANTILES, REACH = (0.05, 0.95), 2.0  # of the effects that colours hold, in at most so many decades

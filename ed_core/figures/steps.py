@@ -10,12 +10,11 @@ import plotly.graph_objects as go
 
 from ..depth.criteria import OF_LENS, RULES
 from . import colours
-from .canvas import PLAIN, Canvas, axis_title, tick_step
+from .canvas import PLAIN, Canvas, axis_title, number, tick_step
 from .lens import lens_shade
 from .maps import RATIO_DECADES
 from .panel import HEATMAP, LETTER, Strip, View, add_heatmap, add_hover, add_strip, frame, label_columns, mark_tokens
 from .studies import MEAN, add_range, name_lines
-from .text import number
 
 HEIGHT, MARGIN = 380, (54, 16, 40, 46)
 PHONE = 300  # pixels along which steps are labelled: a plot on a narrow screen

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..types import canonical_json
-from . import arrays
-from .checked import expect, parse
+from .checked import expect, parse, read_array
 
 if TYPE_CHECKING:
     from .archive import Entry
@@ -81,7 +80,7 @@ def _renamed(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def _result(data: bytes, entries: list[Entry], most: int) -> Told:
-    told = parse(arrays.read(data).tobytes(), most)
+    told = parse(read_array(data).tobytes(), most)
     expect(told.pop("arrays") == sorted(e.name.removesuffix(ARRAY) for e in entries), "its arrays are not those listed")
     told["updates"] = told.pop("version")
     return {"format": "effective-depth result"} | _renamed(told), _unhashed(entries)
@@ -89,7 +88,7 @@ def _result(data: bytes, entries: list[Entry], most: int) -> Told:
 
 def _text(data: bytes, most: int) -> dict[str, Any]:
     """JSON in an array without dimensions."""
-    told: dict[str, Any] = parse(str(arrays.read(data)).encode(), most)
+    told: dict[str, Any] = parse(str(read_array(data)).encode(), most)
     return told
 
 
@@ -104,7 +103,7 @@ def _sums(data: bytes, entries: list[Entry], most: int) -> Told:
 
 
 def _checkpoint(data: bytes, entries: list[Entry], most: int) -> Told:
-    told = {"format": "effective-depth checkpoint", "version": 1, "what": str(arrays.read(data))}
+    told = {"format": "effective-depth checkpoint", "version": 1, "what": str(read_array(data))}
     return told, _unhashed(entries)
 
 

@@ -28,8 +28,8 @@ from .. import disk, outside
 from ..bounds import NESTING
 from ..errors import ImportRefused, NewerSchema, StoreError, TooLarge
 from ..types import canonical_json
-from . import archive, arrays, before
-from .checked import exactly_of, expect, parse
+from . import archive, before
+from .checked import array_parts, exactly_of, expect, parse, read_array
 
 MANIFEST, ARRAY = "manifest.json", ".npy"
 MAKER = "effective-depth "  # how every format begins
@@ -136,13 +136,11 @@ class Sealed(Generic[H]):
 
     def array(self, name: str) -> np.ndarray:
         """An array by its name."""
-        return arrays.read(self.read(name + ARRAY))
+        return read_array(self.read(name + ARRAY))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All of them."""
-        return {
-            name.removesuffix(ARRAY): arrays.read(self.read(name)) for name in self._entries if name.endswith(ARRAY)
-        }
+        return {name.removesuffix(ARRAY): read_array(self.read(name)) for name in self._entries if name.endswith(ARRAY)}
 
 
 # ---------------------------------------------------------------- in
@@ -275,7 +273,7 @@ def _seal(handle: BinaryIO | io.BufferedIOBase, kind: Kind[Any], head: Mapping[s
         if isinstance(content, (bytes, bytearray)):
             pieces: tuple[Any, ...] = (content,)
         else:
-            name, pieces = name + ARRAY, arrays.parts(content)
+            name, pieces = name + ARRAY, array_parts(content)
         digest = hashlib.sha256()
         for piece in pieces:
             digest.update(piece)

@@ -16,18 +16,17 @@ from torch import Tensor
 from ..errors import FitRefused
 from ..models.language_model import LanguageModel
 from ..types import Prompt
-from . import checkpoint, shards
-from .file import Fit, anew, write
-from .grams import RIDGE, Sums
+from . import shards
+from .file import Checkpoint, Fit, anew, checkpoint_file, digest_of_prompts, write
 from .judged import Lens, Reader, judge, require_same
 from .measured import BYTES, plan_of_affine
-from .streams import Streams, Tick, about, silent, split
+from .streams import RIDGE, Streams, Sums, Tick, about, silent, split
 
 AT_ONCE = 512  # tokens that are summed together
 ENOUGH = 10  # tokens per dimension below which a fit is said to be of few
 PASSES, JUDGED = 0.7, 0.3  # about the share of the time
 
-Kept = Callable[[int, Sequence[int]], checkpoint.Checkpoint | shards.Added]
+Kept = Callable[[int, Sequence[int]], Checkpoint | shards.Added]
 """What keeps the sums of a pass, by its number and depths."""
 
 
@@ -52,10 +51,10 @@ def fit(
     streams = Streams(model, used)
     what = about("affine", streams) | {"ridge": RIDGE}
     added = shards.Added(merge, what, len(used)) if merge else None
-    checkpoints: list[checkpoint.Checkpoint | shards.Added] = []
+    checkpoints: list[Checkpoint | shards.Added] = []
 
-    def kept(number: int, depths: Sequence[int]) -> checkpoint.Checkpoint | shards.Added:
-        checkpoints.append(added or checkpoint.Checkpoint(checkpoint.beside(out, number), what, depths, rank))
+    def kept(number: int, depths: Sequence[int]) -> Checkpoint | shards.Added:
+        checkpoints.append(added or Checkpoint(checkpoint_file(out, number), what, depths, rank))
         return checkpoints[-1]
 
     fitted: dict[int, tuple[Tensor, ...]] = {}
@@ -84,7 +83,7 @@ def fit(
     what["prompts"] |= {"tokens": tokens, "too_short": streams.too_short()} | ({"shards": len(merge)} if merge else {})
     few = tokens < ENOUGH * model.d_model
     what |= {
-        "held_out": {"n": len(held_out), "digest": checkpoint.of_prompts(held_out)} | judged,
+        "held_out": {"n": len(held_out), "digest": digest_of_prompts(held_out)} | judged,
         "notes": [f"{tokens} tokens are few for {model.d_model} dimensions; {ENOUGH} to one are advised."] * few,
     }
     names = "Ab" if rank is None else "UVb"
@@ -111,7 +110,7 @@ def judge_again(
     require_same(fit, used, held_out)
     d, streams = model.d_model, Streams(model, used)
     shuffled: dict[int, tuple[Tensor, ...]] = {}
-    none: Kept = lambda *_: checkpoint.Checkpoint(None)  # noqa: E731
+    none: Kept = lambda *_: Checkpoint(None)  # noqa: E731
     for depth, found in _by_depth(streams, memory, none, lambda share: tick(PASSES * share)):
         shuffled[depth] = tuple(x.float() for x in found.solve(slice(d, 2 * d)))
     lens, within = Reader(fit, model), lambda share: tick(PASSES + JUDGED * share)

@@ -1,4 +1,5 @@
-"""The file of a fitted lens: safetensors, its certificate as JSON in the header. Torch-free.
+"""The files of a fit: a fitted lens, safetensors with its certificate as JSON in the header; and the sums of one that
+is not finished. Torch-free.
 
 Affine lens: `A.<l>` `[d, d]` and `b.<l>` `[d]` for every depth l < L, read as `A h + b`; where the certificate has a
 `rank` r, `U.<l>` `[d, r]`, `V.<l>` `[r, d]` and `scale` `[L]` stand for `A = scale I + U V`. Jacobian lens: `J.<l>`
@@ -10,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -23,10 +25,10 @@ from safetensors.numpy import save
 
 from .. import bounds, disk, settings
 from ..errors import BrokenWeights, FitRefused, ParameterError
-from ..files import expect, parse
+from ..files import Bounds, Head, Kind, expect, open_sealed, parse, write_sealed
 from ..sources import weights
 from ..sources.bundled import FITS
-from ..types import ModelSpec, from_json
+from ..types import ModelSpec, Prompt, canonical_json, from_json
 
 ENDING = ".safetensors"
 FORMAT, VERSION = "effective-depth fit", 1
@@ -253,3 +255,79 @@ def _with(header: bytes, certificate: str) -> bytes:
     text = json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
+
+
+# ---------------------------------------------------------------- what a fit has summed up so far
+
+# In a file beside the one it will write: stopped anywhere, it goes on from there.
+
+EVERY = 60.0  # seconds
+LARGE = 1 << 44  # bytes: as large as a disk
+SUMS = Bounds(LARGE, 1 << 20, LARGE, LARGE, 64 << 20, ratio=1)  # of a file of sums
+
+
+class CheckpointHeader(Head):
+    """Of which fit the sums are, as a digest."""
+
+    what: str
+
+
+CHECKPOINT = Kind(
+    "checkpoint",
+    "a fit's checkpoint",
+    2,
+    CheckpointHeader,
+    "begin the fit anew",
+    members=r"\w+(\.\w+)*\.npy",
+    bounds=SUMS,
+    refuses=ValueError,
+)
+
+
+def digest_of(*what: Any) -> str:
+    """What a fit is made of, as 32 hex digits."""
+    return hashlib.sha256(canonical_json(what).encode()).hexdigest()[:32]
+
+
+def digest_of_prompts(prompts: Sequence[Prompt]) -> str:
+    """A prompt set by its content."""
+    return digest_of([p.identity() for p in prompts])
+
+
+class Checkpoint:
+    """The sums of one fit, `what` says which; another fit's are not read. Without a `file` nothing is kept."""
+
+    def __init__(self, file: Path | None, *what: Any):
+        self.file, self.what = file, digest_of(*what)
+        self._written = time.monotonic()
+
+    def read(self) -> Mapping[str, np.ndarray] | None:
+        """The sums kept last, or None where there are none of this fit; a damaged file counts as none."""
+        if self.file is None or not self.file.is_file():
+            return None
+        try:
+            with open_sealed(self.file, CHECKPOINT) as sealed:
+                return sealed.arrays() if sealed.head.what == self.what else None
+        except (OSError, ValueError):
+            return None
+
+    def due(self) -> bool:
+        """Whether it is time to keep the sums again."""
+        return self.file is not None and time.monotonic() - self._written >= EVERY
+
+    def write(self, arrays: Mapping[str, np.ndarray], now: bool = False) -> None:
+        """Keep the sums, once a minute unless `now`."""
+        if self.file is None or not (now or self.due()):
+            return
+        write_sealed(self.file, CHECKPOINT, {"what": self.what}, arrays)
+        self._written = time.monotonic()
+
+    def done(self) -> None:
+        """The fit is written: its sums are not needed any more."""
+        if self.file is not None:
+            self.file.unlink(missing_ok=True)
+
+
+def checkpoint_file(out: Path, number: int = 0) -> Path:
+    """Where the sums of the fit that `out` will hold are kept; `number`: of the group, where there are several."""
+    return out.with_name(f"{out.name}.{number or ''}part")

@@ -20,15 +20,15 @@ from torch import Tensor
 
 from ..errors import FitRefused, TooLarge
 from ..machine import ROOM, free_memory, gigabytes
+from ..models.devices import total_bytes
 from ..models.identities import wide
 from ..models.language_model import LanguageModel
-from ..models.placement import total_bytes
 from ..models.trace import Trace
-from ..sources.precision import require_gradients
+from ..sources.sizes import require_gradients
 from ..sweeps.budget import Budget
 from ..types import Prompt
-from . import checkpoint, shards
-from .file import Fit, anew, write
+from . import shards
+from .file import Checkpoint, Fit, anew, checkpoint_file, digest_of_prompts, write
 from .judged import Reader, judge, require_same
 from .streams import Streams, Tick, about, silent, split
 
@@ -56,7 +56,7 @@ def fit(
     used, held_out = split(prompts, test)
     streams = Streams(model, used, max_tokens)
     what = _about(streams)
-    kept = shards.Added(merge, what, len(used)) if merge else checkpoint.Checkpoint(checkpoint.beside(out), what)
+    kept = shards.Added(merge, what, len(used)) if merge else Checkpoint(checkpoint_file(out), what)
     part = shards.Part(kept, range(len(used)))
     halves, n, tokens, total = _summed(streams, part, lambda share: tick(FITTED * share), memory)
     mean = (total / max(tokens, 1)).float().to(model.device)
@@ -80,7 +80,7 @@ def fit(
     what["prompts"] |= {"shards": len(merge)} if merge else {}
     what |= {
         "drift": [round(one, 9) for one in drift],
-        "held_out": {"n": len(held_out), "digest": checkpoint.of_prompts(held_out)} | judged,
+        "held_out": {"n": len(held_out), "digest": digest_of_prompts(held_out)} | judged,
         "notes": ["The lens is made to be read by ranks: its distribution is not calibrated."],
     }
     tensors = {f"J.{depth}": x.cpu().numpy() for depth, x in enumerate(maps)}

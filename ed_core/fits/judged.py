@@ -17,8 +17,7 @@ from ..models.language_model import LanguageModel
 from ..statistics import mean, units
 from ..sweeps import metrics
 from ..types import Prompt
-from .checkpoint import of_prompts
-from .file import AGAIN, Fit
+from .file import AGAIN, Fit, digest_of_prompts
 from .streams import Streams, Tick
 
 KL_TOKENS = 1000  # held-out tokens whose predictions are compared, at least: those of a whole vocabulary cost more
@@ -146,7 +145,7 @@ def told(sums: Mapping[str, np.ndarray], counts: Sequence[int], forms: Sequence[
 def require_same(fit: Fit, used: Sequence[Prompt], held_out: Sequence[Prompt]) -> None:
     """Refuse to judge a fit anew on other prompts than those that were held out from it."""
     for what, some in (("prompts", used), ("held_out", held_out)):
-        if fit.certificate[what]["digest"] != of_prompts(some):
+        if fit.certificate[what]["digest"] != digest_of_prompts(some):
             raise FitRefused(
                 f"{fit.path.name} was fitted with other prompts than these, so which of them it has not seen cannot be "
                 f"told; give those it was fitted with, or {AGAIN}."

@@ -22,12 +22,11 @@ from ..machine import ROOM, free_memory
 from ..models.language_model import LanguageModel
 from ..sweeps.metrics import NORM_FLOOR
 from ..types import Prompt
-from . import checkpoint, measured, shards
-from .file import weights_of
-from .grams import RIDGE, Sums
+from . import measured, shards
+from .file import Checkpoint, checkpoint_file, digest_of_prompts, weights_of
 from .measured import Maps, Plan
 from .shards import Rows
-from .streams import Streams, Tick, same_tokens, silent, split
+from .streams import RIDGE, Streams, Sums, Tick, same_tokens, silent, split
 
 ENOUGH = 10  # tokens per dimension of A below which maps are said to be of few
 PIECE = 256 << 20  # bytes that the targets of tokens looked at together take
@@ -60,9 +59,9 @@ def fit(
     planned = plan(a, b, memory)
     what = _about(a, b, used)
     added = shards.Added(merge, what, len(used)) if merge else None
-    what |= {"held_out": {"n": len(held_out), "digest": checkpoint.of_prompts(held_out)}, "ridge": RIDGE}
+    what |= {"held_out": {"n": len(held_out), "digest": digest_of_prompts(held_out)}, "ridge": RIDGE}
     what["prompts"] |= {"shards": len(merge)} if merge else {}
-    kept = checkpoint.Checkpoint(checkpoint.beside(out) if out else None, what)
+    kept = Checkpoint(checkpoint_file(out) if out else None, what)
     shape = (a.n_layers + 1, b.n_layers + 1)
     rows = Rows(kept, planned, dict.fromkeys((*PER_PAIR, *OF_MEAN), shape), range(len(used)), added)
     for taps in rows.groups():
@@ -112,7 +111,7 @@ def sum_up(
 
 
 def _about(a: LanguageModel, b: LanguageModel, used: Sequence[Prompt]) -> dict[str, Any]:
-    prompts = {"n": len(used), "digest": checkpoint.of_prompts(used)}
+    prompts = {"n": len(used), "digest": digest_of_prompts(used)}
     return {"kind": Maps.kind, "a": told(a), "b": told(b), "prompts": prompts}
 
 

@@ -16,18 +16,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..machine import ROOM
+from ..models.devices import total_bytes
 from ..models.language_model import LanguageModel
-from ..models.placement import total_bytes
 from ..models.trace import Trace
 from ..sweeps import metrics
 from ..sweeps.budget import Budget
 from ..types import Prompt
-from . import checkpoint, measured, shards
-from .grams import RIDGE, Sums
+from . import measured, shards
+from .file import Checkpoint, checkpoint_file, digest_of_prompts
 from .maps import few, free_bytes, require_tokens, told
 from .measured import Plan, Replacement
 from .shards import Rows
-from .streams import Streams, Tick, silent, split
+from .streams import RIDGE, Streams, Sums, Tick, silent, split
 
 Map = tuple[Tensor, Tensor]  # (A [d, d], b [d]), float64
 SUMMED, LOST = 0.2, 0.4  # about the share of the time: the sums, and the loss on either prompt set
@@ -54,9 +54,9 @@ def fit(
     planned = plan(model, memory)
     what = _about(model, used)
     added = shards.Added(merge, what, len(used)) if merge else None
-    what |= {"held_out": {"n": len(held_out), "digest": checkpoint.of_prompts(held_out)}, "ridge": RIDGE}
+    what |= {"held_out": {"n": len(held_out), "digest": digest_of_prompts(held_out)}, "ridge": RIDGE}
     what["prompts"] |= {"shards": len(merge)} if merge else {}
-    kept = checkpoint.Checkpoint(checkpoint.beside(out) if out else None, what)
+    kept = Checkpoint(checkpoint_file(out) if out else None, what)
     names = ("loss", "whole", "error", "loss_fitted", "whole_fitted", "error_fitted")
     rows = Rows(kept, planned, dict.fromkeys(names, (model.n_layers,)), range(len(used)), added)
     for blocks in rows.groups():
@@ -108,7 +108,7 @@ def sum_up(
 
 
 def _about(model: LanguageModel, used: Sequence[Prompt]) -> dict[str, Any]:
-    prompts = {"n": len(used), "digest": checkpoint.of_prompts(used)}
+    prompts = {"n": len(used), "digest": digest_of_prompts(used)}
     return {"kind": Replacement.kind, "model": told(model), "prompts": prompts}
 
 
@@ -126,7 +126,7 @@ def by_prompt(
     tokens = np.array([len(judged_on.ids(p)) - 1 for p in judged], np.float64)
     loss, whole = np.zeros((len(judged), model.n_layers)), np.zeros(len(judged))
     planned = plan(model, memory)
-    rows = Rows(checkpoint.Checkpoint(None, {}), planned, {}, range(len(used)))
+    rows = Rows(Checkpoint(None, {}), planned, {}, range(len(used)))
     for blocks in rows.groups():
 
         def summing(share: float, blocks: tuple[int, ...] = blocks) -> None:

@@ -17,11 +17,11 @@ import numpy as np
 from .. import disk
 from ..errors import FitRefused
 from ..files import Head, Kind, expect, open_sealed, write_sealed
-from .checkpoint import SUMS, Checkpoint, beside
+from .file import SUMS, Checkpoint, checkpoint_file
 from .measured import Plan
 
 if TYPE_CHECKING:
-    from .grams import Sums
+    from .streams import Sums
 
 Tick = Callable[[float], None]
 
@@ -96,7 +96,7 @@ def sum_up(
 ) -> range:
     """Write the shard of these prompts, which come back: the arrays that `summed` makes of each group of sources."""
     told = dict(about) | {"from": prompts.start, "to": prompts.stop}
-    kept = [Checkpoint(beside(out, number), told, sources) for number, sources in enumerate(groups)]
+    kept = [Checkpoint(checkpoint_file(out, number), told, sources) for number, sources in enumerate(groups)]
     for number, (one, sources) in enumerate(zip(kept, groups)):
         if (found := one.read()) is None or int(found["next"]) < prompts.stop:
 

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from .. import disk, errors
-from ..errors import BrokenWeights, Cancelled, RefusedFamily, TooLarge
-from ..machine import ROOM, free_memory, gigabytes
+from ..errors import BrokenWeights, Cancelled, RefusedFamily, TooLarge, said
+from ..machine import ROOM, free_memory, gigabytes, limit_memory
 from ..sources import gguf_files, sizes
 from ..sources.gguf_files import CONVERTER, RECORD, Header, Held
-from .apart import limit_memory
 
 T = TypeVar("T")
 COPIES = 2.5  # float32 copies of the weights that are held at once, at most
@@ -145,7 +144,7 @@ def convert(file: Path, folder: Path) -> None:
         model, report = loaded
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except Exception as error:  # whatever a stranger's file provokes inside the library
-        told = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+        told = said(error)
         if "not supported" in told or isinstance(error, NotImplementedError):
             family = gguf_files.read(file).architecture[:60]
             raise RefusedFamily(

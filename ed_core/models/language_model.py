@@ -20,18 +20,17 @@ from torch import Tensor, nn
 from .. import bounds
 from ..architectures import Architecture
 from ..errors import IdentityFailed, NotFinite, PromptError
+from ..outside import Unfinished, rendered
 from ..prompts import check_length, check_text, max_characters, too_long
 from ..sources import controls
-from ..sources.precision import QUANTIZED
+from ..sources.sizes import QUANTIZED
 from ..sources.specs import foreign
 from ..types import Encoding, ModelSpec, Prompt, Request
-from . import suffix
-from .apart import Unfinished, rendered
+from .devices import main_device
 from .identities import Identities
 from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, hooked, replace_first, split_call
-from .placement import main_device
 from .quantized import held_bytes
-from .trace import BlockCall, Trace
+from .trace import BlockCall, Prefix, Trace, from_position, named_arguments, with_cache
 
 Resid = Float[Tensor, "batch pos d_model"]
 Edit = Callable[[Tensor], Tensor]
@@ -401,16 +400,16 @@ class LanguageModel:
     def _suffix_arguments(self, trace: Trace, layer: int, start: int) -> dict[str, Any]:
         """Block `layer`'s arguments for positions `start..T-1`; the whole prompt's keys and values are computed once
         and kept in the trace."""
-        named, n_tokens = suffix.arguments(self.blocks[layer], trace.calls[layer]), trace.ids.shape[1]
+        named, n_tokens = named_arguments(self.blocks[layer], trace.calls[layer]), trace.ids.shape[1]
         if layer not in trace.keys_values:
-            cache = suffix.Prefix()
+            cache = Prefix()
             with self._lock:
-                self.blocks[layer](trace.resid[layer], **suffix.with_cache(named, cache))
+                self.blocks[layer](trace.resid[layer], **with_cache(named, cache))
             if cache.seen is None:
                 raise RuntimeError("attention hands no keys and values to a cache")
             trace.keys_values[layer] = cache.seen
         keys, values = (x[..., :start, :] for x in trace.keys_values[layer])
-        return suffix.with_cache(suffix.from_position(named, start, n_tokens), suffix.Prefix((keys, values)))
+        return with_cache(from_position(named, start, n_tokens), Prefix((keys, values)))
 
     def call_bytes(self, n_keys: int, gradients: bool = False) -> int:
         """About how many bytes per token one block call takes, `n_keys` tokens being attended to; with `gradients`, how

@@ -28,15 +28,15 @@ from torch import Tensor, nn
 
 from ..errors import EffectiveDepthError, IdentityFailed, ParameterError, RefusedFamily, lost_device, one_line, ran_out
 from ..types import ModelSpec
-from . import arithmetic, quantized, sanity
+from . import devices, quantized
 from .adoption import adopt
+from .devices import main_device
 from .identities import MISS_LIMIT, Identities
 from .language_model import LanguageModel
 from .loading import DTYPES, described
 from .modules import Pretrained, Tokenizer
 from .opening import told
-from .placement import main_device
-from .verify import relative, short_prompt, verify
+from .verify import check_device, relative, short_prompt, verify
 
 SMALL = 1 << 20  # bytes of a buffer that the stand-in has a copy of: a forward pass may write into one
 WORDS = 1 << 12  # whole numbers of a tensor's bits that are summed together
@@ -103,7 +103,7 @@ class Live:
             model.identities = self._verified[spec.key]
             return model
         (model.identities or verify(model)).require(model.architecture)
-        if self.precision in DTYPES and (found := sanity.check(model, reference=lambda: _on_cpu(model))):
+        if self.precision in DTYPES and (found := check_device(model, reference=lambda: _on_cpu(model))):
             found.require(str(model.device))
         if outer is not inner:
             _same_from_outside(outer, model)
@@ -127,7 +127,7 @@ def undisturbed(device: torch.device) -> Iterator[None]:
             around.callback(torch.mps.set_rng_state, torch.mps.get_rng_state())
         around.callback(torch.set_default_dtype, default)
         torch.set_default_dtype(torch.float32)
-        around.enter_context(arithmetic.settled())
+        around.enter_context(devices.settled_arithmetic())
         around.enter_context(torch.inference_mode(False))
         around.enter_context(torch.enable_grad())
         for kind in {"cpu", device.type}:

@@ -1,5 +1,5 @@
-"""From a `ModelSpec` to weights and tokenizer on a device, or one clear refusal. Safetensors only, never a repository's
-own code."""
+"""From a `ModelSpec` to weights and tokenizer on a device, with a LoRA adapter merged into them, or one clear refusal.
+Safetensors only, never a repository's own code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 
 import tokenizers
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from .. import bounds, extras
+from .. import bounds, machine
 from ..architectures import Architecture, find
-from ..architectures.refused import REFUSED, reason
+from ..architectures.families import REFUSED, why_refused
 from ..errors import (
     BrokenWeights,
     EffectiveDepthError,
@@ -26,13 +27,14 @@ from ..errors import (
     UnknownFamily,
     lost_device,
     ran_out,
+    said,
 )
 from ..machine import ROOM, free_memory, gigabytes
-from ..sources import adapters, controls, hub, precision, remote, sizes, weights
+from ..sources import controls, hub, remote, sizes, weights
 from ..sources.specs import check_files, config_of, location, of_gguf
+from ..sources.weights import ADAPTER_WEIGHTS, adapter_config, header
 from ..types import ModelSpec
-from . import arithmetic, conversion, looped, placement, quantized
-from .lora import merge
+from . import conversion, devices, looped, quantized
 from .modules import Config, Pretrained, Tokenizer
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -48,7 +50,7 @@ def load(
     there; the architecture is None where nobody described the family (a shuffled twin of such a model has its blocks in
     their own order yet)."""
     quiet()
-    arithmetic.settle()
+    devices.settle_arithmetic()
     with quantized.no_kernels():
         return _load(spec, architecture)
 
@@ -75,7 +77,7 @@ def described(config: Config, name: str, architecture: Architecture | None = Non
     """The architecture of a config, None where nobody described the family; a `RefusedFamily` says why the model
     `name` is not read. `architecture`: instead of the family's own."""
     architecture = architecture or find(config.model_type)
-    refusal = architecture.refusal(config.get_text_config()) if architecture else reason(config)
+    refusal = architecture.refusal(config.get_text_config()) if architecture else why_refused(config)
     if architecture and not refusal:
         refusal = _too_many_passes(architecture, config.get_text_config())
     if refusal:
@@ -96,7 +98,7 @@ def _load(
     if packed := of_gguf(spec):
         conversion.ensure(packed)
     if controls.needs_weights(spec):
-        weights.check(Path(location(spec)), spec.name)
+        weights.check_complete(Path(location(spec)), spec.name)
     check_files(spec)
     _refuse_own_code(spec)
     _refuse_adapter(spec)
@@ -106,9 +108,9 @@ def _load(
     model = _pretrained(spec, config, options) if controls.needs_weights(spec) else _untrained(spec, config)
     quantized.cure(model)
     if spec.adapter:
-        model = merge(model, Path(spec.adapter))
+        model = merge_adapter(model, Path(spec.adapter))
     if spec.control == "shuffled" and architecture:
-        from .twins import shuffle
+        from .modules import shuffle
 
         shuffle(model, architecture, spec.control_seed)
     _align_experts(model)
@@ -145,7 +147,7 @@ def _pretrained(spec: ModelSpec, config: Config, options: Options) -> Pretrained
             location(spec),
             config=config,
             attn_implementation=_attention(config),
-            dtype=DTYPES[precision.compute_name(spec.precision)],
+            dtype=DTYPES[sizes.compute_name(spec.precision)],
             use_safetensors=True,
             output_loading_info=True,
             **_quantization(spec),
@@ -213,18 +215,18 @@ def _quantization(spec: ModelSpec) -> dict[str, Any]:
     """How the library is to quantize; nothing for a checkpoint that is quantized already: it says so itself."""
     if spec.precision in DTYPES:
         return {}
-    extras.require("bitsandbytes", f"The precision {spec.precision}")
+    machine.require_package("bitsandbytes", f"The precision {spec.precision}")
     quantized.prepare()
-    if precision.stored(config_of(spec)):
+    if sizes.stored_precision(config_of(spec)):
         return {}
     if spec.precision == "int8":
         return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
     if spec.precision != "4bit":
-        raise ParameterError(f"The precision is {spec.precision!r}; expected one of {', '.join(precision.PRECISIONS)}.")
+        raise ParameterError(f"The precision is {spec.precision!r}; expected one of {', '.join(sizes.PRECISIONS)}.")
     nf4 = {
         "bnb_4bit_quant_type": "nf4",
         "bnb_4bit_use_double_quant": True,
-        "bnb_4bit_compute_dtype": DTYPES[precision.compute_name("4bit")],
+        "bnb_4bit_compute_dtype": DTYPES[sizes.compute_name("4bit")],
     }
     return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **nf4)}
 
@@ -236,15 +238,15 @@ def _placement(spec: ModelSpec) -> dict[str, Any]:
         needed = sizes.read(config_of(spec)).weight_bytes(spec.precision)
     except ParameterError:
         return {"device_map": {"": spec.device}}
-    return placement.plan(spec, needed)
+    return devices.plan(spec, needed)
 
 
 def _refuse_adapter(spec: ModelSpec) -> None:
     """One beside a model's own weights would be applied by the library, unchecked and unnamed."""
-    if os.path.lexists(Path(location(spec)) / adapters.CONFIG):
+    if os.path.lexists(Path(location(spec)) / weights.ADAPTER_CONFIG):
         raise ParameterError(
-            f"{spec.name} has an adapter beside its weights ({adapters.CONFIG}); move that to a folder of its own, to "
-            "be given as --adapter, or remove it."
+            f"{spec.name} has an adapter beside its weights ({weights.ADAPTER_CONFIG}); move that to a folder of its "
+            "own, to be given as --adapter, or remove it."
         )
     if spec.adapter and (spec.precision not in DTYPES or spec.offload):
         kind = (
@@ -331,3 +333,35 @@ def _one_line(error: Exception) -> str:
     if "kernels" in text:
         text = "they need compiled code from a hub, which is never fetched here."
     return text if text.endswith(".") else text + "."
+
+
+def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:
+    """The model with `W + scale * B A` in place of every adapted `W`, in the model's own dtype."""
+    adapter_config(folder)
+    modules = dict(hf_model.named_modules())
+    for key, (_, shape) in header(folder / ADAPTER_WEIGHTS).items():
+        path, _, kind = key.removeprefix("base_model.model.").partition(".lora_")
+        if not kind.startswith(("A.", "B.")):
+            continue  # peft itself judges the rest (DoRA's magnitudes, whole modules saved)
+        target = modules.get(path)
+        weight = getattr(target, "weight", None)
+        there = tuple(weight.shape) if weight is not None else ()
+        fits = shape[1] in there if kind[0] == "A" else shape[0] in there
+        if not fits:
+            found = f"{path} is {' x '.join(map(str, there))} there" if there else f"there is no {path}"
+            raise BrokenWeights(
+                f"The adapter {folder.name} belongs to another base: it changes {path} by {kind[0]} of {shape}, and "
+                f"{found}."
+            )
+    machine.require_package("peft", "A LoRA adapter")
+    if machine.installed("bitsandbytes"):
+        quantized.prepare()  # peft imports it
+    from peft import PeftModel
+
+    try:
+        merged: nn.Module = PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True).merge_and_unload()
+    except Exception as error:  # whatever a stranger's settings provoke inside the library
+        raise BrokenWeights(
+            f"The adapter {folder.name} cannot be merged: {said(error)}; save it again with peft."
+        ) from error
+    return merged

@@ -83,7 +83,7 @@ def __getattr__(name: str) -> Any:
 
         return Prompt
     if name == "compare":
-        from .comparing import compare
+        from .model import compare
 
         return compare
     if name == "read_jsonl":

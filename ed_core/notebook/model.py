@@ -1,23 +1,147 @@
-"""A model that answers for itself: prompts go in, results come back. Torch is imported when the model is opened."""
+"""The engine in a notebook: a model that answers for itself, what it answers, and two models on the same prompts.
+Torch, pandas and plotly are imported when they are used."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from .. import statistics
+from ..depth import sinks, verdict
+from ..depth.continuous import LOWEST, MEAN_DEPTH, MeanDepth, Turn
 from ..errors import InputError, ParameterError, StoreError
 from ..machine import learn, may_have_gpu, uncollected
 from ..probes import Probe
+from ..probes.lenses import LogitLens
 from ..results import lookup
 from ..results.store import Store
 from ..sources import remote
 from ..sources.controls import full_name
-from ..types import ModelSpec, ProbeResult, Prompt, Request
-from .result import Result
+from ..types import Measure, ModelSpec, ProbeResult, Prompt, Request
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+# ---------------------------------------------------------------- results
+
+
+class Result(ProbeResult):
+    """A `ProbeResult` whose measures are attributes: `result.kl` is the array `result["kl"]`.
+
+    An attribute wins over a measure of its name (`tokens`, `version`, `plot`, …); `result["version"]` is always the
+    measure."""
+
+    @classmethod
+    def of(cls, found: ProbeResult) -> Result:
+        return cls(**{f.name: getattr(found, f.name) for f in fields(found) if f.init})
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        measures: Mapping[str, Measure] = vars(self).get("measures", {})  # a copy in the making has none yet
+        if name in measures:
+            return measures[name].values
+        raise AttributeError(f"{type(self).__name__} has no {name!r}; its measures are {', '.join(measures) or 'none'}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.measures})
+
+    @property
+    def sinks(self) -> tuple[sinks.Sink, ...]:
+        """Tokens whose residual stream is far longer than the others', and who writes them (`depth.sinks`); of
+        `contributions` alone."""
+        if (found := sinks.of_result(self)) is None:
+            raise AttributeError("sinks")  # said by __getattr__
+        return found
+
+    @property
+    def mean_depth(self) -> dict[str, MeanDepth]:
+        """Where the lens settles, without a threshold (`depth.continuous`), by "kl" and "overlap"; of `logit_lens`
+        alone."""
+        if self.request.probe != verdict.READS[1]:
+            raise AttributeError("mean_depth")  # a measure of that name, or said by __getattr__
+        return verdict.mean_depths([self])
+
+    @property
+    def turn(self) -> Turn | None:
+        """The cosine's turn as a two-level fit (`depth.continuous`), None where there is nothing to fit; of
+        `contributions` alone."""
+        if self.request.probe != verdict.READS[0]:
+            raise AttributeError("turn")  # said by __getattr__
+        return verdict.turn([self], dict(self.request.parameters).get("first_token", True))
+
+    def to_dataframe(self, measure: str = "") -> pd.DataFrame:
+        """One measure, or all of them, with a row per value: `measure`, its place along each dim, the `token` there
+        where it is one of the prompt's, and the `value`. Where a measure lacks a dim, the cell is empty."""
+        import pandas as pd
+
+        tables = []
+        for name in [measure] if measure else self.measures:
+            found = self._measure(name)
+            places = found.places()
+            texts = {"token": np.array(self.tokens, object)[places["pos"]]} if "pos" in places else {}
+            tables.append(pd.DataFrame({"measure": name, **places, **texts, "value": found.values.ravel()}))
+        table = pd.concat(tables, ignore_index=True)
+        dims = dict.fromkeys(dim for one in tables for dim in one if dim not in ("measure", "token", "value"))
+        gaps = {dim: "Int64" for dim in dims if table[dim].isna().any()}
+        return table.astype(gaps)[["measure", *dims, *(["token"] if "pos" in dims else []), "value"]]
+
+    def plot(self, measure: str = "") -> go.Figure:
+        """The picture that the probe declares for a measure, its first one unless a measure is named."""
+        from ..cases.drawings import OVER_SEVERAL
+        from ..figures.pictures import figure
+        from ..probes import find
+
+        together = OVER_SEVERAL.get(find(self.request.probe))
+        if together and not measure:
+            return next(together([self])).figure
+        return figure(self, self._measure(measure).name if measure else "")
+
+    def _measure(self, name: str) -> Measure:
+        if name not in self.measures:
+            raise ParameterError(f"There is no measure {name!r} here; there is {', '.join(self.measures)}.")
+        return self.measures[name]
+
+    def _headline(self) -> dict[str, Any]:
+        prompt = self.request.prompts[0]
+        return {
+            "probe": self.request.probe,
+            "model": ", ".join(full_name(model) for model in self.request.models),
+            "prompt": repr(prompt.text + prompt.answer),
+            "size": f"{self.n_layers} layers, {self.n_tokens} tokens",
+        }
+
+    def __repr__(self) -> str:
+        told = self._headline()
+        prompt = told["prompt"] if len(told["prompt"]) <= 60 else told["prompt"][:59] + "…"
+        return f"<{told['probe']} on {told['model']}, {prompt}, {told['size']}: {', '.join(self.measures)}>"
+
+    def _repr_html_(self) -> str:
+        """Everything is escaped; and in `code`, where a notebook sets no formula between dollars."""
+
+        def code(text: object) -> str:
+            return f"<code>{escape(str(text))}</code>"
+
+        told = "".join(f"<div>{name}: {code(text)}</div>" for name, text in self._headline().items())
+        notes = "".join(f"<div>note: {code(note)}</div>" for note in self.notes)
+        head = "".join(f"<th>{name}</th>" for name in ("measure", "dims", "shape", "unit", "meaning"))
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{code(cell)}</td>" for cell in cells) + "</tr>"
+            for cells in (
+                (name, ", ".join(m.spec.dims), " × ".join(map(str, m.values.shape)), m.spec.unit, m.spec.meaning)
+                for name, m in self.measures.items()
+            )
+        )
+        return f"{told}{notes}<table><tr>{head}</tr>{rows}</table>"
+
+
+# ---------------------------------------------------------------- models
 
 
 class Model:
@@ -183,11 +307,11 @@ def on(device: str) -> tuple[str, int | None]:
     torch. "auto" is a GPU where there is one, and is the CPU without torch where no driver of one is."""
     if device == "cpu" or (device == "auto" and not may_have_gpu()):
         return "cpu", None
-    from ..models import placement
+    from ..models import devices
 
-    found = placement.pick(device)
-    learn({found: placement.total_bytes(found)})
-    return found, None if found == "cpu" else placement.free_bytes(found)
+    found = devices.pick(device)
+    learn({found: devices.total_bytes(found)})
+    return found, None if found == "cpu" else devices.free_bytes(found)
 
 
 def spec_of(source: str, precision: str, device: str, adapter: str, control: str, **more: Any) -> ModelSpec:
@@ -231,3 +355,81 @@ def fetch(source: str, control: str = "") -> str:
         with drawn:
             conversion.ensure(packed, progress)
     return spec.revision
+
+
+# ---------------------------------------------------------------- two models on the same prompts
+
+# What training changed. The statistics are a study's (`statistics.read_off` over units that are drawn together for
+# both).
+
+ALL_PROMPTS = "all prompts"  # what the rows over all of them are called
+COLUMNS = ("prompt", "by", "before", "after", "difference", "low", "high", "layers", "over")
+Side = Model | Sequence[ProbeResult]
+
+
+def compare(a: Side, b: Side, prompts: Sequence[str | Prompt]) -> pd.DataFrame:
+    """The mean depths of two models, before and after, on the same prompts: a row for each prompt and measure (`by`:
+    "kl" or "overlap"), and one over all prompts.
+
+    `before`, `after`: `mean_depth` of a and b in layers, from 0 to `layers` (`depth.continuous`); NaN where not
+    defined. `difference`: after - before. `low`, `high`: its 90 % interval over prompts, drawn in pairs by
+    bootstrap-t, of the rows over all prompts; NaN below 8 prompts. `over`: what the interval is over.
+
+    A side is an opened model, or what `run(ed_core.LogitLens(), prompts)` gave: a model that has been trained since.
+    Refuses with a `ParameterError` models of other numbers of layers, and results of other prompts."""
+    import pandas as pd
+
+    given = [Prompt(p) if isinstance(p, str) else p for p in prompts]
+    if isinstance(prompts, str) or not given:
+        raise ParameterError("There is no list of prompts; expected one at least, eight for an interval.")
+    before, after = (_measured(side, given, name) for side, name in ((a, "a"), (b, "b")))
+    if (layers := before[0].n_layers) != after[0].n_layers:
+        raise ParameterError(
+            f"The models have {layers} and {after[0].n_layers} layers, so no difference in layers is one of depth; "
+            "compare their ratios in a study."
+        )
+    over = statistics.units(len(given), [p.form for p in given])
+    rows: list[tuple[object, ...]] = []
+    for i, prompt in enumerate(given):
+        both = [verdict.mean_depths([side[i]]) for side in (before, after)]
+        for by in MEAN_DEPTH:
+            x, y = (np.nan if (depth := side[by].depth) is None else depth for side in both)
+            rows.append((prompt.id or prompt.text, by, x, y, y - x, np.nan, np.nan, layers, ""))
+    whole = [verdict.mean_depths(side, [p.form for p in given]) for side in (before, after)]
+    for by in MEAN_DEPTH:
+        x, y = (np.nan if (depth := side[by].depth) is None else depth for side in whole)
+        low, high = _interval(by, before, after, over) if over.enough else (np.nan, np.nan)
+        rows.append((ALL_PROMPTS, by, x, y, y - x, low, high, layers, over.words if over.enough else ""))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _measured(side: Side, prompts: Sequence[Prompt], name: str) -> list[ProbeResult]:
+    """The logit lens of a side, prompt by prompt."""
+    if isinstance(side, Model):
+        found = side.run(LogitLens(), prompts)
+        return list(found) if isinstance(found, list) else [found]
+    results = list(side)
+    if any(not isinstance(r, ProbeResult) or r.request.probe != LogitLens.name for r in results):
+        raise ParameterError(
+            f"{name} is neither an opened model nor results of ed_core.LogitLens(); give what ed_core.open or run gave."
+        )
+    if [r.request.prompts[0].identity() for r in results] != [p.identity() for p in prompts]:
+        raise ParameterError(
+            f"The results of {name} are of other prompts than those given, or in another order; measure these prompts."
+        )
+    return results
+
+
+def _interval(
+    by: str, before: Sequence[ProbeResult], after: Sequence[ProbeResult], over: statistics.Units
+) -> tuple[float, float]:
+    """Of the difference of both mean curves' depths: both are read off the same draw of prompts."""
+    sums, tokens = {}, {}
+    for side, results in (("before", before), ("after", after)):
+        of_side, tokens[side] = verdict.prompt_sums(results, (by,), True)
+        sums[side] = of_side[by]
+    read = MEAN_DEPTH[by]
+    drawn = statistics.read_off(lambda c: read(c["after"]) - read(c["before"]), sums, tokens, over)
+    most = before[0].n_layers - LOWEST[by]
+    low, high, _ = drawn.bounded(-most, most).interval
+    return low, high

@@ -15,9 +15,8 @@ from .layer_skip import LayerSkip
 from .lenses import EarlyExit, Lenses, LogitLens
 from .loops import Loops
 from .numerics import Numerics
-from .prune import Prune
 from .residual_erasure import ResidualErasure
-from .surgery import Surgery
+from .surgery import Prune, Surgery
 
 PROBES: tuple[type[Probe], ...] = (
     Contributions,

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import PromptError
 from ..types import MeasureSpec
-from .base import Probe, parameter
-from .description import ANSWER_TOKENS, Shape
-from .prune import Prune, check_stretch
+from .base import ANSWER_TOKENS, Probe, Shape, parameter
+from .surgery import Prune, check_stretch
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel

@@ -1,5 +1,6 @@
-"""What a probe is: a frozen dataclass whose fields are its parameters. Torch-free; only `compute` imports torch, when
-it runs.
+"""What a probe is: a frozen dataclass whose fields are its parameters; what it tells the rest of the product about its
+numbers: curves to compare by, pictures, cost; and the numbers that curves come down to. Nothing else has a list of
+probes. Torch-free; only `compute` imports torch, when it runs.
 
 Cache key, command-line flags and the form on the page follow from the fields; the docstring is the help text. To add a
 probe: one file here, one line in `ed_core.probes.PROBES`."""
@@ -13,17 +14,180 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..errors import ParameterError, PromptError
 from ..sources import permits, remote
-from ..sources.precision import require_gradients
+from ..sources.sizes import require_gradients
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
-from .description import Curve, Picture, Score, Shape
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
     from ..sweeps.recorder import Recorder
     from ..types import Encoding, ProbeResult
+
+
+def layer_effect(effect: ArrayLike) -> np.ndarray:
+    """`e[s] = sum_{l>s} effect[s, l] / max(L-1-s, 1)`, `[…, layer]`: what skipping block s does to a later block, on
+    average [C25 §5].
+
+    The last block has none after it: 0. NaN where a skip is not computed (or has no boundary).
+    """
+    values = np.asarray(effect, np.float64)
+    mean: np.ndarray = np.triu(values, 1).sum(-1) / np.maximum(np.arange(values.shape[-1])[::-1], 1)
+    return mean
+
+
+def depth_score(e: ArrayLike) -> float | np.ndarray:
+    """`d = sum_s s e[s] / sum_s e[s]`: the block (counted from 0) where a non-negative curve over blocks is centred, in
+    [0, L-1]; of many curves `[…, layer]` one each.
+
+    Source: Csordás et al. 2025 §5, whose formula counts from 1. NaN where a value is missing or nothing has an effect.
+    """
+    values = np.asarray(e, np.float64)
+    total = values.sum(-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        score = np.where(total > 0, values @ np.arange(values.shape[-1]) / total, np.nan)
+    return score if values.ndim > 1 else float(score)
+
+
+def rank_correlation(proxy: ArrayLike, truth: ArrayLike) -> float | None:
+    """Spearman's rank correlation, ties sharing their mean rank, in [-1, 1]; None below three values or where one side
+    is constant."""
+    x, y = (_ranks(np.asarray(v, np.float64)) for v in (proxy, truth))
+    if len(x) < 3 or x.std() == 0 or y.std() == 0:
+        return None
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+
+
+ANSWER_TOKENS = 4  # what an estimate counts with
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A curve over layers or depths, by its name among a probe's aggregates or derived numbers."""
+
+    name: str
+    title: str
+    unit: str
+    x: str = "layer"
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number that a prompt's curves come down to: `value`, by its name among the aggregates and derived numbers,
+    the depth that a `criterion` gives, or the `mean_depth` of a lens's measure. `share`: the curve whose first half the
+    sentence tells of, and what that curve is."""
+
+    name: str
+    value: str = ""
+    criterion: str = ""
+    mean_depth: str = ""
+    share: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of one result, described once: on its probe's page, in *Compare two*, in a case study and its report.
+    Its class says how it is drawn (`figures.pictures`).
+
+    `measures`: what it shows, the first one in front; in a name `{branch}` and `{shade}` stand for what the reader
+    chose. `caption` says what is seen, `reading` how to read it, `teach` what an empty panel says. `choice`: what
+    *Compare two* calls it where a probe has several maps. A picture whose first measure a result does not have is left
+    out."""
+
+    title: str
+    measures: tuple[str, ...]
+    caption: str
+    reading: str = ""
+    teach: str = ""
+    choice: str = ""
+
+    low: ClassVar[bool] = False  # curves over layers, drawn lower than a map
+    strip: ClassVar[bool] = False  # a strip beside the map summarises each row over tokens
+    read: ClassVar[bool] = False  # a rule reads the strip's curve
+
+
+class NormMap(Picture):
+    """Lengths by layer and token, logarithmic."""
+
+    strip = True
+
+
+class CosineMap(Picture):
+    """Cosines by layer and token."""
+
+    strip = read = True
+
+
+class LensMap(Picture):
+    """The lens's best token by depth and token, shaded."""
+
+    strip = read = True
+
+
+class SkipMap(Picture):
+    """What skipping a layer does to each later one."""
+
+
+class TokenMap(Picture):
+    """Any measure by layer and token."""
+
+    strip = True
+
+
+class WritingMap(Picture):
+    """Written tokens by depth."""
+
+
+class OutputBars(Picture):
+    """What skipping a layer does to the output."""
+
+    low = True
+
+
+class MissMap(Picture):
+    """Errors of the layers' sums by layer and token."""
+
+
+class MissCurves(Picture):
+    """The same against rounding, by layer."""
+
+    low = True
+
+
+class SlopeCurves(Picture):
+    """Slopes of the regression by layer."""
+
+    low = True
+
+
+class FirstTokenNorm(Picture):
+    """Length of the stream at the first token and the others."""
+
+    low = True
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model and a prompt as a cost is counted in them. `stream`: bytes of one residual `[pos, d_model]`; `doubles`:
+    bytes of one in float64; `graph`: bytes of what a gradient through all blocks keeps, for one row; `half`: half of
+    what a probe may hold; `rows`: rows of one call."""
+
+    n_layers: int
+    n_tokens: int
+    stream: int
+    doubles: int
+    graph: int
+    half: int
+    rows: int | float
+
 
 PARTS = {"layer": "whole layer", "attention": "attention", "mlp": "MLP"}  # what choices of a part are called
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
-from .base import Probe, parameter
-from .description import CosineMap, Curve, NormMap, Picture, Score
+from .base import CosineMap, Curve, NormMap, Picture, Probe, Score, parameter
 
 if TYPE_CHECKING:
     from torch import Tensor

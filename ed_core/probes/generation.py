@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
-from .base import Probe, parameter
-from .description import Curve, Picture, Score, Shape, WritingMap
+from .base import Curve, Picture, Probe, Score, Shape, WritingMap, parameter
 from .lenses import divergence_limit, exit_confidence, late_begins
 
 if TYPE_CHECKING:

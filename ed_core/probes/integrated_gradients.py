@@ -10,9 +10,7 @@ import numpy as np
 
 from ..errors import PromptError
 from ..types import MeasureSpec, ProbeResult
-from .base import PARTS, Probe, parameter
-from .description import ANSWER_TOKENS, Curve, Picture, Score, Shape, TokenMap
-from .scores import depth_score
+from .base import ANSWER_TOKENS, PARTS, Curve, Picture, Probe, Score, Shape, TokenMap, depth_score, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel

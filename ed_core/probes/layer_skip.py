@@ -11,9 +11,7 @@ import numpy as np
 
 from ..errors import ParameterError
 from ..types import MeasureSpec
-from .base import PARTS, Probe, parameter
-from .description import Curve, OutputBars, Picture, Score, Shape, SkipMap
-from .scores import depth_score, layer_effect
+from .base import PARTS, Curve, OutputBars, Picture, Probe, Score, Shape, SkipMap, depth_score, layer_effect, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel

@@ -15,8 +15,7 @@ import numpy as np
 from ..errors import ParameterError
 from ..fits import Fit, find, is_name, of_model
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
-from .base import Probe, parameter
-from .description import Curve, LensMap, Picture, Score, Shape
+from .base import Curve, LensMap, Picture, Probe, Score, Shape, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel

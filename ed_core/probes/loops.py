@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
-from .base import Probe, parameter
-from .description import Shape
+from .base import Probe, Shape, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
-from .base import Probe
-from .description import FirstTokenNorm, MissCurves, MissMap, Picture, Shape, SlopeCurves
+from .base import FirstTokenNorm, MissCurves, MissMap, Picture, Probe, Shape, SlopeCurves
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel

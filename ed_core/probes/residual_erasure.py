@@ -14,9 +14,7 @@ from .. import bounds, outside
 from ..errors import PromptError
 from ..prompts import read_jsonl
 from ..types import MeasureSpec, ModelSpec, ProbeResult, Prompt, canonical_json
-from .base import Probe, parameter
-from .description import ANSWER_TOKENS, Curve, Picture, Score, Shape, TokenMap
-from .scores import depth_score
+from .base import ANSWER_TOKENS, Curve, Picture, Probe, Score, Shape, TokenMap, depth_score, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -166,6 +164,6 @@ class ResidualErasure(Probe):
             )
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
-        from ..sweeps.erasure import erasure_sweep
+        from ..sweeps.staircase import erasure_sweep
 
         erasure_sweep(model, encoding, record, self.background_prompts(model.spec), self.target == "future")

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import extras, settings
+from .. import machine, settings
 from ..errors import ServiceFailed
 from ..settings import ROOT
 from ..sources import remote
@@ -165,7 +165,7 @@ class Client:
         if self._process is None or self._process.poll() is not None:
             self.close()
             if self._command is COMMAND:
-                extras.require("nnsight", "A model that is elsewhere")
+                machine.require_package("nnsight", "A model that is elsewhere")
             known, home = environment(""), tempfile.mkdtemp(prefix="ed-remote-")
             self._process = subprocess.Popen(
                 self._command,

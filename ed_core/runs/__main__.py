@@ -11,7 +11,7 @@ from ..errors import EffectiveDepthError
 from . import queue
 from .execute import execute
 from .launch import FILE, Run
-from .status import FAILED, Statuses
+from .run import FAILED, Statuses
 
 
 def main(folder: Path) -> int:

@@ -15,11 +15,10 @@ from .. import disk
 from ..errors import EffectiveDepthError, ParameterError, StudyError
 from ..machine import gpus
 from ..notebook import model as opened
-from ..sources.precision import PRECISIONS
+from ..sources.sizes import PRECISIONS
 from ..sources.specs import read_for
 from ..types import ModelSpec, Prompt
-from .spec import AuditRun, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, Spec, StudyRun
-from .status import Statuses
+from .run import AuditRun, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, Spec, Statuses, StudyRun
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -73,7 +72,7 @@ def in_processes(n: int, device: str) -> contextlib.AbstractContextManager[Makes
 
 
 def _computing(spec: StudyRun) -> contextlib.AbstractContextManager[MakesEngine | None]:
-    from . import on_ray
+    from . import processes
 
     if spec.engine == "here":
         if spec.address:
@@ -81,7 +80,7 @@ def _computing(spec: StudyRun) -> contextlib.AbstractContextManager[MakesEngine 
         return in_processes(spec.processes, spec.device)
     if spec.processes != 1:
         raise ParameterError("--processes is of a study that runs here; leave it or --engine ray out.")
-    return contextlib.nullcontext(partial(on_ray.OnRay, address=spec.address))
+    return contextlib.nullcontext(partial(processes.OnRay, address=spec.address))
 
 
 # ---------------------------------------------------------------- studies
@@ -139,7 +138,7 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
 
 def _reproduce(spec: ReproduceRun, out: Path, statuses: Statuses) -> int:
     from ..studies import reproduce as protocols
-    from ..studies.folder import open_folder
+    from ..studies.items import open_folder
     from ..studies.running import failures
     from ..studies.study import write
 

@@ -20,8 +20,21 @@ from pydantic import ValidationError
 
 from .. import disk, machine, outside, settings
 from ..errors import NotAllowed, StudyError
-from . import queue, status
-from .spec import SPEC, Spec
+from . import queue
+from .run import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    RUNNING,
+    SPEC,
+    TAIL,
+    WAITING,
+    Spec,
+    Status,
+    Statuses,
+    read_statuses,
+    seconds_left,
+)
 
 FILE, LOG = "run.json", "run.log"
 END_SECONDS = 5.0  # for a process to end when it is asked to
@@ -41,11 +54,11 @@ class Run:
         return queue.alive(told["pid"], told["created"]) if {"pid", "created"} <= told.keys() else None
 
     @cached_property
-    def statuses(self) -> list[status.Status]:
-        return status.read(self.folder)
+    def statuses(self) -> list[Status]:
+        return read_statuses(self.folder)
 
     @property
-    def status(self) -> status.Status | None:
+    def status(self) -> Status | None:
         return self.statuses[-1] if self.statuses else None
 
     @property
@@ -55,7 +68,7 @@ class Run:
 
     @property
     def waiting(self) -> bool:
-        return self.running and self.status is not None and self.status.state == status.WAITING
+        return self.running and self.status is not None and self.status.state == WAITING
 
     @property
     def unfinished(self) -> bool:
@@ -73,7 +86,7 @@ class Run:
     @property
     def left(self) -> float | None:
         """Seconds that it still computes; None where that cannot be told."""
-        return status.left(self.statuses) if self.running else None
+        return seconds_left(self.statuses) if self.running else None
 
     @property
     def begins(self) -> float | None:
@@ -90,9 +103,9 @@ class Run:
     def trouble(self) -> str:
         """Why it ended before it was done; "" where it did not, was cancelled, or is of an older version."""
         last = self.status
-        if last is None or self.running or last.state in (status.DONE, status.CANCELLED):
+        if last is None or self.running or last.state in (DONE, CANCELLED):
             return ""
-        if last.state == status.FAILED:
+        if last.state == FAILED:
             return last.message
         said = " · ".join(_last_lines(self.folder / LOG)) or "nothing"
         return f"The process ended before it was done; it said last: {said}. Begin again: what was computed stays."
@@ -108,8 +121,8 @@ class Run:
                 process.wait(END_SECONDS)
                 break
         last = self.status
-        told = (last.share, last.what) if last and last.state == status.RUNNING else ()
-        status.Statuses(self.folder).add(status.CANCELLED, *told)
+        told = (last.share, last.what) if last and last.state == RUNNING else ()
+        Statuses(self.folder).add(CANCELLED, *told)
 
 
 def begin(spec: Spec, folder: Path, visitor: str = "", files: Mapping[str, bytes] | None = None) -> None:
@@ -151,7 +164,7 @@ def _start(folder: Path) -> psutil.Process:
             start_new_session=True,
             env=os.environ | machine.PASSIVE,
         )
-    status.Statuses(folder).add(status.WAITING)
+    Statuses(folder).add(WAITING)
     process = psutil.Process(started.pid)
     with contextlib.suppress(psutil.Error):  # it has ended already
         process.nice(min(19, process.nice() + machine.RUN))  # before it starts a thread
@@ -180,7 +193,7 @@ def _read(folder: Path) -> dict[str, Any]:
 def _last_lines(log: Path) -> list[str]:
     try:
         with outside.regular(log) as handle:
-            handle.seek(max(0, handle.seek(0, os.SEEK_END) - status.TAIL))
+            handle.seek(max(0, handle.seek(0, os.SEEK_END) - TAIL))
             text = handle.read().decode(errors="replace").replace("\r", "\n")
     except OSError:
         return []

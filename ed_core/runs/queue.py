@@ -21,8 +21,7 @@ from ..errors import EffectiveDepthError, QueueFull
 from ..machine import ROOM, free_memory
 from ..sources.specs import size_of
 from ..types import from_json
-from .spec import CardRun, ClaimsRun, FitRun, Spec, StudyRun
-from .status import Statuses
+from .run import CardRun, ClaimsRun, FitRun, Spec, Statuses, StudyRun
 
 LOCK_SECONDS = 10.0  # how long another process may hold the lock
 POLL = 0.5  # seconds between two looks at the queue

@@ -32,19 +32,19 @@ from ..errors import (
     ran_out,
 )
 from ..machine import free_cache, gigabytes, probe_bytes, uncollected
-from ..models import arithmetic, kept, placement
+from ..models import devices, opening
 from ..models.language_model import LanguageModel
 from ..models.opening import open_model, recheck
 from ..probes import find
 from ..prompts import max_tokens
 from ..remote.model import RemoteModel
 from ..results.aggregate import summarize
-from ..sources.precision import QUANTIZED
 from ..sources.remote import is_remote
+from ..sources.sizes import QUANTIZED
 from ..sweeps.budget import Budget
 from ..sweeps.recorder import Recorder
 from ..types import ENGINE_VERSION, ModelSpec, ProbeResult, Request
-from . import admission
+from .resolve import admit_size
 
 TRACE_SHARE = 8  # of what a probe may hold: kept traces take no more together
 LIBRARIES = ("torch", "transformers", "numpy", "tokenizers")
@@ -77,7 +77,7 @@ class Models:
         """Bytes that the models of a device may take together."""
         if self._given:
             return self._given // self._share
-        if total := placement.total_bytes(device.type):
+        if total := devices.total_bytes(device.type):
             return max(total // 2, total - 2 * probe_bytes(device.type, total)) // self._share
         whole: int = psutil.virtual_memory().total
         return whole // 2 // self._share
@@ -158,7 +158,7 @@ class Models:
         except (IdentityFailed, NotFinite) as error:
             self._withdrawn.append((keys, error))
         except TooLarge:
-            kept.forget(self._open[name])
+            opening.forget_identities(self._open[name])
             self._unmeasured[name] = keys
         else:
             return True
@@ -181,7 +181,7 @@ class Models:
         if keys and model.to_recheck:
             self._rests_on[spec.key] = keys
         kind = model.device.type
-        model.trace_bytes = probe_bytes(kind, placement.total_bytes(kind)) // TRACE_SHARE
+        model.trace_bytes = probe_bytes(kind, devices.total_bytes(kind)) // TRACE_SHARE
         return model
 
     def _close_oldest(self, asked: LanguageModel | None = None) -> bool:
@@ -224,8 +224,8 @@ def run(
         probe.check_precision(model.spec.precision)
         encoding = model.encode(prompt, max_tokens())
         probe.check(len(encoding), encoding.answer_start)
-        admission.size(probe, len(encoding), model.n_layers, model.spec.precision)
-        what, total = f"{request.probe} on {model.spec.name}", placement.total_bytes(model.device)
+        admit_size(probe, len(encoding), model.n_layers, model.spec.precision)
+        what, total = f"{request.probe} on {model.spec.name}", devices.total_bytes(model.device)
         budget = Budget(memory, model.device.type, what, total)
         record = Recorder(
             request,
@@ -299,7 +299,7 @@ def certificate(model: LanguageModel, request: Request, started: float, away: fl
         "d_vocab": model.d_vocab,
         "block_order": model.block_order,
         "attention": getattr(model.config, "_attn_implementation", None),
-        **arithmetic.told(model.device),
+        **devices.certificate(model.device),
         "identities": (model.identities.to_json() | ({"at_an_earlier_opening": True} if model.to_recheck else {}))
         if model.identities
         else None,

@@ -2,7 +2,7 @@
 free. Torch-free.
 
 A linear map of W weights takes `W (a + b n)` seconds for n tokens: `a` is for reading (or unpacking) the weights once
-per call, `b` for multiplying. Both are measured per precision by `ed_core.service.calibrate` and kept in the cache
+per call, `b` for multiplying. Both are measured per precision by `models.devices.measure_rates` and kept in the cache
 folder; `DEFAULT_RATES` stand in until then. Activations follow what each probe's sweep holds at its peak. All of it is
 an estimate: on a random model of 12 blocks x 768, times came within a factor of two of the measured (gradients: for the
 nodes they took) and no memory was underestimated."""
@@ -21,10 +21,9 @@ from ..errors import EffectiveDepthError, StoreError
 from ..files import parse
 from ..machine import ROOM, free_memory, gigabytes, probe_bytes, total_bytes
 from ..probes import PROBES, Probe, find
-from ..probes.description import Shape
+from ..probes.base import Shape
 from ..sources import hub, sizes, tokens
-from ..sources.precision import BYTES, PRECISIONS, QUANTIZED, WIDEST_FIRST, asked, compute_name
-from ..sources.sizes import Size
+from ..sources.sizes import BYTES, PRECISIONS, QUANTIZED, WIDEST_FIRST, Size, asked_precision, compute_name
 from ..sources.specs import config_of, of_gguf
 from ..sweeps import budget
 from ..types import ModelSpec, Request, canonical_json
@@ -241,7 +240,7 @@ def report(
     if precision == "auto":
         precision, why = choose(size, n_tokens, device, free)
         lines.append(f"auto takes {why}")
-    found = estimate(size, asked(precision, None), n_tokens, device, free)
+    found = estimate(size, asked_precision(precision, None), n_tokens, device, free)
     weights = ", ".join(f"{p} {gigabytes(size.weight_bytes(p))}" for p in WIDEST_FIRST)
 
     def row(*cells: str) -> str:

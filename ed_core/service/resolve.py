@@ -1,4 +1,5 @@
-"""From what a person names to a model's full identity: which weights, in which precision, on which device."""
+"""From what a person names to what may be computed: a model's full identity (which weights, in which precision, on
+which device), and whether a request may enter the queue. Torch-free."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import ModelNotFound, ParameterError
-from ..sources import adapters, controls, permits, remote, sizes
-from ..sources import precision as precisions
+from .. import settings
+from ..errors import ModelNotFound, NotAllowed, ParameterError
+from ..probes import Probe, find
+from ..sources import controls, hub, permits, remote, sizes, specs, tokens, weights
 from ..sources.specs import config_of, content_of, location, named
-from ..types import ModelSpec, command_line
+from ..types import ModelSpec, Request, command_line
 from . import estimate
 
 
@@ -36,10 +38,8 @@ def resolve(
         if precision not in ("auto", "fp32", remote.SERVED) or adapter or offload or control or control_seed:
             raise _as_served(spec)
         return spec if spec.revision else replace(spec, content_hash=content_of(spec, weights=False))
-    if precision != "auto" and precision not in precisions.PRECISIONS:
-        raise ParameterError(
-            f"The precision is {precision!r}; expected auto or one of {', '.join(precisions.PRECISIONS)}."
-        )
+    if precision != "auto" and precision not in sizes.PRECISIONS:
+        raise ParameterError(f"The precision is {precision!r}; expected auto or one of {', '.join(sizes.PRECISIONS)}.")
     spec = named(source)
     if not spec.revision and not spec.content_hash:
         spec = replace(spec, content_hash=content_of(spec, weights=control != "untrained"))
@@ -66,8 +66,8 @@ def settle(spec: ModelSpec, precision: str, free: int | None = None, n_tokens: i
     if remote.is_remote(spec.source):
         raise _as_served(spec)
     config = config_of(spec)
-    held = precisions.stored(config)
-    if held and precisions.PRECISIONS.get(precision, precision) not in ("auto", held):
+    held = sizes.stored_precision(config)
+    if held and sizes.PRECISIONS.get(precision, precision) not in ("auto", held):
         raise ParameterError(
             f"The checkpoint {spec.name} is stored in {held}; it cannot be opened in {precision}: give --precision "
             "auto."
@@ -75,7 +75,7 @@ def settle(spec: ModelSpec, precision: str, free: int | None = None, n_tokens: i
     if held:
         return replace(spec, precision=held, why=f"{held}: the checkpoint is stored so.")
     if precision != "auto":
-        return replace(spec, precision=precisions.PRECISIONS[precision])
+        return replace(spec, precision=sizes.PRECISIONS[precision])
     if not config:
         raise ParameterError(
             f"How large {spec.name} is can only be told once its config.json is here; download it, or give a precision."
@@ -108,5 +108,55 @@ def _adapted(spec: ModelSpec, adapter: ModelSpec) -> ModelSpec:
         raise ModelNotFound(
             f"The adapter {adapter.source} is not here; `{command_line('fetch', adapter.source)}` downloads it."
         )
-    adapters.check_base(folder, spec.source)
-    return replace(spec, adapter=str(folder), adapter_hash=adapters.content_hash(folder))
+    weights.check_base(folder, spec.source)
+    return replace(spec, adapter=str(folder), adapter_hash=weights.adapter_hash(folder))
+
+
+# ---------------------------------------------------------------- whether a request may enter the queue
+
+# What a visitor may name (`permits`), and how large it may be. Held by `Jobs.submit`, and by the worker once the tokens
+# are counted.
+
+
+def admit_size(probe: Probe, n_tokens: int, n_layers: int, precision: str) -> None:
+    """Whether a probe may run over so many tokens and layers."""
+    allowed, product = settings.current(), n_tokens * n_layers
+    work = estimate.work(probe, n_layers, n_tokens, precision)
+
+    def shorter(limit: int) -> int:
+        return max(1, limit // n_layers)
+
+    if not permits.is_owner() and 0 < allowed.max_tokens_layers < product:
+        raise NotAllowed(
+            f"{n_tokens} tokens × {n_layers} layers are {product}, and this installation allows "
+            f"{allowed.max_tokens_layers} a request "
+            f"(max_tokens_layers); shorten the prompt to {shorter(allowed.max_tokens_layers)} tokens, or take a "
+            "smaller model."
+        )
+    if not permits.is_owner() and 0 < allowed.max_work < work:
+        raise NotAllowed(
+            f"{probe.name} on {n_tokens} tokens and {n_layers} layers carries {work} tokens × layers × rows, and this "
+            f"installation allows {allowed.max_work} "
+            "(max_work); shorten the prompt, or take a smaller model."
+        )
+
+
+def admit(asked: Request, n_tokens: int | None = None) -> None:
+    """Whether a request may enter the queue. Its size is judged where the tokens can be counted here; where only the
+    model can tell (a chat template), the worker does. `n_tokens` where they are counted already."""
+    if permits.is_owner():
+        return
+    for spec in asked.models:
+        permits.model(spec.source, spec.revision)
+        if spec.adapter:
+            permits.adapter(spec.adapter)
+        if not settings.current().downloads and not hub.is_here(spec):
+            permits.download(spec.source)
+    permits.files(probe := find(asked.probe).make(dict(asked.parameters)))
+    allowed = settings.current()
+    if allowed.max_tokens_layers or allowed.max_work:
+        for spec, prompt in zip(asked.models, asked.prompts):
+            counted = tokens.preview(spec, prompt) if n_tokens is None else range(n_tokens)
+            n_layers = specs.n_layers(spec)
+            if counted is not None and n_layers:
+                admit_size(probe, len(counted), n_layers, spec.precision)

@@ -77,11 +77,11 @@ def main() -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     with machine.uncollected(for_good=True):
-        from ..models import placement
+        from ..models import devices
         from . import compute
 
     models = compute.Models(trust_kept=True)
-    has = {"devices": placement.overview(), "totals": placement.totals()}
+    has = {"devices": devices.overview(), "totals": devices.totals()}
     send(out, {"type": "ready", "pid": os.getpid(), **has})
     while True:
         try:

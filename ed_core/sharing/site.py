@@ -1,20 +1,38 @@
-"""Findings as a static site: an index that can be searched, and a page each. It opens from a file, and from a server in
-any folder; it asks nobody for anything. Torch-free.
+"""Findings as a static site: what may be published, a page each, and an index that can be searched. It opens from a
+file, and from a server in any folder; it asks nobody for anything. Torch-free.
 
 A folder that was published holds a list of the files that are the site's (`MARKER`). Only those are ever replaced or
-removed, so what else lies there (`.git`, a host's own files) stays."""
+removed, so what else lies there (`.git`, a host's own files) stays.
+
+Without being named nothing is published that belongs to somebody else: neither a case study that somebody kept who was
+logged in, nor, where people log in, a study, as studies carry no owner."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 
 from .. import bounds, disk, outside, settings
-from ..cases import report
+from ..cards import card as cards
+from ..cards import page as card_page
+from ..cards import words as card_words
+from ..cases import bundle, case_study, report
+from ..cases.drawings import Drawing
+from ..cases.kept import SUFFIX, Kept
+from ..cases.report import to_html
 from ..errors import PublishError
+from ..figures import depth_over_steps
+from ..figures.images import data_uri
+from ..studies import bundle as study_bundle
+from ..studies import items, steps, tables
+from ..studies import report as study_report
+from ..studies.items import Folder, made_here, open_folder
 from ..types import from_json
 
 FOLDER = Path(__file__).parent
@@ -128,3 +146,150 @@ def _put(made: Path, out: Path, files: list[str], before: list[str]) -> None:
 
 def _mark(out: Path, files: list[str]) -> None:
     disk.write(out / MARKER, json.dumps({"format": FORMAT, "files": files}, indent=0).encode())
+
+
+CASES, OF_STUDIES, OF_CARDS = "Case studies", "Studies", "Depth cards"
+PROMPT, LEAD = 60, 200  # characters on the index
+CURVES = {  # of a study, where it has them: what the three rules read
+    "logit_lens.kl": "Divergence of the lens from the output",
+    "logit_lens.overlap": "Overlap of the lens's best tokens with the output's",
+    "contributions.layer_cos": "Cosine of what a layer adds with what it reads",
+}
+OVER_TRAINING = "lines: mean depth, shaded 5 to 95 %; stars: a turn; diamonds: the papers' rules; below: sinks a prompt"
+DEPTHS = "the papers' three rules, never averaged; a bar is the 5 to 95 % range over prompts"
+
+
+def own_cases(kept: Kept) -> tuple[list[str], int]:
+    """The ids of the case studies that belong to nobody who logged in, and how many others there are."""
+    own = [card.id for card in kept.cards() if not kept.is_shipped(card.id)]
+    mine = [id for id in own if kept.owner(id) == ""]
+    return mine, len(own) - len(mine)
+
+
+def shipped_cases(kept: Kept) -> list[str]:
+    """The ids of the case studies that come with the product."""
+    return [card.id for card in kept.cards() if kept.is_shipped(card.id)]
+
+
+def own_studies() -> tuple[list[Path], int]:
+    """The folders of the studies made here, and how many are left out: all of them where people log in."""
+    return _nobodys(made_here())
+
+
+def of_case(kept: Kept, id: str) -> Page:
+    """A case study as a page: its report, and its file to import elsewhere. `CaseError` where it cannot be opened."""
+    case, _ = kept.open(id)
+    data = kept.read(id)
+    card = bundle.card(io.BytesIO(data))
+    place, file = f"cases/{id}.html", f"cases/{id}{SUFFIX}"
+    day = time.strftime("%d %b %Y", time.gmtime(card.changed))
+    page = render("case.html", **report.contents(case), here="../", file=f"{id}{SUFFIX}")
+    return Page(
+        CASES,
+        place,
+        card.title,
+        _short(case_study.lead(card.verdict), LEAD),
+        f"{card.model} · {card.precision} · {day} · “{_short(card.prompt, PROMPT)}”",
+        card.words,
+        card.tags,
+        data_uri(card.thumbnail) if card.thumbnail else "",
+        {place: page, file: data},
+    )
+
+
+def of_study(out: Path) -> Page:
+    """A study as a page: figures, report, and its file to open elsewhere. `StudyError` where the folder holds none,
+    `PublishError` where nothing of it is computed."""
+    folder = open_folder(out)
+    verdict = tables.stored(folder, "verdict")
+    if not verdict.num_rows:
+        raise PublishError(f"Nothing of the study in {out} is computed yet; run it, then publish it.")
+    title, note = folder.plan["name"], folder.plan["note"]
+    name = re.sub(r"[^\w.+-]", "-", title)
+    words = study_report.markdown(folder, verdict, items.digest(out, folder.keys()))
+    drawn = _drawn(folder)
+    beside = {
+        f"{name}{study_bundle.ENDING}": study_bundle.packed(out),
+        f"{name}-verdict.csv": tables.as_file(verdict, "csv"),
+    }
+    told = ("study, to open in a laboratory (.edstudy)", "depths as a table (.csv)")
+    page = render(
+        "study.html",
+        here="../",
+        title=title,
+        words=to_html(words.partition("\n")[2]),
+        drawn=drawn,
+        figures=[report.plain(drawing) for drawings in drawn.values() for drawing in drawings],
+        number=count().__next__,
+        files=dict(zip(beside, told)),
+    )
+    prompts = sum(len(one["ids"]) for one in folder.sets.values())
+    counts = {"model": len(folder.models), "set": len(folder.sets), "prompt": prompts}
+    return Page(
+        OF_STUDIES,
+        f"studies/{name}.html",
+        title,
+        _short(note, LEAD),
+        " · ".join(f"{n} {what}{'s' * (n != 1)}" for what, n in counts.items()),
+        "\n".join((title, note, *folder.models, *folder.sets)),
+        files={f"studies/{name}.html": page} | {f"studies/{file}": data for file, data in beside.items()},
+    )
+
+
+def own_cards() -> tuple[list[Path], int]:
+    """The cards made here, and how many are left out: all of them where people log in."""
+    return _nobodys(cards.made_here())
+
+
+def _nobodys(made: list[Path]) -> tuple[list[Path], int]:
+    return (made, 0) if settings.current().login == "off" else ([], len(made))
+
+
+def of_card(file: Path) -> Page:
+    """A depth card as a page, with its document and its Markdown. `CardError` where it cannot be read."""
+    told = cards.read(file)
+    model, on = told.model.name, told.set.name
+    name = re.sub(r"[^\w.+-]", "-", f"{model}-{told.model.precision}-{on}-{told.about[:6]}")
+    beside = {f"{name}.json": cards.to_json(told), f"{name}.md": card_words.markdown(told).encode()}
+    about = dict(zip(beside, ("the card's numbers (.json)", "a section for a model card (.md)")))
+    site = settings.current().title
+    page = card_page.html(told, "card_page.html", FOLDER, here="../", site=site, files=about)
+    verdicts = "\n".join(one.sentence for one in told.claims)
+    return Page(
+        OF_CARDS,
+        f"cards/{name}.html",
+        f"Depth card: {model}",
+        card_words.headline(told),
+        f"{told.model.precision} · {card_words.on(told)} · {card_words.claims(told)}",
+        f"{model}\n{on}\n{verdicts}",
+        files={f"cards/{name}.html": page} | {f"cards/{file}": data for file, data in beside.items()},
+    )
+
+
+def _drawn(folder: Folder) -> dict[str, list[Drawing]]:
+    """The figures by what they are of: the depths on all sets, then of each set the curves that the rules read."""
+    depths = tables.figure(folder, tables.DEPTHS)
+    found = {"Depths": [Drawing("Effective depth", DEPTHS, f"Effective depth: {DEPTHS}", depths)]}
+    verdict = tables.stored(folder, "verdict").to_pylist()
+    for series, labels in steps.series(folder).items():
+        for name in folder.sets:
+            if rows := steps.depths(verdict, labels, name):
+                over = depth_over_steps(rows, rows[0]["n_layers"], dict(zip(labels, steps.sinks(folder, labels, name))))
+                title = f"Depth over training{f' of {series}' if series else ''} on {name}"
+                found["Depths"].append(Drawing(title, OVER_TRAINING, f"{title}: {OVER_TRAINING}", over))
+    measured = {
+        (row["set"], f"{row['probe']}.{row['measure']}") for row in tables.stored(folder, "summary").to_pylist()
+    }
+    for name in folder.sets:
+        for measure, title in CURVES.items():
+            if (name, measure) in measured:
+                caption = f"{measure} over relative depth; shaded: 5 to 95 % over prompts"
+                curves = tables.figure(folder, measure, name)
+                of_set = found.setdefault(f"Curves on {name}", [])
+                of_set.append(Drawing(title, caption, f"{title} on {name}: {caption}", curves))
+    return found
+
+
+def _short(text: str, most: int) -> str:
+    line = case_study.tidy(text)
+    return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -1,4 +1,4 @@
-"""Controls: twins of a model in which nothing was learned, or nothing is in its place. Torch-free; `twins` makes them.
+"""Controls: twins of a model in which nothing was learned, or nothing is in its place. Torch-free; `models` makes them.
 
 A depth curve that an untrained twin shows as well speaks of the architecture, not of what was learned. Two kinds:
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from ..errors import ParameterError
 from ..types import ModelSpec
 from . import remote
-from .precision import BYTES
+from .sizes import BYTES
 
 KINDS = {"untrained": "untrained twin", "shuffled": "shuffled layers"}
 MEANING = {

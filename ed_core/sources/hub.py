@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import ParseResult, urlparse
 
 from .. import disk
 from ..errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, HubUnreachable
 from ..types import ModelSpec
-from . import adapters, controls, permits, remote, weights, wheels
-from .hub_cache import ensure_reachable, hub_cache
+from . import controls, permits, remote, weights, wheels
+from .catalogue import hub_cache
 from .specs import IDENTITY_FILES, content_of, location, of_gguf
 
+HUB_SECONDS = 5.0  # for the hub to answer at all
 ANSWER_SECONDS = 4.0  # how long the hub may take to say what a model consists of
 WEIGHTS = (".safetensors", ".safetensors.index.json")
 SHA256 = re.compile("[0-9a-f]{64}")
@@ -57,10 +61,10 @@ def is_here(spec: ModelSpec) -> bool:
     if not controls.needs_weights(spec):
         return (place / "config.json").is_file()
     try:
-        weights.check(place, spec.name)
+        weights.check_complete(place, spec.name)
     except BrokenWeights:
         return False
-    return any((place / name).is_file() for name in ("config.json", adapters.CONFIG)) and any(
+    return any((place / name).is_file() for name in ("config.json", weights.ADAPTER_CONFIG)) and any(
         place.glob("*.safetensors")
     )
 
@@ -93,7 +97,7 @@ def plan(hub_id: str, revision: str = "") -> Plan:
         return replace(whole, files=tuple(one for one in whole.files if not one[0].endswith(WEIGHTS)))
     if wheel := wheels.find(hub_id):
         return Plan(hub_id, wheel.version, wheels.files(wheel))
-    ensure_reachable(hub_id, even_if_cached=True)
+    ensure_reachable(hub_id)
     from huggingface_hub import HfApi
 
     with _said_plainly(hub_id, revision):
@@ -102,7 +106,7 @@ def plan(hub_id: str, revision: str = "") -> Plan:
     kept = {
         name: size
         for name, size in sizes.items()
-        if name in (*IDENTITY_FILES, adapters.CONFIG) or ("/" not in name and name.endswith(WEIGHTS))
+        if name in (*IDENTITY_FILES, weights.ADAPTER_CONFIG) or ("/" not in name and name.endswith(WEIGHTS))
     }
     if not any(name.endswith(".safetensors") for name in kept):
         pickled = next((name for name in sizes if name.endswith((".bin", ".pt", ".pth"))), "")
@@ -116,7 +120,7 @@ def plan(hub_id: str, revision: str = "") -> Plan:
 
 def dataset(hub_id: str) -> tuple[dict[str, int], str]:
     """A dataset's files with their bytes, and its commit."""
-    ensure_reachable(hub_id, even_if_cached=True)
+    ensure_reachable(hub_id)
     from huggingface_hub import HfApi
 
     with _said_plainly(hub_id, "", "dataset"):
@@ -165,7 +169,7 @@ def fetch(
     if revision != wanted.commit:
         _remember(hub_id, revision or "main", wanted.commit)
     if with_weights:
-        weights.check(Path(location(ModelSpec(hub_id, revision=wanted.commit))), hub_id)
+        weights.check_complete(Path(location(ModelSpec(hub_id, revision=wanted.commit))), hub_id)
     return wanted.commit
 
 
@@ -202,6 +206,39 @@ class Download:
 
     def wait(self, seconds: float | None = None) -> None:
         self._thread.join(seconds)
+
+
+def ensure_reachable(source: str) -> None:
+    """Raise `HubUnreachable` within seconds where no network answers (the library itself takes half a minute)."""
+    if Path(source).is_dir():
+        return
+    from huggingface_hub import constants
+
+    hint = (
+        "choose a bundled model or a local folder, or download it where there is a network (huggingface-cli download)"
+    )
+    if constants.HF_HUB_OFFLINE or os.environ.get("TRANSFORMERS_OFFLINE") == "1":
+        raise HubUnreachable(f"'{source}' is not in the local hub cache and offline mode is on; {hint}.")
+    if error := _no_answer(urlparse(constants.ENDPOINT)):
+        raise HubUnreachable(f"'{source}' is not a local folder, and the model hub does not answer ({error}); {hint}.")
+
+
+def _no_answer(address: ParseResult) -> str:
+    """Why a host cannot be reached within `HUB_SECONDS`, or "". In a thread of its own, because looking up a name knows
+    no time limit."""
+    found = [f"nothing within {HUB_SECONDS:g} s"]
+
+    def knock() -> None:
+        try:
+            socket.create_connection((address.hostname, address.port or 443), timeout=HUB_SECONDS).close()
+            found.append("")
+        except OSError as error:
+            found.append(error.strerror or str(error))
+
+    thread = threading.Thread(target=knock, daemon=True)
+    thread.start()
+    thread.join(HUB_SECONDS)
+    return found[-1]
 
 
 def _bring(hub_id: str, name: str, commit: str, bar: type) -> None:

@@ -19,7 +19,6 @@ from .. import settings
 from ..errors import NotAllowed
 from . import catalogue, remote
 from .bundled import MODELS as BUNDLED
-from .hub_cache import cached_commit
 
 HUB_NAME = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?")
 _owner = False
@@ -71,7 +70,7 @@ def model(source: str, revision: str = "") -> None:
             f"{source[:80]!r} is not in the catalogue, and this installation takes no other hub ids (hub_ids = false); "
             "choose one of the catalogue."
         )
-    if revision and revision not in ("main", cached_commit(source)):
+    if revision and revision not in ("main", catalogue.cached_commit(source)):
         raise NotAllowed(
             f"This installation takes the main branch of {source} only (hub_ids = false), not {revision[:40]!r}; leave "
             "the revision empty."

@@ -16,9 +16,10 @@ from .. import bounds, outside
 from ..architectures import find
 from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
 from ..types import ModelSpec
-from . import adapters, catalogue, gguf_files, permits, remote, sizes, wheels
+from . import catalogue, gguf_files, permits, remote, sizes, wheels
 from .bundled import MODELS as BUNDLED
-from .hub_cache import cached_commit, hub_cache
+from .catalogue import cached_commit, hub_cache
+from .weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 IDENTITY_FILES = (
     "config.json",
@@ -128,7 +129,7 @@ def content_hash(folder: Path, weights: bool = True) -> str:
     """SHA-256 over names and contents of weights (unless left out), config and tokenizer. Remembered while size and
     times of every file stay the same."""
     if not (folder / "config.json").is_file():
-        if (folder / adapters.CONFIG).is_file():
+        if (folder / ADAPTER_CONFIG).is_file():
             raise ModelNotFound(
                 f"The folder {folder} holds an adapter, not a model; give its base as the model and this folder as "
                 "--adapter."
@@ -184,7 +185,7 @@ def read_for(source: str, adapter: str = "") -> list[str | Path]:
     """What opening a model, and its adapter, reads: no output may take its place."""
     found: list[str | Path] = [source]
     if adapter:
-        found += [Path(adapter) / name for name in (adapters.CONFIG, adapters.WEIGHTS)]
+        found += [Path(adapter) / name for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)]
     with contextlib.suppress(EffectiveDepthError, OSError, ValueError):  # no such model, which whoever opens it says
         spec = named(source)
         place = Path(location(spec))

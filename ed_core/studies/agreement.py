@@ -20,7 +20,7 @@ from ..depth.criteria import OF_LENS, RULES, depths
 from ..depth.wording import AT_NONE, again, level, listed, over_what
 from ..statistics import FEWEST, FEWEST_FORMS, Units
 from . import difficulty, tables
-from .folder import Folder, Sums
+from .items import Folder, Sums
 
 MEANS = {f"mean_{name}": f"Mean depth, {rule.label}" for name, rule in OF_LENS.items()}
 OTHERS = {

@@ -24,7 +24,7 @@ from ..errors import ImportRefused, StudyError
 from ..files import Bounds, Head, Kind, Sealed, expect, open_sealed, parse, seal, wrong
 from ..probes import find
 from . import items, report, tables
-from .folder import Folder, open_folder
+from .items import Folder, open_folder
 from .plan import FAILURES, FORMAT, ITEMS, PLAN, STUDY, label_of
 from .sets import FORMATS
 from .study import NAME, SPLIT_POINTS, ModelEntry

@@ -1,7 +1,7 @@
 """Do harder prompts use more of the depth? Depth by level, with intervals over what is independent. Numpy only.
 
 Two kinds of depth. *Mean depth* (`depth.continuous`, in 0..L): where the lens' distribution settles, read off a level's
-mean curve. *Depth scores* (`probes.scores.depth_score`, Csordás et al. 2025 §5, layers from 0): where the effects of
+mean curve. *Depth scores* (`probes.base.depth_score`, Csordás et al. 2025 §5, layers from 0): where the effects of
 skipped layers are centred, put together over a level's prompts (there the maximum over prompts, here also the mean).
 Per prompt both are read off the prompt's own curve, which is what pairs are compared by. Intervals are bootstrap-t over
 the forms of the prompts (or of the pairs) where enough are known, else over prompts (or pairs)."""
@@ -18,9 +18,9 @@ from .. import statistics
 from ..depth.continuous import LOWEST, MEAN_DEPTH
 from ..depth.criteria import OF_LENS
 from ..errors import StudyError
-from ..probes.scores import depth_score, layer_effect
+from ..probes.base import depth_score, layer_effect
 from ..statistics import FEWEST, FEWEST_FORMS, Resampled, Units
-from .folder import Folder, Sums
+from .items import Folder, Sums
 from .tables import units_of
 from .trends import signed
 

@@ -21,7 +21,7 @@ from ..probes import Probe
 from ..prompts import max_tokens
 from ..service.resolve import resolve
 from ..sources import controls, permits, sizes, tokens
-from ..sources.precision import PRECISIONS
+from ..sources.sizes import PRECISIONS
 from ..sources.specs import config_of, n_layers, size_of
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
 from .sets import FORMATS, Example, PromptSet, load

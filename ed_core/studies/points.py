@@ -18,11 +18,11 @@ from ..depth.wording import mean_depth
 from ..errors import EffectiveDepthError
 from ..sources import catalogue, sizes
 from ..sources.bundled import MODELS as BUNDLED
-from ..sources.published import Published, published, training
+from ..sources.catalogue import Published, published, training
 from ..sources.specs import size_of
 from ..statistics import Resampled, Units
 from . import tables
-from .folder import Folder
+from .items import Folder
 from .study import LEVEL_MARK
 
 MEASURED, PUBLISHED = "measured", "published"

@@ -15,7 +15,7 @@ from ..depth.wording import count, mean_depth
 from ..errors import StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, RESAMPLES
 from . import agreement, items, steps, tables
-from .folder import Folder, open_folder
+from .items import Folder, open_folder
 from .running import failures
 
 SHOWN = {"stable": "stable", "from_depth_1": "from depth 1", "without_sinks": "without sinks"}

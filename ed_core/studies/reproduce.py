@@ -14,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from .. import extras, statistics
+from .. import machine, statistics
 from ..depth.criteria import RULES
 from ..errors import ParameterError, StudyError
-from ..probes.scores import layer_effect
+from ..probes.base import layer_effect
 from ..sources import tokens
 from ..sources.bundled import MODELS
-from ..sources.precision import QUANTIZED, asked
-from ..sources.published import CAVEATS, CITATION
+from ..sources.catalogue import CAVEATS, CITATION
+from ..sources.sizes import QUANTIZED, asked_precision
 from ..sources.specs import named
 from ..statistics import FEWEST, Units
 from ..types import Prompt
 from . import difficulty, points, report, tables
-from .folder import Folder
+from .items import Folder
 from .sets import FORMATS, load
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from .trends import signed
@@ -353,7 +353,7 @@ PAPERS = {
 def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]:
     """What is run in, and how that compares with the paper, in a sentence."""
     if given is not None:
-        found = asked(given, None)
+        found = asked_precision(given, None)
         if found == "auto":
             raise ParameterError(
                 f"--precision is 'auto'; a comparison needs one that is told: give {papers} or float32."
@@ -362,7 +362,7 @@ def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]
             return found, f"Precision {found}, as in the paper."
         return found, f"Precision {found}, while the paper ran in {papers}: that alone may change figures."
     missing = ""
-    if papers in QUANTIZED and not extras.installed("bitsandbytes"):
+    if papers in QUANTIZED and not machine.installed("bitsandbytes"):
         missing = "the package bitsandbytes is not installed"
     elif papers in QUANTIZED and device == "mps":
         missing = "unavailable on mps"

@@ -19,14 +19,14 @@ from typing import Any
 
 import pyarrow
 
-from .. import bounds, extras, outside
+from .. import bounds, machine, outside
 from ..errors import HubUnreachable, ParameterError, PromptError, PromptFileError, StudyError
 from ..files import expect, parse
 from ..prompts import check_length, check_text, fits, read_jsonl
 from ..prompts import lines as written_lines
 from ..sources import hub, permits, tokens
 from ..sources.bundled import SETS, set_names
-from ..sources.hub_cache import ensure_reachable
+from ..sources.hub import ensure_reachable
 from ..sources.specs import named
 from ..types import Prompt
 from . import parquets
@@ -202,7 +202,7 @@ def _from_hub(entry: SetEntry) -> Iterator[Example]:
         )
     name, config, split = known.hub, entry.config or known.config, entry.split or known.split
     permits.download(name)
-    extras.require("datasets", f"The set {entry.name}")
+    machine.require_package("datasets", f"The set {entry.name}")
     import datasets
 
     try:
@@ -263,7 +263,7 @@ def _at_once(name: str) -> Iterator[None]:
 
     before = config.HF_HUB_OFFLINE
     try:
-        ensure_reachable(name, even_if_cached=True)
+        ensure_reachable(name)
     except HubUnreachable:
         config.HF_HUB_OFFLINE = True
     try:
@@ -286,7 +286,7 @@ def _table(entry: SetEntry, file: Path) -> Any:
     if file.suffix == ".parquet":
         return _Parquet(entry, file)
     _check_csv(entry, file)
-    extras.require("datasets", f"The set {entry.name}")
+    machine.require_package("datasets", f"The set {entry.name}")
     import datasets
 
     datasets.disable_progress_bars()

@@ -13,7 +13,7 @@ import numpy as np
 from ..depth import wording
 from ..depth.criteria import RULES
 from . import tables
-from .folder import Folder
+from .items import Folder
 
 Rows = Sequence[Mapping[str, Any]]
 

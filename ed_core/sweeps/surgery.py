@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ParameterError
-from ..models import twins
+from ..models import modules
 from ..models.identities import wide
 from . import metrics
 from .budget import even_chunks
@@ -75,7 +75,7 @@ def _passes(variants: Pairs, enters: int, n_layers: int) -> float:
 def require_kinds(model: LanguageModel, order: tuple[int, ...]) -> None:
     """Refuse an order that puts a block where one of another kind stood: a window or a mixer belongs to its place. A
     block that comes once more begins another way through the model, which is looked at by itself."""
-    of_kind = twins.kinds(model.stack, model.config) * model.n_passes
+    of_kind = modules.kinds(model.stack, model.config) * model.n_passes
     for run in once_each(order):
         for block, place in zip(run, sorted(run)):
             if of_kind[block] != of_kind[place]:
@@ -101,7 +101,7 @@ class _Sweep:
     def __init__(self, model: LanguageModel, encoding: Encoding, record: Recorder, longest: int):
         self.model, self.record, self.longest = model, record, longest
         self.trace = model.trace(model.tensor(encoding), on_block=lambda *_: record.check(), keep=1)
-        n_layers, of_kind = model.n_layers, twins.kinds(model.stack, model.config) * model.n_passes
+        n_layers, of_kind = model.n_layers, modules.kinds(model.stack, model.config) * model.n_passes
         self.found = [(i, j) for i in range(n_layers) for j in range(i + 1, min(i + longest, n_layers) + 1)]
         apart = [(i, j) for i, j in self.found if j < n_layers]
         self.pairs = [(i, j) for i, j in apart if of_kind[i] == of_kind[j]]

@@ -8,35 +8,37 @@ from html import escape
 
 import streamlit as st
 
-from ed_core.cases.case_study import Case, of_its_time
+from ed_core.cases.case_study import Case, edited, of_its_time
 from ed_core.cases.drawings import Drawing, Section, says, sections
+from ed_core.cases.report import to_html
 from ed_core.cases.snippet import snippet
 from ed_core.commands.cases import EXPORTS
 from ed_core.errors import CaseError, EffectiveDepthError
-from ed_ui import case_editing, case_studies, case_view, link, session, show
+from ed_ui import case_studies, inputs, link, session, show
+from ed_ui.session import Editing
 
 
 def page() -> None:
     id = chosen()
-    under_edit = case_editing.of(id)
+    under_edit = session.current().editing.get(id)
     try:
         case, state = case_studies.kept().open(id)
     except CaseError as error:
         missing(id, error)
         if under_edit is not None:
-            case_editing.form(under_edit, go)
+            edit(under_edit)
         return
     with st.container(key="case"):
         st.page_link(case_studies.GALLERY, label="All case studies", icon=":material/arrow_back:")
         head(case)
         actions(case, state)
         if under_edit is not None:
-            case_editing.form(under_edit, go)
+            edit(under_edit)
         verdicts(case.verdict.splitlines())
         if said := of_its_time(case):
             st.caption(said)
         if case.notes.strip() and under_edit is None:
-            case_editing.notes(case.notes)
+            notes(case.notes)
         for i, one in enumerate(sections(case)):
             section(i, one)
         again(case)
@@ -95,7 +97,7 @@ def actions(case: Case, state: str) -> None:
     row = st.container(horizontal=True, key="case-actions")
     barrier, not_here = case_studies.why_not(), case_studies.why_not(case.id)
     look = {"icon": ":material/edit:"} | off(not_here, "Title, tags and notes")
-    row.button("Edit", key="case.edit", on_click=case_editing.begin, args=(case, state), **look)
+    row.button("Edit", key="case.edit", on_click=begin_edit, args=(case, state), **look)
     look = {"icon": ":material/play_arrow:", "help": ABOUT_LIVE}
     if row.button("Open live", key="case.live", on_click=open_live, args=(case,), **look):
         st.switch_page(session.current().case_page)
@@ -123,7 +125,73 @@ def go(case: Case) -> None:
 
 
 def open_live(case: Case) -> None:
-    session.current().case_page = case_view.open_live(case)
+    session.current().case_page = case_studies.open_live(case)
+
+
+def begin_edit(case: Case, opened: str) -> None:
+    session.current().editing[case.id] = Editing(case, opened)
+    held = {"title": case.title, "tags": ", ".join(case.tags), "notes": case.notes}
+    inputs.put({f"edit.{case.id}.{name}": text for name, text in held.items()})
+
+
+def end_edit(id: str) -> None:
+    session.current().editing.pop(id, None)
+    inputs.forget(*(f"edit.{id}.{name}" for name in case_studies.WORDS))
+
+
+def edit(editing: Editing) -> None:
+    """The boxes with a preview of the notes; below them what saving came to. What is typed survives page changes, a
+    conflict and a deletion, and nobody's words are overwritten unseen."""
+    case, prefix = editing.case, f"edit.{editing.case.id}"
+    with st.container(border=True, key="editing"):
+        left, right = st.columns(2)
+        with left:
+            case_studies.word_boxes(prefix, "")
+        with right:
+            st.caption("The notes as they will read")
+            notes(inputs.value(f"{prefix}.notes", ""))
+        row = st.container(horizontal=True)
+        if row.button("Save", type="primary", key=f"{prefix}.save", icon=":material/check:"):
+            save(editing)
+        row.button("Discard changes", key=f"{prefix}.end", on_click=end_edit, args=(case.id,))
+        if editing.trouble:
+            show.error(editing.trouble)
+        if editing.lost and st.button("Keep mine as a copy", key=f"{prefix}.copy", icon=":material/content_copy:"):
+            copy_of(editing)
+
+
+def notes(text: str) -> None:
+    """A stranger's Markdown, as text that can do nothing."""
+    st.html(f'<div class="ed-notes" dir="auto">{to_html(text)}</div>')
+
+
+def changed_words(editing: Editing) -> Case:
+    """The case study with the words that are typed."""
+    return edited(editing.case, **case_studies.typed_words(f"edit.{editing.case.id}"))
+
+
+def save(editing: Editing) -> None:
+    """Write the words; where that fails they stay in their boxes, and where the case study is another by now, or gone,
+    they may become a copy."""
+    id, changed = editing.case.id, None
+    try:
+        changed = changed_words(editing)
+        case_studies.save(changed, editing.opened)
+        end_edit(id)
+        st.toast("Saved.", icon=":material/check:")
+    except EffectiveDepthError as error:
+        editing.trouble, editing.lost = str(error), changed is not None and isinstance(error, CaseError)
+    st.rerun()
+
+
+def copy_of(editing: Editing) -> None:
+    try:
+        copy = case_studies.duplicate(changed_words(editing))
+    except EffectiveDepthError as error:
+        editing.trouble, editing.lost = str(error), True
+        st.rerun()
+    end_edit(editing.case.id)
+    go(copy)
 
 
 def downloads(case: Case) -> None:

@@ -5,18 +5,18 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import audit
 from ed_core.errors import EffectiveDepthError
-from ed_core.runs.spec import AuditRun
+from ed_core.runs.run import AuditRun
 from ed_core.service import estimate
 from ed_core.service.resolve import in_precisions
 from ed_core.sources import sizes, specs
-from ed_core.sources.precision import WIDEST_FIRST
-from ed_ui import common_link, link, live, picker, probe_page, prompt_set, remembered, running, session, show
+from ed_core.sources.sizes import WIDEST_FIRST
+from ed_ui import inputs, link, live, picker, probe_page, prompt_set, running, session, show
 from ed_ui.inputs import several
 
 
 def page() -> None:
     link.own([*prompt_set.parameters(), several("precisions", "audit.precisions", [], CHOICES)])
-    common_link.say_troubles()
+    link.say_troubles()
     if not (prompts := prompt_set.choose()):
         return
     place = running.row_begins()
@@ -30,7 +30,7 @@ def page() -> None:
     }
     batch = running.batch("audit", requests)
     probe_page.top_row("audit", batch, place=place, **known)
-    common_link.write()
+    link.write()
     live.follow(batch, panels, list(plan), len(prompts))
     with st.expander("The same from the command line"):
         command(spec, list(plan), prompts)
@@ -43,9 +43,9 @@ def precisions(spec, row) -> list[str]:
     except EffectiveDepthError:
         default = []
     first = default if len(default) > 1 else list(WIDEST_FIRST[-2:])
-    held = remembered.value("audit.precisions", first) or first
+    held = inputs.value("audit.precisions", first) or first
     box = row.popover(", ".join(name for name in CHOICES if name in held) or "Precisions", key="box-audit-precisions")
-    chosen = remembered.widget(
+    chosen = inputs.widget(
         box.pills,
         "Precisions",
         "audit.precisions",

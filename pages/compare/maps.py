@@ -12,18 +12,7 @@ from ed_core.fits import measured
 from ed_core.machine import ROOM, free_memory
 from ed_core.sources import controls, remote, sizes, specs
 from ed_core.types import ModelSpec
-from ed_ui import (
-    common_link,
-    fit_form,
-    guard,
-    link,
-    picker,
-    probe_page,
-    remembered,
-    run_panel,
-    show,
-    side_b,
-)
+from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show, side_b
 from ed_ui.inputs import choice, number, several, text
 from ed_ui.runs import Fitted, distinct
 
@@ -33,25 +22,16 @@ SHOWN = {"error": "Relative error", "r2": "R²", "shuffled": "Error of the shuff
 
 def page() -> None:
     link.own(PARAMETERS)
-    common_link.say_troubles()
-    remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})
+    link.say_troubles()
+    inputs.put_defaults(PARAMETERS)
     row = st.container(horizontal=True, vertical_alignment="center", key="maps-inputs")
-    kind = remembered.widget(
-        row.segmented_control,
-        "What is mapped",
-        "maps.kind",
-        "between",
-        options=list(KINDS),
-        format_func=KINDS.get,
-        required=True,
-        label_visibility="collapsed",
-    )
+    kind = inputs.buttons(row, "What is mapped", "maps.kind", "between", KINDS, label_visibility="collapsed")
     models = chosen_models(kind, row)
-    prompts = fit_form.prompts("maps", row)
-    common_link.write()
+    prompts = prompt_set.to_fit("maps", row)
+    link.write()
     if prompts:
         wanted = Fitted(models, distinct(prompts))
-        guard.fragment(lambda: body(wanted), run_panel.pause(wanted.run))()
+        live.fragment(lambda: body(wanted), runs.pause(wanted.run))()
     opened()
 
 
@@ -59,8 +39,8 @@ def chosen_models(kind: str, row) -> tuple[ModelSpec, ...]:
     a = picker.required()
     if kind == "within":
         return (a,)
-    if not remembered.value("maps.model"):
-        remembered.put(side_b.first_model("maps"))
+    if not inputs.value("maps.model"):
+        inputs.put(side_b.first_model("maps"))
     return a, side_b.second_model(a, row, "maps")
 
 
@@ -68,7 +48,7 @@ def body(wanted: Fitted) -> None:
     """Run, what it takes, how far it is, and what came of it; drawn again every second while it runs."""
     if there := [model.name for model in wanted.models if remote.is_remote(model.source)]:
         raise ParameterError(NOT_HERE.format(name=there[0]))
-    found = fit_form.run(wanted, "maps", takes(wanted))
+    found = runs.fit_panel(wanted, "maps", takes(wanted))
     if found is not None:
         shown(found, "maps")
     elif not wanted.run.running:
@@ -76,7 +56,7 @@ def body(wanted: Fitted) -> None:
         show.empty("Maps", TEACH_WITHIN if within_one else TEACH, None, first=True)
         probe_page.texts(TEXTS_WITHIN if within_one else TEXTS)
     with st.expander("The same from the command line"):
-        fit_form.command(wanted, f"{wanted.kind}{measured.ENDING}")
+        runs.fit_command(wanted, f"{wanted.kind}{measured.ENDING}")
 
 
 def takes(wanted: Fitted) -> str:
@@ -110,16 +90,7 @@ def between(found: measured.Maps, key: str) -> None:
     st.markdown(f"**{show.plain(matching.sentence(found))}**")
     with st.expander("Figures", icon=":material/rule:"):
         st.markdown(show.plain(matching.reasons(found)))
-    which = remembered.widget(
-        st.segmented_control,
-        "Shown",
-        f"{key}.measure",
-        "error",
-        options=list(SHOWN),
-        format_func=SHOWN.get,
-        required=True,
-        label_visibility="collapsed",
-    )
+    which = inputs.buttons(st, "Shown", f"{key}.measure", "error", SHOWN, label_visibility="collapsed")
     measure, control = ("error", True) if which == "shuffled" else (which, False)
     (a, b), about = map(show.plain, found.names), lambda: details(found, key)
     fig, rings = figures.map_between(found, measure, control), "" if control else RINGS
@@ -166,7 +137,7 @@ PARAMETERS = (
     choice("second_precision", "maps.precision", picker.AUTO, picker.PRECISIONS),
     choice("second_control", "maps.control", side_b.NONE, (side_b.NONE, *controls.KINDS)),
     number("second_seed", "maps.control.seed", 0, 0, controls.MOST, int),
-    several("sets", "maps.sets", [fit_form.EXAMPLES], fit_form.sets()),
+    several("sets", "maps.sets", [prompt_set.EXAMPLES], prompt_set.fit_sets()),
     choice("shown", "maps.measure", "error", tuple(SHOWN)),
 )
 RINGS = "; a mark on each row's best match, hollow where its error is not a tenth below both controls"

@@ -10,15 +10,14 @@ from ed_core.depth.side_by_side import SIDES
 from ed_core.sources import specs
 from ed_ui import (
     chart,
-    common_link,
     control_model,
     inputs,
+    link,
     live,
     pair_panel,
     picker,
     probe_page,
     prompt_box,
-    remembered,
     running,
     show,
     side_b,
@@ -30,7 +29,7 @@ PLACES = ("first", "second")  # of the inputs; which of them is A is the swap bu
 
 def page() -> None:
     side_b.open_link()
-    common_link.say_troubles()
+    link.say_troubles()
     mode = side_b.mode()
     prompt_box.draw()
     place = running.row_begins()
@@ -74,8 +73,8 @@ def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Sid
         {n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes}
         for i, name in zip(order, names, strict=True)
     ]
-    alone = remembered.value("two.mode") == "parameters"
-    shown = [remembered.value("two.probe")] if alone else list(both[0].probes)
+    alone = inputs.value("two.mode") == "parameters"
+    shown = [inputs.value("two.probe")] if alone else list(both[0].probes)
     done = [n for n in shown if all(batch.complete(f"{place}.{n}") is not None for place in PLACES)]
     found = {n: found_pairs(n, of_side) for n in done}
     verdicts = [judged(side) for side in of_side]

@@ -3,12 +3,13 @@
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, pruning, writing
+from ed_core.depth import among_others, surgery, writing
 from ed_core.depth.wording import printed
-from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune, prune
+from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune
+from ed_core.probes.surgery import PROXIES as BY_PROXY
 from ed_core.results import aggregate
 from ed_core.sources import controls, specs
-from ed_ui import common_link, control_model, link, live, picker, probe_page, prompt_set, running, show
+from ed_ui import control_model, link, live, picker, probe_page, prompt_set, running, show
 from ed_ui.inputs import of_probe
 
 PROBES = (Prune, EarlyExit, LogitLens)
@@ -16,7 +17,7 @@ PROBES = (Prune, EarlyExit, LogitLens)
 
 def page() -> None:
     link.own([*prompt_set.parameters(), *(p for probe in PROBES for p in of_probe(probe, PARAMETERS[probe.name]))])
-    common_link.say_troubles()
+    link.say_troubles()
     if not (prompts := prompt_set.choose()):
         return
     place = running.row_begins()
@@ -34,7 +35,7 @@ def page() -> None:
     batch = running.batch("prune", control_model.with_control(requests))
     probe_page.top_row("prune", batch, more, place=place, **known)
     stored = len(prompts) == 1 and "prune.0" in batch.results and not batch.running
-    common_link.write(requests["prune.0"].key if stored else "")
+    link.write(requests["prune.0"].key if stored else "")
     live.follow(batch, panels, asked, written, len(prompts))
     with st.expander("The same from the command line"):
         probes = [*asked.values(), *[written] * (len(answered) == len(prompts))]
@@ -59,7 +60,7 @@ def panels(batch: running.Batch, asked: dict, written: ExactAnswers, n_prompts: 
     answers(batch, asked["prune"], written, n_prompts)
     if pruned:
         whole = among_others.over_prompts(asked["prune"], [r.summary for r in pruned])["nll_whole"]
-        show.notes([pruning.worse_than_uniform(float(whole), pruned[0].provenance.get("d_vocab"))])
+        show.notes([surgery.worse_than_uniform(float(whole), pruned[0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
     exits(leaving, twins["early_exit"], lens, batch.running)
 
@@ -95,14 +96,14 @@ def stretches(results: list, twins: list, asked: Prune, busy: bool) -> None:
                 else:
                     proxies(results, asked, x)
     derived = among_others.over_prompts(asked, [r.summary for r in results]) if results else {}
-    columns = st.container(key="metrics-ranks").columns(len(prune.PROXIES) + 1)
-    for column, name in zip(columns, (*prune.PROXIES, "top1_lost"), strict=True):
+    columns = st.container(key="metrics-ranks").columns(len(BY_PROXY) + 1)
+    for column, name in zip(columns, (*BY_PROXY, "top1_lost"), strict=True):
         column.metric(f"{RANKED[name]} against measured KL", signed(derived.get(f"spearman_{name}")), help=SPEARMAN)
 
 
 def proxies(results: list, asked: Prune, x: str) -> None:
     curves = among_others.over_prompts(asked, [r.summary for r in results])
-    lines = {name.replace("_", " "): curves[name] for name in prune.PROXIES}
+    lines = {name.replace("_", " "): curves[name] for name in BY_PROXY}
     fig, values = figures.layer_curves(lines, "", "proxy", x=x, height=HEIGHT), curves["block_influence"]
     title = "Proxies of the same stretches"
     show.figure_of_many("proxies", fig, title, results, "prune.block_influence", x, values, PROXY, PROXIES)
@@ -115,11 +116,11 @@ def signed(value) -> str:
 def offers(results: list, asked: Prune, ready: bool) -> None:
     """The cheapest stretch and the chosen set, in words and as files."""
     curves = aggregate.aggregate(asked, [r.summary for r in results])
-    best = pruning.best_stretch(curves["kl"], asked.n)
+    best = surgery.best_stretch(curves["kl"], asked.n)
     title = f"Least KL, {asked.n} layers in a row" if asked.n > 1 else "Least KL, one layer"
-    offer(results, best, pruning.costs(curves, best[0]), title, "best", ready)
+    offer(results, best, surgery.costs(curves, best[0]), title, "best", ready)
     if asked.drop:
-        offer(results, list(asked.drop), pruning.costs(curves, None), "The chosen set", "set", ready)
+        offer(results, list(asked.drop), surgery.costs(curves, None), "The chosen set", "set", ready)
 
 
 def offer(results: list, drop: list[int], cost: dict[str, float], title: str, key: str, ready: bool) -> None:
@@ -153,8 +154,8 @@ def answers(batch: running.Batch, asked: Prune, written: ExactAnswers, n_prompts
     pruned, found = ([pair[i] for pair in done] for i in range(2))
     curves = among_others.over_prompts(asked, [r.summary for r in pruned])
     share = aggregate.aggregate(written, [r.summary for r in found])
-    told = pruning.by_loss(curves, share, len(done), asked.n)
-    show.conclusion("answers", pruning.generated(share, len(done), asked.n), told)
+    told = surgery.by_loss(curves, share, len(done), asked.n)
+    show.conclusion("answers", surgery.generated(share, len(done), asked.n), told)
     if len(done) < n_prompts:
         st.caption(f"Over the {len(done)} of {n_prompts} prompts that have a known answer and are measured.")
     twin = [r for i in range(n_prompts) if (r := control_model.result(batch, f"{written.name}.{i}")) is not None]

@@ -6,7 +6,7 @@ from ed_core import figures
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, pictures
 from ed_core.probes import LayerSkip
-from ed_ui import chart, probe_page, remembered, show
+from ed_ui import chart, inputs, probe_page, show
 from ed_ui.inputs import BOUNDARY, MAXIMUM
 
 
@@ -50,7 +50,7 @@ def more(result, view):
 def boundaries(result, view):
     """Where the skips end and the looking begins; one of them can be looked at alone."""
     if BOUNDARY.value not in places(result):
-        remembered.forget(BOUNDARY.key)
+        inputs.forget(BOUNDARY.key)
     tokens = result["boundaries"]
     BOUNDARY.draw(
         st.segmented_control,

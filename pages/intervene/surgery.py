@@ -5,7 +5,7 @@ import math
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, pruning, surgery
+from ed_core.depth import among_others, surgery
 from ed_core.depth.wording import printed
 from ed_core.figures import View
 from ed_core.figures.skips import ADDED as REACHES
@@ -16,24 +16,22 @@ from ed_core.results import aggregate
 from ed_core.sources import controls, specs
 from ed_ui import (
     chart,
-    common_link,
     control_model,
+    inputs,
     link,
     live,
     picker,
     probe_page,
     prompt_set,
-    remembered,
     running,
     show,
-    spread_panel,
 )
 from ed_ui.inputs import choice, number, of_probe
 
 
 def page() -> None:
     link.own([*prompt_set.parameters(), *of_probe(Surgery), *VIEW])
-    common_link.say_troubles()
+    link.say_troubles()
     if not (prompts := prompt_set.choose()):
         return
     place = running.row_begins()
@@ -47,11 +45,11 @@ def page() -> None:
     batch = running.batch("surgery", control_model.with_control(requests))
     probe_page.top_row("surgery", batch, more, place=place, **known)
     stored = len(prompts) == 1 and "surgery.0" in batch.results and not batch.running
-    common_link.write(requests["surgery.0"].key if stored else "")
+    link.write(requests["surgery.0"].key if stored else "")
     live.follow(batch, panels, asked, len(prompts))
     if len(prompts) == 1 and "drop" in asked.kinds and (result := batch.complete("surgery.0")) is not None:
         alike = control_model.alike(batch, "surgery.0")
-        spread_panel.section(asked, result, control_model.result(batch, "surgery.0"), alike)
+        probe_page.compared(asked, result, control_model.result(batch, "surgery.0"), alike)
     with st.expander("The same from the command line"):
         prompt_set.command(dict.fromkeys(r.models[0] for r in batch.requests.values()), [asked], prompts)
     with st.expander("What this measures, exactly"):
@@ -65,7 +63,7 @@ def ruler(asked: Surgery, n_layers: int) -> None:
     fig = figures.order_ruler(order or range(n_layers), n_layers)
     said = f"Order of layers: {asked.order or f'all {n_layers}, as they are'}. Options take it, too."
     if (cell := chart.draw("order-ruler", chart.made(fig), said, clickable=True)) is not None:
-        remembered.put({"surgery.order": toggled(order, int(cell[1]), n_layers)})
+        inputs.put({"surgery.order": toggled(order, int(cell[1]), n_layers)})
         st.rerun()
 
 
@@ -91,7 +89,7 @@ def panels(batch: running.Batch, asked: Surgery, n_prompts: int) -> None:
     if kinds := surgery.kinds_of(curves):
         with place:
             maps(curves, kinds, shown, twins if len(twins) == len(done) else [], asked, ready)
-    show.notes([pruning.worse_than_uniform(float(curves["loss_whole"]), shown[0].provenance.get("d_vocab"))])
+    show.notes([surgery.worse_than_uniform(float(curves["loss_whole"]), shown[0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
     show.notes(note for result in shown for note in result.notes)
 
@@ -99,21 +97,11 @@ def panels(batch: running.Batch, asked: Surgery, n_prompts: int) -> None:
 def maps(curves: dict, kinds: list[str], results: list, twins: list, asked: Surgery, ready: bool) -> None:
     """One map at a time, what it says, and by length what costs least."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="map-inputs")
-    held = remembered.value("surgery.map")
+    held = inputs.value("surgery.map")
     if held is not None and held not in kinds:
-        remembered.put({"surgery.map": kinds[0]})
-    kind = remembered.widget(
-        row.segmented_control, "Map", "surgery.map", kinds[0], options=kinds, format_func=KINDS.get, required=True
-    )
-    value = remembered.widget(
-        row.segmented_control,
-        "Value",
-        "surgery.value",
-        "loss",
-        options=list(VALUES),
-        format_func=LABELS.get,
-        required=True,
-    )
+        inputs.put({"surgery.map": kinds[0]})
+    kind = inputs.buttons(row, "Map", "surgery.map", kinds[0], kinds, format_func=KINDS.get)
+    value = inputs.buttons(row, "Value", "surgery.value", "loss", VALUES, format_func=LABELS.get)
     drawn = results[0]["random_layer"].tolist() if kind == "repeat" else ()
     found = surgery.rows(curves, kind, drawn)
     with st.container(key="said"):
@@ -186,13 +174,13 @@ def added(loss: float) -> str:
 def export(curves: dict, kind: str, found: list, lengths: list[int], results: list, ready: bool) -> None:
     """What costs least at a chosen length, for other tools."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="offers")
-    length = remembered.value("surgery.length", 1)
+    length = inputs.value("surgery.length", 1)
     held = min(lengths, key=lambda one: abs(one - length))
     if held != length:
-        remembered.put({"surgery.length": held})
+        inputs.put({"surgery.length": held})
     label = "Distance exported" if kind == "swap" else "Length exported"
     limits = dict(min_value=min(lengths), max_value=max(lengths), width=170)
-    length = remembered.widget(row.number_input, label, "surgery.length", held, **limits)
+    length = inputs.widget(row.number_input, label, "surgery.length", held, **limits)
     best = next((one.best for one in found if one.length == length), None)
     if best is None:
         return

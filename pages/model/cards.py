@@ -10,8 +10,9 @@ from ed_core.cards import card, making, page, words
 from ed_core.claims import running
 from ed_core.depth.criteria import OF_LENS, RULES
 from ed_core.depth.wording import printed
+from ed_core.sources.bundled import set_names
 from ed_core.types import ModelSpec
-from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, run_panel, show
+from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import choice, text
 from ed_ui.runs import Card, card_name, card_of, cards, pulled_from
 
@@ -26,16 +27,16 @@ FILES = {
 
 def main() -> None:
     link.own(PARAMETERS)
-    common_link.say_troubles()
-    remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})
+    link.say_troubles()
+    inputs.put_defaults(PARAMETERS)
     model = picker.required()
-    open_ = card_of(model) is None or remembered.value("cards.source") != "bundled"
+    open_ = card_of(model) is None or inputs.value("cards.source") != "bundled"
     with st.expander(f"Make a card of {show.plain(model.name)}", icon=":material/add_chart:", expanded=open_):
         wanted = form(model)
         if wanted:
-            guard.fragment(lambda: run(wanted), run_panel.pause(wanted.run))()
-    common_link.write()
-    guard.fragment(lambda: body(model, wanted), None)()
+            live.fragment(lambda: run(wanted), runs.pause(wanted.run))()
+    link.write()
+    live.fragment(lambda: body(model, wanted), None)()
     probe_page.texts(TEXTS)
 
 
@@ -69,10 +70,10 @@ def run(wanted: Card) -> None:
 
     def ended() -> None:
         if wanted.found():
-            remembered.replace({"cards.card": card_name(wanted.out / card.FILE)})
+            inputs.put_over({"cards.card": card_name(wanted.out / card.FILE)})
 
     label = f"Make the card of {show.plain(wanted.model.name)}{' again' if wanted.found() else ''}"
-    run_panel.draw(wanted.run, "cards", {"cards": (label, wanted.begin)}, ended=ended)
+    runs.panel(wanted.run, "cards", {"cards": (label, wanted.begin)}, ended=ended)
     st.caption("The same from the command line:")
     st.code(wanted.command(), language="bash", wrap_lines=True)
 
@@ -123,7 +124,7 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
         if (row := card.depth_of(told, rule, "logit"))
     ]
     show.figure("cards-depths", figures.study_depths(rows, "title"), DEPTHS, about=lambda: st.markdown(READING))
-    which = remembered.widget(
+    which = inputs.widget(
         st.selectbox, "Curve", "cards.curve", "kl", options=list(CURVES), format_func=CURVES.get, width=420
     )
     of_models, of_twins = (
@@ -154,9 +155,9 @@ def whole(found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None) -> N
     own = card_name(wanted.out / card.FILE) if wanted else ""
     first = next((name for name, (_, told) in found.items() if wanted and told.model.name == wanted.model.name), "")
     usual = own if own in found else first or next(iter(found))
-    if remembered.value("cards.card") not in found:
-        remembered.put({"cards.card": usual})
-    name = remembered.widget(
+    if inputs.value("cards.card") not in found:
+        inputs.put({"cards.card": usual})
+    name = inputs.widget(
         st.selectbox,
         "Card",
         "cards.card",
@@ -184,7 +185,7 @@ def whole(found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None) -> N
 
 PARAMETERS = (
     choice("prompts", "cards.source", "bundled", tuple(prompt_set.SET_OR_LINES)),
-    choice("set", "cards.set", "", running.bundled()),
+    choice("set", "cards.set", "", set_names()),
     choice("curve", "cards.curve", "kl", tuple(CURVES)),
     text("card", "cards.card"),
 )

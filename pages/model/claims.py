@@ -6,11 +6,12 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.cards import words
-from ed_core.claims import CLAIMS, Claim, find, finding, running
+from ed_core.claims import CLAIMS, Claim, find, finding
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ed_core.claims.finding import counted, standing
 from ed_core.claims.record import Found
-from ed_ui import common_link, guard, link, picker, probe_page, prompt_set, remembered, run_panel, show
+from ed_core.sources.bundled import set_names
+from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import choice, text
 from ed_ui.runs import Claims, card_of
 
@@ -25,32 +26,30 @@ BADGES = {
 
 def page() -> None:
     link.own(PARAMETERS)
-    common_link.say_troubles()
-    remembered.put({p.key: remembered.value(p.key, p.default) for p in PARAMETERS})
+    link.say_troubles()
+    inputs.put_defaults(PARAMETERS)
     model = picker.required()
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-claims")
     name = prompt_set.set_or_lines(row, "claims", model)
-    also = remembered.widget(
-        row.text_input, BOX, "claims.also", "", words=True, help=ALSO, placeholder="none", width=260
-    )
+    also = inputs.widget(row.text_input, BOX, "claims.also", "", words=True, help=ALSO, placeholder="none", width=260)
     prompts = tuple(prompt_set.lines(MOST)) if name is None else ()
-    common_link.write()
+    link.write()
     if name or prompts:
         others = tuple(dict.fromkeys(part.strip() for part in also.split(",") if part.strip()))
         wanted = Claims(model, name or "", prompts, others)
-        guard.fragment(lambda: body(wanted), run_panel.pause(wanted.run))()
+        live.fragment(lambda: body(wanted), runs.pause(wanted.run))()
     probe_page.texts(TEXTS)
 
 
 def body(wanted: Claims) -> None:
     """Run, how far it is, the claims with what became of them, and one of them in detail; drawn again every second
     while it runs."""
-    found, chosen = wanted.found(), find(remembered.value("claims.claim"))
+    found, chosen = wanted.found(), find(inputs.value("claims.claim"))
     begin = {
         "claims": ("Run all", wanted.begin),
         "claim": ("Run this claim alone", lambda: wanted.begin((chosen.id,))),
     }
-    run_panel.draw(wanted.run, "claims", begin)
+    runs.panel(wanted.run, "claims", begin)
     by_id = {one.id: one for one in found.findings} if found else {}
     if found is None and (told := card_of(wanted.model)) is not None and told.claims:
         by_id = {one.id: one for one in told.claims}
@@ -110,7 +109,7 @@ def badge(found: Found) -> str:
 def detail(wanted: Claims, found: Mapping[str, Found]) -> None:
     """One claim: the sentence and its figure; why, and how it is measured, behind a click."""
     titles = {claim.id: claim.title for claim in CLAIMS}
-    name = remembered.widget(
+    name = inputs.widget(
         st.selectbox, "Details", "claims.claim", CLAIMS[0].id, options=list(titles), format_func=titles.get
     )
     claim, one = find(name), found.get(name)
@@ -148,7 +147,7 @@ def about(claim: Claim, one: Found) -> None:
 
 PARAMETERS = (
     choice("prompts", "claims.source", "bundled", tuple(prompt_set.SET_OR_LINES)),
-    choice("set", "claims.set", "", running.bundled()),
+    choice("set", "claims.set", "", set_names()),
     text("also", "claims.also"),
     choice("claim", "claims.claim", CLAIMS[0].id, tuple(claim.id for claim in CLAIMS)),
 )

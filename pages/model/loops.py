@@ -11,16 +11,16 @@ from ed_core.service.resolve import resolve
 from ed_core.sources import specs
 from ed_core.sources.bundled import CHARACTERS, example_of, load_prompts
 from ed_core.types import ModelSpec, ProbeResult, Prompt
-from ed_ui import common_link, link, live, picker, probe_page, prompt_box, running, show
+from ed_ui import link, live, picker, probe_page, prompt_box, running, show
 from ed_ui.inputs import of_probe
 
 
 def page() -> None:
     link.own(of_probe(Loops))
-    common_link.say_troubles()
+    link.say_troubles()
     spec = picker.required()
     if specs.n_passes(spec) == 1:
-        common_link.write()
+        link.write()
         return in_its_place(spec)
     prompt_box.draw()
     place = running.row_begins()
@@ -47,7 +47,7 @@ def in_its_place(spec: ModelSpec) -> None:
 def panels(batch: running.Batch) -> None:
     result = batch.result("loops")
     whole = result is not None and result.complete
-    common_link.write(result.request.key if whole else "")
+    link.write(result.request.key if whole else "")
     probe_page.status(batch, "loops")
     if not whole:
         show.empty(Loops.title, "" if batch.running else TEACH, probe_page.MAP_HEIGHT, first=True)

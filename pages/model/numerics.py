@@ -9,7 +9,7 @@ from ed_core import figures
 from ed_core.depth import exactness
 from ed_core.depth.criteria import RULES
 from ed_core.probes import Contributions, LogitLens, Numerics
-from ed_ui import common_link, link, live, picker, probe_page, prompt_box, running, show
+from ed_ui import link, live, picker, probe_page, prompt_box, running, show
 from ed_ui.inputs import span
 
 PROBES = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens": LogitLens()}
@@ -17,7 +17,7 @@ PROBES = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens"
 
 def page() -> None:
     link.own([span("tokens", "window.page")])
-    common_link.say_troubles()
+    link.say_troubles()
     prompt_box.draw()
     spec = picker.required()
     batch = running.batch("numerics", {n: probe.request(spec, prompt_box.prompt()) for n, probe in PROBES.items()})
@@ -29,7 +29,7 @@ def page() -> None:
 
 def panels(batch: running.Batch) -> None:
     result = batch.result("numerics")
-    common_link.write(result.request.key if result is not None and result.complete else "")
+    link.write(result.request.key if result is not None and result.complete else "")
     probe_page.status(batch, "numerics")
     # what stands above the map is drawn before it: an empty container takes no room
     with st.container(horizontal=True, key="verdict"):

@@ -14,7 +14,7 @@ from ed_ui.inputs import COUNTED, MEASURE
 MEASURES = {s.name: s.title for s in Contributions.measures}
 
 
-def inputs():
+def boxes():
     MEASURE.draw(st.selectbox, format_func=MEASURES.get, width=260)
 
 
@@ -70,7 +70,7 @@ probe_page.Page(
     TEXTS,
     more,
     figure=figure,
-    inputs=inputs,
+    inputs=boxes,
     over_sinks=True,
     parameters=(MEASURE,),
 ).show()

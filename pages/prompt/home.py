@@ -13,15 +13,14 @@ from ed_core.depth.wording import Twins, count, tenth
 from ed_core.figures import View
 from ed_core.figures.pictures import Look
 from ed_core.probes import Continuation, Contributions, Generation, LayerSkip, Lenses, LogitLens
-from ed_core.probes.description import Picture
+from ed_core.probes.base import Picture
 from ed_core.probes.lenses import LENSES
 from ed_core.results import lookup
 from ed_core.sources import remote, specs
-from ed_core.sources.published import published, published_marks
+from ed_core.sources.catalogue import published, published_marks
 from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_ui import (
     chart,
-    common_link,
     control_model,
     inputs,
     link,
@@ -29,16 +28,12 @@ from ed_ui import (
     picker,
     probe_page,
     prompt_box,
-    remembered,
+    prompt_panels,
     running,
     session,
     show,
-    story,
-    token_drawer,
-    written,
 )
-from ed_ui.inputs import BRANCHES, SHADES, choice, of_probe, span
-from ed_ui.remembered import value
+from ed_ui.inputs import BRANCHES, SHADES, choice, of_probe, span, value
 
 WINDOW = 48
 NONE, TOKEN, LOGIT = "none", "token", "logit"
@@ -81,7 +76,7 @@ PARAMETERS = (
 
 def page() -> None:
     link.own(PARAMETERS)
-    common_link.say_troubles()
+    link.say_troubles()
     with st.container(key="home-top"):
         with st.container(key="home-inputs"):
             prompt_box.draw_boxes()
@@ -120,7 +115,7 @@ def wanted(spec: ModelSpec) -> dict[str, Request]:
     if (fit := fitted(spec)) is not None:
         asked["lenses"] = Lenses(fit=fit.path.stem).request(spec, prompt_box.prompt())
     if inputs.DEPTHS.value and remote.measures(spec, Generation.name):
-        asked["generation"] = written.asked().request(spec, prompt_box.prompt())
+        asked["generation"] = prompt_panels.generation().request(spec, prompt_box.prompt())
     return asked | control_model.with_twins(measured)
 
 
@@ -150,7 +145,7 @@ def welcome(batch: running.Batch) -> None:
         st.markdown(WELCOME)
         if (lens := batch.complete("logit_lens")) is not None:
             beside, _ = control_model.twins(batch)
-            story.draw(lens, [twin for _, twin in beside], judged(batch))
+            prompt_panels.story(lens, [twin for _, twin in beside], judged(batch))
         st.markdown(STEPS)
         if st.button("Got it", key="welcomed", type="tertiary", icon=":material/check:"):
             known.welcomed, known.asked_what = True, False
@@ -181,7 +176,7 @@ def judged(batch: running.Batch) -> verdict.Verdict | None:
 
 def read_for(lens: ProbeResult) -> str | int:
     """For which tokens the depths are read: all, the answer's, or a token's position."""
-    found = remembered.token(lens.n_tokens) if OF.value == TOKEN else OF.value
+    found = inputs.token(lens.n_tokens) if OF.value == TOKEN else OF.value
     return ALL if found is None else found
 
 
@@ -192,7 +187,7 @@ def counts_first_token() -> bool:
 def panels(batch: running.Batch) -> None:
     """Everything that fills while jobs run."""
     stored = "contributions" in batch.results and not batch.running
-    common_link.write(batch.requests["contributions"].key if stored else "")
+    link.write(batch.requests["contributions"].key if stored else "")
     reached = judged(batch)
     with st.container(key="home-verdict"):
         headline(batch, reached)
@@ -206,15 +201,15 @@ def panels(batch: running.Batch) -> None:
         (place, key, (probe, f"{probe}.control"), partial(panel, batch, key, probe, one, view, look))
         for place, (key, probe, one) in zip((*upper, left, wide), maps_of(batch), strict=True)
     ]
-    chosen = remembered.token(_n_tokens(batch)) is not None
+    chosen = inputs.token(_n_tokens(batch)) is not None
     read_from, curves = ("contributions", course) if chosen else ("logit_lens", towards_answer)
     parts.insert(3, (right, "token", (read_from,), partial(curves, batch, view)))
     for place, key, results, draw in parts:  # from the top of the page, so that nothing moves
         with place:
             live.part(batch, key, results, draw)
-    if (token := remembered.token(_n_tokens(batch))) is not None and not batch.running:
+    if (token := inputs.token(_n_tokens(batch))) is not None and not batch.running:
         with below:
-            token_drawer.draw(batch, token, reached.lines if reached else {})
+            prompt_panels.drawer(batch, token, reached.lines if reached else {})
     if "continuation" in batch.requests:
         live.part(batch, "says", ("continuation",), partial(what_it_says, batch))
     if "generation" in batch.requests:
@@ -257,7 +252,7 @@ def course(batch: running.Batch, view: Callable[[str, str], View]) -> None:
     result, seen = batch.result("contributions"), view("token", "contributions")
     if result is None or seen.selected is None:
         return show.empty("One token", "Its course through the layers.")
-    curves = {name: result[measure][:, seen.selected] for name, measure in token_drawer.COSINES.items()}
+    curves = {name: result[measure][:, seen.selected] for name, measure in prompt_panels.COSINES.items()}
     more = dict(depth_lines=seen.depth_lines, height=seen.height)
     fig = chart.once(figures.layer_curves, curves, "", "cosine", **more)
     caption = f"**Token {seen.selected}** {show.code(result.tokens[seen.selected], 20)} · its cosines with the stream"
@@ -299,7 +294,7 @@ def again() -> running.Batch:
 
 def write_on(key: str) -> None:
     """The depth of each token was asked for: where nothing else is missing it is computed at once, if it can be."""
-    remembered.note(key)
+    inputs.note(key)
     batch = again()
     if batch.missing == ["generation"] and not running.outlook_of(batch, prompt_box.n_tokens()).obstacle:
         running.submit(batch)
@@ -309,7 +304,7 @@ def depths(batch: running.Batch) -> None:
     """At which depth each token settles that the model writes, and how many it is to write."""
     if (result := batch.result("generation")) is None:
         return show.empty("Depth of each token", TEACH_DEPTHS, LOW)
-    written.panel("written", result, View(width_px=WIDE, height=LOW, uirevision="written"), again, small=True)
+    prompt_panels.written("written", result, View(width_px=WIDE, height=LOW, uirevision="written"), again, small=True)
 
 
 def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
@@ -398,10 +393,10 @@ def options(row, batch: running.Batch) -> None:
         inputs.SHADE.draw(st.selectbox)
         there = [fit.path.stem for fit in fits.of_model(batch.requests["contributions"].models[0])]
         if inputs.LENS.value not in (names := [LOGIT, *there]):
-            remembered.forget(inputs.LENS.key)
+            inputs.forget(inputs.LENS.key)
         inputs.LENS.draw(st.selectbox, options=names)
-        if (window := remembered.window("window", n, WINDOW)) is not None:
-            remembered.widget(st.slider, "Tokens shown", "window", window, min_value=0, max_value=n - 1)
+        if (window := inputs.window("window", n, WINDOW)) is not None:
+            inputs.widget(st.slider, "Tokens shown", "window", window, min_value=0, max_value=n - 1)
         if some is not None:
             show.token_box(st, some.tokens)
         steps = dict(min_value=0.05, max_value=0.95, step=0.05)
@@ -427,7 +422,7 @@ def _n_tokens(batch: running.Batch) -> int:
 def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[str, str], View]:
     """A maker of views, by panel and probe."""
     some, n = next(iter(batch.results.values()), None), _n_tokens(batch)
-    window, token = remembered.window("window", n, WINDOW), remembered.token(n)
+    window, token = inputs.window("window", n, WINDOW), inputs.token(n)
     made, of = batch.complete("contributions"), reached.of if reached else ALL
     found = sinks.of_result(made) if made is not None else None
     best = [one.best for one in reached.seen] if reached else []

@@ -16,7 +16,7 @@ from ed_core.probes import Lenses, Probe
 from ed_core.probes.lenses import LENSES
 from ed_core.sources import sizes, specs, tokens
 from ed_core.types import ModelSpec, ProbeResult
-from ed_ui import fit_form, guard, picker, probe_page, remembered, run_panel, show
+from ed_ui import inputs, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import FOLLOWED, LENSES_SHADE, OF_LENSES, Input
 from ed_ui.runs import Fitted, distinct
 
@@ -40,7 +40,7 @@ def ask() -> Probe:
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-lenses")
     spec = picker.current().spec
     there = [fit.path.stem for fit in fits.of_model(spec)] if spec is not None else []
-    held = remembered.value("lenses.fit")
+    held = inputs.value("lenses.fit")
     if held is None and spec is not None:
         held = Lenses.at_first(spec).fit
     chosen = [name for name in (held or "").split(",") if name in there]
@@ -51,7 +51,7 @@ def ask() -> Probe:
             there,
             selection_mode="multi",
             key="lenses.box",
-            on_change=lambda: remembered.put({"lenses.fit": ",".join(st.session_state["lenses.box"])}),
+            on_change=lambda: inputs.put({"lenses.fit": ",".join(st.session_state["lenses.box"])}),
             help="Beside the logit lens. What a fitted lens is worth stands in its certificate, below the maps.",
         )
     more = {
@@ -59,21 +59,19 @@ def ask() -> Probe:
         "max_chars": 100,
         "help": "Its rank in every lens, by depth and token; the first token of what is typed.",
     }
-    typed = remembered.widget(
-        row.text_input, "Follow a token", "lenses.text", "", words=True, changed=forget_token, **more
-    )
+    typed = inputs.widget(row.text_input, "Follow a token", "lenses.text", "", words=True, changed=forget_token, **more)
     k = probe_page.form(Lenses, ["k"], row).k
     if typed and spec is not None:
         st.caption(follow(spec, typed))
     if spec is not None and not there:
         st.caption(NONE)
-    return Lenses(fit=",".join(chosen), k=k, follow=remembered.value("lenses.follow", -1))
+    return Lenses(fit=",".join(chosen), k=k, follow=inputs.value("lenses.follow", -1))
 
 
 def forget_token(key: str) -> None:
     """What is typed names another token."""
-    remembered.note(key)
-    remembered.put({"lenses.follow": -1})
+    inputs.note(key)
+    inputs.put({"lenses.follow": -1})
 
 
 def follow(spec: ModelSpec, text: str) -> str:
@@ -81,15 +79,15 @@ def follow(spec: ModelSpec, text: str) -> str:
     found = tokens.ids(spec, text)
     if not found:
         return "This model's tokens cannot be told before it is opened: no token is followed."
-    remembered.put({"lenses.follow": found[0]})
+    inputs.put({"lenses.follow": found[0]})
     more = f" ({len(found)} tokens; the first is followed)" if len(found) > 1 else ""
     return f"Followed: {show.code(text, 30)}, id {found[0]}{more}. A leading space counts."
 
 
-def inputs() -> None:
-    options = [one for one in OF_LENSES if one != FOLLOWED or remembered.value("lenses.follow", -1) >= 0]
+def boxes() -> None:
+    options = [one for one in OF_LENSES if one != FOLLOWED or inputs.value("lenses.follow", -1) >= 0]
     if LENSES_SHADE.value not in options:
-        remembered.forget(LENSES_SHADE.key)
+        inputs.forget(LENSES_SHADE.key)
     LENSES_SHADE.draw(st.segmented_control, options=options, required=True)
 
 
@@ -167,32 +165,24 @@ def fit_one() -> None:
         return
     with st.expander("Fit a lens to this model", icon=":material/model_training:"):
         kinds = {lens: LENSES[lens] for lens in COSTS}
-        kind = remembered.widget(
-            st.segmented_control,
-            "Lens to fit",
-            "lens-fit.kind",
-            "affine",
-            options=list(kinds),
-            format_func=kinds.get,
-            required=True,
-        )
+        kind = inputs.buttons(st, "Lens to fit", "lens-fit.kind", "affine", kinds)
         st.caption(COSTS[kind])
-        prompts = fit_form.prompts("lens-fit", st.container(horizontal=True))
+        prompts = prompt_set.to_fit("lens-fit", st.container(horizontal=True))
         if prompts:
             wanted = Fitted((spec,), distinct(prompts), kind)
-            guard.fragment(lambda: fitting(wanted), run_panel.pause(wanted.run))()
+            live.fragment(lambda: fitting(wanted), runs.pause(wanted.run))()
 
 
 def fitting(wanted: Fitted) -> None:
-    fit = fit_form.run(wanted, "lens-fit", takes(wanted), linked=False)
+    fit = runs.fit_panel(wanted, "lens-fit", takes(wanted), linked=False)
     if fit is not None:
         st.success(show.plain(lenses.certified(fit.kind, fit.certificate)), icon=":material/verified:")
         name, chosen = fit.path.stem, st.session_state.get("lenses.box", [])
         if name not in chosen and st.button("Read with it", key="lens-fit.use", icon=":material/visibility:"):
-            remembered.put({"lenses.fit": ",".join([*chosen, name])})
+            inputs.put({"lenses.fit": ",".join([*chosen, name])})
             st.rerun()
     else:
-        fit_form.command(wanted, wanted.file.name)
+        runs.fit_command(wanted, wanted.file.name)
 
 
 def takes(wanted: Fitted) -> str:
@@ -228,7 +218,7 @@ probe_page.Page(
     TEXTS,
     more,
     figure=maps,
-    inputs=inputs,
+    inputs=boxes,
     sound=lambda _: False,
     ask=ask,
     controlled=False,

@@ -11,7 +11,7 @@ from ed_ui import chart, probe_page, show
 from ed_ui.inputs import LENS_SHADE, SHADES
 
 
-def inputs():
+def boxes():
     LENS_SHADE.draw(st.segmented_control, required=True)
 
 
@@ -80,7 +80,7 @@ probe_page.Page(
     TEXTS,
     more,
     look,
-    inputs=inputs,
+    inputs=boxes,
     over_sinks=True,
     height=lambda n_layers: figures.lens_height(n_layers, figures.View(height=probe_page.MAP_HEIGHT)),
     parameters=(LENS_SHADE,),

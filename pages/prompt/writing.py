@@ -6,15 +6,15 @@ from ed_core import figures
 from ed_core.figures import View
 from ed_core.probes import Generation
 from ed_core.types import ProbeResult
-from ed_ui import control_model, probe_page, running, show, written
+from ed_ui import control_model, probe_page, prompt_panels, running, show
 
 
 def drawn(result: ProbeResult, view: View) -> None:
     def again() -> running.Batch:
-        request = written.asked().request(result.request.models[0], result.request.prompts[0])
+        request = prompt_panels.generation().request(result.request.models[0], result.request.prompts[0])
         return running.batch(Generation.name, control_model.with_control({Generation.name: request}))
 
-    written.panel("map", result, view, again)
+    prompt_panels.written("map", result, view, again)
 
 
 def more(result: ProbeResult, view: View) -> None:

@@ -6,8 +6,8 @@ from ed_core import figures
 from ed_core.depth.criteria import OF_LENS
 from ed_core.errors import EffectiveDepthError
 from ed_core.studies import difficulty
-from ed_core.studies.folder import Folder, open_folder
-from ed_ui import chart, common_link, link, probe_page, remembered, show, studies
+from ed_core.studies.items import Folder, open_folder
+from ed_ui import browser, chart, inputs, link, probe_page, show, studies
 from ed_ui.inputs import choice, text
 
 
@@ -16,30 +16,22 @@ def page() -> None:
     link.own([study, of_set, choice("effect", "difficulty.kind", "kl", tuple(SHORT))])
     known = {name: out for name, out in studies.known().items() if graded(out)}
     link.among(study, known, "study")
-    common_link.say_troubles()
+    link.say_troubles()
     if not known:
         st.info(NONE, icon=":material/stairs:")
         return
     row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-top")
-    folder = open_folder(known[remembered.one_of(row.selectbox, "Study", "difficulty.study", list(known), width=320)])
+    folder = open_folder(known[inputs.one_of(row.selectbox, "Study", "difficulty.study", list(known), width=320)])
     sets = levelled(folder)
     link.among(of_set, sets, "prompt set")
-    common_link.say_troubles()
-    name = remembered.one_of(row.selectbox, "Prompt set", "difficulty.set", sets, width=320)
+    link.say_troubles()
+    name = inputs.one_of(row.selectbox, "Prompt set", "difficulty.set", sets, width=320)
     there = difficulty.kinds(folder)
-    if remembered.value("difficulty.kind") not in there:
-        remembered.put({"difficulty.kind": there[0]})
-    kind = remembered.widget(
-        row.segmented_control,
-        "Depth by",
-        "difficulty.kind",
-        there[0],
-        options=there,
-        format_func=SHORT.get,
-        required=True,
-    )
-    common_link.write()
-    link.share(row)
+    if inputs.value("difficulty.kind") not in there:
+        inputs.put({"difficulty.kind": there[0]})
+    kind = inputs.buttons(row, "Depth by", "difficulty.kind", there[0], there, format_func=SHORT.get)
+    link.write()
+    browser.share(row)
     body(folder, name, kind or there[0])
     probe_page.texts(TEXTS)
 

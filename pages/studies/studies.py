@@ -8,26 +8,13 @@ from ed_core import figures
 from ed_core.depth.criteria import RULES
 from ed_core.errors import EffectiveDepthError
 from ed_core.runs.launch import Run
-from ed_core.sources.published import CAVEATS, CITATION, published, published_marks
+from ed_core.sources.catalogue import CAVEATS, CITATION, published, published_marks
 from ed_core.statistics import FEWEST, FEWEST_FORMS
 from ed_core.studies import agreement as estimators
-from ed_core.studies import bundle, export, items, report, running, tables
-from ed_core.studies.folder import Folder, home
+from ed_core.studies import bundle, items, report, running, tables
+from ed_core.studies.items import Folder, home
 from ed_core.studies.plan import PLAN
-from ed_ui import (
-    chart,
-    common_link,
-    guard,
-    link,
-    literature,
-    over_steps,
-    remembered,
-    run_panel,
-    runs,
-    show,
-    studies,
-    study_form,
-)
+from ed_ui import browser, chart, inputs, link, literature, live, over_steps, runs, show, studies
 from ed_ui.inputs import text
 
 STUDY, SET, *MORE = (text(name, f"studies.{name}") for name in ("study", "set", "models", "curve"))
@@ -37,27 +24,27 @@ def page() -> None:
     link.own([STUDY, SET, *MORE, *over_steps.LINKED, *literature.LINKED])
     known = studies.known()
     link.among(STUDY, known, "study")
-    common_link.say_troubles()
+    link.say_troubles()
     new(bool(known))
     if not known:
         st.info("There is no study yet: choose models and prompts above, then **Run**.", icon=":material/science:")
         return
     row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-top")
-    name = remembered.one_of(row.selectbox, "Study", "studies.study", list(known))
-    common_link.write()
-    link.share(row)
+    name = inputs.one_of(row.selectbox, "Study", "studies.study", list(known))
+    link.write()
+    browser.share(row)
     out = known[name]
-    guard.fragment(lambda: body(out), run_panel.pause(Run(out)))()
+    live.fragment(lambda: body(out), runs.pause(Run(out)))()
 
 
 def new(folded: bool) -> None:
     """A study to begin, or somebody else's to open."""
     with st.expander("New study", expanded=not folded, icon=":material/add:"):
-        study_form.draw()
+        studies.form()
         st.file_uploader(
             "Or open one of somebody else's, .edstudy", type="edstudy", key="studies.bundle", on_change=taken
         )
-        if refused := remembered.value("studies.refused"):
+        if refused := inputs.value("studies.refused"):
             st.error(show.plain(refused), icon=":material/error:")
 
 
@@ -65,11 +52,11 @@ def taken() -> None:
     """Open the study that was just chosen, and go to it."""
     file = st.session_state.get("studies.bundle")
     try:
-        remembered.put({"studies.refused": ""})
+        inputs.put({"studies.refused": ""})
         if file is not None:
-            remembered.put({"studies.study": studies.take_in(file.getvalue())})
+            inputs.put({"studies.study": studies.take_in(file.getvalue())})
     except EffectiveDepthError as error:
-        remembered.put({"studies.refused": str(error)})
+        inputs.put({"studies.refused": str(error)})
 
 
 def body(out) -> None:
@@ -85,14 +72,14 @@ def body(out) -> None:
         return
     sets = list(dict.fromkeys(r["set"] for r in verdict))
     link.among(SET, sets, "prompt set")
-    common_link.say_troubles()
+    link.say_troubles()
     row = st.container(horizontal=True, vertical_alignment="bottom")
-    name = remembered.one_of(row.selectbox, "Prompt set", "studies.set", sets, width=320)
+    name = inputs.one_of(row.selectbox, "Prompt set", "studies.set", sets, width=320)
     of_set = [r for r in verdict if r["set"] == name]
     if over_steps.chosen(row, folder):
         over_steps.panel(row, folder, verdict, summary, name)
         exports(folder)
-        common_link.write()
+        link.write()
         return
     depths(row, of_set)
     agreement(folder, of_set, name)
@@ -100,7 +87,7 @@ def body(out) -> None:
     literature.panel(folder, name)
     words(folder, of_set, name)
     exports(folder)
-    common_link.write()
+    link.write()
 
 
 def panel(out) -> None:
@@ -119,9 +106,9 @@ def panel(out) -> None:
             st.markdown(show.plain(folder.plan["note"]))
     if run.running or (out.parent == home() and (out / runs.STUDY).is_file() and there < planned):
         begin = {"studies": ("Run", lambda: runs.resume_study(out))}
-        run_panel.draw(run, "studies", begin, told, linked=False)
+        runs.panel(run, "studies", begin, told, linked=False)
     else:
-        run_panel.watch(run, "studies")
+        runs.watch(run, "studies")
         st.caption(told)
 
 
@@ -134,11 +121,11 @@ def failures(folder: Folder) -> None:
 def depths(row, rows: list[dict]) -> None:
     """Every model's mean depth and its depth by the papers' rules, beside published ones."""
     models = ["", *dict.fromkeys(one.model.rsplit("/", 1)[-1] for one in published())]
-    beside = remembered.one_of(
+    beside = inputs.one_of(
         row.selectbox, "Published beside", "studies.published", models, format_func=lambda m: m or "none", width=280
     )
     marks = published_marks(beside) if beside else []
-    fig = chart.once(figures.study_depths, [r for r in rows if r["variant"] in export.LEADING], "model", marks)
+    fig = chart.once(figures.study_depths, [r for r in rows if r["variant"] in tables.LEADING], "model", marks)
     show.figure("study-depths", fig, DEPTHS, reading=READING)
     if marks:
         st.caption(f"Published: {CITATION}. {' '.join(CAVEATS)}")
@@ -147,7 +134,7 @@ def depths(row, rows: list[dict]) -> None:
 def agreement(folder: Folder, rows: list[dict], name: str) -> None:
     """One model, every estimator of depth: where they disagree, and what moves them."""
     place = st.container(horizontal=True, vertical_alignment="bottom")
-    model = remembered.one_of(
+    model = inputs.one_of(
         place.selectbox, "Model", "studies.model", list(dict.fromkeys(r["model"] for r in rows)), width=420
     )
     of_model = [r for r in rows if r["model"] == model]
@@ -185,7 +172,7 @@ def curves(folder: Folder, summary: list[dict], name: str) -> None:
         return
     place = st.container(horizontal=True, vertical_alignment="bottom")
     default = [m for m in ("logit_lens.kl", "contributions.layer_cos") if m in measures]
-    measure = remembered.one_of(
+    measure = inputs.one_of(
         place.selectbox, "Curve", "studies.curve", [*default, *(m for m in measures if m not in default)], width=420
     )
     found = {}
@@ -196,7 +183,7 @@ def curves(folder: Folder, summary: list[dict], name: str) -> None:
             found[label] = tuple(values)
     if found:
         layers = {label: model.get("n_layers") for label, model in folder.models.items()}
-        fig = chart.once(figures.study_curves, found, layers, export.unit_of(measure))
+        fig = chart.once(figures.study_curves, found, layers, tables.unit_of(measure))
         show.figure("study-curves", fig, f"**{measure}** · over relative depth; shaded: 5 to 95 %")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ed_core.models import placement
+from ed_core.models import devices
 from tools.bench import gpu
 
 pytestmark = pytest.mark.gpu
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(scope="module")
 def device(request):
     asked = request.config.getoption("--device", default="auto")
-    found = placement.pick(asked)
+    found = devices.pick(asked)
     if found == "cpu" and asked != "cpu":
         pytest.skip("there is no GPU here")
     return found

@@ -32,9 +32,9 @@ HEAVY = (
     "transformers.models.qwen3.modeling_qwen3",
 )  # fmt: skip
 USED = (  # what readers and commands import in functions
-    "concurrent.futures.process", "ed_core.architectures.families", "ed_core.runs.leftovers", "ed_core.runs.on_ray",
-    "ed_core.runs.processes", "ed_core.service.health", "ed_core.sharing.pages", "ed_core.sharing.space",
-    "ed_core.studies.export", "encodings.idna", "gguf", "huggingface_hub._space_api",
+    "concurrent.futures.process", "ed_core.architectures.families", "ed_core.runs.leftovers",
+    "ed_core.runs.processes", "ed_core.service.pool", "ed_core.sharing.site", "ed_core.sharing.space",
+    "encodings.idna", "gguf", "huggingface_hub._space_api",
     "huggingface_hub.utils._validators", "plotly.offline", "pyarrow.pandas_compat", "scipy.special",
     "tokenizers.implementations", "tools.bench", "tqdm",
 )  # fmt: skip

@@ -15,8 +15,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from ed_core.cards import card
-from ed_core.cases import backup, bundle, safe_folder
-from ed_core.cases.kept import Kept
+from ed_core.cases import backup, bundle
+from ed_core.cases.kept import UNREADABLE, Kept, checked
 from ed_core.claims import running as claims
 from ed_core.errors import BrokenWeights, CaseError, ImportRefused, ParameterError
 from ed_core.fits import file as lens
@@ -29,14 +29,14 @@ from ed_core.results import wire
 from ed_core.runs import launch
 from ed_core.service import estimate
 from ed_core.sharing import card_shelf, site
-from ed_core.sources import adapters, gguf_files, leaderboard, sizes, specs, tokens, weights
+from ed_core.sources import gguf_files, sizes, specs, tokens, weights
 from ed_core.sources.bundled import FITS, MODELS
 from ed_core.studies import bundle as study_bundle
-from ed_core.studies import folder as study_folder
-from ed_core.studies import sets, study
-from ed_core.training.folder import rows
+from ed_core.studies import items as study_folder
+from ed_core.studies import leaderboard, sets, study
+from ed_core.training.callback import rows
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import common_link, inputs, literature, prompt_set, side_b
+from ed_ui import inputs, link, literature, prompt_set, side_b
 from ed_ui import studies as ui_studies
 from ed_ui.inputs import Input
 
@@ -98,7 +98,7 @@ def adapter(folder: Path) -> Path:
             f"{path}.lora_A.weight": np.zeros((rank, wide), np.float32),
             f"{path}.lora_B.weight": np.zeros((config["intermediate_size"], rank), np.float32),
         },
-        folder / adapters.WEIGHTS,
+        folder / weights.ADAPTER_WEIGHTS,
     )
     told = {
         "peft_type": "LORA",
@@ -110,8 +110,8 @@ def adapter(folder: Path) -> Path:
         "alpha_pattern": {},
         "base_model_name_or_path": None,
     }
-    (folder / adapters.CONFIG).write_text(json.dumps(told))
-    return folder / adapters.CONFIG
+    (folder / weights.ADAPTER_CONFIG).write_text(json.dumps(told))
+    return folder / weights.ADAPTER_CONFIG
 
 
 def gguf(folder: Path) -> Path:
@@ -215,7 +215,7 @@ def _merged(file: Path) -> None:
     from ed_core.models.opening import open_model
     from ed_core.service.resolve import resolve
 
-    adapters.content_hash(file.parent)
+    weights.adapter_hash(file.parent)
     open_model(resolve("ed-demo-8", adapter=str(file.parent)))
 
 
@@ -292,8 +292,8 @@ def links() -> dict[str, list[Input]]:
     of_probes = [one for probe in PROBES for one in inputs.of_probe(probe)]
     found: dict[str, list[Input]] = {}
     for one in (
-        *common_link.OF_A_RUN,
-        *common_link.BESIDE_IT,
+        *link.OF_A_RUN,
+        *link.BESIDE_IT,
         *shared,
         *of_pages,
         *of_probes,
@@ -348,7 +348,7 @@ def _sums(file: Path) -> None:
 def _owner(file: Path) -> None:
     kept = Kept(file.parents[1], shipped=None)
     found = kept.owner(file.stem)
-    assert found in ("", safe_folder.UNREADABLE) or safe_folder.checked(found)
+    assert found in ("", UNREADABLE) or checked(found)
     backup.write(kept, file.parents[1] / "b.zip"), backup.check(kept)
 
 
@@ -405,7 +405,7 @@ def _index(folder: Path) -> Path:
 
 def _weights(file: Path) -> None:
     specs.content_hash(file.parent)
-    weights.check(file.parent, "m")
+    weights.check_complete(file.parent, "m")
     for one in file.parent.glob("*.safetensors"):
         weights.header(one)
 
@@ -468,7 +468,7 @@ READERS = {
     "replacement": Reader(_copied(BEFORE / "replacement.npz"), measured.read, "zip"),
     "shard": Reader(_copied(BEFORE / "0.sums"), _added, "zip"),
     "result": Reader(_copied(BEFORE / "result.npz"), _result, "zip"),
-    "adapter": Reader(adapter, lambda f: adapters.content_hash(f.parent), "json"),
+    "adapter": Reader(adapter, lambda f: weights.adapter_hash(f.parent), "json"),
     "config": Reader(_of_model("config.json"), _config, "json"),
     "tokenizer": Reader(_of_model("tokenizer.json"), _tokenizer, "json"),
     "tokenizer settings": Reader(_of_model("tokenizer_config.json"), _tokenizer, "json"),

@@ -23,10 +23,9 @@ import pytest
 from pyarrow import parquet
 from safetensors.numpy import save_file
 
-from ed_core import disk, outside
+from ed_core import disk, machine, outside
 from ed_core.cases import backup
-from ed_core.cases.kept import SHIPPED, Kept
-from ed_core.cases.safe_folder import UNREADABLE
+from ed_core.cases.kept import SHIPPED, UNREADABLE, Kept
 from ed_core.commands import main, runs
 from ed_core.errors import (
     BrokenWeights,
@@ -39,16 +38,16 @@ from ed_core.errors import (
     StudyError,
 )
 from ed_core.fits import file as lens
-from ed_core.models import apart, conversion
+from ed_core.models import conversion
 from ed_core.models.opening import load_model, open_model
 from ed_core.prompts import UNFAITHFUL, check_length, check_text, max_characters, parse_jsonl, read_jsonl, to_jsonl
 from ed_core.service import estimate
 from ed_core.service.resolve import resolve
-from ed_core.sources import adapters, gguf_files, tokens, weights
+from ed_core.sources import gguf_files, tokens, weights
 from ed_core.sources.specs import named
 from ed_core.studies import bundle as study_bundle
-from ed_core.studies import folder as study_folder
-from ed_core.studies import pages, sets, study
+from ed_core.studies import items as study_folder
+from ed_core.studies import parquets, sets, study
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import prompt_set
 from hostile.commands import lay
@@ -102,11 +101,11 @@ def test_a_conversion_has_a_limit_of_memory_of_its_own():
     """In a fork, which keeps the limit."""
 
     def work() -> str:
-        apart.limit_memory(64 << 20)
+        machine.limit_memory(64 << 20)
         return str(len(np.ones(1 << 25)))
 
-    with pytest.raises(apart.Unfinished, match="memory"):
-        apart.rendered(work, 20.0, 1 << 40, 100)
+    with pytest.raises(outside.Unfinished, match="memory"):
+        outside.rendered(work, 20.0, 1 << 40, 100)
 
 
 @pytest.mark.parametrize(
@@ -126,10 +125,10 @@ def test_a_conversion_has_a_limit_of_memory_of_its_own():
 )
 def test_the_numbers_of_an_adapter_are_checked_before_peft_sees_them(tmp_path, key, value):
     file = adapter(tmp_path)
-    assert adapters.content_hash(tmp_path)
+    assert weights.adapter_hash(tmp_path)
     file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
     with pytest.raises(ParameterError, match="The adapter .* (rank|alpha)"):
-        adapters.content_hash(tmp_path)
+        weights.adapter_hash(tmp_path)
 
 
 def a_model(folder: Path) -> Path:
@@ -185,7 +184,7 @@ def test_settings_of_a_tokenizer_of_the_wrong_type_are_one_sentence(tmp_path):
 def test_a_weight_map_names_files_of_its_folder(tmp_path, shards):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     with pytest.raises(BrokenWeights, match="is damaged"):
-        weights.check(tmp_path, "m")
+        weights.check_complete(tmp_path, "m")
 
 
 def test_a_bundled_model_has_no_revision_and_nothing_is_no_model(capsys):
@@ -448,7 +447,7 @@ def test_pages_say_in_all_what_the_footer_says(tmp_path, version, compression, d
     with file.open("rb") as handle:
         for group in (told.row_group(i) for i in range(told.num_row_groups)):
             for chunk in (group.column(j) for j in range(group.num_columns)):
-                found = list(pages.pages(handle, chunk))
+                found = list(parquets.pages(handle, chunk))
                 assert sum(page.values for page in found if not page.dictionary) == chunk.num_values
                 assert any(page.dictionary for page in found) == chunk.has_dictionary_page
                 headers = chunk.total_compressed_size - sum(page.packed for page in found)
@@ -490,14 +489,14 @@ DATA = field(2, 12, field(1, 5, varint(14)) + field(1, 5, varint(0)) + b"\x00") 
 @pytest.mark.parametrize("unknown", UNKNOWN)
 def test_what_a_pages_header_says_beside_is_passed_over(unknown):
     data = SIZES + DATA + UNKNOWN[unknown] + field(1, 3, b"\x00") + b"\x00"
-    header = pages.Header(data + b"what follows")
-    assert header.page() == pages.Page(100, 40, 7, dictionary=False) and header.at == len(data)
+    header = parquets.Header(data + b"what follows")
+    assert header.page() == parquets.Page(100, 40, 7, dictionary=False) and header.at == len(data)
     inner = SIZES + field(2, 12, field(1, 5, varint(14)) + UNKNOWN[unknown] + b"\x00") + b"\x00"
-    header = pages.Header(inner)
-    assert header.page() == pages.Page(100, 40, 7, dictionary=False) and header.at == len(inner)
+    header = parquets.Header(inner)
+    assert header.page() == parquets.Page(100, 40, 7, dictionary=False) and header.at == len(inner)
     for end in range(len(data)):
         with pytest.raises(ValueError, match=r"a page's header that is (cut off|no header)"):
-            pages.Header(data[:end]).page()
+            parquets.Header(data[:end]).page()
 
 
 @pytest.mark.parametrize(
@@ -512,9 +511,9 @@ def test_what_a_pages_header_says_beside_is_passed_over(unknown):
 )
 def test_a_pages_header_that_is_none_is_refused(bad):
     with pytest.raises(ValueError, match="a page's header that is no header"):
-        pages.Header(SIZES + DATA + bad + b"\x00" * 600).page()
+        parquets.Header(SIZES + DATA + bad + b"\x00" * 600).page()
     with pytest.raises(ValueError, match="a page without its sizes"):
-        pages.Header(DATA + b"\x00").page()
+        parquets.Header(DATA + b"\x00").page()
 
 
 def test_columns_in_columns_are_read_as_they_are(tmp_path):

@@ -23,7 +23,8 @@ from ed_core.cases.kept import Kept
 from ed_core.claims import running as claims
 from ed_core.errors import CardError, FitRefused, ImportRefused, StudyError
 from ed_core.files import Bounds, Head, Kind, before, open_sealed, seal, write_sealed
-from ed_core.fits import checkpoint, measured, shards
+from ed_core.fits import measured, shards
+from ed_core.fits.file import Checkpoint
 from ed_core.results.wire import pack, unpack
 from ed_core.studies import bundle as study
 from hostile import MANIFEST, _files, _zip, mutated, sealed_anew
@@ -82,7 +83,7 @@ def added(file: Path) -> np.ndarray:
 
 def checkpointed(file: Path) -> dict:
     """What was kept; nothing stands for a file that is damaged."""
-    if (found := checkpoint.Checkpoint(file, "a fit", 3).read()) is None:
+    if (found := Checkpoint(file, "a fit", 3).read()) is None:
         raise ImportRefused("nothing")
     return dict(found)
 
@@ -114,7 +115,7 @@ ONES = {
             "checkpoint.npz",
             checkpointed,
             of_arrays,
-            lambda found, f: checkpoint.Checkpoint(f, "a fit", 3).write(found, now=True),
+            lambda found, f: Checkpoint(f, "a fit", 3).write(found, now=True),
             ImportRefused,
         ),
     )

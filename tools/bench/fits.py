@@ -13,7 +13,7 @@ import torch
 
 from ed_core.fits import jacobian, maps
 from ed_core.fits.affine import _summed
-from ed_core.fits.checkpoint import Checkpoint
+from ed_core.fits.file import Checkpoint
 from ed_core.fits.streams import Streams, split
 from ed_core.models.opening import open_model
 from ed_core.prompts import read_jsonl

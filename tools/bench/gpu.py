@@ -23,14 +23,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ed_core import extras
+from ed_core import machine
 from ed_core.errors import EffectiveDepthError, lost_device
-from ed_core.models import arithmetic, families, opening, placement
+from ed_core.models import devices, families, opening
 from ed_core.models.identities import Identities
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.verify import verify
 from ed_core.probes import PROBES, Contributions, IntegratedGradients, LayerSkip, LogitLens, ResidualErasure, Surgery
-from ed_core.service import calibrate, compute, estimate
+from ed_core.service import compute, estimate
 from ed_core.service.resolve import resolve
 from ed_core.sources import sizes
 from ed_core.types import ModelSpec, Prompt
@@ -69,7 +69,7 @@ Part = Callable[[str, bool], Iterator[Row]]
 
 def pack(device: str, out: str = "", seconds: float = SECONDS) -> list[Row]:
     """Every part on a device; where `out` is given, the figures as JSON. On a CPU a toy stands for every size."""
-    device = placement.pick(device)
+    device = devices.pick(device)
     toy, begun, rows, told = device == "cpu", time.monotonic(), [], []
     for name, part in PARTS.items():
         started = time.monotonic()
@@ -132,7 +132,7 @@ def versions(device: str) -> dict[str, object]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        **arithmetic.told(torch.device(device if device != "cuda" else "cuda:0")),
+        **devices.certificate(torch.device(device if device != "cuda" else "cuda:0")),
     }
 
 
@@ -141,8 +141,8 @@ def versions(device: str) -> dict[str, object]:
 
 def about(device: str, toy: bool) -> Iterator[Row]:
     """What computes here."""
-    arithmetic.settle()
-    yield Row("device", f"{device}, {placement.free_bytes(device) / 1e9:.1f} GB free", "", True)
+    devices.settle_arithmetic()
+    yield Row("device", f"{device}, {devices.free_bytes(device) / 1e9:.1f} GB free", "", True)
     for name, value in versions(device).items():
         yield Row(name, str(value), "off" if name == "tf32" else "", name != "tf32" or not value)
 
@@ -203,7 +203,7 @@ def opened(device: str, precision: str) -> LanguageModel:
 def probes(device: str, toy: bool) -> Iterator[Row]:
     """Every probe in every precision against float32 on the CPU, and float32 twice."""
     reference = opened("cpu", "fp32")
-    for precision in (*PRECISIONS, *QUANTIZED * extras.installed("bitsandbytes")):
+    for precision in (*PRECISIONS, *QUANTIZED * machine.installed("bitsandbytes")):
         model = opened(device, precision)
         for probe in PROBES:
             try:
@@ -395,7 +395,7 @@ def products(device: str, toy: bool) -> Iterator[Row]:
     if device != "mps":
         seconds = took(device, lambda: a.double() @ b.double())
         yield Row("float64 products", f"{2 * n**3 / seconds / 1e12:.2f} TFLOP/s", "", True)
-    for precision, (read, multiply) in ({} if toy else calibrate.measure(device)).items():
+    for precision, (read, multiply) in ({} if toy else devices.measure_rates(device)).items():
         yield Row(f"rates, {precision}", f"{read:.1e} s a weight, {multiply:.1e} s a weight and token", "", True)
 
 

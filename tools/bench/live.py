@@ -17,8 +17,7 @@ from tempfile import TemporaryDirectory
 from ed_core import settings
 from ed_core.errors import JobError
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
-from ed_core.service.job import Job
-from ed_core.service.jobs import Jobs
+from ed_core.service.jobs import Job, Jobs
 from ed_core.service.resolve import resolve
 from ed_core.types import Prompt, Request
 

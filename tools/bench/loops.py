@@ -11,7 +11,7 @@ from ed_core.models import looped
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.verify import verify
 from ed_core.probes import Generation, LayerSkip
-from ed_core.probes.description import Shape
+from ed_core.probes.base import Shape
 from ed_core.probes.generation import WRITTEN_TOKENS
 from ed_core.service import compute
 from ed_core.types import ModelSpec

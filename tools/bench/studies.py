@@ -23,7 +23,7 @@ OPEN = """
 import resource, sys, time
 begin = time.monotonic()
 from ed_core.studies import tables
-from ed_core.studies.folder import open_folder
+from ed_core.studies.items import open_folder
 folder = open_folder(sys.argv[1])
 rows = sum({how}.num_rows for name in ("verdict", "summary"))
 seconds = time.monotonic() - begin

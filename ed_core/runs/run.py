@@ -1,4 +1,5 @@
-"""How far a run is: one JSON object a line in `status.jsonl` of its folder, appended by one writer."""
+"""A run: what it computes, one frozen spec per kind, kept as JSON in its folder; and how far it is, one JSON object a
+line in `status.jsonl` there, appended by one writer. Torch-free."""
 
 from __future__ import annotations
 
@@ -9,13 +10,152 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from .. import outside
+from ..cards import making
+from ..cases.snippet import NAMES, opening
+from ..claims import running as claims
 from ..errors import Cancelled, EffectiveDepthError
-from ..types import from_json
+from ..types import ModelSpec, command_line, from_json
 
-FILE = "status.jsonl"
+# ---------------------------------------------------------------- what it computes
+
+
+JACOBIAN_TOKENS = 128  # that the Jacobian lens reads of a prompt unless told
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Computed(_Spec):
+    """Which processes compute: this one, `processes` of this machine, or Ray's at an `address`."""
+
+    engine: Literal["here", "ray"] = "here"
+    address: str = ""
+    processes: int = 1
+    dry_run: bool = False
+
+
+class StudyRun(_Computed):
+    """A study's file (TOML), computed into the run's folder."""
+
+    kind: Literal["study"] = "study"
+    file: str
+    device: str = "auto"
+    shard: tuple[int, int] = (1, 1)
+    merge: bool = False
+
+
+class ClaimsRun(_Spec):
+    """Claims about one model, in the run's folder."""
+
+    kind: Literal["claims"] = "claims"
+    asked: claims.Asked
+    processes: int = 1
+
+
+class CardRun(_Spec):
+    """A depth card, in the run's folder."""
+
+    kind: Literal["card"] = "card"
+    asked: making.Asked
+    processes: int = 1
+
+
+class Opened(_Spec):
+    """A model by name, and how it is opened."""
+
+    source: str
+    precision: str = "fp32"
+    device: str = "auto"
+    adapter: str = ""
+    offload: str = ""
+    control: str = ""
+    control_seed: int = 0
+
+    @classmethod
+    def of(cls, model: ModelSpec) -> Opened:
+        """How a model that was resolved already is opened again."""
+        return cls(**opening(model))
+
+
+class FitRun(_Spec):
+    """A lens ("affine", "jacobian"), maps to an `other` model ("maps") or in the layers' place ("replacement"), fitted
+    on a file of prompts and written to the file `out`."""
+
+    kind: Literal["fit"] = "fit"
+    fit: Literal["affine", "jacobian", "maps", "replacement"]
+    model: Opened
+    other: Opened | None = None
+    prompts: str
+    test: str = ""
+    out: str
+    shard: tuple[int, int] | None = None
+    merge: tuple[str, ...] = ()
+    memory: str = ""
+    rank: int | None = None
+    max_tokens: int = JACOBIAN_TOKENS
+
+    @property
+    def command(self) -> str:
+        """What does the same from the shell."""
+        options = {NAMES.get(name, name): value for name, value in self.model if value not in ("", 0)}
+        if self.other:
+            options |= {"other": self.other.source, "other_precision": self.other.precision}
+            if self.other.control:
+                options |= {"other_control": self.other.control, "other_seed": self.other.control_seed}
+        own = {name: getattr(self, name) for name in ("test", "memory", "rank", "max_tokens")}
+        own = {name: value for name, value in own.items() if value != type(self).model_fields[name].default}
+        return command_line("fit", self.fit, **options, set=self.prompts, **own, out=self.out)
+
+
+class ReproduceRun(_Computed):
+    """A paper's protocol as studies in the run's folder, measured beside published figures."""
+
+    kind: Literal["reproduce"] = "reproduce"
+    paper: str
+    models: tuple[str, ...]
+    sets: tuple[str, ...] = ()
+    limit: int | None = None
+    precision: str | None = None
+    device: str = "auto"
+
+
+class AuditRun(_Spec):
+    """The same prompts (a file, or every fourth of the bundled ones) through several precisions."""
+
+    kind: Literal["audit"] = "audit"
+    model: str
+    precisions: tuple[str, ...]
+    prompts: str = ""
+    device: str = "auto"
+    out: str = ""
+
+    @property
+    def command(self) -> str:
+        """What does the same from the shell."""
+        return command_line(
+            "audit",
+            self.model,
+            precisions=",".join(self.precisions),
+            prompts=self.prompts or None,
+            device=None if self.device == "auto" else self.device,
+            out=self.out or None,
+        )
+
+
+Spec = StudyRun | ClaimsRun | CardRun | FitRun | ReproduceRun | AuditRun
+SPEC: TypeAdapter[Spec] = TypeAdapter(Annotated[Spec, Field(discriminator="kind")])
+
+
+# ---------------------------------------------------------------- how far it is
+
+
+STATUS_FILE = "status.jsonl"
 TAIL = 1 << 16  # bytes of the file that are read
 WAITING, RUNNING, DONE, FAILED, CANCELLED = "waiting", "running", "done", "failed", "cancelled"
 STATES = (WAITING, RUNNING, DONE, FAILED, CANCELLED)
@@ -69,7 +209,7 @@ class Statuses:
             with contextlib.suppress(OSError):
                 first, self._first = self._first, lambda: None
                 first()
-                _append(self._folder / FILE, json.dumps(asdict(self._last), ensure_ascii=False))
+                _append(self._folder / STATUS_FILE, json.dumps(asdict(self._last), ensure_ascii=False))
 
     @contextlib.contextmanager
     def of_run(self) -> Iterator[None]:
@@ -102,10 +242,10 @@ def _append(file: Path, line: str) -> None:
         handle.write(data)
 
 
-def read(folder: Path) -> list[Status]:
+def read_statuses(folder: Path) -> list[Status]:
     """The last statuses of a run, oldest first; a line that is torn or not one of ours is left out."""
     try:
-        with outside.regular(folder / FILE) as handle:
+        with outside.regular(folder / STATUS_FILE) as handle:
             start = max(0, handle.seek(0, os.SEEK_END) - TAIL)
             handle.seek(start)
             lines = handle.read().split(b"\n")
@@ -125,7 +265,7 @@ def _status(line: bytes) -> Status | None:
     return status if sound else None
 
 
-def left(statuses: list[Status]) -> float | None:
+def seconds_left(statuses: list[Status]) -> float | None:
     """Seconds that are left, by the pace since the run began computing last (opening a model does not count); None
     before there is one."""
     since: Status | None = None

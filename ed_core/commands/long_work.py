@@ -1,0 +1,493 @@
+"""The commands that take long and go on where they were stopped, as `python -m ed_core`:
+
+`fit KIND …`: what is fitted to models on a prompt set. `study FILE --out DIR`: many prompts on several models.
+`reproduce PAPER --models …`: a paper's protocol run as studies, measured beside published figures; and beside these,
+`leaderboard [--also FILE.csv]`: do deeper models score better, with size and width held fixed? `claims --model M --set
+S --out FOLDER`: which published statements about depth hold here. `card --model M`: what is known of a model's depth,
+in one document."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import bounds, disk
+from ..errors import ParameterError, StudyError
+from ..notebook.model import fetch
+from ..runs.execute import device_of
+from ..runs.run import JACOBIAN_TOKENS, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, StudyRun
+from ..sources.bundled import MIXED, default_set
+from ..sources.sizes import asked_precision
+from ..studies import leaderboard as board
+from .models import DEVICE, how_to_open
+from .runs import RESUMED, Commands, run, whole
+
+if TYPE_CHECKING:
+    from ..studies.items import Folder
+
+
+def add(commands: Commands) -> None:
+    """Register the commands with the parser's `commands`, in the order of the help."""
+    _add_fits(commands)
+    _add_studies(commands)
+    _add_claims(commands)
+
+
+def _add_studies(commands: Commands) -> None:
+    p = commands.add_parser("study", help="run a study's file (models × prompt sets × probes), or go on with it")
+    p.add_argument("file", metavar="FILE.toml", help="or FILE.edstudy, to open it into --out; or DIR, with --export")
+    p.add_argument("--out", default="", metavar="DIR", help="the study's folder; what lies there is not computed anew")
+    p.add_argument(
+        "--export",
+        nargs="+",
+        metavar="FILE",
+        help="write a study's folder as NAME.edstudy, NAME.npz; verdict, summary or prompts as .csv or .parquet; "
+        "depths or PROBE.MEASURE as .svg, .png or .html",
+    )
+    p.add_argument(
+        "--shard", default="", metavar="I/N", help="compute the I-th of N parts, into a folder that all share"
+    )
+    p.add_argument("--merge", action="store_true", help="compute nothing: write the tables of what is there")
+    p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
+    p.add_argument("--device", default="auto", help=DEVICE)
+    add_engine(p)
+    p.set_defaults(run=study, stopped=RESUMED)
+    p = commands.add_parser(
+        "reproduce", help="measure a paper's figures anew by its protocol, and say for each entry how it compares"
+    )
+    p.add_argument(
+        "paper", help="hu2025 (effective depths) or csordas2025 (contributions, future effects, depth score)"
+    )
+    p.add_argument(
+        "--models",
+        nargs="+",
+        required=True,
+        metavar="[NAME=]MODEL",
+        help="bundled names, folders, GGUF files or hub ids; NAME= says which published model a folder holds",
+    )
+    p.add_argument(
+        "--sets",
+        nargs="+",
+        default=[],
+        metavar="SET[=FILE]",
+        help="these of the paper's sets alone, from the hub or from a local file with its columns; all unless given",
+    )
+    p.add_argument(
+        "--limit",
+        type=whole("--limit", -bounds.WHOLE),
+        metavar="N",
+        help="prompts of each set or level, in place of the paper's number",
+    )
+    p.add_argument("--precision", metavar="P", help="the paper's where it can be had, unless given: int8, float32, …")
+    p.add_argument("--device", default="auto", help=DEVICE)
+    add_engine(p)
+    p.add_argument("--out", metavar="DIR", help="where it is kept and goes on from; a folder of the paper's name here")
+    p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
+    p.set_defaults(run=reproduce, stopped=RESUMED)
+    p = commands.add_parser(
+        "leaderboard", help="the scores of many models against their layers, with size and width held fixed or not"
+    )
+    p.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="FILE.csv",
+        help="models of your own: columns model, layers, params_b (billions), the score; where known d_model, family, "
+        "lineage",
+    )
+    p.add_argument(
+        "--score", default="average", metavar="NAME", help=f"{', '.join(board.SCORES)} (default: %(default)s)"
+    )
+    p.set_defaults(run=leaderboard)
+
+
+def add_engine(p: argparse.ArgumentParser) -> None:
+    """The arguments that say who computes."""
+    p.add_argument("--engine", choices=("here", "ray"), default="here", help="who computes: this process, or Ray")
+    p.add_argument("--address", default="", metavar="A", help="of a Ray cluster that runs; one of its own unless given")
+    add_processes(p)
+
+
+def add_processes(p: argparse.ArgumentParser) -> None:
+    """The argument that says how many processes of this machine compute."""
+    p.add_argument(
+        "--processes",
+        type=whole("--processes", 1, 1024),
+        default=1,
+        metavar="N",
+        help="so many processes of this machine compute, each with the models in its own memory: on a CPU one for "
+        "each core is fastest (one unless given)",
+    )
+
+
+def study(args: argparse.Namespace) -> int:
+    if args.export:
+        return export(Path(args.file), args.export)
+    if not args.out:
+        raise ParameterError("--out is missing; give the study's folder.")
+    file, out, shard = Path(args.file), Path(args.out), shard_of(args.shard)
+    if file.suffix == ".edstudy":
+        return open_bundle(file, out)
+    spec = StudyRun(file=args.file, device=args.device, shard=shard, merge=args.merge, **_computed(args))
+    return run(spec, out, kept=shard == (1, 1) and not args.dry_run)
+
+
+def reproduce(args: argparse.Namespace) -> int:
+    spec = ReproduceRun(
+        paper=args.paper,
+        models=tuple(args.models),
+        sets=tuple(args.sets),
+        limit=args.limit,
+        precision=args.precision,
+        device=args.device,
+        **_computed(args),
+    )
+    return run(spec, disk.require_out_folder(args.paper if args.out is None else args.out), kept=not args.dry_run)
+
+
+def _computed(args: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(args, name) for name in ("engine", "address", "processes", "dry_run")}
+
+
+def open_bundle(file: Path, out: Path) -> int:
+    """Check a `.edstudy` and put the study into a folder."""
+    from ..studies import bundle
+
+    print(f"{out}: measures {bundle.unpack(file, out)[:16]}, as the file tells")
+    return 0
+
+
+def export(folder: Path, files: list[str]) -> int:
+    """Write a study's folder as each of these files; what is written stands in its name."""
+    from ..studies.items import open_folder
+
+    opened = open_folder(folder)
+    made: dict[Path, bytes] = {}
+    for name in files:
+        disk.require_out(name, folder.rglob("*"), "--export")
+    for name in files:  # all are made before one is written
+        made[Path(name)] = _made(opened, Path(name))
+    for file, data in made.items():
+        try:
+            disk.write(file, data)
+        except OSError as error:
+            raise StudyError(f"{file} cannot be written: {disk.why(error, '--export')}") from error
+        print(f"{file}: {len(data)} bytes")
+    return 0
+
+
+def _made(folder: Folder, file: Path) -> bytes:
+    from ..studies import bundle, tables
+
+    kind = file.suffix.lstrip(".")
+    if kind == "edstudy":
+        return bundle.packed(folder.out)
+    if kind == "npz":
+        import io
+
+        import numpy as np
+
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **tables.arrays(folder))
+        return buffer.getvalue()
+    if kind in ("csv", "parquet"):
+        if file.stem not in (*tables.TABLES, "prompts"):
+            raise ParameterError(
+                f"{file.name} would be no table of a study; expected verdict, summary or prompts.{kind}."
+            )
+        table = tables.by_prompt(folder) if file.stem == "prompts" else tables.stored(folder, file.stem)
+        return tables.as_file(table, kind)
+    if kind in ("svg", "png", "html"):
+        figure = tables.figure(folder, file.stem)
+        if kind == "html":
+            page: str = figure.to_html(include_plotlyjs=True)
+            return page.encode()
+        from ..figures import images
+
+        return images.render(figure, kind, f"{folder.plan['name']} · {file.stem}")
+    raise ParameterError(f"{file.name} ends in none of .edstudy, .npz, .csv, .parquet, .svg, .png, .html.")
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """ "2/8" as (2, 8)."""
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text or "1/1")
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise ParameterError(f"--shard is {text!r}; expected I/N with I from 1 to N, like 2/8.")
+    return int(found[1]), int(found[2])
+
+
+def leaderboard(args: argparse.Namespace) -> None:
+    if args.score not in board.SCORES:
+        raise StudyError(f"--score is {args.score[:40]!r}; expected one of {', '.join(board.SCORES)}.")
+    own = tuple(entry for file in args.also for entry in board.also(file, args.score))
+    every = (*board.entries(), *own)
+    for found in board.table(every, args.score):
+        print(f"{found.sentence} R² {found.r2:.2f}.")
+    for entry in own:
+        expected = board.fit(every, args.score, (board.SIZE,))
+        print(f"{entry.model}: {entry.scores[args.score]:.2f}, {board.beside_line(expected, entry)}.")
+    gone = "; ".join(f"{n} as {why}" for why, n in board.left_out(every).items())
+    print(f"{len(every)} models{f', {len(own)} of them your own' if own else ''}; left out: {gone}.")
+    print(" ".join(board.CAVEATS))
+
+
+SET_HELP = (
+    f"a bundled prompt set's name ({default_set('ed-demo-8')} for a bundled model and {MIXED} for any other unless "
+    "given), or a .jsonl, .json, .csv or .parquet (text, and where known answer, level, pair, form)"
+)
+
+
+def _add_claims(commands: Commands) -> None:
+    from ..cards.card import OTHERS, PROMPTS
+
+    p = commands.add_parser(
+        "claims", help="check published statements about depth on a model and a prompt set; resumable"
+    )
+    _asks(p)
+    p.add_argument("--claim", action="append", default=[], metavar="ID", help="one of them; all unless given")
+    p.add_argument(
+        "--prompts",
+        type=whole("--prompts", -bounds.WHOLE),
+        default=0,
+        metavar="N",
+        help="at most so many prompts for any of them",
+    )
+    p.add_argument("--out", required=True, metavar="FOLDER", help="what lies there is not computed anew")
+    p.set_defaults(run=claims, stopped=RESUMED)
+    p = commands.add_parser(
+        "card",
+        help="a depth card: rules, lenses, claims, cuts, sinks, precisions of a model in one document; resumable; "
+        "'card push SHELF' and 'card pull SHELF' share cards",
+    )
+    p.add_argument("do", nargs="?", choices=("push", "pull"), help="share cards instead of making one")
+    p.add_argument(
+        "shelf", nargs="?", default="", help="a dataset of the hub, ORG/NAME, or a folder; to pull, an address too"
+    )
+    p.add_argument("cards", nargs="*", metavar="FILE", help="cards to push; all that were made here unless named")
+    _asks(p, required=False)
+    p.add_argument(
+        "--prompts",
+        type=whole("--prompts", -bounds.WHOLE),
+        default=PROMPTS,
+        metavar="N",
+        help="prompts per measurement, balanced across levels (default: %(default)s)",
+    )
+    p.add_argument(
+        "--precisions",
+        default=",".join(OTHERS),
+        metavar="P,P",
+        help="held against the card's own (%(default)s unless given); empty for none",
+    )
+    p.add_argument("--out", metavar="FOLDER", help="what lies there is not computed anew; the app's own unless given")
+    p.set_defaults(run=card, stopped=RESUMED)
+
+
+def _asks(p: argparse.ArgumentParser, required: bool = True) -> None:
+    """The options that both have."""
+    p.add_argument("--model", required=required, default="", help="a bundled name, a folder, or a hub id")
+    p.add_argument("--set", default="", metavar="S", help=SET_HELP)
+    p.add_argument("--also", action="append", default=[], metavar="M", help="further models of the family, repeatable")
+    p.add_argument("--precision", default="fp32", metavar="P", help="fp32 (unless given), bf16, fp16, int8 or 4bit")
+    p.add_argument("--device", default="auto", help=DEVICE)
+    p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
+    p.add_argument(
+        "--seed", type=whole("--seed", -bounds.WHOLE), default=0, metavar="N", help="of the bootstrap over prompts"
+    )
+    add_processes(p)
+    p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
+
+
+def claims(args: argparse.Namespace) -> int:
+    from ..claims.running import Asked
+
+    if args.prompts < 0 or args.seed < 0:
+        raise ParameterError("--prompts and --seed are counts; expected 0 or more.")
+    asked = Asked(claims=tuple(args.claim), most=args.prompts, **_asked(args))
+    return run(ClaimsRun(asked=asked, processes=args.processes), disk.require_out_folder(args.out), args.progress)
+
+
+def card(args: argparse.Namespace) -> int:
+    from ..cards.making import Asked
+
+    if args.do:
+        return _shared(args)
+    if not args.model:
+        raise ParameterError("card needs --model M, whose card is made; or push or pull, and a shelf.")
+    if args.prompts < 1 or args.seed < 0:
+        raise ParameterError("--prompts is 1 or more, and --seed 0 or more.")
+    others = tuple(name.strip() for name in args.precisions.split(",") if name.strip())
+    asked = Asked(most=args.prompts, others=others, **_asked(args))
+    asked.check()
+    if args.out is None:
+        fetch(args.model)  # its content names the folder
+    spec = CardRun(asked=asked, processes=args.processes)
+    return run(spec, asked.place if args.out is None else disk.require_out_folder(args.out), args.progress)
+
+
+def _shared(args: argparse.Namespace) -> int:
+    """Push cards to a shelf, or pull those that lie there."""
+    from ..cards.card import made_here
+    from ..sharing import card_shelf
+
+    if not args.shelf or args.model or (args.do == "pull" and args.cards):
+        more = " [FILE …]" * (args.do == "push")
+        raise ParameterError(f"Expected card {args.do} SHELF{more}, without --model: ORG/NAME on the hub, or a folder.")
+    if args.do == "push":
+        for name in card_shelf.push(args.shelf, [*map(Path, args.cards)] or made_here()):
+            print(f"{name} -> {args.shelf}")
+        return 0
+    found = card_shelf.pull(args.shelf)
+    for why in found.refused:
+        print(f"ed_core: {why}", file=sys.stderr)
+    n = len(found.files)
+    cards, them = ("card", "it") if n == 1 else ("cards", "them")
+    print(f"{n} {cards} of {args.shelf}, {found.new} of them new; the page of cards shows {them}.")
+    return 1 if found.refused else 0
+
+
+def _asked(args: argparse.Namespace) -> dict[str, Any]:
+    """What both ask for: a model on a prompt set."""
+    return {
+        "model": args.model,
+        "prompts": args.set or default_set(args.model),
+        "also": tuple(args.also),
+        "precision": args.precision,
+        "device": device_of(args.device),
+        "adapter": args.adapter,
+        "seed": args.seed,
+    }
+
+
+SAME = "the same as A's unless given"
+
+
+def _add_fits(commands: Commands) -> None:
+    p = commands.add_parser(
+        "fit", help="fit a lens, linear maps between two models, or maps in the layers' place, on a prompt set"
+    )
+    kinds = p.add_subparsers(required=True, metavar="KIND")
+    p = kinds.add_parser("affine", help="the affine lens: least squares from the stream at every depth to the last")
+    p.add_argument(
+        "--rank",
+        type=whole("--rank", -bounds.WHOLE),
+        metavar="R",
+        help="keep the matrices to this rank, in half precision: small files",
+    )
+    _of_all_kinds(p, "affine", ".safetensors")
+    p = kinds.add_parser("jacobian", help="the Jacobian lens: how the last residual answers to changes, on average")
+    p.add_argument(
+        "--max-tokens",
+        type=whole("--max-tokens", -bounds.WHOLE),
+        default=JACOBIAN_TOKENS,
+        metavar="N",
+        help="read so many of a prompt's tokens",
+    )
+    _of_all_kinds(p, "jacobian", ".safetensors")
+    p = kinds.add_parser(
+        "maps", help="between two models of one tokenizer: how well each tap of B is read off each of A's"
+    )
+    p.add_argument("--other", required=True, metavar="B", help="the second model, with the same tokenizer")
+    p.add_argument("--other-precision", metavar="P", help=SAME)
+    p.add_argument("--other-control", default="", metavar="KIND", help="a twin in B's place: untrained or shuffled")
+    p.add_argument("--other-seed", type=whole("--other-seed", 0), metavar="N", help="which twin of B (0 unless given)")
+    _of_all_kinds(p, "maps", ".npz")
+    p = kinds.add_parser("replacement", help="within one model: the loss with each layer replaced by a linear map")
+    _of_all_kinds(p, "replacement", ".npz")
+
+
+def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
+    """The options of every fit; `ending` is its file's."""
+    p.add_argument("--model", required=True, metavar="A", help="a bundled name, a folder, or a hub id")
+    how_to_open(p)
+    p.add_argument("--set", required=True, metavar="FILE.jsonl", help="the prompts to fit on")
+    p.add_argument("--test", metavar="FILE.jsonl", help="the prompts to judge on; every fifth of --set unless given")
+    p.add_argument("--out", required=True, metavar=f"FILE{ending}")
+    part = p.add_mutually_exclusive_group()
+    part.add_argument(
+        "--shard", default="", metavar="I/N", help="sum up the I-th of N parts of the prompts, into --out FILE.sums"
+    )
+    part.add_argument(
+        "--merge",
+        nargs="+",
+        default=[],
+        metavar="FILE.sums",
+        help="add what all shards have summed up, instead of reading the prompts of --set again",
+    )
+    p.add_argument("--memory", default="", metavar="SIZE", help="what the sums may hold at once, like 500M or 20G")
+    p.add_argument("--dry-run", action="store_true", help="say what the sums take and in how many passes, and stop")
+    p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
+    p.set_defaults(run=fit, kind=kind, stopped=RESUMED)
+
+
+def fit(args: argparse.Namespace) -> int:
+    if args.dry_run:
+        return _dry_run(args)
+    spec = FitRun(
+        fit=args.kind,
+        model=_opened(args, args.model, args.precision, args.control, args.seed, args.adapter),
+        other=_other(args) if args.kind == "maps" else None,
+        prompts=args.set,
+        test=args.test or "",
+        out=args.out,
+        shard=shard_of(args.shard) if args.shard else None,
+        merge=tuple(args.merge),
+        memory=args.memory,
+        rank=getattr(args, "rank", None),
+        max_tokens=getattr(args, "max_tokens", JACOBIAN_TOKENS),
+    )
+    return run(spec, lines=args.progress)
+
+
+def _opened(
+    args: argparse.Namespace, source: str, precision: str | None, control: str, seed: int | None, adapter: str
+) -> Opened:
+    """A model as the options name it."""
+    if seed is not None and not control:
+        raise ParameterError("--seed is a control's; give --control untrained or --control shuffled with it.")
+    return Opened(
+        source=source,
+        precision=asked_precision(precision, args.dtype),
+        device=args.device,
+        adapter=adapter,
+        offload=args.offload,
+        control=control,
+        control_seed=seed or 0,
+    )
+
+
+def _other(args: argparse.Namespace) -> Opened:
+    """Model B: its own precision and control, A's device."""
+    return _opened(args, args.other, args.other_precision or args.precision, args.other_control, args.other_seed, "")
+
+
+def _size(source: str) -> tuple[int, int]:
+    """Layers and width of a model, from its config alone."""
+    from ..sources.specs import size_of
+
+    size = size_of(source)
+    return size.n_layers, size.d_model
+
+
+def _dry_run(args: argparse.Namespace) -> int:
+    """What would be held, without opening a model: of `--memory`, else of a lens's usual share or of what is free."""
+    from ..fits import measured
+    from ..machine import ROOM, free_memory
+    from ..sweeps.budget import parse
+
+    memory = parse(args.memory) or (measured.BYTES if args.kind in ("affine", "jacobian") else None)
+    if memory is None and args.device != "cpu":
+        from ..models import devices
+
+        memory = int(ROOM * devices.free_bytes(devices.pick(args.device)))
+    memory = memory or int(ROOM * free_memory())
+    sizes = [_size(source) for source in (args.model, *([args.other] if args.kind == "maps" else []))]
+    if args.kind == "maps":
+        layers, widths = zip(*sizes, strict=True)
+        planned = measured.plan_of_maps(layers, widths, memory)
+    else:
+        planned = measured.OF_ONE[args.kind](*sizes[0], memory)
+    print(planned.sentence())
+    return 0
