@@ -324,7 +324,7 @@ def test_products_are_of_full_float32_whatever_was_asked_for_before(small_folder
 
 def test_a_certificate_names_the_gpu_and_how_it_multiplies(gpus):
     gpus(GIB, GIB)
-    with devices.settled():
+    with devices.settled_arithmetic():
         told = devices.certificate(torch.device("cuda:0"))
     assert told["gpu"] == "GPU of tests" and told["tf32"] is False and "cuDNN" not in told["attention_kernels"]
     assert devices.certificate(torch.device("cpu")) == {}

@@ -100,7 +100,7 @@ PAGES = (
     "case_studies/case",
 )
 WORDS = 6  # in a page's constant that holds a sentence
-CODE = ("[[", "window.", "</", "=>")  # in one that is a script, a style or a file
+CODE = ("[[", "window.", "document.", "</", "=>")  # in one that is a script, a style or a file
 Examples = Callable[[], Iterable[str]]
 
 
