@@ -18,6 +18,7 @@ from ed_core import settings
 from ed_core.commands import main
 from ed_core.errors import ImportRefused, NotAllowed, StudyError
 from ed_core.figures import study_curves, study_depths, study_levels
+from ed_core.figures.studies import LINES, THRESHOLD
 from ed_core.runs import launch
 from ed_core.runs.launch import Run
 from ed_core.runs.run import RUNNING, WAITING, Status
@@ -378,6 +379,10 @@ def test_twins_are_thin_and_grey_behind_the_models_and_have_one_name():
     named = [t.name for t in fig.data if t.showlegend is not False]
     assert set(named) == {"untrained twins", "a", "b"} and {t.legendgroup for t in grey} == {"untrained twins"}
     assert [t.text[0].partition("<br>")[0] for t in grey] == ["untrained twin of a", "untrained twin of b"]
+    many = {f"model {i}": one for i in range(len(LINES))}
+    drawn = study_curves(many, dict.fromkeys(many, 4), "nats", twins={name: np.arange(5.0) for name in many})
+    lines = [t.line.color for t in drawn.data if t.name in many]
+    assert lines[: len(LINES) - 1] == [colour for colour in LINES if colour != THRESHOLD], "every other colour, in turn"
 
 
 def test_a_legend_of_many_lines_makes_its_own_room():

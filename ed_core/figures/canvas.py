@@ -27,7 +27,7 @@ ALSO_ESCAPED = {ord(char): f"&#{ord(char)};" for char in "\"'$"}  # plotly knows
 def shown(token: str, limit: int = 24) -> str:
     """A token as plain text on one line: white space marked, invisible characters spelled out, at most `limit`
     characters."""
-    text = "".join(_mark(char) for char in token[: limit + 1])
+    text = "".join(_mark(char) for char in token[:limit])
     if len(token) > limit or len(text) > limit:
         text = text[: limit - 1] + "…"
     if any(unicodedata.bidirectional(char) in ("R", "AL", "AN") for char in text):
