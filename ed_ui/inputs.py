@@ -17,6 +17,7 @@ from ed_core import fits
 from ed_core.depth.criteria import KL_THRESHOLD, OVERLAP_THRESHOLD
 from ed_core.errors import ParameterError
 from ed_core.probes import Contributions, Probe
+from ed_core.sources import controls
 from ed_ui import session, streamlit_edges
 
 LONGEST = 300  # characters of a value
@@ -100,7 +101,9 @@ def widget(
 ) -> Any:
     """Draw a widget that holds its value over page changes. `words`: one to type in, whose value is set only where it
     is another. `changed` is called with the key in place of `note`."""
-    if draw.__name__ in streamlit_edges.AROUND and "width" not in more:  # buttons, whose place is kept
+    if draw.__name__ == "segmented_control":  # buttons of which one is always pressed
+        more["required"] = True
+    if draw.__name__ in streamlit_edges.AROUND and "width" not in more:  # whose place is kept
         more["width"] = streamlit_edges.width(draw, map(more.get("format_func", str), more["options"]))
     streamlit_edges.tell(key, value(key, default), always=not words)
     return draw(label, key=key, on_change=changed, args=(key,), **more)
@@ -110,7 +113,7 @@ def buttons(place: Any, label: str, key: str, default: Any, options: Iterable[An
     """Draw buttons of which one is pressed; a mapping of `options` says what each is called."""
     if isinstance(options, Mapping):
         more = {"format_func": options.get} | more
-    return widget(place.segmented_control, label, key, default, options=list(options), required=True, **more)
+    return widget(place.segmented_control, label, key, default, options=list(options), **more)
 
 
 def one_of(draw: Callable, label: str, key: str, options: list[str], **more: Any) -> str:
@@ -143,7 +146,8 @@ def token(n_tokens: int) -> int | None:
 @dataclass(frozen=True)
 class Input:
     """One value: `name` in the URL, `key` in the session. `parse` makes it of its text or raises a `ParameterError`,
-    `write` the reverse. `label` and `options`: of its box. `held`: what a case study keeps in an option's place."""
+    `write` the reverse. `label` and `box`: what its box is called and takes. `held`: what a case study keeps in an
+    option's place."""
 
     name: str
     key: str
@@ -151,7 +155,7 @@ class Input:
     parse: Callable[[str], Any]
     write: Callable[[Any], str] = str
     label: str = ""
-    options: tuple[Any, ...] = ()
+    box: Mapping[str, Any] = field(default_factory=dict)
     held: Mapping[Any, Any] = field(default_factory=dict)
 
     @property
@@ -159,11 +163,15 @@ class Input:
         """What it holds, on whatever page it stands."""
         return value(self.key, self.default)
 
-    def draw(self, box: Callable, label: str = "", **more: Any) -> Any:
-        """Draw its box, which keeps its value over page changes; returns the value."""
-        if self.options:
-            more = {"options": list(self.options)} | more
-        return widget(box, label or self.label, self.key, self.default, **more)
+    def draw(self, box: Callable, label: str = "", default: Any = None, **more: Any) -> Any:
+        """Draw its box, which keeps its value over page changes; returns the value. `default`: what it shows in place
+        of its own while nothing is chosen."""
+        default = self.default if default is None else default
+        return widget(box, label or self.label, self.key, default, **(dict(self.box) | more))
+
+    def draw_of(self, box: Callable, options: list, **more: Any) -> Any:
+        """Draw its box of these options; where what it holds is not among them, it holds the first."""
+        return one_of(box, self.label, self.key, **(dict(self.box) | {"options": options} | more))
 
     @property
     def kept(self) -> Any:
@@ -182,14 +190,21 @@ class Input:
         return self.parse(given)
 
 
-def text(name: str, key: str, default: str = "") -> Input:
-    return Input(name, key, default, str.strip)
+def text(name: str, key: str, default: str = "", label: str = "") -> Input:
+    return Input(name, key, default, str.strip, label=label)
 
 
 def choice(
-    name: str, key: str, default: Any, options: Mapping[Any, str] | Iterable[str], label: str = "", held: bool = False
+    name: str,
+    key: str,
+    default: Any,
+    options: Mapping[Any, str] | Iterable[str],
+    label: str = "",
+    called: Mapping[Any, str] | None = None,
+    held: bool = False,
 ) -> Input:
-    """One of `options`, perhaps under a shorter name in the URL, which a case study keeps too where it is `held`."""
+    """One of `options`, perhaps under a shorter name in the URL, which a case study keeps too where it is `held`, and
+    under the one that it is `called` by in its box."""
     short = dict(options) if isinstance(options, Mapping) else {option: option for option in options}
     long = {value: option for option, value in short.items()}
 
@@ -198,11 +213,11 @@ def choice(
             raise ParameterError(f"{name} is {value!r}; expected one of {', '.join(long)}.")
         return long[value]
 
-    kept = short if held else {}
-    return Input(name, key, default, parse, lambda value: short.get(value, ""), label, tuple(short), kept)
+    box: dict[str, Any] = {"options": list(short)} | ({"format_func": called.get} if called else {})
+    return Input(name, key, default, parse, lambda value: short.get(value, ""), label, box, short if held else {})
 
 
-def several(name: str, key: str, default: list, options: Iterable) -> Input:
+def several(name: str, key: str, default: list, options: Iterable, label: str = "") -> Input:
     """Any of `options`, with commas between them."""
     known = {str(option): option for option in options}
 
@@ -211,7 +226,8 @@ def several(name: str, key: str, default: list, options: Iterable) -> Input:
             raise ParameterError(f"{name} names {strange[0]!r}; expected some of {', '.join(known)}.")
         return [known[part] for part in dict.fromkeys(value.split(","))]
 
-    return Input(name, key, default, parse, lambda value: ",".join(map(str, value)))
+    box = {"options": list(known.values())}
+    return Input(name, key, default, parse, lambda value: ",".join(map(str, value)), label, box)
 
 
 def number(name: str, key: str, default: Any, low: float, high: float, kind: type = float, label: str = "") -> Input:
@@ -225,11 +241,12 @@ def number(name: str, key: str, default: Any, low: float, high: float, kind: typ
             raise ParameterError(f"{name} is {value!r}; expected {what} from {low:g} to {high:g}.")
         return found
 
-    return Input(name, key, default, parse, lambda value: f"{value:g}" if kind is float else str(value), label)
+    box = {"min_value": low, "max_value": high}
+    return Input(name, key, default, parse, lambda value: f"{value:g}" if kind is float else str(value), label, box)
 
 
 def flag(name: str, key: str, default: bool, label: str = "") -> Input:
-    return replace(choice(name, key, default, {True: "true", False: "false"}, label), options=())
+    return replace(choice(name, key, default, {True: "true", False: "false"}, label), box={})
 
 
 def span(name: str, key: str) -> Input:
@@ -241,7 +258,7 @@ def span(name: str, key: str) -> Input:
             raise ParameterError(f"{name} is {value!r}; expected the first and the last token, like 12-59.")
         return int(first), int(last)
 
-    return Input(name, key, None, parse, lambda value: f"{value[0]}-{value[1]}")
+    return Input(name, key, None, parse, lambda value: f"{value[0]}-{value[1]}", "Tokens shown")
 
 
 def of_probe(probe: type[Probe], names: Iterable[str] | None = None) -> tuple[Input, ...]:
@@ -282,6 +299,9 @@ SHADES = {
 }
 FOLLOWED = "rank of the followed token"
 OF_LENSES = {name: short for name, short in SHADES.items() if short != "entropy"} | {FOLLOWED: "token_rank"}
+NONE = "none"
+CONTROL = choice("control", "control", NONE, controls.KINDS.keys(), "Control")
+CONTROL_SEED = number("control_seed", "control.seed", 0, 0, controls.MOST, int, "Seed of the control")
 COUNT_SINKS = flag("sinks", "count_sinks", False, "Count the sinks (◆)")
 BRANCH = choice("branch", "branch", "both", BRANCHES, "Contribution of", held=True)
 SHADE = choice("shade", "shade", "probability", SHADES, "Lens shade", held=True)
@@ -290,14 +310,13 @@ OVERLAP = number("overlap", "overlap_threshold", OVERLAP_THRESHOLD, 0.05, 0.95, 
 FIRST_TOKEN = flag("first_token", "first_token", True, "Count the first token in the mean cosine (often a sink)")
 LENS = Input("lens", "home.lens", "logit", fits.named, label="Lens of the map (the rules read the logit lens)")
 DEPTHS = flag("depths", "home.depths", False, "Depth of each token")
-MEASURE = choice(
-    "measure", "contributions.measure", "layer_ratio", [spec.name for spec in Contributions.measures], "Measure"
-)
+MEASURES = {spec.name: spec.title for spec in Contributions.measures}
+MEASURE = choice("measure", "contributions.measure", "layer_ratio", MEASURES.keys(), "Measure", MEASURES)
 COUNTED = flag("first_token", "contributions.first_token", True)
 LENS_SHADE = choice("shade", "logit_lens.shade", "probability", SHADES, "Shade", held=True)
 LENSES_SHADE = choice("shade", "lenses.shade", "probability", OF_LENSES, "Shade", held=True)
 MAXIMUM = -1
-BOUNDARY = number("boundary", "skip.boundary", MAXIMUM, 0, 10**6, int, "Effects seen behind")
+BOUNDARY = replace(number("boundary", "skip.boundary", MAXIMUM, 0, 10**6, int, "Effects seen behind"), box={})
 SWAPPED = flag("swapped", "two.swapped", False)
 OVERLAID = flag("overlaid", "two.overlaid", False, "One map over the other")
 BY_NUMBER = flag("by_number", "two.by_number", False, "Curves by layer number")

@@ -87,10 +87,10 @@ def controls(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None
     shown = [maps(name) for name in names]
     first = [picture.measures[0] for of_probe in shown for picture in of_probe]
     if any("{branch}" in measure for measure in first):
-        BRANCH.draw(row.segmented_control, required=True)
+        BRANCH.draw(row.segmented_control)
     for name in names:
         if name in CHOICES:
-            CHOICES[name].draw(row.segmented_control, required=True)
+            CHOICES[name].draw(row.segmented_control)
     if any("{shade}" in measure for measure in first):
         SHADE.draw(row.selectbox, width=190)
     tokens = [r.tokens if r is not None else () for r in some]

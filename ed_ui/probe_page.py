@@ -39,6 +39,7 @@ from ed_ui import (
 from ed_ui.inputs import Input, boxed, of_probe, span
 
 WINDOW = 64
+TOKENS = span("tokens", "window.page")
 MAP_HEIGHT = 520
 LOOPED = "Not for a looped model: its file holds each layer once, and layers are counted here pass by pass."
 NO_ANSWER = """This measures the effect on an **answer**, and there is none. Type one beside the prompt, or take the
@@ -90,7 +91,7 @@ class Page:
                 *of_probe(probe),
                 *self.parameters,
                 *[inputs.COUNT_SINKS] * self.over_sinks,
-                span("tokens", "window.page"),
+                TOKENS,
             )
         )
         link.say_troubles()
@@ -248,7 +249,7 @@ def view(result: ProbeResult) -> View:
     """Window and selected token of a full-width panel."""
     n = result.n_tokens
     return View(
-        window=inputs.window("window.page", n, WINDOW),
+        window=inputs.window(TOKENS.key, n, WINDOW),
         selected=inputs.token(n),
         answer_start=result.answer_start,
         width_px=1100,
@@ -294,7 +295,7 @@ def window(result: ProbeResult, seen: View, over_sinks: bool = False) -> None:
     row = st.container(horizontal=True, vertical_alignment="bottom", key="window")
     if n > WINDOW:
         limits = dict(min_value=0, max_value=n - 1)
-        inputs.widget(row.slider, "Tokens shown", "window.page", seen.window, width=420, **limits)
+        TOKENS.draw(row.slider, default=seen.window, width=420, **limits)
     show.token_box(row, result.tokens)
     if over_sinks and seen.sinks:
         inputs.COUNT_SINKS.draw(row.toggle, "Count the sinks (◆) in the means")
@@ -341,7 +342,7 @@ def form(probe: type[Probe], names: Collection[str] | None = None, row=None, pre
             off = permits.why_not(permits.file, f"A path as {label.lower()}") if own else ""
             draw, more = row.text_input, {"width": 260, "disabled": bool(off), "help": off or meta["help"]}
         elif meta["choices"]:
-            draw, more = row.segmented_control, {"options": meta["choices"], "required": True}
+            draw, more = row.segmented_control, {"options": meta["choices"]}
             more["format_func"] = lambda choice, labels=meta["labels"]: labels.get(choice, choice)
         elif kind is bool:
             draw, more = row.toggle, {}

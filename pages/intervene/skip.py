@@ -56,7 +56,6 @@ def boundaries(result, view):
         st.segmented_control,
         options=places(result),
         format_func=lambda place: "maximum over all" if place == MAXIMUM else f"token {int(tokens[place])}",
-        required=True,
     )
     caption = "Split points: each layer is left out on the dark tokens, and effects are looked for on the bright ones"
     fig = chart.once(figures.boundary_map, result, view, chosen_boundary(result))

@@ -10,13 +10,12 @@ from ed_core.depth import exactness
 from ed_core.depth.criteria import RULES
 from ed_core.probes import Contributions, LogitLens, Numerics
 from ed_ui import link, live, picker, probe_page, prompt_box, running, show
-from ed_ui.inputs import span
 
 PROBES = {"numerics": Numerics(), "contributions": Contributions(), "logit_lens": LogitLens()}
 
 
 def page() -> None:
-    link.own([span("tokens", "window.page")])
+    link.own([probe_page.TOKENS])
     link.say_troubles()
     prompt_box.draw()
     spec = picker.required()

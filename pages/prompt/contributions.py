@@ -11,11 +11,9 @@ from ed_core.results import aggregate
 from ed_ui import chart, probe_page, show
 from ed_ui.inputs import COUNTED, MEASURE
 
-MEASURES = {s.name: s.title for s in Contributions.measures}
-
 
 def boxes():
-    MEASURE.draw(st.selectbox, format_func=MEASURES.get, width=260)
+    MEASURE.draw(st.selectbox, width=260)
 
 
 def figure(result, view):

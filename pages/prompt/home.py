@@ -56,8 +56,9 @@ MAPS = (  # key, probe, picture
 WIDE = 1100  # pixels of the page, about
 LOW = 260  # pixels of the map of written tokens
 HIGH = 92  # pixels of the ruler
-OF = choice("of", "of", ALL, READ_FOR.keys(), "Read the rules for")
+OF = choice("of", "of", ALL, READ_FOR.keys(), "Read the rules for", READ_FOR)
 BESIDE = choice("published", "published", NONE, PUBLISHED, "Published figures on the ruler")
+TOKENS = span("tokens", "window")
 PARAMETERS = (
     inputs.BRANCH,
     inputs.SHADE,
@@ -68,7 +69,7 @@ PARAMETERS = (
     inputs.LENS,
     OF,
     BESIDE,
-    span("tokens", "window"),
+    TOKENS,
     inputs.DEPTHS,
     *of_probe(Generation),
 )
@@ -169,7 +170,7 @@ def judged(batch: running.Batch) -> verdict.Verdict | None:
     needed = [batch.complete("contributions"), batch.complete("logit_lens")]
     if None in needed:
         return None
-    thresholds = value("kl_threshold", 0.5), value("overlap_threshold", 0.3)
+    thresholds = inputs.KL.value, inputs.OVERLAP.value
     more = (read_for(needed[1]), *control_model.twins(batch))
     return verdict.of_prompt(*needed, counts_first_token(), *thresholds, *more)
 
@@ -181,7 +182,7 @@ def read_for(lens: ProbeResult) -> str | int:
 
 
 def counts_first_token() -> bool:
-    return value("first_token", True)
+    return inputs.FIRST_TOKEN.value
 
 
 def panels(batch: running.Batch) -> None:
@@ -329,7 +330,7 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         twins=reached.twins if reached else Twins(),
         height=HIGH,
         passes=specs.n_passes(next(iter(batch.requests.values())).models[0]) or 1,
-        published=published_marks(value("published", NONE)) if reached and value("published", NONE) != NONE else (),
+        published=published_marks(BESIDE.value) if reached and BESIDE.value != NONE else (),
         ghost=ghost.means if ghost else {},
     )
     caption = show.plain(reached.rules) if reached else "Depth ruler"
@@ -389,20 +390,19 @@ def options(row, batch: running.Batch) -> None:
     some = next(iter(batch.results.values()), None)
     n = some.n_tokens if some is not None else 0
     with row.popover("Options", icon=":material/tune:", type="tertiary", key="options"):
-        inputs.BRANCH.draw(st.segmented_control, required=True)
+        inputs.BRANCH.draw(st.segmented_control)
         inputs.SHADE.draw(st.selectbox)
         there = [fit.path.stem for fit in fits.of_model(batch.requests["contributions"].models[0])]
         if inputs.LENS.value not in (names := [LOGIT, *there]):
             inputs.forget(inputs.LENS.key)
         inputs.LENS.draw(st.selectbox, options=names)
-        if (window := inputs.window("window", n, WINDOW)) is not None:
-            inputs.widget(st.slider, "Tokens shown", "window", window, min_value=0, max_value=n - 1)
+        if (window := inputs.window(TOKENS.key, n, WINDOW)) is not None:
+            TOKENS.draw(st.slider, default=window, min_value=0, max_value=n - 1)
         if some is not None:
             show.token_box(st, some.tokens)
-        steps = dict(min_value=0.05, max_value=0.95, step=0.05)
-        inputs.KL.draw(st.slider, **steps)
-        inputs.OVERLAP.draw(st.slider, **steps)
-        OF.draw(st.segmented_control, format_func=READ_FOR.get, required=True)
+        inputs.KL.draw(st.slider, step=0.05)
+        inputs.OVERLAP.draw(st.slider, step=0.05)
+        OF.draw(st.segmented_control)
         inputs.FIRST_TOKEN.draw(st.toggle)
         inputs.COUNT_SINKS.draw(st.toggle, "Count the sinks (◆) in the strips beside the maps")
         BESIDE.draw(st.selectbox)
@@ -422,7 +422,7 @@ def _n_tokens(batch: running.Batch) -> int:
 def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[str, str], View]:
     """A maker of views, by panel and probe."""
     some, n = next(iter(batch.results.values()), None), _n_tokens(batch)
-    window, token = inputs.window("window", n, WINDOW), inputs.token(n)
+    window, token = inputs.window(TOKENS.key, n, WINDOW), inputs.token(n)
     made, of = batch.complete("contributions"), reached.of if reached else ALL
     found = sinks.of_result(made) if made is not None else None
     best = [one.best for one in reached.seen] if reached else []

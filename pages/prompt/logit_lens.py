@@ -12,7 +12,7 @@ from ed_ui.inputs import LENS_SHADE, SHADES
 
 
 def boxes():
-    LENS_SHADE.draw(st.segmented_control, required=True)
+    LENS_SHADE.draw(st.segmented_control)
 
 
 def look(_) -> Look:
