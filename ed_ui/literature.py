@@ -35,14 +35,14 @@ HELD = {
     "both": ("size and width", (leaderboard.SIZE, leaderboard.WIDTH)),
 }  # equal in a fit of scores on layers
 SETS = [EVERY, *dict.fromkeys(p.dataset for p in published())]
-LINKED = (
-    choice("beside", "studies.published_set", EVERY, SETS),
-    choice("training", "studies.training", EVERY, [EVERY, *TRAINING]),
-    choice("size", "studies.size", EVERY, list(SIZES)),
-    choice("rule", "studies.criterion", "mean_kl", list(CRITERIA)),
-    choice("score", "studies.score", "average", list(leaderboard.SCORES)),
-    choice("held", "studies.held", "size", list(HELD)),
-)  # what a link to the page carries of it
+SET = choice("beside", "studies.published_set", EVERY, SETS, "Published set")
+TRAINED = choice("training", "studies.training", EVERY, [EVERY, *TRAINING], "Training")
+SIZE = choice("size", "studies.size", EVERY, list(SIZES), "Size")
+RULE = choice("rule", "studies.criterion", "mean_kl", list(CRITERIA), "Depth", CRITERIA)
+SCORE = choice("score", "studies.score", "average", list(leaderboard.SCORES), "Score", leaderboard.SCORES)
+FREED = {name: told for name, (told, _) in HELD.items()} | {"none": "nothing"}
+EQUAL = choice("held", "studies.held", "size", list(HELD), "Held equal", FREED)
+LINKED = (SET, TRAINED, SIZE, RULE, SCORE, EQUAL)  # what a link to the page carries of it
 _told: Shelf = Shelf(256)  # what resampling has found, of these very points
 KINDS = {"base": PAIRS, "instruct": INSTRUCT_PAIRS}
 
@@ -51,10 +51,8 @@ def panel(folder: Folder, group: str) -> None:
     """All of it, for a set of a study or one of its levels."""
     st.subheader("Beside what is published", anchor=False)
     row = st.container(horizontal=True, vertical_alignment="bottom")
-    dataset = inputs.one_of(row.selectbox, "Published set", "studies.published_set", SETS, width=200)
-    training = inputs.one_of(row.selectbox, "Training", "studies.training", [EVERY, *TRAINING], width=200)
-    band = inputs.one_of(row.selectbox, "Size", "studies.size", list(SIZES), width=200)
-    criterion = inputs.buttons(row, "Depth", "studies.criterion", "mean_kl", CRITERIA)
+    dataset, training, band = (one.draw(row.selectbox, width=200) for one in (SET, TRAINED, SIZE))
+    criterion = RULE.draw(row.segmented_control)
     measured = studies.points(folder.out, group)
     others = [p for p in points.published_points() if dataset in (EVERY, p.set)]
     shown = [[p for p in some if training in (EVERY, p.training) and _fits(p, band)] for some in (measured, others)]
@@ -108,12 +106,9 @@ def against_score(folder: Folder, measured: Sequence[Point]) -> None:
     """Scores of the leaderboard's models against their layers: figure, sentence, and the fits beside each other."""
     st.subheader("Do deeper models score better?", anchor=False)
     row = st.container(horizontal=True, vertical_alignment="bottom", key="leaderboard-row")
-    score = inputs.one_of(
-        row.selectbox, "Score", "studies.score", list(leaderboard.SCORES), format_func=leaderboard.SCORES.get, width=200
-    )
+    score = SCORE.draw(row.selectbox, width=200)
     about = "What the slope of layers is freed from: parameters, width, or both."
-    named = {name: told if name != "none" else "nothing" for name, (told, _) in HELD.items()}
-    held = inputs.buttons(row, "Held equal", "studies.held", "size", named, help=about)
+    held = EQUAL.draw(row.segmented_control, help=about)
     every = leaderboard.entries()
     found = {name: leaderboard.fit(every, score, beside) for name, (_, beside) in HELD.items()}
     chosen, depths = found[held], _measured_depths(folder, measured)
@@ -170,9 +165,8 @@ def _fits_table(found: dict[str, leaderboard.Fit]) -> list[str]:
     for name, one in found.items():
         family, lineage = one.by_family, one.by_lineage
         slope = f"{trends.signed(one.slope, 2)} ({trends.signed(family.low, 2)} to {trends.signed(family.high, 2)})"
-        told = "nothing" if name == "none" else HELD[name][0]
         p = f"{family.p:.2g} · {lineage.p:.2g}"
-        lines.append(f"| {told} | {slope} | {p} | {one.r2:.2f} | not published |")
+        lines.append(f"| {FREED[name]} | {slope} | {p} | {one.r2:.2f} | not published |")
     return lines
 
 

@@ -29,21 +29,19 @@ MAPS = {
         "KL divergence of the lens, in nats: where it is small at every depth, a mean depth has little to measure.",
     ),
 }
-LINKED = (
-    choice("view", "studies.view", OVER, [OVER, BESIDE]),
-    text("series", "studies.series"),
-    text("step", "studies.step"),
-    choice("branch", "studies.branch", "layer", list(BRANCHES)),
-    choice("axis", "studies.axis", "logarithmic", ["logarithmic", "linear"]),
-)  # what a link to the page carries of it
+VIEW = choice("view", "studies.view", OVER, [OVER, BESIDE], "Steps")
+SERIES = text("series", "studies.series", label="Training")
+STEP = text("step", "studies.step", label="Step")
+BRANCH = choice("branch", "studies.branch", "layer", list(BRANCHES), "Maps of", BRANCHES)
+AXIS = choice("axis", "studies.axis", "logarithmic", ["logarithmic", "linear"], "Steps' axis")
+LINKED = (VIEW, SERIES, STEP, BRANCH, AXIS)  # what a link to the page carries of it
 
 
 def chosen(row, folder: Folder) -> bool:
     """Whether the study has a training and is looked at as one: a switch that other studies do not have."""
     if not steps.series(folder):
         return False
-    view = inputs.buttons(row, "Steps", "studies.view", OVER, [OVER, BESIDE], help=ABOUT_VIEW)
-    return bool(view == OVER)
+    return bool(VIEW.draw(row.segmented_control, help=ABOUT_VIEW) == OVER)
 
 
 def panel(row, folder: Folder, verdict: Sequence[Mapping], summary: Sequence[Mapping], name: str) -> None:
@@ -51,14 +49,13 @@ def panel(row, folder: Folder, verdict: Sequence[Mapping], summary: Sequence[Map
     every = steps.series(folder)
     of = next(iter(every))
     if len(every) > 1:
-        of = inputs.one_of(row.selectbox, "Training", "studies.series", list(every), width=320)
+        of = SERIES.draw_of(row.selectbox, list(every), width=320)
     depths = steps.depths(verdict, every[of], name)
     if not depths:
         st.info("Nothing of this training is computed on this set yet.", icon=":material/hourglass_empty:")
         return
     there = sorted({one["step"] for one in depths})
-    axis = inputs.buttons(row, "Steps' axis", "studies.axis", "logarithmic", ["logarithmic", "linear"])
-    branch = inputs.buttons(row, "Maps of", "studies.branch", "layer", BRANCHES)
+    axis, branch = AXIS.draw(row.segmented_control), BRANCH.draw(row.segmented_control)
     step = _slider(there)
     _depths(folder, {s: every[of][s] for s in there}, depths, name, axis == "logarithmic", step)
     _layers({s: every[of][s] for s in there}, summary, name, branch, step)
@@ -69,10 +66,9 @@ def _slider(there: Sequence[int]) -> int:
     options = [str(step) for step in there]
     if len(options) == 1:
         return there[0]
-    if inputs.value("studies.step") not in options:
-        inputs.put({"studies.step": options[-1]})
-    held = inputs.widget(st.select_slider, "Step", "studies.step", options[-1], options=options)
-    return int(held)
+    if STEP.value not in options:
+        inputs.put({STEP.key: options[-1]})
+    return int(STEP.draw(st.select_slider, options=options))
 
 
 def _depths(folder: Folder, there: Mapping[int, str], rows: Sequence[Mapping], name: str, log: bool, step: int) -> None:

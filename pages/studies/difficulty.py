@@ -7,29 +7,26 @@ from ed_core.depth.criteria import OF_LENS
 from ed_core.errors import EffectiveDepthError
 from ed_core.studies import difficulty
 from ed_core.studies.items import Folder, open_folder
-from ed_ui import browser, chart, inputs, link, probe_page, show, studies
+from ed_ui import browser, chart, link, probe_page, show, studies
 from ed_ui.inputs import choice, text
 
 
 def page() -> None:
-    study, of_set = (text(name, f"difficulty.{name}") for name in ("study", "set"))
-    link.own([study, of_set, choice("effect", "difficulty.kind", "kl", tuple(SHORT))])
+    link.own((STUDY, SET, KIND))
     known = {name: out for name, out in studies.known().items() if graded(out)}
-    link.among(study, known, "study")
+    link.among(STUDY, known, "study")
     link.say_troubles()
     if not known:
         st.info(NONE, icon=":material/stairs:")
         return
     row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-top")
-    folder = open_folder(known[inputs.one_of(row.selectbox, "Study", "difficulty.study", list(known), width=320)])
+    folder = open_folder(known[STUDY.draw_of(row.selectbox, list(known), width=320)])
     sets = levelled(folder)
-    link.among(of_set, sets, "prompt set")
+    link.among(SET, sets, "prompt set")
     link.say_troubles()
-    name = inputs.one_of(row.selectbox, "Prompt set", "difficulty.set", sets, width=320)
+    name = SET.draw_of(row.selectbox, sets, width=320)
     there = difficulty.kinds(folder)
-    if inputs.value("difficulty.kind") not in there:
-        inputs.put({"difficulty.kind": there[0]})
-    kind = inputs.buttons(row, "Depth by", "difficulty.kind", there[0], there, format_func=SHORT.get)
+    kind = KIND.draw_of(row.segmented_control, there)
     link.write()
     browser.share(row)
     body(folder, name, kind or there[0])
@@ -71,6 +68,9 @@ def body(folder: Folder, name: str, kind: str) -> None:
 
 
 SHORT = {name: rule.label for name, rule in OF_LENS.items()} | {"effect": "skips, layers", "output": "skips, output"}
+STUDY = text("study", "difficulty.study", label="Study")
+SET = text("set", "difficulty.set", label="Prompt set")
+KIND = choice("effect", "difficulty.kind", "kl", tuple(SHORT), "Depth by", SHORT)
 DRAWN = ("name", "mean", "low", "high", "own")  # of a level, in the figure
 NONE = (
     "No study here has prompts of two levels or more and measures depth. Start one on the page Studies, with the probe "

@@ -17,11 +17,13 @@ from ed_core.studies.plan import PLAN
 from ed_ui import browser, chart, inputs, link, literature, live, over_steps, runs, show, studies
 from ed_ui.inputs import text
 
-STUDY, SET, *MORE = (text(name, f"studies.{name}") for name in ("study", "set", "models", "curve"))
+STUDY = text("study", "studies.study", label="Study")
+SET = text("set", "studies.set", label="Prompt set")
+CURVE = text("curve", "studies.curve", label="Curve")
 
 
 def page() -> None:
-    link.own([STUDY, SET, *MORE, *over_steps.LINKED, *literature.LINKED])
+    link.own([STUDY, SET, text("models", "studies.models"), CURVE, *over_steps.LINKED, *literature.LINKED])
     known = studies.known()
     link.among(STUDY, known, "study")
     link.say_troubles()
@@ -30,7 +32,7 @@ def page() -> None:
         st.info("There is no study yet: choose models and prompts above, then **Run**.", icon=":material/science:")
         return
     row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-top")
-    name = inputs.one_of(row.selectbox, "Study", "studies.study", list(known))
+    name = STUDY.draw_of(row.selectbox, list(known))
     link.write()
     browser.share(row)
     out = known[name]
@@ -54,7 +56,7 @@ def taken() -> None:
     try:
         inputs.put({"studies.refused": ""})
         if file is not None:
-            inputs.put({"studies.study": studies.take_in(file.getvalue())})
+            inputs.put({STUDY.key: studies.take_in(file.getvalue())})
     except EffectiveDepthError as error:
         inputs.put({"studies.refused": str(error)})
 
@@ -74,7 +76,7 @@ def body(out) -> None:
     link.among(SET, sets, "prompt set")
     link.say_troubles()
     row = st.container(horizontal=True, vertical_alignment="bottom")
-    name = inputs.one_of(row.selectbox, "Prompt set", "studies.set", sets, width=320)
+    name = SET.draw_of(row.selectbox, sets, width=320)
     of_set = [r for r in verdict if r["set"] == name]
     if over_steps.chosen(row, folder):
         over_steps.panel(row, folder, verdict, summary, name)
@@ -172,9 +174,7 @@ def curves(folder: Folder, summary: list[dict], name: str) -> None:
         return
     place = st.container(horizontal=True, vertical_alignment="bottom")
     default = [m for m in ("logit_lens.kl", "contributions.layer_cos") if m in measures]
-    measure = inputs.one_of(
-        place.selectbox, "Curve", "studies.curve", [*default, *(m for m in measures if m not in default)], width=420
-    )
+    measure = CURVE.draw_of(place.selectbox, [*default, *(m for m in measures if m not in default)], width=420)
     found = {}
     for label, model in folder.models.items():
         own = [r for r in rows if r["model"] == label and f"{r['probe']}.{r['measure']}" == measure]
