@@ -20,7 +20,9 @@ from ed_ui.inputs import Input, choice, number, several
 
 MOST = 20
 MEGABYTES = 1  # of an uploaded file
-ONE, BUNDLED, LINES = SOURCES = ("This prompt", "Bundled prompts", "A file or pasted lines")
+ONE, BUNDLED, LINES = ("This prompt", "Bundled prompts", "A file or pasted lines")
+SOURCE = choice("prompts", "prompts.source", ONE, {ONE: "one", BUNDLED: "bundled", LINES: "pasted"}, "Prompts")
+HOW_MANY = number("n_prompts", "prompts.n", 12, 1, MOST, int, "How many")
 SET_OR_LINES = {"bundled": "A bundled set", "lines": LINES}
 EXAMPLES = "examples"  # the bundled prompts of all tasks
 MOST_TO_FIT = 1000  # prompts of a fit
@@ -35,19 +37,36 @@ HOLDER = '{"text": "5 + 7 + 5 = ", "answer": "17"}\n{"text": "The capital of Fra
 
 def parameters() -> tuple[Input, ...]:
     """What a link carries of the choice; pasted lines and files it does not."""
+    return SOURCE, *_narrowed(), HOW_MANY
+
+
+def _narrowed() -> tuple[Input, Input]:
+    """What bundled prompts are chosen by."""
     known = prompt_box.examples().values()
+    levels = sorted({p["difficulty"] for p in known})
     return (
-        choice("prompts", "prompts.source", ONE, {ONE: "one", BUNDLED: "bundled", LINES: "pasted"}),
-        several("tasks", "prompts.tasks", [], dict.fromkeys(p["task"] for p in known)),
-        several("difficulties", "prompts.difficulties", [], sorted({p["difficulty"] for p in known})),
-        number("n_prompts", "prompts.n", 12, 1, MOST, int),
+        several("tasks", "prompts.tasks", [], dict.fromkeys(p["task"] for p in known), "Tasks"),
+        several("difficulties", "prompts.difficulties", [], levels, "Difficulties"),
     )
+
+
+def of_set(page: str) -> tuple[Input, Input]:
+    """What a link carries of `set_or_lines`."""
+    return (
+        choice("prompts", f"{page}.source", "bundled", SET_OR_LINES.keys(), "Prompts", SET_OR_LINES),
+        choice("set", f"{page}.set", "", set_names(), "Prompt set"),
+    )
+
+
+def of_fit(page: str) -> Input:
+    """What a link carries of `to_fit`."""
+    return several("sets", f"{page}.sets", [EXAMPLES], fit_sets(), "Prompt sets")
 
 
 def choose() -> list[Prompt]:
     """The inputs, and the prompts chosen with them, none while nothing is pasted; a `PromptError` says what is
     wrong."""
-    source = inputs.buttons(st, "Prompts", "prompts.source", ONE, SOURCES, label_visibility="collapsed")
+    source = SOURCE.draw(st.segmented_control, label_visibility="collapsed")
     if source == ONE:
         prompt_box.draw()
         return [prompt_box.prompt()]
@@ -60,23 +79,14 @@ def _bundled() -> list[Prompt]:
     known = prompt_box.examples_of(model).values()
     tasks = [task for task, _ in groupby(known, key=lambda p: p["task"])]
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prompts")
-    inputs.put({"prompts.tasks": [t for t in inputs.value("prompts.tasks", []) if t in tasks]})
-    picked = inputs.widget(
-        row.multiselect,
-        "Tasks",
-        "prompts.tasks",
-        [],
-        options=tasks,
-        format_func=prompt_box.task_name,
-        placeholder="all that the models know",
-        width=520,
-    )
+    of_tasks, of_levels = _narrowed()
+    inputs.put({of_tasks.key: [t for t in of_tasks.value if t in tasks]})
+    look = dict(format_func=prompt_box.task_name, placeholder="all that the models know", width=520)
+    picked = of_tasks.draw(row.multiselect, options=tasks, **look)
     levels = sorted({p["difficulty"] for p in known if not picked or p["task"] in picked})
-    inputs.put({"prompts.difficulties": [d for d in inputs.value("prompts.difficulties", []) if d in levels]})
-    hard = inputs.widget(
-        row.multiselect, "Difficulties", "prompts.difficulties", [], options=levels, placeholder="all", width=260
-    )
-    n = inputs.widget(row.number_input, "How many", "prompts.n", 12, min_value=1, max_value=MOST, width=150)
+    inputs.put({of_levels.key: [d for d in of_levels.value if d in levels]})
+    hard = of_levels.draw(row.multiselect, options=levels, placeholder="all", width=260)
+    n = HOW_MANY.draw(row.number_input, width=150)
     chosen = mixed_prompts(n, picked, hard, model)
     if not chosen:
         raise PromptError("No bundled prompt is of these tasks and difficulties; leave one of them open.")
@@ -87,18 +97,15 @@ def _bundled() -> list[Prompt]:
     return [Prompt(p["text"], p["answer"], p["id"]) for p in chosen]
 
 
-def bundled(place: Any, key: str, model: ModelSpec) -> str:
-    """A box of the bundled sets; the model's own (`default_set`) while none was chosen, which `key` holds as ""."""
+def set_or_lines(row: Any, page: str, model: ModelSpec) -> str | None:
+    """The name of the bundled set that is chosen, the model's own (`default_set`) while its box holds ""; None where
+    the prompts are `lines`."""
+    source, which = of_set(page)
+    if source.draw(row.segmented_control) != "bundled":
+        return None
     usual = default_set(model.source)
     options = ["", *(name for name in set_names() if name != usual)]
-    named = {"format_func": lambda name: name or usual, "width": 260}
-    return inputs.one_of(place.selectbox, "Prompt set", key, options, **named) or usual
-
-
-def set_or_lines(row: Any, page: str, model: ModelSpec) -> str | None:
-    """The name of the bundled set that is chosen; None where the prompts are `lines`."""
-    source = inputs.buttons(row, "Prompts", f"{page}.source", "bundled", SET_OR_LINES)
-    return bundled(row, f"{page}.set", model) if source == "bundled" else None
+    return which.draw_of(row.selectbox, options, format_func=lambda name: name or usual, width=260) or usual
 
 
 def lines(most: int = MOST) -> list[Prompt]:
@@ -157,15 +164,16 @@ def _set_name(name: str) -> str:
 def to_fit(page: str, row) -> list[Prompt]:
     """The prompts to fit on, chosen behind a click in the `row`; every fifth of them is held out. Pasted lines stand
     below it."""
-    names = inputs.value(f"{page}.sets", [EXAMPLES]) or []
+    sets = of_fit(page)
+    names = sets.value or []
     own = inputs.value(f"{page}.source", FIT_SOURCES[0]) != FIT_SOURCES[0]
     said = "own" if own else _set_name(names[0]) if len(names) == 1 else f"{len(names)} sets"
     box = row.popover(f"Prompts: {said}", key=f"box-{page}-prompts")
-    source = inputs.buttons(box, "Prompts", f"{page}.source", FIT_SOURCES[0], FIT_SOURCES, label_visibility="collapsed")
+    look = dict(options=FIT_SOURCES, label_visibility="collapsed")
+    source = inputs.widget(box.segmented_control, "Prompts", f"{page}.source", FIT_SOURCES[0], **look)
     if source != FIT_SOURCES[0]:
         return lines(MOST_TO_FIT)
-    about = dict(options=fit_sets(), format_func=_set_name, selection_mode="multi", help=ABOUT_SETS)
-    names = inputs.widget(box.pills, "Prompt sets", f"{page}.sets", [EXAMPLES], **about)
+    names = sets.draw(box.pills, format_func=_set_name, selection_mode="multi", help=ABOUT_SETS)
     if not names:
         st.info("No prompt set is chosen; choose at least one.", icon=":material/playlist_add:")
     found = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts(picker.model())] if EXAMPLES in names else []

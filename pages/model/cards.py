@@ -10,7 +10,6 @@ from ed_core.cards import card, making, page, words
 from ed_core.claims import running
 from ed_core.depth.criteria import OF_LENS, RULES
 from ed_core.depth.wording import printed
-from ed_core.sources.bundled import set_names
 from ed_core.types import ModelSpec
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import choice, text
@@ -30,7 +29,7 @@ def main() -> None:
     link.say_troubles()
     inputs.put_defaults(PARAMETERS)
     model = picker.required()
-    open_ = card_of(model) is None or inputs.value("cards.source") != "bundled"
+    open_ = card_of(model) is None or SOURCE.value != "bundled"
     with st.expander(f"Make a card of {show.plain(model.name)}", icon=":material/add_chart:", expanded=open_):
         wanted = form(model)
         if wanted:
@@ -124,9 +123,7 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
         if (row := card.depth_of(told, rule, "logit"))
     ]
     show.figure("cards-depths", figures.study_depths(rows, "title"), DEPTHS, about=lambda: st.markdown(READING))
-    which = inputs.widget(
-        st.selectbox, "Curve", "cards.curve", "kl", options=list(CURVES), format_func=CURVES.get, width=420
-    )
+    which = CURVE.draw(st.selectbox, width=420)
     of_models, of_twins = (
         {title: told.curves[which][of] for title, told in cards.items() if of in told.curves[which]}
         for of in (running.MODEL, running.CONTROL)
@@ -155,17 +152,9 @@ def whole(found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None) -> N
     own = card_name(wanted.out / card.FILE) if wanted else ""
     first = next((name for name, (_, told) in found.items() if wanted and told.model.name == wanted.model.name), "")
     usual = own if own in found else first or next(iter(found))
-    if inputs.value("cards.card") not in found:
-        inputs.put({"cards.card": usual})
-    name = inputs.widget(
-        st.selectbox,
-        "Card",
-        "cards.card",
-        usual,
-        options=list(found),
-        format_func=lambda name: titled(*found[name]),
-        width=420,
-    )
+    if CARD.value not in found:
+        inputs.put({CARD.key: usual})
+    name = CARD.draw(st.selectbox, options=list(found), format_func=lambda name: titled(*found[name]), width=420)
     told = found[name][1]
     row = st.container(horizontal=True, key="files-of-card")
     made = {card.HTML: page.html, card.MARKDOWN: words.markdown, card.FILE: card.to_json}
@@ -183,12 +172,10 @@ def whole(found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None) -> N
         st.html(page.fragment(told, st.context.theme.type or ""))
 
 
-PARAMETERS = (
-    choice("prompts", "cards.source", "bundled", tuple(prompt_set.SET_OR_LINES)),
-    choice("set", "cards.set", "", set_names()),
-    choice("curve", "cards.curve", "kl", tuple(CURVES)),
-    text("card", "cards.card"),
-)
+SOURCE, SET = prompt_set.of_set("cards")
+CURVE = choice("curve", "cards.curve", "kl", CURVES.keys(), "Curve", CURVES)
+CARD = text("card", "cards.card", label="Card")
+PARAMETERS = (SOURCE, SET, CURVE, CARD)
 COLUMNS = ("claims", "layer left out, least KL", "stretch left out, least KL")
 DEPTHS = (
     "**Depth**: circles mean depth under the logit lens, diamonds the papers' rules; bars: 5 to 95 % over prompts or "

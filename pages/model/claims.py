@@ -10,7 +10,6 @@ from ed_core.claims import CLAIMS, Claim, find, finding
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ed_core.claims.finding import counted, standing
 from ed_core.claims.record import Found
-from ed_core.sources.bundled import set_names
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import choice, text
 from ed_ui.runs import Claims, card_of
@@ -31,7 +30,7 @@ def page() -> None:
     model = picker.required()
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-claims")
     name = prompt_set.set_or_lines(row, "claims", model)
-    also = inputs.widget(row.text_input, BOX, "claims.also", "", words=True, help=ALSO, placeholder="none", width=260)
+    also = ALSO.draw(row.text_input, words=True, help=ABOUT_ALSO, placeholder="none", width=260)
     prompts = tuple(prompt_set.lines(MOST)) if name is None else ()
     link.write()
     if name or prompts:
@@ -44,7 +43,7 @@ def page() -> None:
 def body(wanted: Claims) -> None:
     """Run, how far it is, the claims with what became of them, and one of them in detail; drawn again every second
     while it runs."""
-    found, chosen = wanted.found(), find(inputs.value("claims.claim"))
+    found, chosen = wanted.found(), find(CLAIM.value)
     begin = {
         "claims": ("Run all", wanted.begin),
         "claim": ("Run this claim alone", lambda: wanted.begin((chosen.id,))),
@@ -108,10 +107,7 @@ def badge(found: Found) -> str:
 
 def detail(wanted: Claims, found: Mapping[str, Found]) -> None:
     """One claim: the sentence and its figure; why, and how it is measured, behind a click."""
-    titles = {claim.id: claim.title for claim in CLAIMS}
-    name = inputs.widget(
-        st.selectbox, "Details", "claims.claim", CLAIMS[0].id, options=list(titles), format_func=titles.get
-    )
+    name = CLAIM.draw(st.selectbox)
     claim, one = find(name), found.get(name)
     if one is None:
         show.empty(claim.title, TEACH, None, first=True)
@@ -145,14 +141,12 @@ def about(claim: Claim, one: Found) -> None:
     st.json({name: curve.fields() for name, curve in one.curves.items()}, expanded=False)
 
 
-PARAMETERS = (
-    choice("prompts", "claims.source", "bundled", tuple(prompt_set.SET_OR_LINES)),
-    choice("set", "claims.set", "", set_names()),
-    text("also", "claims.also"),
-    choice("claim", "claims.claim", CLAIMS[0].id, tuple(claim.id for claim in CLAIMS)),
-)
+TITLES = {claim.id: claim.title for claim in CLAIMS}
 BOX = "Also of its family"
-ALSO = "Further models of this one's family, with commas between: what is said of size needs three models."
+ALSO = text("also", "claims.also", label=BOX)
+CLAIM = choice("claim", "claims.claim", CLAIMS[0].id, TITLES.keys(), "Details", TITLES)
+PARAMETERS = (*prompt_set.of_set("claims"), ALSO, CLAIM)
+ABOUT_ALSO = "Further models of this one's family, with commas between: what is said of size needs three models."
 OF_CARD = "**Run** checks them on the prompts above."
 CAPTION = "**{}** · whiskers: 5 to 95 % over prompts or their forms"
 TEACH = (
