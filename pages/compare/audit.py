@@ -10,12 +10,12 @@ from ed_core.service import estimate
 from ed_core.service.resolve import in_precisions
 from ed_core.sources import sizes, specs
 from ed_core.sources.sizes import WIDEST_FIRST
-from ed_ui import inputs, link, live, picker, probe_page, prompt_set, running, session, show
+from ed_ui import link, live, picker, probe_page, prompt_set, running, session, show
 from ed_ui.inputs import several
 
 
 def page() -> None:
-    link.own([*prompt_set.parameters(), several("precisions", "audit.precisions", [], CHOICES)])
+    link.own([*prompt_set.parameters(), PRECISIONS])
     link.say_troubles()
     if not (prompts := prompt_set.choose()):
         return
@@ -43,17 +43,9 @@ def precisions(spec, row) -> list[str]:
     except EffectiveDepthError:
         default = []
     first = default if len(default) > 1 else list(WIDEST_FIRST[-2:])
-    held = inputs.value("audit.precisions", first) or first
+    held = PRECISIONS.value or first
     box = row.popover(", ".join(name for name in CHOICES if name in held) or "Precisions", key="box-audit-precisions")
-    chosen = inputs.widget(
-        box.pills,
-        "Precisions",
-        "audit.precisions",
-        first,
-        options=CHOICES,
-        selection_mode="multi",
-        help=CHOOSE,
-    )
+    chosen = PRECISIONS.draw(box.pills, default=first, selection_mode="multi", help=CHOOSE)
     return [name for name in CHOICES if name in chosen]
 
 
@@ -169,6 +161,7 @@ of the papers' rules by one. **beyond**: more than that; a mean depth without an
 count, sinks too. Behind a depth stand 5–95 % over forms (five or more) or prompts (eight or more); of a rule in
 brackets before them by how many layers it moved, and last the share of resamples in which it gives none."""
 CHOICES = ("fp32", "bf16", "fp16", "int8", "4bit")
+PRECISIONS = several("precisions", "audit.precisions", [], CHOICES, "Precisions")
 CHOOSE = "The others are compared with the widest of them. Each is a model of its own, opened when its turn comes."
 TEACH = (
     "Not computed yet. **Run** sends the same prompts through each precision and draws their curves over each other; "

@@ -97,11 +97,10 @@ def panels(batch: running.Batch, asked: Surgery, n_prompts: int) -> None:
 def maps(curves: dict, kinds: list[str], results: list, twins: list, asked: Surgery, ready: bool) -> None:
     """One map at a time, what it says, and by length what costs least."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="map-inputs")
-    held = inputs.value("surgery.map")
-    if held is not None and held not in kinds:
-        inputs.put({"surgery.map": kinds[0]})
-    kind = inputs.buttons(row, "Map", "surgery.map", kinds[0], kinds, format_func=KINDS.get)
-    value = inputs.buttons(row, "Value", "surgery.value", "loss", VALUES, format_func=LABELS.get)
+    if MAP.value not in (None, *kinds):
+        inputs.put({MAP.key: kinds[0]})
+    kind = MAP.draw(row.segmented_control, default=kinds[0], options=kinds)
+    value = VALUE.draw(row.segmented_control)
     drawn = results[0]["random_layer"].tolist() if kind == "repeat" else ()
     found = surgery.rows(curves, kind, drawn)
     with st.container(key="said"):
@@ -119,7 +118,7 @@ def maps(curves: dict, kinds: list[str], results: list, twins: list, asked: Surg
         behind = {controls.label(twins[0].request.models[0]): its_own["least"]} if its_own else {}
     with right:
         if found:
-            x, lines = LENGTH[kind], surgery.added(curves, kind, found)
+            x, lines = ALONG[kind], surgery.added(curves, kind, found)
             fig = figures.added_curves(lines, x, HEIGHT, behind=behind)
             title = f"Loss above the whole model's, by {x}"
             of = (f"surgery.{kind}_loss", x, lines["least"], LEAST, ADDED[kind])
@@ -174,13 +173,12 @@ def added(loss: float) -> str:
 def export(curves: dict, kind: str, found: list, lengths: list[int], results: list, ready: bool) -> None:
     """What costs least at a chosen length, for other tools."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="offers")
-    length = inputs.value("surgery.length", 1)
-    held = min(lengths, key=lambda one: abs(one - length))
-    if held != length:
-        inputs.put({"surgery.length": held})
+    held = min(lengths, key=lambda one: abs(one - LENGTH.value))
+    if held != LENGTH.value:
+        inputs.put({LENGTH.key: held})
     label = "Distance exported" if kind == "swap" else "Length exported"
     limits = dict(min_value=min(lengths), max_value=max(lengths), width=170)
-    length = inputs.widget(row.number_input, label, "surgery.length", held, **limits)
+    length = LENGTH.draw(row.number_input, label, **limits)
     best = next((one.best for one in found if one.length == length), None)
     if best is None:
         return
@@ -217,14 +215,13 @@ like 0-7,4-7,8)"""
 KINDS = {"drop": "Without a stretch", "swap": "Two exchanged", "repeat": "A stretch twice"}
 KEPT = "Kept, %"
 LABELS = {"loss": "Loss", "kl": "KL", "top1_kept": "Best guesses kept"}
-VIEW = (
-    choice("map", "surgery.map", None, list(KINDS)),
-    choice("value", "surgery.value", "loss", list(VALUES)),
-    number("length", "surgery.length", 1, 1, 256, int),
-)
+MAP = choice("map", "surgery.map", None, KINDS.keys(), "Map", KINDS)
+VALUE = choice("value", "surgery.value", "loss", list(VALUES), "Value", LABELS)
+LENGTH = number("length", "surgery.length", 1, 1, 256, int)
+VIEW = (MAP, VALUE, LENGTH)
 ORDER_SOON = "what it costs, and what the model then writes, stands here once it is measured."
 WRITERS = (("whole", "The whole model"), ("order", "The typed order"))
-LENGTH = {"drop": "length of the stretch", "swap": "distance", "repeat": "length of the stretch"}
+ALONG = {"drop": "length of the stretch", "swap": "distance", "repeat": "length of the stretch"}
 TEACH = """Not computed yet. **Run** leaves out every stretch of layers, exchanges every pair of layers and runs every
 stretch twice, and measures how the model then predicts the text."""
 MARKED = f"marked up to +{REACHES[-1]:g} nats"
