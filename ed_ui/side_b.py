@@ -18,10 +18,9 @@ from ed_core.sources import controls, remote, tokens
 from ed_core.sources.bundled import CHARACTERS, WORDS, example_of
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import downloads, inputs, link, pair_panel, picker, probe_page, prompt_box, show
-from ed_ui.inputs import Input, choice, number, of_probe, several, text, value
+from ed_ui.inputs import NONE, Input, choice, number, of_probe, several, text, value
 
 MODES = {"models": "Two models", "prompts": "Two prompts", "parameters": "Two parameters"}
-NONE = "none"
 TITLES = {name: find(name).title for name in COMPARED}
 DEFAULT = tuple(name for name in COMPARED if find(name).first_page)
 MANY = 1 << 20  # tokens: more than any probe asks for
@@ -29,43 +28,51 @@ MANY = 1 << 20  # tokens: more than any probe asks for
 # -------------------------------------------------------------------- what the URL carries
 
 
+MODE = choice("compare", "two.mode", "models", MODES.keys(), "Compare", MODES)
+MEASURES = several("measures", "two.probes", list(DEFAULT), COMPARED, "Measures")
+PROBE = choice("probe", "two.probe", LayerSkip.name, COMPARED, "Probe", TITLES)
 COMMON = (
-    choice("compare", "two.mode", "models", tuple(MODES)),
-    several("measures", "two.probes", list(DEFAULT), COMPARED),
-    choice("probe", "two.probe", LayerSkip.name, COMPARED),
+    MODE,
+    MEASURES,
+    PROBE,
     inputs.SWAPPED,
     inputs.OVERLAID,
     inputs.BY_NUMBER,
     inputs.COUNT_SINKS,
     *pair_panel.LINKED,
 )
-OF_MODEL = (
-    text("second", "two.model"),
-    choice("second_precision", "two.precision", picker.AUTO, picker.PRECISIONS),
-    choice("second_control", "two.control", NONE, (NONE, *controls.KINDS)),
-    number("second_seed", "two.control.seed", 0, 0, controls.MOST, int),
-)
 RUN = Input("second_run", "two.run", "", lambda short: lookup.by_short(short).request.key[: lookup.SHORT])
+
+
+def of_model(page: str = "two") -> tuple[Input, Input, Input, Input]:
+    """What a link carries of `second_model`."""
+    kinds = {NONE: NONE} | controls.KINDS
+    return (
+        text("second", f"{page}.model", label="Model B"),
+        choice("second_precision", f"{page}.precision", picker.AUTO, picker.PRECISIONS, "Model B: precision"),
+        choice("second_control", f"{page}.control", NONE, kinds.keys(), "Model B: control", kinds),
+        number("second_seed", f"{page}.control.seed", 0, 0, controls.MOST, int, "Seed"),
+    )
 
 
 def open_link() -> None:
     """What the URL says of side B, where it decides; else what makes a first comparison."""
     link.own(COMMON)
     inputs.put_defaults(COMMON)
-    if value("two.mode") == "models":
-        more = OF_MODEL
-    elif value("two.mode") == "prompts":
+    if MODE.value == "models":
+        more = of_model()
+    elif MODE.value == "prompts":
         more = (choice("second_example", "two.example", "", tuple(prompt_box.examples())), RUN)
     else:
-        mine = of_probe(find(value("two.probe")))
+        mine = of_probe(find(PROBE.value))
         more = (*mine, *(replace(p, name=f"second_{p.name}", key=f"two.{p.key}") for p in mine))
     before = value("two.example")
     link.own((*COMMON, *more))
-    inputs.put_defaults((*COMMON, *OF_MODEL))
+    inputs.put_defaults((*COMMON, *of_model()))
     if not value("two.model"):
-        inputs.put(first_twin() | ({inputs.OVERLAID.key: True} if value("two.mode") == "models" else {}))
+        inputs.put(first_twin() | ({inputs.OVERLAID.key: True} if MODE.value == "models" else {}))
     if link.follows(RUN):
-        asked = lookup.by_short(value("two.run")).request.prompts[0]
+        asked = lookup.by_short(RUN.value).request.prompts[0]
         prompt_box.fill(asked.text, asked.answer, side="two.")
     elif value("two.text") is None and not value("two.example"):
         example = value("example", "")
@@ -97,7 +104,7 @@ def first_twin(of: str = "two") -> dict[str, str]:
 
 def write_link(runs: tuple[str, str]) -> None:
     """Both sides in the URL: bundled prompts by their id, others by a run on them once there is one."""
-    inputs.put({"two.run": "" if value("two.example") else runs[1][: lookup.SHORT]})
+    inputs.put({RUN.key: "" if value("two.example") else runs[1][: lookup.SHORT]})
     link.write("" if value("example") else runs[0])
 
 
@@ -107,7 +114,7 @@ def write_link(runs: tuple[str, str]) -> None:
 def mode() -> str:
     """What differs between the sides, and the button that lets them change places."""
     row = st.container(horizontal=True, vertical_alignment="center", key="two-inputs")
-    chosen = inputs.buttons(row, "Compare", "two.mode", None, MODES, label_visibility="collapsed")
+    chosen = MODE.draw(row.segmented_control, label_visibility="collapsed")
     row.button(
         "Swap sides",
         key="two.swap",
@@ -122,12 +129,12 @@ def sides(spec: ModelSpec, row) -> tuple[Side, Side]:
     """Both sides, from this page's inputs: the chosen model on the prompt in the box, and side B, whose inputs are
     behind clicks in the `row` beside Run, a second prompt below it. An `EffectiveDepthError` says what is wrong with
     side B."""
-    prompt, mode_ = prompt_box.prompt(), value("two.mode")
-    if mode_ == "parameters":
+    prompt = prompt_box.prompt()
+    if MODE.value == "parameters":
         mine, theirs = _parameters(row)
         rest = {name: find(name)() for name in READS} if mine.name in READS else {}
         return Side(spec, prompt, rest | {mine.name: mine}), Side(spec, prompt, rest | {theirs.name: theirs})
-    there = (second_model(spec, row), prompt) if mode_ == "models" else (spec, _prompt())
+    there = (second_model(spec, row), prompt) if MODE.value == "models" else (spec, _prompt())
     probes = _probes((prompt, there[1]), row)
     return Side(spec, prompt, probes), Side(*there, probes)
 
@@ -152,30 +159,18 @@ def differences(first: Side, other: Side) -> dict[str, bool]:
 def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
     """The second model, from its own boxes behind a click in the `row`: `of` a page, by the beginning of its inputs'
     names. An `EffectiveDepthError` says why there is none."""
-    name, kind = value(f"{of}.model") or "", value(f"{of}.control", NONE)
+    model_, precision_, control_, seed_ = of_model(of)
+    name, kind = model_.value or "", control_.value
     called = name + (f", {controls.KINDS[kind]}" if kind in controls.KINDS else "")
     box = row.popover(f"B: {show.plain(called or 'choose a model')}", key=f"box-{of}-model")
     about = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
-    name = (inputs.widget(box.selectbox, "Model B", f"{of}.model", width=300, **about) or "").strip()
-    precision = inputs.buttons(
-        box, "Model B: precision", f"{of}.precision", None, picker.PRECISIONS, help=picker.ABOUT_PRECISION
-    )
+    name = (model_.draw(box.selectbox, width=300, **about) or "").strip()
+    precision = precision_.draw(box.segmented_control, help=picker.ABOUT_PRECISION)
     row_of_control = box.container(horizontal=True, vertical_alignment="bottom")
     if any(map(remote.is_remote, (spec.source, name))):
         box.caption(NO_TWIN)
-    kind = inputs.widget(
-        row_of_control.selectbox,
-        "Model B: control",
-        f"{of}.control",
-        options=(NONE, *controls.KINDS),
-        format_func=lambda kind: controls.KINDS.get(kind, NONE),
-        width=190,
-        help=CONTROL,
-    )
-    limits = dict(min_value=0, max_value=controls.MOST)
-    seed = inputs.widget(
-        row_of_control.number_input, "Seed", f"{of}.control.seed", width=130, disabled=kind == NONE, **limits
-    )
+    kind = control_.draw(row_of_control.selectbox, width=190, help=CONTROL)
+    seed = seed_.draw(row_of_control.number_input, width=130, disabled=kind == NONE)
     found = picker.chosen(name, precision, picker.device())
     # one download is offered at a time
     if found.missing is not None and picker.current().missing is None:
@@ -218,8 +213,8 @@ def _picked() -> None:
 
 def _parameters(row) -> tuple[Probe, Probe]:
     """One probe with two sets of parameters: the first is what its own page holds."""
-    box = row.popover(f"Measure: {find(value('two.probe')).title}", key="box-two-probe")
-    chosen = inputs.buttons(box, "Probe", "two.probe", None, TITLES, label_visibility="collapsed")
+    box = row.popover(f"Measure: {find(PROBE.value).title}", key="box-two-probe")
+    chosen = PROBE.draw(box.segmented_control, label_visibility="collapsed")
     first = row.popover("A: first set", key="box-two-first")
     first.caption("As on this probe's own page")
     mine = probe_page.form(find(chosen), row=first)
@@ -228,16 +223,9 @@ def _parameters(row) -> tuple[Probe, Probe]:
 
 def _probes(prompts: tuple[Prompt, Prompt], row) -> dict[str, Probe]:
     """The chosen probes, with their defaults; those that read an answer only where both sides have one."""
-    box = row.popover(f"Measures ({len(value('two.probes'))})", key="box-two-probes")
-    names = inputs.widget(
-        box.pills,
-        "Measures",
-        "two.probes",
-        options=list(TITLES),
-        format_func=TITLES.get,
-        selection_mode="multi",
-        label_visibility="collapsed",
-    )
+    box = row.popover(f"Measures ({len(MEASURES.value)})", key="box-two-probes")
+    look = dict(format_func=TITLES.get, selection_mode="multi", label_visibility="collapsed")
+    names = MEASURES.draw(box.pills, **look)
     chosen = {name: find(name)() for name in COMPARED if name in names}
     mute = [probe for probe in chosen.values() if any(lacks_answer(probe, prompt) for prompt in prompts)]
     if mute:

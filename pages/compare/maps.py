@@ -1,6 +1,7 @@
 """Does the deeper model do the same over more layers? Linear maps between two models, and in a layer's place."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import streamlit as st
@@ -10,10 +11,10 @@ from ed_core.depth import matching
 from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.fits import measured
 from ed_core.machine import ROOM, free_memory
-from ed_core.sources import controls, remote, sizes, specs
+from ed_core.sources import remote, sizes, specs
 from ed_core.types import ModelSpec
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show, side_b
-from ed_ui.inputs import choice, number, several, text
+from ed_ui.inputs import choice
 from ed_ui.runs import Fitted, distinct
 
 KINDS = {"between": "Between two models", "within": "Within one model"}
@@ -25,7 +26,7 @@ def page() -> None:
     link.say_troubles()
     inputs.put_defaults(PARAMETERS)
     row = st.container(horizontal=True, vertical_alignment="center", key="maps-inputs")
-    kind = inputs.buttons(row, "What is mapped", "maps.kind", "between", KINDS, label_visibility="collapsed")
+    kind = KIND.draw(row.segmented_control, label_visibility="collapsed")
     models = chosen_models(kind, row)
     prompts = prompt_set.to_fit("maps", row)
     link.write()
@@ -39,7 +40,7 @@ def chosen_models(kind: str, row) -> tuple[ModelSpec, ...]:
     a = picker.required()
     if kind == "within":
         return (a,)
-    if not inputs.value("maps.model"):
+    if not SECOND[0].value:
         inputs.put(side_b.first_model("maps"))
     return a, side_b.second_model(a, row, "maps")
 
@@ -90,7 +91,7 @@ def between(found: measured.Maps, key: str) -> None:
     st.markdown(f"**{show.plain(matching.sentence(found))}**")
     with st.expander("Figures", icon=":material/rule:"):
         st.markdown(show.plain(matching.reasons(found)))
-    which = inputs.buttons(st, "Shown", f"{key}.measure", "error", SHOWN, label_visibility="collapsed")
+    which = replace(MEASURE, key=f"{key}.measure").draw(st.segmented_control, label_visibility="collapsed")
     measure, control = ("error", True) if which == "shuffled" else (which, False)
     (a, b), about = map(show.plain, found.names), lambda: details(found, key)
     fig, rings = figures.map_between(found, measure, control), "" if control else RINGS
@@ -131,15 +132,10 @@ def opened() -> None:
             shown(measured.unpacked(file.getvalue(), file.name), "opened")
 
 
-PARAMETERS = (
-    choice("maps", "maps.kind", "between", tuple(KINDS)),
-    text("second", "maps.model"),
-    choice("second_precision", "maps.precision", picker.AUTO, picker.PRECISIONS),
-    choice("second_control", "maps.control", side_b.NONE, (side_b.NONE, *controls.KINDS)),
-    number("second_seed", "maps.control.seed", 0, 0, controls.MOST, int),
-    several("sets", "maps.sets", [prompt_set.EXAMPLES], prompt_set.fit_sets()),
-    choice("shown", "maps.measure", "error", tuple(SHOWN)),
-)
+KIND = choice("maps", "maps.kind", "between", KINDS.keys(), "What is mapped", KINDS)
+SECOND = side_b.of_model("maps")
+MEASURE = choice("shown", "maps.measure", "error", SHOWN.keys(), "Shown", SHOWN)
+PARAMETERS = (KIND, *SECOND, prompt_set.of_fit("maps"), MEASURE)
 RINGS = "; a mark on each row's best match, hollow where its error is not a tenth below both controls"
 APART = "tap 0, the embedding, apart"
 BEST = "**Best matches** · dotted: the same share of the depth in both models"

@@ -73,8 +73,7 @@ def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Sid
         {n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes}
         for i, name in zip(order, names, strict=True)
     ]
-    alone = inputs.value("two.mode") == "parameters"
-    shown = [inputs.value("two.probe")] if alone else list(both[0].probes)
+    shown = [side_b.PROBE.value] if side_b.MODE.value == "parameters" else list(both[0].probes)
     done = [n for n in shown if all(batch.complete(f"{place}.{n}") is not None for place in PLACES)]
     found = {n: found_pairs(n, of_side) for n in done}
     verdicts = [judged(side) for side in of_side]
