@@ -15,7 +15,7 @@ from ed_core.cases.kept import Kept
 from ed_core.errors import CaseError, EffectiveDepthError
 from ed_core.prompts import to_jsonl
 from ed_core.types import ProbeResult, Request
-from ed_ui import control_model, inputs, link, navigation, prompt_set, running, session, show, visitor
+from ed_ui import inputs, link, navigation, prompt_set, running, session, show, visitor
 from ed_ui.inputs import Input, boxed
 
 GALLERY, CASE = "pages/case_studies/gallery.py", "pages/case_studies/case.py"
@@ -157,7 +157,7 @@ def open_live(case: Case) -> str:
     prompts = list(dict.fromkeys(prompt for request in requests for prompt in request.prompts))
     inputs.put(
         {
-            "control": twin.control if twin else control_model.NONE,
+            "control": twin.control if twin else inputs.NONE,
             "control.seed": twin.control_seed if twin else 0,
             "prompts.source": prompt_set.ONE if len(prompts) == 1 else prompt_set.LINES,
         }
@@ -183,7 +183,7 @@ def _side_b(first: Request, requests: list[Request]) -> None:
         "mode": "parameters" if other is None else "models" if other.prompts == first.prompts else "prompts",
         "model": model.source,
         "precision": model.precision,
-        "control": model.control or control_model.NONE,
+        "control": model.control or inputs.NONE,
         "control.seed": model.control_seed,
         "text": prompt.text,
         "answer": prompt.answer,
@@ -194,7 +194,7 @@ def _side_b(first: Request, requests: list[Request]) -> None:
     if other is None:
         found |= {f"{again.probe}.{name}": boxed(value) for name, value in again.parameters}
         link.open_run(next(r for r in requests if r.probe == again.probe))
-    inputs.put({f"two.{name}": value for name, value in found.items()} | {"control": control_model.NONE})
+    inputs.put({f"two.{name}": value for name, value in found.items()} | {"control": inputs.NONE})
 
 
 def _look(case: Case, item: Item, page: str) -> None:

@@ -15,16 +15,17 @@ from ed_core.results import lookup
 from ed_core.service.resolve import twin
 from ed_core.sources import controls, sizes, specs
 from ed_core.types import ModelSpec, ProbeResult, Request
-from ed_ui import inputs, running, show
+from ed_ui import running, show
+from ed_ui.inputs import CONTROL, CONTROL_SEED, NONE
 
-NONE, UNTRAINED = "none", "untrained"
+UNTRAINED = "untrained"
 SMALL = 300_000_000  # weights of a model whose five twins are computed, where a larger one has one
 
 
 def chosen() -> tuple[str, int]:
     """Kind ("" for none) and seed, as last picked on any page."""
-    kind = inputs.value("control", NONE)
-    return ("", 0) if kind == NONE else (kind, int(inputs.value("control.seed", 0)))
+    kind = CONTROL.value
+    return ("", 0) if kind == NONE else (kind, int(CONTROL_SEED.value))
 
 
 def name() -> str:
@@ -136,12 +137,11 @@ def picker(row, batch: running.Batch) -> None:
     """Which control, and its seed, at the end of a row or among other inputs."""
     common = dict(label_visibility="collapsed")
     kinds = dict(options=(NONE, *controls.KINDS), format_func=lambda kind: f"Control: {controls.KINDS.get(kind, NONE)}")
-    inputs.widget(row.selectbox, "Control", "control", NONE, width=220, help=HELP, **kinds, **common)
+    CONTROL.draw(row.selectbox, width=220, help=HELP, **kinds, **common)
     kind, seed = chosen()
     if not kind:
         return
-    limits = dict(min_value=0, max_value=controls.MOST, width=120)
-    inputs.widget(row.number_input, "Seed of the control", "control.seed", seed, **limits, **common)
+    CONTROL_SEED.draw(row.number_input, width=120, **common)
     try:
         twin(next(iter(batch.requests.values())).models[0], kind, seed)
     except EffectiveDepthError as error:

@@ -15,26 +15,21 @@ import streamlit as st
 from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.results import lookup
 from ed_core.service.resolve import twin
-from ed_core.sources import controls
 from ed_core.types import ModelSpec, Request
 from ed_ui import inputs, picker, prompt_box, session, show, streamlit_edges
-from ed_ui.inputs import Input, boxed, choice, flag, number, text
+from ed_ui.inputs import Input, boxed, number
 
 MOST_TOKENS = 10**6  # a token's number in a link; one beyond the prompt's end is simply not marked
 OF_A_RUN = (  # what a stored run decides
-    text("model", "model"),
-    choice("precision", "precision", picker.AUTO, picker.PRECISIONS),
-    text("adapter", "adapter"),
-    text("revision", "revision"),
-    text("device", "device", picker.AUTO),
-    choice("template", "template", "raw", ("raw", "chat")),
-    flag("special_tokens", "special_tokens", True),
+    picker.MODEL,
+    picker.PRECISION,
+    picker.ADAPTER,
+    picker.REVISION,
+    picker.DEVICE,
+    prompt_box.TEMPLATE,
+    prompt_box.SPECIAL_TOKENS,
 )
-BESIDE_IT = (
-    choice("control", "control", "none", tuple(controls.KINDS)),
-    number("control_seed", "control.seed", 0, 0, controls.MOST, int),
-    number("token", "token", None, 0, MOST_TOKENS, int),
-)
+BESIDE_IT = (inputs.CONTROL, inputs.CONTROL_SEED, number("token", "token", None, 0, MOST_TOKENS, int))
 
 # -------------------------------------------------------------------- reading
 
@@ -123,12 +118,12 @@ def open_link(page: str) -> None:
     take(OF_A_RUN, reset=complete)
     by_run = state().by_run = bool(key) and _open_short(key)
     take(BESIDE_IT, reset=complete and not by_run)
-    if (device := inputs.value("device")) and device not in (picker.AUTO, *picker.devices()):
-        inputs.forget("device")
+    if (device := picker.DEVICE.value) and device not in (picker.AUTO, *picker.devices()):
+        inputs.forget(picker.DEVICE.key)
         best = "the CPU" if picker.devices()[0] == "cpu" else picker.devices()[0]
         trouble(f"The link asks for the device {device!r}, which is not here: it is shown for {best}.")
     elif device == picker.devices()[0]:
-        inputs.forget("device")  # what is taken unless another is asked for
+        inputs.forget(picker.DEVICE.key)  # what is taken unless another is asked for
     if example in prompt_box.examples() and not by_run:
         prompt_box.pick(example)
     elif example and example not in prompt_box.examples():
@@ -157,7 +152,7 @@ def open_run(request: Request) -> None:
         {
             "template": asked.template,
             "special_tokens": asked.special_tokens,
-            "control": spec.control or "none",
+            "control": spec.control or inputs.NONE,
             "control.seed": spec.control_seed,
         }
     )

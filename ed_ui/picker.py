@@ -26,6 +26,7 @@ from ed_core.sources.sizes import WIDEST_FIRST, stored_precision
 from ed_core.sources.wheels import WHEELS
 from ed_core.types import ModelSpec
 from ed_ui import downloads, inputs, live, running, session, show
+from ed_ui.inputs import Input, choice, text
 
 NOTHING_ELSE = (
     "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders are off in "
@@ -36,6 +37,11 @@ SHORT = 28  # characters of a name on top of the page
 PRECISIONS = (AUTO, "fp32", "bf16", "fp16", "int8", "4bit")
 ABOUT_PRECISION = """auto takes the widest that fits the free memory with room for the probes. int8: LLM.int8; 4bit:
 nf4, doubly quantized. A checkpoint that is stored quantized opens as it is with auto."""
+MODEL = text("model", "model", label="Model")
+PRECISION = choice("precision", "precision", AUTO, PRECISIONS, "Precision")
+ADAPTER = text("adapter", "adapter", label="LoRA adapter")
+REVISION = text("revision", "revision", label="Revision")
+DEVICE = text("device", "device", AUTO, "Device")
 
 
 @dataclass(frozen=True)
@@ -55,8 +61,8 @@ def box() -> None:
         listed = _listed(tuple(names()), devices()[0], running.free(devices()[0]))
         about = dict(options=list(listed), accept_new_options=True, help=about_model())
         about["format_func"] = lambda name: listed.get(name, name)  # of this run's list, whoever asks
-        inputs.widget(st.selectbox, "Model", "model", model() or None, **about)
-        inputs.buttons(st, "Precision", "precision", AUTO, PRECISIONS, help=ABOUT_PRECISION)
+        MODEL.draw(st.selectbox, default=model() or None, **about)
+        PRECISION.draw(st.segmented_control, help=ABOUT_PRECISION)
         place = st.container(key="model-says", gap="xxsmall")
         with st.expander("Catalogue", icon=":material/list:"):
             _catalogue()
@@ -114,8 +120,7 @@ def say_what_leaves(spec: ModelSpec) -> None:
 
 def current() -> Choice:
     """The model that is chosen."""
-    adapter, precision = (inputs.value(key) or "" for key in ("adapter", "precision"))
-    asked = source(), precision or AUTO, device(), adapter.strip()
+    asked = source(), PRECISION.value or AUTO, device(), (ADAPTER.value or "").strip()
     return session.once_a_run(("model", *asked), lambda: chosen(*asked))
 
 
@@ -134,7 +139,7 @@ def required() -> ModelSpec:
 
 def model() -> str:
     """What the box of models holds."""
-    return inputs.value("model") or next(iter(names()), "")
+    return MODEL.value or next(iter(names()), "")
 
 
 def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
@@ -154,7 +159,7 @@ def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
 
 def source() -> str:
     """The model's name as `sources.resolve` takes it; a revision belongs to a hub id only."""
-    name, revision = model().strip(), (inputs.value("revision") or "").strip()
+    name, revision = model().strip(), (REVISION.value or "").strip()
     if not revision or "@" in name or name in MODELS or not _allowed(name) or os.path.isdir(os.path.expanduser(name)):
         return name
     return f"{name}@{revision}"
@@ -186,7 +191,7 @@ def devices() -> list[str]:
 
 def device() -> str:
     """The device that is chosen."""
-    chosen = inputs.value("device") or AUTO
+    chosen = DEVICE.value or AUTO
     return devices()[0] if chosen == AUTO else chosen
 
 
@@ -258,7 +263,7 @@ def _in_short(name: str, entry: catalogue.Entry | None) -> str:
 
 def _asked_for() -> tuple[str, str, int]:
     """The chosen precision and device, and what is free there."""
-    return inputs.value("precision") or AUTO, device(), running.free(device())
+    return PRECISION.value or AUTO, device(), running.free(device())
 
 
 @st.cache_data(ttl=60, show_spinner=False)
@@ -296,19 +301,19 @@ def _more() -> None:
     """What most people leave as it is."""
     allowed = settings.current()
     off = "" if allowed.adapters and (allowed.local_folders or allowed.hub_ids) else NO_ADAPTERS
-    _words("LoRA adapter", "adapter", off, ABOUT_ADAPTER, "not allowed here")
-    _words("Revision", "revision", "" if allowed.hub_ids else NO_REVISIONS, ABOUT_REVISION, "main")
+    _words(ADAPTER, off, ABOUT_ADAPTER, "not allowed here")
+    _words(REVISION, "" if allowed.hub_ids else NO_REVISIONS, ABOUT_REVISION, "main")
     if len(known := devices()) > 1:
         told = f"auto is {known[0]} here; cuda takes as many GPUs as the model needs, cuda:0 that one."
-        inputs.widget(st.selectbox, "Device", "device", AUTO, options=[AUTO, *known], help=told)
+        DEVICE.draw(st.selectbox, options=[AUTO, *known], help=told)
 
 
-def _words(label: str, key: str, off: str, told: str, placeholder: str) -> None:
+def _words(one: Input, off: str, told: str, placeholder: str) -> None:
     """A box to type in; `off` says why it is closed, with the placeholder. What a link has put into it can be taken
     out even so."""
-    held = inputs.value(key) or st.query_params.get(key)
+    held = one.value or st.query_params.get(one.name)
     look = dict(disabled=bool(off) and not held, help=off or told, placeholder=placeholder if off else None)
-    inputs.widget(st.text_input, label, key, "", words=not session.current().link.cut, **look)
+    one.draw(st.text_input, words=not session.current().link.cut, **look)
 
 
 def _described(spec: ModelSpec) -> None:
@@ -319,7 +324,7 @@ def _described(spec: ModelSpec) -> None:
     st.caption(show.plain(" · ".join(filter(None, known))))
     if (packed := specs.of_gguf(spec)) and (packing := gguf_files.packed(packed)):
         st.caption(show.plain(f"{packing} in the file, computed in {spec.precision}"))
-    if spec.why and (inputs.value("precision") or AUTO) == AUTO:
+    if spec.why and (PRECISION.value or AUTO) == AUTO:
         st.caption(f"auto: **{show.plain(spec.precision)}**, {_how(spec)}", help=show.plain(spec.why))
 
 

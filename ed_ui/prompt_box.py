@@ -10,6 +10,7 @@ from ed_core.sources import tokens
 from ed_core.sources.bundled import CHARACTERS, MODELS, example_of, load_prompts
 from ed_core.types import Prompt
 from ed_ui import inputs, picker, session, show, streamlit_edges
+from ed_ui.inputs import choice, flag
 
 TASKS = {
     "sum_mod10": "Sums mod 10",
@@ -27,6 +28,8 @@ KINDS = {  # of prompts for a model that knows English
     "fact": "Fact",
     "plain_text": "Plain text",
 }
+TEMPLATE = choice("template", "template", "raw", ("raw", "chat"), "Template", {"raw": "raw text", "chat": "chat"})
+SPECIAL_TOKENS = flag("special_tokens", "special_tokens", True, "Special tokens, as the tokenizer adds them")
 SHOWN = 512  # tokens in the preview
 
 
@@ -35,8 +38,8 @@ def prompt() -> Prompt:
     return Prompt(
         inputs.value("text", ""),
         inputs.value("answer", ""),
-        template=inputs.value("template", "raw"),
-        special_tokens=inputs.value("special_tokens", True),
+        template=TEMPLATE.value,
+        special_tokens=SPECIAL_TOKENS.value,
     )
 
 
@@ -260,13 +263,7 @@ def _how_encoded() -> None:
     texts = preview()
     with st.popover("Encoding" if texts is None else f"{len(texts)} tokens", type="tertiary"):
         _template()
-        inputs.widget(
-            st.toggle,
-            "Special tokens, as the tokenizer adds them",
-            "special_tokens",
-            True,
-            disabled=inputs.value("template") == "chat",
-        )
+        SPECIAL_TOKENS.draw(st.toggle, disabled=TEMPLATE.value == "chat")
         if texts is not None:
             marked = tokens.special(picker.current().spec)
             st.markdown(" ".join(show.token(t, t in marked) for t in texts[:SHOWN]))
@@ -280,11 +277,10 @@ def _template() -> None:
     """Raw text or the model's chat template, where it has one."""
     spec = picker.current().spec
     has = spec is not None and tokens.chats(spec)
-    if has is False and inputs.value("template", "raw") == "raw":
+    if has is False and TEMPLATE.value == "raw":
         st.caption("Raw text: this model has no chat template.")
         return
-    names = {"raw": "raw text", "chat": "chat"}
-    inputs.buttons(st, "Template", "template", "raw", names, help=ABOUT_CHAT)
+    TEMPLATE.draw(st.segmented_control, help=ABOUT_CHAT)
     if has is False:
         st.caption(":red[This model has no chat template: choose raw text.]")
 
