@@ -109,13 +109,6 @@ def widget(
     return draw(label, key=key, on_change=changed, args=(key,), **more)
 
 
-def buttons(place: Any, label: str, key: str, default: Any, options: Iterable[Any], **more: Any) -> Any:
-    """Draw buttons of which one is pressed; a mapping of `options` says what each is called."""
-    if isinstance(options, Mapping):
-        more = {"format_func": options.get} | more
-    return widget(place.segmented_control, label, key, default, options=list(options), **more)
-
-
 def one_of(draw: Callable, label: str, key: str, options: list[str], **more: Any) -> str:
     """Draw a box of names; where the remembered one is not among them, it holds the first."""
     if value(key) not in options:

@@ -29,10 +29,8 @@ COSTS = {
 }
 
 
-PARAMETERS = (
-    Input("fits", "lenses.fit", None, fits.named),
-    LENSES_SHADE,
-)
+FIT = Input("fits", "lenses.fit", None, fits.named, label="Fitted lenses")
+PARAMETERS = (FIT, LENSES_SHADE)
 
 
 def ask() -> Probe:
@@ -40,18 +38,18 @@ def ask() -> Probe:
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-lenses")
     spec = picker.current().spec
     there = [fit.path.stem for fit in fits.of_model(spec)] if spec is not None else []
-    held = inputs.value("lenses.fit")
+    held = FIT.value
     if held is None and spec is not None:
         held = Lenses.at_first(spec).fit
     chosen = [name for name in (held or "").split(",") if name in there]
     if there:
         st.session_state["lenses.box"] = chosen
         row.pills(
-            "Fitted lenses",
+            FIT.label,
             there,
             selection_mode="multi",
             key="lenses.box",
-            on_change=lambda: inputs.put({"lenses.fit": ",".join(st.session_state["lenses.box"])}),
+            on_change=lambda: inputs.put({FIT.key: ",".join(st.session_state["lenses.box"])}),
             help="Beside the logit lens. What a fitted lens is worth stands in its certificate, below the maps.",
         )
     more = {
@@ -88,7 +86,7 @@ def boxes() -> None:
     options = [one for one in OF_LENSES if one != FOLLOWED or inputs.value("lenses.follow", -1) >= 0]
     if LENSES_SHADE.value not in options:
         inputs.forget(LENSES_SHADE.key)
-    LENSES_SHADE.draw(st.segmented_control, options=options, required=True)
+    LENSES_SHADE.draw(st.segmented_control, options=options)
 
 
 def look() -> Look:
@@ -165,7 +163,8 @@ def fit_one() -> None:
         return
     with st.expander("Fit a lens to this model", icon=":material/model_training:"):
         kinds = {lens: LENSES[lens] for lens in COSTS}
-        kind = inputs.buttons(st, "Lens to fit", "lens-fit.kind", "affine", kinds)
+        look = dict(options=list(kinds), format_func=kinds.get)
+        kind = inputs.widget(st.segmented_control, "Lens to fit", "lens-fit.kind", "affine", **look)
         st.caption(COSTS[kind])
         prompts = prompt_set.to_fit("lens-fit", st.container(horizontal=True))
         if prompts:
@@ -179,7 +178,7 @@ def fitting(wanted: Fitted) -> None:
         st.success(show.plain(lenses.certified(fit.kind, fit.certificate)), icon=":material/verified:")
         name, chosen = fit.path.stem, st.session_state.get("lenses.box", [])
         if name not in chosen and st.button("Read with it", key="lens-fit.use", icon=":material/visibility:"):
-            inputs.put({"lenses.fit": ",".join([*chosen, name])})
+            inputs.put({FIT.key: ",".join([*chosen, name])})
             st.rerun()
     else:
         runs.fit_command(wanted, wanted.file.name)
