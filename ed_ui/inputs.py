@@ -206,7 +206,7 @@ def choice(
             raise ParameterError(f"{name} is {value!r}; expected one of {', '.join(long)}.")
         return long[value]
 
-    box: dict[str, Any] = {"options": list(short)} | ({"format_func": called.get} if called else {})
+    box: dict[str, Any] = {"options": tuple(short)} | ({"format_func": called.get} if called else {})
     return Input(name, key, default, parse, lambda value: short.get(value, ""), label, box, short if held else {})
 
 
@@ -219,7 +219,7 @@ def several(name: str, key: str, default: list, options: Iterable, label: str = 
             raise ParameterError(f"{name} names {strange[0]!r}; expected some of {', '.join(known)}.")
         return [known[part] for part in dict.fromkeys(value.split(","))]
 
-    box = {"options": list(known.values())}
+    box = {"options": tuple(known.values())}
     return Input(name, key, default, parse, lambda value: ",".join(map(str, value)), label, box)
 
 
