@@ -107,6 +107,16 @@ def test_the_page_plots_what_the_tables_hold(opened, computed):
     assert level[0]["prompts"] == 4
 
 
+def test_whose_estimates_stand_there_is_in_the_link(opened):
+    first, *_, last = opened.selectbox(key="studies.model").options
+    opened.selectbox(key="studies.model").set_value(last).run()
+    assert opened.query_params["models"] == last != first
+    other = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
+    other.switch_page("pages/studies/studies.py")
+    other.query_params["models"] = last
+    assert not other.run().exception and other.selectbox(key="studies.model").value == last
+
+
 def test_published_depths_stand_beside_with_what_they_are_worth(opened):
     model = published()[0].model.rsplit("/", 1)[-1]
     opened.selectbox(key="studies.published").set_value(model).run()

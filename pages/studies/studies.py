@@ -19,11 +19,12 @@ from ed_ui.inputs import text
 
 STUDY = text("study", "studies.study", label="Study")
 SET = text("set", "studies.set", label="Prompt set")
+MODEL = text("models", "studies.model", label="Model")
 CURVE = text("curve", "studies.curve", label="Curve")
 
 
 def page() -> None:
-    link.own([STUDY, SET, text("models", "studies.models"), CURVE, *over_steps.LINKED, *literature.LINKED])
+    link.own([STUDY, SET, MODEL, CURVE, *over_steps.LINKED, *literature.LINKED])
     known = studies.known()
     link.among(STUDY, known, "study")
     link.say_troubles()
@@ -136,9 +137,7 @@ def depths(row, rows: list[dict]) -> None:
 def agreement(folder: Folder, rows: list[dict], name: str) -> None:
     """One model, every estimator of depth: where they disagree, and what moves them."""
     place = st.container(horizontal=True, vertical_alignment="bottom")
-    model = inputs.one_of(
-        place.selectbox, "Model", "studies.model", list(dict.fromkeys(r["model"] for r in rows)), width=420
-    )
+    model = MODEL.draw_of(place.selectbox, list(dict.fromkeys(r["model"] for r in rows)), width=420)
     of_model = [r for r in rows if r["model"] == model]
     own = [r | {"rule": estimators.MEANS[f"mean_{r['criterion']}"]} for r in of_model if r["variant"] == tables.MEAN]
     own += [
