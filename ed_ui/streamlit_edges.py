@@ -103,7 +103,8 @@ ours: dict[str, bytes] = {}  # the app's own scripts by the names under which th
 
 
 def component(name: str, script: str) -> Any:
-    """A component whose script the browser loads once, from the server (`Door`); its rules are those of the page.
+    """A component whose script the browser loads once; its rules are those of the page. The script comes from `server`,
+    so an app that draws by it is an `App` with what `server.around` gives.
 
     Cures: Streamlit sends a component's script with every version of everything that is drawn by it, and the browser
     counts its digest each time: 17 kB for each of the dozen figures of a page.

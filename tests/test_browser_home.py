@@ -311,17 +311,24 @@ def test_streamlit_run_serves_the_page_with_its_style_so_that_nothing_moves_when
 SIX = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "tests")!r})
-import streamlit as st
+from streamlit.starlette import App
 from test_figures import fake
 from ed_core import figures
-from ed_ui import chart
-tokens = tuple(f" w{{i}}" for i in range(128))
-parts, lens = (fake(name, n_layers=80, tokens=tokens) for name in ("contributions", "logit_lens"))
-drawn = [figures.contribution_norms(parts, figures.View())]
-drawn += [figures.cosine_map(parts, figures.View(), f"{{part}}_cos") for part in ("layer", "attn", "mlp")]
-drawn += [figures.lens_map(lens, figures.View(), shade) for shade in ("prob", "kl")]
-for i, one in enumerate(drawn):
-    chart.draw(f"map-{{i}}", chart.made(one), "made up")
+from ed_ui import chart, server
+
+def draw():
+    tokens = tuple(f" w{{i}}" for i in range(128))
+    parts, lens = (fake(name, n_layers=80, tokens=tokens) for name in ("contributions", "logit_lens"))
+    drawn = [figures.contribution_norms(parts, figures.View())]
+    drawn += [figures.cosine_map(parts, figures.View(), f"{{part}}_cos") for part in ("layer", "attn", "mlp")]
+    drawn += [figures.lens_map(lens, figures.View(), shade) for shade in ("prob", "kl")]
+    for i, one in enumerate(drawn):
+        chart.draw(f"map-{{i}}", chart.made(one), "made up")
+
+if __name__ == "__main__":
+    draw()
+else:  # as `app.py`: the server has the script that draws a figure
+    app = App(__file__, **server.around())
 """
 DRAWN = """() => document.querySelectorAll('.ed-chart .main-svg:first-child').length === 6
   && !document.querySelector('.ed-chart[aria-busy]')"""
