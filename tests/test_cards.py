@@ -499,7 +499,9 @@ def test_what_leaving_early_changes_at_depth_0_is_told_apart():
     assert said(0.5, 0.2).endswith("shares are means over prompts.")
     assert "; all of these at depth 0, each" in said(0.5, 0.5)
     assert "; none of these at depth 0, each" in said(0.04, 0.0)
-    assert "would change less than 1 % of a prompt's tokens" in said(0.004, 0.0), "not 0 %"
+    few = card.Value(value=0.998, low=0.97, high=1.0)
+    rounded = words.leaving(told.but(exit=told.exit.but(mean_agreement=few, mean_lost_at_0=None)))
+    assert "would change less than 1 % of a prompt's tokens (0 to 3" in rounded, "not 0 %, which says none"
     assert "at depth 0" not in said(0.0, 0.0) + said(0.5, None)
     shipped = [card.read(file) for file in card.shipped()]
     assert all("at depth 0" in words.leaving(one) for one in shipped if one.exit.mean_agreement.value < 1)

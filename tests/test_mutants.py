@@ -83,6 +83,9 @@ def test_a_line_that_runs_at_import_is_tried_first_where_it_is_used(tmp_path):
         lines | {"ed_core/else.py": {2: frozenset({"c::else"})}}, {"a::slow": 9.0, "b::room": 10.0}, {}, used
     )
     assert reached.of(Mutant("ed_core/limits.py", 1, "", "")) == ["a::slow", "b::room"]
+    lines = {"ed_core/few.py": {7: frozenset({"a::t[gemma]", "a::t[olmo-1]"})}}
+    seconds = {"a::t[gemma]": 1.0, "a::t[olmo-1]": 2.0}
+    assert Reached(lines, seconds).of(Mutant("ed_core/few.py", 1, "", '("olmo", 2)')) == ["a::t[olmo-1]", "a::t[gemma]"]
 
 
 def test_what_nothing_evaluates_is_not_drawn():

@@ -70,6 +70,7 @@ def pytest_configure(config):
 SAME = re.compile("/ReplaceComparisonOperator_(Is|IsNot)_(?!Is)|/ReplaceComparisonOperator_(?!Is).*_(Is|IsNot)$")
 # pytest-cov's "test|phase", and pytest's own "test (phase)" in processes that a test starts.
 CONTEXT = re.compile(r"(?P<file>.*?)(?P<test>::.*)(\||\ \()(?P<phase>\w+)\)?", re.DOTALL)
+QUOTED = re.compile(r"""["']([\w.]{3,})["']""")
 PASSED, FAILED = 0, 1
 Line = tuple[str, int]  # a file's path from the root, and which of its lines
 Place = tuple[int, int]  # line and column
@@ -101,8 +102,8 @@ class Reached:
     def of(self, mutant: Mutant) -> list[str]:
         """The tests that reach a defect's line, the quickest first, then those whose file names its module, which may
         have met what another test had kept, as many as SECONDS and NAMING hold. A line that runs while a module is
-        imported is reached by all tests that reach another line of it; those that reach a line which uses it come
-        first, then those that name the module."""
+        imported is reached by all tests that reach another line of it; first come those of whose parameters the
+        line names one ("gemma2"), those that reach a line which uses it, those that name the module."""
         lines, naming = self.tests.get(mutant.file, {}), self.named.get(mutant.file, frozenset())
         reached = lines.get(mutant.line, frozenset())
         at_import = not reached
@@ -111,9 +112,14 @@ class Reached:
         found = reached or frozenset().union(*lines.values(), using)
         found |= {test for test in self.seconds if test.partition("::")[0] in naming}
 
-        def order(test: str) -> tuple[bool, bool, float, str]:
-            last = test.partition("::")[0] not in naming if at_import else test not in reached
-            return test not in using, last, self.seconds.get(test, 1.0), test
+        text = "".join(mutant.text.splitlines()[mutant.line - 1 : mutant.line])
+        named = set(QUOTED.findall(text)) if at_import else set()
+
+        def order(test: str) -> tuple[bool, bool, bool, float, str]:
+            file, _, name = test.partition("::")
+            last = file not in naming if at_import else test not in reached
+            parameters = re.split(r"[\[\]-]", name)[1:]
+            return named.isdisjoint(parameters), test not in using, last, self.seconds.get(test, 1.0), test
 
         ordered = sorted(found, key=order)
         each = one_of_each(ordered)
