@@ -151,6 +151,8 @@ def test_what_draws_a_figure_is_a_file_that_the_page_names(app):
     page = app.get("/", accept="text/html")[2]
     names = re.findall(r'modulepreload" crossorigin href="\./(static/js/(?:figure|link|story)\.\w{12}\.js)"', page)
     assert {name.split("/")[-1].partition(".")[0] for name in names} >= {"figure", "link"}
+    for part in ("PlotlyChart", "BidiComponent", "StreamlitMarkdown"):  # of Streamlit's, with what they import
+        assert f'modulepreload" crossorigin href="./static/js/{part}.' in page
     path = "/" + next(name for name in names if "figure" in name)
     status, plain, body = app.get(path)
     written = (ROOT / "ed_ui" / "chart.js").read_text(encoding="utf-8").partition("PLOTLY")
