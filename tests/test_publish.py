@@ -124,6 +124,7 @@ def test_a_trainings_page_has_its_depth_over_the_steps(shipped):
     figures = json.loads(Page(text).texts["script"][1])
     assert len(figures) == text.count("<figure>") == 1 + 1 + 3 and ">Over training on prompts</h2>" in text
     assert {"mean depth, KL", "papers: KL", "sinks"} <= {trace["name"] for trace in figures[1]["data"]}
+    assert set(re.findall(r"Depth over training[^<:\"]*", text)) == {"Depth over training on prompts"}
 
 
 def a_study(kept: Kept):

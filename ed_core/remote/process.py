@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,8 +45,8 @@ class Answer:
 
     arrays: Mapping[str, np.ndarray]
     texts: Mapping[str, str]
-    versions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    bytes: int = 0
+    versions: Mapping[str, tuple[str, str]]
+    bytes: int
 
 
 def environment(home: str) -> dict[str, str]:
