@@ -91,6 +91,8 @@ def test_what_was_measured_before_the_training_is_a_side():
 
 def test_few_prompts_have_no_interval_and_forms_are_the_units(sides):
     few = ed_core.compare(*sides, ["5 + 7 = ", "aaa bbb"])
+    alone = ed_core.compare(*sides, ["5 + 7 = "])
+    assert list(alone.before) == list(few.before[:2]) * 2, "one prompt is all of its mean"
     assert few[["low", "high"]].isna().all(axis=None) and len(few) == 6 and few.prompt[0] == "5 + 7 = "
     formed = [Prompt(p.text, p.answer, form=f"f{i % 5}") for i, p in enumerate(PROMPTS)]
     assert ed_core.compare(*sides, formed).over.iloc[-1] == "10 prompts of 5 forms"

@@ -333,6 +333,7 @@ def test_values_are_those_of_the_plainest_computation():
                 estimate = found.estimates[quantity.name]
                 assert estimate.value == pytest.approx(wanted, abs=2e-6), (name, quantity.name)
                 assert estimate.low - 1e-9 <= estimate.value <= estimate.high + 1e-9, (name, quantity.name)
+    assert find("even-turns").of(made["even-turns"]).beside == "Middle layers: 7 to 22.", "both are counted"
     assert value("turn", turning_at(4)).value == 5 / 8 and not value("turn", turning_at(L)).value > 0
 
 
