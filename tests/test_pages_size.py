@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
@@ -185,7 +186,7 @@ def offered_small(test) -> list[str]:
 @pytest.mark.parametrize("downloads", ["true", "false"])
 def test_a_small_model_is_offered_in_place_of_one_out_of_a_wheel(stored, monkeypatch, downloads):
     monkeypatch.setenv("ED_DOWNLOADS", downloads)
-    test = opened(model="smollm2")
+    test = answered(opened(model="smollm2"))
     assert run_button(test).disabled and not test.exception and offered_small(test) == ["Take ed-demo-16"]
     assert (downloads == "true") == any(b.label == "Download" for b in test.button)
     assert (downloads == "true") == ("is not here yet" in said(test))
@@ -196,12 +197,22 @@ def test_a_small_model_is_offered_in_place_of_one_out_of_a_wheel(stored, monkeyp
         assert offered_small(opened(model="smollm2")) == label, "one that may be used"
 
 
+def answered(test):
+    """The page once the hub has answered, which is asked in the background."""
+    for _ in range(100):
+        if "Asking the hub" not in said(test):
+            return test
+        time.sleep(0.1)
+        test.run()
+    raise TimeoutError(said(test))
+
+
 def test_a_download_of_unknown_size_is_not_said_to_be_nothing(stored, monkeypatch):
     monkeypatch.setitem(wheels.WHEELS, "unsized", wheels.Wheel("some-model", "1.0"))
-    test = opened(model="unsized")
+    test = answered(opened(model="unsized"))
     assert "How much there is to download is not known; " in said(test) and "0 MB" not in said(test)
     monkeypatch.setattr(disk, "free", lambda folder: disk.SPARE_BYTES - 1)
-    test = opened(model="unsized")
+    test = answered(opened(model="unsized"))
     assert "set ED_CACHE to a folder on another disk" in said(test)
     assert next(b for b in test.button if b.label == "Download").disabled
 
