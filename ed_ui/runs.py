@@ -6,10 +6,10 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import streamlit as st
 
@@ -32,6 +32,7 @@ from ed_core.studies.items import home
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import browser, inputs, prompt_set, session, show, visitor
 
+T = TypeVar("T")
 STUDY = "asked.toml"  # a study's text, in its folder
 PROMPTS = "prompts.jsonl"  # typed prompts, in the folder of claims and cards
 FITTED = "asked.jsonl"  # the prompts of a fit
@@ -43,6 +44,21 @@ LONGEST = 20_000  # characters of a study's text
 def begin(spec: Spec, folder: Path, files: Mapping[str, bytes] | None = None) -> None:
     """Start a run for whoever is looking (`launch.begin`)."""
     launch.begin(spec, folder, visitor.name() or session.current().viewer, files)
+
+
+def on_disk(name: str) -> str:
+    """A name as a folder or a file may have it."""
+    return re.sub(r"[^\w.+-]", "-", name)
+
+
+def read(how: Callable[[Path], T], file: Path) -> T:
+    """What `how` reads from a file; read anew once that was written again."""
+    return _read(how, file, file.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=48)
+def _read(how: Callable[[Path], T], file: Path, changed: int) -> T:
+    return how(file)
 
 
 # ---------------------------------------------------------------- the panel
@@ -121,14 +137,9 @@ def begin_study(text: str) -> str:
     is no study."""
     if len(text) > LONGEST:
         raise StudyError(f"The study has {len(text)} characters; expected {LONGEST} at most.")
-    name = study_name(study.parse(text))
+    name = on_disk(study.parse(text).name)
     begin(StudyRun(file=str(home() / name / STUDY)), home() / name, {STUDY: text.encode()})
     return name
-
-
-def study_name(written: study.Study) -> str:
-    """The folder of a study, by its name."""
-    return re.sub(r"[^\w.+-]", "-", written.name)
 
 
 def resume_study(out: Path) -> None:
@@ -164,31 +175,26 @@ class Claims:
         """The prompts: a bundled set's name, or the digest of others."""
         return self.bundled or digest_of_prompts(self.prompts)
 
-    @property
-    def asked(self) -> claims.Asked | making.Asked:
-        """All claims, as the command line names them."""
-        return claims.Asked(**self._asked())
-
-    def command(self, names: tuple[str, ...] = ()) -> str:
-        """What does the same from the command line."""
-        return replace(self.asked, claims=names).command
+    def spec(self, names: tuple[str, ...] = ()) -> ClaimsRun | CardRun:
+        """What makes it, for all claims unless some are named; its `asked.command` does the same from the shell."""
+        return ClaimsRun(asked=claims.Asked(claims=names, **self._how()))
 
     def begin(self, names: tuple[str, ...] = ()) -> None:
-        """Start it, for all claims unless some are named."""
-        self._begin(ClaimsRun(asked=replace(self.asked, claims=names)))
+        begin(self.spec(names), self.out, {} if self.bundled else {PROMPTS: to_jsonl(self.prompts).encode()})
 
-    def found(self) -> Report | None:
+    def found(self) -> Report | card.Card | None:
         """What was found so far, None while there is nothing. An `EffectiveDepthError` for a damaged file."""
-        place = self.out / claims.FOUND
-        return _claims(place, place.stat().st_mtime_ns) if place.is_file() else None
+        file = self.out / claims.FOUND
+        return read(_report, file) if file.is_file() else None
 
-    def _asked(self) -> dict[str, Any]:
+    def _how(self) -> dict[str, Any]:
         model, prompts = self.model, self.bundled or str(self.out / PROMPTS)
         how = {"precision": model.precision, "device": model.device, "adapter": model.adapter}
         return {"model": prompt_set.source(model), "prompts": prompts, "also": self.also} | how
 
-    def _begin(self, spec: Spec) -> None:
-        begin(spec, self.out, {} if self.bundled else {PROMPTS: to_jsonl(self.prompts).encode()})
+
+def _report(file: Path) -> Report | None:
+    return claims.read(file.parent)
 
 
 @dataclass(frozen=True)
@@ -199,30 +205,12 @@ class Card(Claims):
     def out(self) -> Path:
         return card.place(self.model, self.what, self.also)
 
-    @property
-    def asked(self) -> making.Asked:
-        return making.Asked(**self._asked())
-
-    def command(self, names: tuple[str, ...] = ()) -> str:
-        return self.asked.command
-
-    def begin(self, names: tuple[str, ...] = ()) -> None:
-        self._begin(CardRun(asked=self.asked))
+    def spec(self, names: tuple[str, ...] = ()) -> CardRun:
+        return CardRun(asked=making.Asked(**self._how()))
 
     def found(self) -> card.Card | None:
-        place = self.out / card.FILE
-        return read_card(place, place.stat().st_mtime_ns) if place.is_file() else None
-
-
-@lru_cache(maxsize=8)
-def _claims(place: Path, changed: int) -> Report | None:
-    return claims.read(place.parent)
-
-
-@lru_cache(maxsize=32)
-def read_card(place: Path, changed: int) -> card.Card:
-    """The card in a file that was written at a time."""
-    return card.read(place)
+        file = self.out / card.FILE
+        return read(card.read, file) if file.is_file() else None
 
 
 def cards() -> tuple[dict[str, tuple[Path, card.Card]], list[str]]:
@@ -232,7 +220,7 @@ def cards() -> tuple[dict[str, tuple[Path, card.Card]], list[str]]:
     damaged = []
     for file in (*card.made_here(), *card.shipped(), *(file for _, file in card_shelf.here())):
         try:
-            found.setdefault(card_name(file), (file, read_card(file, file.stat().st_mtime_ns)))
+            found.setdefault(card_name(file), (file, read(card.read, file)))
         except (EffectiveDepthError, OSError) as error:
             damaged.append(f"{card_name(file)}: {error}")
     return found, damaged
@@ -289,7 +277,7 @@ class Fitted:
         """What it writes: maps into its folder, a lens where lenses are found by their names."""
         if not self.lens:
             return self.out / FOUND
-        model = re.sub(r"[^\w.+-]", "-", self.models[0].name)[-40:].lstrip(".+-")
+        model = on_disk(self.models[0].name)[-40:].lstrip(".+-")
         return fit_files.folder() / f"{model}-{self.lens}-{self.out.name[:6]}{ENDING}"
 
     def spec(self, prompts: str, out: str) -> FitRun:
@@ -304,18 +292,13 @@ class Fitted:
     def found(self) -> measured.Maps | measured.Replacement | Fit | None:
         """What the fit gave, None while there is nothing; a damaged file is as none."""
         with contextlib.suppress(OSError, FitRefused):
-            return fit_files.read(self.file) if self.lens else _maps(self.file, self.file.stat().st_mtime_ns)
+            return fit_files.read(self.file) if self.lens else read(measured.read, self.file)
         return None
 
 
 def distinct(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
     """Each prompt once, so that none is fitted on and held out."""
     return tuple({(p.text, p.answer): p for p in prompts}.values())
-
-
-@lru_cache(maxsize=8)
-def _maps(place: Path, changed: int) -> measured.Maps | measured.Replacement:
-    return measured.read(place)
 
 
 def fit_panel(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -54,7 +53,7 @@ def take_in(data: bytes) -> str:
     that name lies here, `NotAllowed` where this installation runs none."""
     if not settings.current().studies:
         raise NotAllowed("This installation takes no studies from the browser (studies); open it in the shell.")
-    name = re.sub(r"[^\w.+-]", "-", bundle.name_of(io.BytesIO(data)))
+    name = runs.on_disk(bundle.name_of(io.BytesIO(data)))
     if name in known():
         raise ImportRefused(f"There is a study {name} here already; delete or rename its folder first.")
     bundle.unpack(io.BytesIO(data), home() / name)
@@ -206,7 +205,7 @@ def _told(found: Outlook, written: Study, beside, below) -> None:
         below.warning(show.plain(f"{label} is left out: {why}"), icon=":material/error:")
     absent = [m.source for m in written.entries if not m.control and downloads.absent(m.source) is not None]
     beside.markdown(show.plain(cost(found)))
-    if (home() / runs.study_name(written) / planning.PLAN).is_file():
+    if (home() / runs.on_disk(written.name) / planning.PLAN).is_file():
         below.caption(show.plain(f"A study {written.name} is here already: Run goes on with it."))
     if absent:
         below.caption(show.plain(f"Downloaded first: {', '.join(absent)}."))
@@ -253,7 +252,7 @@ def outlook(text: str, device: str) -> Outlook:
     later = tuple(entry.name for entry in written.sets if entry.hub)
     if not here:
         return Outlook((), later, len(written.entries), 0, None, 0, {})
-    plan = planning.make(written.model_copy(update={"sets": here}), home() / runs.study_name(written), device)
+    plan = planning.make(written.model_copy(update={"sets": here}), home() / runs.on_disk(written.name), device)
     seconds = planning.seconds_of(plan, device)
     troubles = {m.label: m.trouble for m in plan.models if m.trouble}
     looks = tuple(_look(plan, i) for i in range(len(plan.sets)))

@@ -443,7 +443,7 @@ def test_the_page_lists_all_cards_and_shows_one(tmp_path, monkeypatch):
     assert place == wanted.out and spec.kind == "card" and spec.asked.prompts == "sum_mod10"
     asked = making.Asked("ed-demo-8", "sum_mod10")
     assert asked.place == wanted.out, "the command without --out makes it where the page looks"
-    assert wanted.command() == asked.command
+    assert wanted.spec().asked.command == asked.command
 
 
 def test_the_bundled_loop_has_a_card_with_its_passes_and_without_stretches(told, tmp_path):

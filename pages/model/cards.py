@@ -74,7 +74,7 @@ def run(wanted: Card) -> None:
     label = f"Make the card of {show.plain(wanted.model.name)}{' again' if wanted.found() else ''}"
     runs.panel(wanted.run, "cards", {"cards": (label, wanted.begin)}, ended=ended)
     st.caption("The same from the command line:")
-    st.code(wanted.command(), language="bash", wrap_lines=True)
+    st.code(wanted.spec().asked.command, language="bash", wrap_lines=True)
 
 
 def titled(file: Path, told: card.Card) -> str:

@@ -132,7 +132,7 @@ def detail(wanted: Claims, found: Mapping[str, Found]) -> None:
     with st.expander("How it is measured", expanded=one is None):
         st.markdown("\n".join(f"- **{head}:** {show.plain(on_page(words))}" for head, words in told.items()))
     with st.expander("The same from the command line"):
-        st.code(wanted.command((name,)), language="bash")
+        st.code(wanted.spec((name,)).asked.command, language="bash")
 
 
 def about(claim: Claim, one: Found) -> None:
