@@ -21,12 +21,14 @@ from ed_core.errors import EffectiveDepthError, FitRefused, StudyError
 from ed_core.fits import ENDING, Fit, measured
 from ed_core.fits import file as fit_files
 from ed_core.fits.file import digest_of, digest_of_prompts
+from ed_core.machine import ROOM, free_memory
 from ed_core.prompts import to_jsonl
 from ed_core.runs import launch
 from ed_core.runs.launch import Run
 from ed_core.runs.run import CardRun, ClaimsRun, FitRun, Opened, Spec, StudyRun
 from ed_core.service.estimate import duration
 from ed_core.sharing import card_shelf
+from ed_core.sources import sizes, specs
 from ed_core.studies import study
 from ed_core.studies.items import home
 from ed_core.types import ModelSpec, Prompt
@@ -289,6 +291,18 @@ class Fitted:
         spec = self.spec(str(self.out / FITTED), str(self.file))
         begin(spec, self.out, {FITTED: to_jsonl(self.prompts).encode()})
 
+    def takes(self) -> str:
+        """Memory and passes; "" where a size is not known."""
+        try:
+            found = [sizes.read(specs.config_of(model)) for model in self.models]
+        except EffectiveDepthError:
+            return ""
+        layers, widths = zip(*((size.n_layers, size.d_model) for size in found), strict=True)
+        memory = measured.BYTES if self.lens else int(ROOM * free_memory())
+        if len(found) == 2:
+            return measured.plan_of_maps(layers, widths, memory).sentence()
+        return measured.OF_ONE[self.kind](*layers, *widths, memory).sentence()
+
     def found(self) -> measured.Maps | measured.Replacement | Fit | None:
         """What the fit gave, None while there is nothing; a damaged file is as none."""
         with contextlib.suppress(OSError, FitRefused):
@@ -301,12 +315,10 @@ def distinct(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
     return tuple({(p.text, p.answer): p for p in prompts}.values())
 
 
-def fit_panel(
-    wanted: Fitted, page: str, takes: str, linked: bool = True
-) -> measured.Maps | measured.Replacement | Fit | None:
-    """The panel of a fit, with what it `takes`; returns what came of it."""
+def fit_panel(wanted: Fitted, page: str, linked: bool = True) -> measured.Maps | measured.Replacement | Fit | None:
+    """The panel of a fit, with what it takes; returns what came of it."""
     found = wanted.found()
-    told = "stored" if found is not None else takes
+    told = "stored" if found is not None else wanted.takes()
     panel(wanted.run, page, {page: ("Run", wanted.begin)}, told, found is not None, linked)
     return found
 

@@ -8,10 +8,9 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import matching
-from ed_core.errors import EffectiveDepthError, ParameterError
+from ed_core.errors import ParameterError
 from ed_core.fits import measured
-from ed_core.machine import ROOM, free_memory
-from ed_core.sources import remote, sizes, specs
+from ed_core.sources import remote
 from ed_core.types import ModelSpec
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show, side_b
 from ed_ui.inputs import choice
@@ -49,7 +48,7 @@ def body(wanted: Fitted) -> None:
     """Run, what it takes, how far it is, and what came of it; drawn again every second while it runs."""
     if there := [model.name for model in wanted.models if remote.is_remote(model.source)]:
         raise ParameterError(NOT_HERE.format(name=there[0]))
-    found = runs.fit_panel(wanted, "maps", takes(wanted))
+    found = runs.fit_panel(wanted, "maps")
     if found is not None:
         shown(found, "maps")
     elif not wanted.run.running:
@@ -58,19 +57,6 @@ def body(wanted: Fitted) -> None:
         probe_page.texts(TEXTS_WITHIN if within_one else TEXTS)
     with st.expander("The same from the command line"):
         runs.fit_command(wanted, f"{wanted.kind}{measured.ENDING}")
-
-
-def takes(wanted: Fitted) -> str:
-    """Memory and passes of a run; "" where a size is not known."""
-    try:
-        found = [sizes.read(specs.config_of(model)) for model in wanted.models]
-    except EffectiveDepthError:
-        return ""
-    memory = int(ROOM * free_memory())
-    if len(found) == 1:
-        return measured.plan_of_replacement(found[0].n_layers, found[0].d_model, memory).sentence()
-    layers, widths = zip(*((size.n_layers, size.d_model) for size in found), strict=True)
-    return measured.plan_of_maps(layers, widths, memory).sentence()
 
 
 def shown(found: measured.Maps | measured.Replacement, key: str) -> None:

@@ -7,14 +7,13 @@ import streamlit as st
 from ed_core import figures, fits
 from ed_core.depth import lenses
 from ed_core.depth.wording import printed
-from ed_core.errors import EffectiveDepthError, FitRefused
+from ed_core.errors import FitRefused
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
-from ed_core.fits import measured
 from ed_core.fits.file import FIRST, JUDGED
 from ed_core.probes import Lenses, Probe
 from ed_core.probes.lenses import LENSES
-from ed_core.sources import sizes, specs, tokens
+from ed_core.sources import tokens
 from ed_core.types import ModelSpec, ProbeResult
 from ed_ui import inputs, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import FOLLOWED, LENSES_SHADE, OF_LENSES, Input
@@ -173,7 +172,7 @@ def fit_one() -> None:
 
 
 def fitting(wanted: Fitted) -> None:
-    fit = runs.fit_panel(wanted, "lens-fit", takes(wanted), linked=False)
+    fit = runs.fit_panel(wanted, "lens-fit", linked=False)
     if fit is not None:
         st.success(show.plain(lenses.certified(fit.kind, fit.certificate)), icon=":material/verified:")
         name, chosen = fit.path.stem, st.session_state.get("lenses.box", [])
@@ -182,15 +181,6 @@ def fitting(wanted: Fitted) -> None:
             st.rerun()
     else:
         runs.fit_command(wanted, wanted.file.name)
-
-
-def takes(wanted: Fitted) -> str:
-    """Memory and passes; "" where the model's size is not known."""
-    try:
-        size = sizes.read(specs.config_of(wanted.models[0]))
-    except EffectiveDepthError:
-        return ""
-    return measured.OF_ONE[wanted.lens](size.n_layers, size.d_model, measured.BYTES).sentence()
 
 
 RULES = """KL rule: the first layer before which the lens's KL is below half of its maximum. Overlap rule: the first
