@@ -3,7 +3,7 @@ they mean; and the untrained twins that a verdict is read beside, stored ones wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import streamlit as st
 
@@ -151,6 +151,12 @@ def picker(row, batch: running.Batch) -> None:
 def result(batch: running.Batch, probe: str) -> ProbeResult | None:
     """The control's complete result; None while there is none."""
     return batch.complete(f"{probe}{running.CONTROL}")
+
+
+def results(batch: running.Batch, names: Iterable[str]) -> list[ProbeResult]:
+    """The control's results behind these of the model; none until all of them are complete."""
+    found = [result(batch, name) for name in names]
+    return [] if None in found else found
 
 
 def alike(batch: running.Batch, probe: str, first_token: bool = True) -> list[list[Likeness]]:

@@ -114,10 +114,8 @@ class Page:
             live.follow(batch, self._panels)
             result = batch.complete(probe.name)
             if result is not None and self.sound(result):
-                alike = control_model.alike(batch, probe.name, getattr(asked, "first_token", True))
-                compared(asked, result, control_model.result(batch, probe.name), alike)
-        with st.expander("What this measures, exactly", expanded=False):
-            st.markdown(probe.__doc__)
+                compared(batch, probe.name, asked)
+        exactly(probe)
 
     def _panels(self, batch: running.Batch) -> None:
         name, result = self.probe.name, batch.result(self.probe.name)
@@ -182,6 +180,13 @@ def top_row(page: str, batch: running.Batch, with_control=None, **more):
         control_model.picker(with_control, batch)
     case_studies.save_button(row, page, batch)
     return row
+
+
+def exactly(*probes: type[Probe]) -> None:
+    """What these probes measure, behind a click."""
+    with st.expander("What this measures, exactly", expanded=False):
+        for probe in probes:
+            st.markdown(probe.__doc__)
 
 
 def texts(paragraphs: Mapping[str, str]) -> None:
@@ -366,12 +371,11 @@ def _others_asked(probe: Probe, spec: ModelSpec, files: tuple[tuple[str, str], .
     return [probe.request(spec, prompt) for prompt in prompts]
 
 
-def compared(
-    probe: Probe, result: ProbeResult, control: ProbeResult | None = None, alike: Sequence[Sequence[Likeness]] = ()
-) -> None:
-    """Below a complete result; `control`: the same of a control of the model, and how `alike` its curves and those of
-    the stored controls of other seeds are (`control_model.alike`). The bundled prompts run one at a time, so that a Run
-    of one's own waits for one of them at most."""
+def compared(shown: running.Batch, name: str, probe: Probe) -> None:
+    """Below the complete result of this `name` among those `shown`, beside the same of the model's control. The bundled
+    prompts run one at a time, so that a Run of one's own waits for one of them at most."""
+    result, control = shown.results[name], control_model.result(shown, name)
+    alike = control_model.alike(shown, name, getattr(probe, "first_token", True))
     spec, here = result.request.models[0], result.request.prompts[0]
     others = [
         r

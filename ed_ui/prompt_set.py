@@ -11,6 +11,7 @@ import streamlit as st
 from ed_core import outside
 from ed_core.cases.snippet import run_command
 from ed_core.errors import PromptError
+from ed_core.probes import Probe
 from ed_core.prompts import parse_jsonl, read_jsonl
 from ed_core.sources import tokens
 from ed_core.sources.bundled import MIXED, SETS, default_set, load_prompts, mixed_prompts, set_names
@@ -238,13 +239,14 @@ def status(batch: running.Batch, done: list, of: int) -> None:
             show.error(which + message)
 
 
-def command(specs: Iterable[ModelSpec], probes, prompts: list[Prompt]) -> None:
+def command(batch: running.Batch, probes: Iterable[Probe], prompts: list[Prompt]) -> None:
     """The same run from the command line, for the model and for its control where there is one, and the file it
     needs."""
-    for spec in specs:
-        line = run_command(probes, spec, "prompts.jsonl", f"{spec.control or 'result'}.npz")
-        st.code(line, language="bash")
-    show.prompts_file(prompts)
+    with st.expander("The same from the command line"):
+        for spec in dict.fromkeys(r.models[0] for r in batch.requests.values()):
+            line = run_command(probes, spec, "prompts.jsonl", f"{spec.control or 'result'}.npz")
+            st.code(line, language="bash")
+        show.prompts_file(prompts)
 
 
 def source(spec: ModelSpec) -> str:

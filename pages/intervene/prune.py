@@ -37,21 +37,15 @@ def page() -> None:
     stored = len(prompts) == 1 and "prune.0" in batch.results and not batch.running
     link.write(requests["prune.0"].key if stored else "")
     live.follow(batch, panels, asked, written, len(prompts))
-    with st.expander("The same from the command line"):
-        probes = [*asked.values(), *[written] * (len(answered) == len(prompts))]
-        prompt_set.command(dict.fromkeys(r.models[0] for r in batch.requests.values()), probes, prompts)
-    with st.expander("What this measures, exactly"):
-        st.markdown(Prune.__doc__)
-        st.markdown(ExactAnswers.__doc__)
-        st.markdown(EarlyExit.__doc__)
+    prompt_set.command(batch, [*asked.values(), *[written] * (len(answered) == len(prompts))], prompts)
+    probe_page.exactly(Prune, ExactAnswers, EarlyExit)
 
 
 def panels(batch: running.Batch, asked: dict, written: ExactAnswers, n_prompts: int) -> None:
     """Everything that fills while jobs run: aggregates over the prompts that all probes have been measured on."""
     done = [i for i in range(n_prompts) if all(batch.complete(f"{name}.{i}") is not None for name in asked)]
     pruned, leaving, lens = ([batch.results[f"{name}.{i}"] for i in done] for name in asked)
-    twins = {name: [r for i in done if (r := control_model.result(batch, f"{name}.{i}")) is not None] for name in asked}
-    twins = {name: of_one if len(of_one) == len(done) else [] for name, of_one in twins.items()}
+    twins = {name: control_model.results(batch, [f"{name}.{i}" for i in done]) for name in asked}
     prompt_set.status(batch, pruned, n_prompts)
     stretches(pruned, twins["prune"], asked["prune"], batch.running)
     with st.container(key="offers"):
@@ -140,26 +134,21 @@ def answers(batch: running.Batch, asked: Prune, written: ExactAnswers, n_prompts
     st.markdown("#### Likelihood against generation")
     if not any(f"{written.name}.{i}" in batch.requests for i in range(n_prompts)):
         return st.markdown(NO_ANSWERS)
-    done = [
-        (pruned, found)
-        for i in range(n_prompts)
-        if (found := batch.complete(f"{written.name}.{i}")) is not None
-        and (pruned := batch.complete(f"prune.{i}")) is not None
-    ]
+    both = ("prune", written.name)
+    done = [i for i in range(n_prompts) if all(batch.complete(f"{name}.{i}") is not None for name in both)]
     if not done:
         for column, title in zip(st.columns(2), WRITTEN, strict=True):
             with column:
                 show.empty(title, "" if batch.running else TEACH[title], HEIGHT)
         return None
-    pruned, found = ([pair[i] for pair in done] for i in range(2))
+    pruned, found = ([batch.results[f"{name}.{i}"] for i in done] for name in both)
     curves = among_others.over_prompts(asked, [r.summary for r in pruned])
     share = aggregate.aggregate(written, [r.summary for r in found])
     told = surgery.by_loss(curves, share, len(done), asked.n)
     show.conclusion("answers", surgery.generated(share, len(done), asked.n), told)
     if len(done) < n_prompts:
         st.caption(f"Over the {len(done)} of {n_prompts} prompts that have a known answer and are measured.")
-    twin = [r for i in range(n_prompts) if (r := control_model.result(batch, f"{written.name}.{i}")) is not None]
-    beside = behind(twin if len(twin) == len(done) else [], written, "exact")
+    beside = behind(control_model.results(batch, [f"{written.name}.{i}" for i in done]), written, "exact")
     x, whole = "first layer taken out" if asked.n > 1 else "layer taken out", 0 * share["exact"] + share["exact_whole"]
     told = {
         "exact": ({"exact answers": share["exact"]}, {"all layers": whole} | beside, "share"),

@@ -47,13 +47,10 @@ def page() -> None:
     stored = len(prompts) == 1 and "surgery.0" in batch.results and not batch.running
     link.write(requests["surgery.0"].key if stored else "")
     live.follow(batch, panels, asked, len(prompts))
-    if len(prompts) == 1 and "drop" in asked.kinds and (result := batch.complete("surgery.0")) is not None:
-        alike = control_model.alike(batch, "surgery.0")
-        probe_page.compared(asked, result, control_model.result(batch, "surgery.0"), alike)
-    with st.expander("The same from the command line"):
-        prompt_set.command(dict.fromkeys(r.models[0] for r in batch.requests.values()), [asked], prompts)
-    with st.expander("What this measures, exactly"):
-        st.markdown(Surgery.__doc__)
+    if len(prompts) == 1 and "drop" in asked.kinds and batch.complete("surgery.0") is not None:
+        probe_page.compared(batch, "surgery.0", asked)
+    prompt_set.command(batch, [asked], prompts)
+    probe_page.exactly(Surgery)
 
 
 def ruler(asked: Surgery, n_layers: int) -> None:
@@ -69,8 +66,8 @@ def ruler(asked: Surgery, n_layers: int) -> None:
 
 def panels(batch: running.Batch, asked: Surgery, n_prompts: int) -> None:
     """Everything that fills while jobs run: over the prompts that are done, or over the first one as far as it is."""
-    done = [r for i in range(n_prompts) if (r := batch.complete(f"surgery.{i}")) is not None]
-    twins = [r for i in range(n_prompts) if (r := control_model.result(batch, f"surgery.{i}")) is not None]
+    names = [name for name in (f"surgery.{i}" for i in range(n_prompts)) if batch.complete(name) is not None]
+    done, twins = [batch.results[name] for name in names], control_model.results(batch, names)
     prompt_set.status(batch, done, n_prompts)
     shown = done or [aggregate.summarize(r) for r in [batch.result("surgery.0")] if r is not None]
     ready = bool(done) and not batch.running and len(done) == n_prompts
@@ -88,7 +85,7 @@ def panels(batch: running.Batch, asked: Surgery, n_prompts: int) -> None:
             typed_order(curves, done, asked, ready)
     if kinds := surgery.kinds_of(curves):
         with place:
-            maps(curves, kinds, shown, twins if len(twins) == len(done) else [], asked, ready)
+            maps(curves, kinds, shown, twins, asked, ready)
     show.notes([surgery.worse_than_uniform(float(curves["loss_whole"]), shown[0].provenance.get("d_vocab"))])
     probe_page.texts(TEXTS)
     show.notes(note for result in shown for note in result.notes)

@@ -28,8 +28,7 @@ def page() -> None:
     batch = running.batch("loops", {"loops": probe.request(spec, prompt_box.prompt())})
     probe_page.top_row("loops", batch, place=place)
     live.follow(batch, panels)
-    with st.expander("What this measures, exactly", expanded=False):
-        st.markdown(Loops.__doc__)
+    probe_page.exactly(Loops)
 
 
 def in_its_place(spec: ModelSpec) -> None:

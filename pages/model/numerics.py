@@ -22,8 +22,7 @@ def page() -> None:
     batch = running.batch("numerics", {n: probe.request(spec, prompt_box.prompt()) for n, probe in PROBES.items()})
     probe_page.top_row("numerics", batch)
     live.follow(batch, panels)
-    with st.expander("What this measures, exactly", expanded=False):
-        st.markdown(Numerics.__doc__)
+    probe_page.exactly(Numerics)
 
 
 def panels(batch: running.Batch) -> None:
