@@ -15,6 +15,7 @@ import streamlit as st
 from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.results import lookup
 from ed_core.service.resolve import twin
+from ed_core.sources.bundled import example_of
 from ed_core.types import ModelSpec, Request
 from ed_ui import inputs, picker, prompt_box, session, show, streamlit_edges
 from ed_ui.inputs import Input, boxed, number
@@ -129,7 +130,7 @@ def open_link(page: str) -> None:
     elif example and example not in prompt_box.examples():
         trouble(f"No bundled prompt has the id {example[:32]!r}, so another one stands in the box.")
     if inputs.value("text") is None:
-        prompt_box.pick_for(picker.model())
+        prompt_box.pick(example_of(picker.model()))
 
 
 def _open_short(run: str) -> bool:

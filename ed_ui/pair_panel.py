@@ -62,17 +62,8 @@ CHOICES = {name: _choices(name) for name in side_by_side.COMPARED if len(maps(na
 LINKED = (BRANCH, SHADE, *CHOICES.values())  # what a link to the page carries of them
 
 
-def over_tokens(name: str) -> bool:
-    """Whether the columns of a probe's maps are tokens."""
-    return _along(name, "pos")
-
-
-def over_written(name: str) -> bool:
-    """Whether they are tokens that each side writes itself."""
-    return _along(name, "step")
-
-
-def _along(name: str, dim: str) -> bool:
+def along(name: str, dim: str) -> bool:
+    """Whether the columns of a probe's maps are tokens ("pos"), or tokens that each side writes itself ("step")."""
     return any(dim in find(name).spec(measure).dims for p in maps(name) for measure in named(p, Look())[:1])
 
 
@@ -81,7 +72,7 @@ def controls(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None
     some = [next((r for r in of_side if r is not None), None) for of_side in results]
     laid = None not in some and alike(*some)
     apart = None not in some and some[0].n_layers != some[1].n_layers
-    if not any(map(over_tokens, names)) and not laid and not apart:
+    if not any(along(name, "pos") for name in names) and not laid and not apart:
         return
     row = st.container(horizontal=True, vertical_alignment="bottom", key="map-inputs")
     shown = [maps(name) for name in names]
@@ -201,9 +192,9 @@ def measured(side: Shown, shown: Map) -> bool:
 def drawn(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[str, int | None], wide: int = 560):
     """A side's map, `wide` pixels wide."""
     result, other = both[i].result, both[1 - i]
-    seen = replace(view(result, f"{name}-{SIDES[i]}", i), sinks=probe_page.sinks_of(result), count_sinks=counted())
+    look = {"sinks": probe_page.sinks_of(result), "count_sinks": COUNT_SINKS.value, "depth_lines": lines}
     beside = other.result if measured(other, shown) else None
-    seen = replace(seen, beside=beside, depth_lines=lines, width_px=wide)
+    seen = replace(view(result, f"{name}-{SIDES[i]}", i), beside=beside, width_px=wide, **look)
     return draw(shown.picture, result, seen, shown.look)
 
 
@@ -215,9 +206,10 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, 
     if reason := side_by_side.no_difference(a, b, a.measures[shown.measure].spec.dims):
         return st.caption(f"**No map of B − A:** {show.plain(reason)}")
     n, key = min(a.n_layers, b.n_layers), f"{name}-difference"
-    failed = {row for r in (a, b) for row, layer in enumerate(nearest(r.n_layers, n)) if layer in broken(name, r)}
+    broken = find(name).broken_layers
+    failed = {row for r in (a, b) for row, layer in enumerate(nearest(r.n_layers, n)) if layer in broken(r)}
     sinks = sorted({pos for r in (a, b) for pos in probe_page.sinks_of(r)})
-    seen = replace(view(a, key, 0), sinks=tuple(sinks), count_sinks=counted())
+    seen = replace(view(a, key, 0), sinks=tuple(sinks), count_sinks=COUNT_SINKS.value)
     fig = figures.difference_map(a, b, shown.measure, seen, first_token, sorted(failed))
     about = partial(about_map, key, shown.measure, both)
     caption = "**B − A** · orange: larger in B, blue: larger in A"
@@ -230,15 +222,6 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, 
         deep, shallow = ("A", "B") if a.n_layers > b.n_layers else ("B", "A")
         caption += f" · on relative depth: {shallow}'s {n} layers, each against {deep}'s nearest"
     show.figure(key, fig, caption, about=about)
-
-
-def counted() -> bool:
-    """Whether means and strips count the sinks."""
-    return COUNT_SINKS.value
-
-
-def broken(name: str, result: ProbeResult) -> set[int]:
-    return set(find(name).broken_layers(result))
 
 
 def view(result: ProbeResult, revision: str, i: int) -> View:

@@ -69,9 +69,10 @@ def box() -> None:
         with st.expander("Adapter, revision, device"):
             _more()
         choice = current()
-        with place:
-            _says(choice)
         if choice.spec is not None:
+            with place:
+                _described(choice.spec)
+                session.current().needs = st.container()  # filled by the page, which knows its probes
             with st.expander("Model card"):
                 card(choice.spec)
 
@@ -236,9 +237,8 @@ def _catalogue() -> None:
     group = st.selectbox("Group", list(groups), key="catalogue.group")
     for name, entry in groups[group]:
         row = st.container(key=f"entry-{name}", gap=None)
-        row.button(
-            name, key=f"take.{name}", type="tertiary", on_click=_take, args=(name,), icon=":material/arrow_forward:"
-        )
+        look = {"type": "tertiary", "icon": ":material/arrow_forward:", "args": ({"model": name},)}
+        row.button(name, key=f"take.{name}", on_click=inputs.put, **look)
         row.caption(_in_short(name, entry))
 
 
@@ -248,7 +248,7 @@ def _in_short(name: str, entry: catalogue.Entry | None) -> str:
         told = [
             f"{size.n_layers} × {size.d_model}" + f", in {size.passes} passes" * (size.passes > 1),
             f"{estimate.count(size.parameters)} parameters",
-            _cost(size, *_asked_for()),
+            _cost(size, PRECISION.value or AUTO, device(), running.free(device())),
         ]
     except EffectiveDepthError:
         told = []  # a damaged folder: choosing it says what is wrong
@@ -259,11 +259,6 @@ def _in_short(name: str, entry: catalogue.Entry | None) -> str:
     if downloads.absent(name) is None:
         told.append("here")
     return " · ".join(told)
-
-
-def _asked_for() -> tuple[str, str, int]:
-    """The chosen precision and device, and what is free there."""
-    return PRECISION.value or AUTO, device(), running.free(device())
 
 
 @st.cache_data(ttl=60, show_spinner=False)
@@ -291,10 +286,6 @@ def _cost(size: sizes.Size, precision: str, device: str, free: int) -> str:
     seconds = sum(need.seconds for need in found.needs if need.probe in estimate.FIRST_PAGE)
     time = "under 1 s" if seconds < 1 else f"about {estimate.duration(seconds)}"
     return f"{gigabytes(found.peak)} in {precision}, {estimate.TOKENS} tokens in {time}"
-
-
-def _take(name: str) -> None:
-    inputs.put({"model": name})
 
 
 def _more() -> None:
@@ -336,13 +327,6 @@ def _how(spec: ModelSpec) -> str:
     if spec.precision not in estimate.fitting(sizes.read(config), running.free(spec.device), device=spec.device):
         return "the narrowest, and too large"
     return "the widest there is" if spec.precision == WIDEST_FIRST[0] else "the widest that fits"
-
-
-def _says(choice: Choice) -> None:
-    """What the choice comes to."""
-    if choice.spec is not None:
-        _described(choice.spec)
-        session.current().needs = st.container()  # filled by the page, which knows its probes
 
 
 # -------------------------------------------------------------------- the model card

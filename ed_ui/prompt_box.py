@@ -7,7 +7,7 @@ import streamlit as st
 from ed_core.errors import PromptError
 from ed_core.prompts import check_length, check_text
 from ed_core.sources import tokens
-from ed_core.sources.bundled import CHARACTERS, MODELS, example_of, load_prompts
+from ed_core.sources.bundled import CHARACTERS, MODELS, load_prompts
 from ed_core.types import Prompt
 from ed_ui import inputs, picker, session, show, streamlit_edges
 from ed_ui.inputs import choice, flag
@@ -94,11 +94,6 @@ def pick(example: str, side: str = "") -> None:
     fill(chosen["text"], chosen["answer"], example, side)
 
 
-def pick_for(model: str) -> None:
-    """Put the prompt into the box whose results are shipped for this model, or that it can make something of."""
-    pick(example_of(model))
-
-
 def boxes(side: str, label: str, answer: str, help_: tuple[str, str], bare: bool = False):
     """Boxes for a prompt and its answer; gives the column below the answer. What is typed is no bundled prompt, and the
     answer of the example it was is not its answer. `bare`: without labels above, for a page with little room."""
@@ -125,11 +120,14 @@ def boxes(side: str, label: str, answer: str, help_: tuple[str, str], bare: bool
 
 
 def draw() -> None:
-    """Prompt, answer and example pills, as most pages have them; how they are encoded at the pills' end."""
+    """Prompt, answer and example pills, as most pages have them; at the pills' end what is wrong with them, and how
+    they are encoded."""
     with st.container(key="asked"):
         boxes("", "Prompt", "Answer", ABOUT, bare=True)
         with draw_examples():
-            _encoding()
+            if said := _said():
+                st.caption(said)
+            _how_encoded()
 
 
 def draw_boxes() -> None:
@@ -238,13 +236,6 @@ def _trouble() -> str:
     except PromptError as error:
         return str(error)
     return ""
-
-
-def _encoding() -> None:
-    """What is wrong with the prompt, its token count, and behind that how it is encoded."""
-    if said := _said():
-        st.caption(said)
-    _how_encoded()
 
 
 def _said() -> str:

@@ -333,7 +333,7 @@ def outlook(
     probes = {spec: tuple(of_one.values()) for spec, of_one in asked.items()}
     found = {spec: _estimate(spec, n_tokens, free, probes[spec]) for spec in specs}
     obstacles = [
-        _not_allowed(requests, asked_tokens),
+        *(permits.why_not(admit, request, asked_tokens) for request in requests),  # the queue checks it again
         _refused(requests),
         *(_too_large(spec, e, probes[spec], n_tokens) or _missing(spec) for spec, e in found.items()),
     ]
@@ -375,11 +375,6 @@ def _estimate(spec: ModelSpec, n_tokens: int, free: int, probes: Sequence[Probe]
         return estimate.estimate(sizes.read(config_of(spec)), spec.precision, n_tokens, spec.device, free, probes)
     except EffectiveDepthError:
         return None
-
-
-def _not_allowed(requests: Collection[Request], n_tokens: int | None) -> str:
-    """Why the settings forbid a request; the queue checks it again."""
-    return next(filter(None, (permits.why_not(admit, request, n_tokens) for request in requests)), "")
 
 
 def _refused(requests: Collection[Request]) -> str:

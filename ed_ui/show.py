@@ -75,7 +75,8 @@ def figure(
     if cell and callable(select):
         select(cell)
     elif cell:
-        _choose(int(cell[1]))
+        inputs.put({"token": int(cell[1])})
+        st.rerun(scope="fragment")
 
 
 def picture(
@@ -198,12 +199,6 @@ def _about_curve(
     many, n_tokens = "s" * (len(results) != 1), sum(r.n_tokens for r in results)
     st.markdown(f"**Where it came from**: {len(results)} prompt{many}, {n_tokens} tokens")
     st.json([dict(r.provenance) for r in results], expanded=1)
-
-
-def _choose(token: int) -> None:
-    """Make the token of a clicked cell the selected one, for every panel."""
-    inputs.put({"token": token})
-    st.rerun(scope="fragment")
 
 
 def token_box(row, tokens: Sequence[str]) -> int | None:

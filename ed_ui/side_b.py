@@ -151,7 +151,7 @@ def differences(first: Side, other: Side) -> dict[str, bool]:
     same_tokens = mine == theirs or None in (mine, theirs)
 
     def expected(name: str) -> bool:
-        return (same_tokens or not pair_panel.over_tokens(name)) and not pair_panel.over_written(name)
+        return (same_tokens or not pair_panel.along(name, "pos")) and not pair_panel.along(name, "step")
 
     return {name: expected(name) for name in first.probes}
 

@@ -74,9 +74,10 @@ def tile(card: Card, shipped: bool) -> None:
         told = show.plain(reason) or "Delete; it can be taken back"
         row.button("", key=f"delete-{card.id}", help=told, on_click=delete, args=(card,), **look)
     mark = " :gray-badge[comes with the app]" if shipped else ""
+    day = time.strftime("%d %b %Y", time.gmtime(card.changed))
     if found := case_study.lead(card.verdict):
         st.markdown(f":small[{show.plain(short(found, 110))}]")
-    st.caption(f"**{show.plain(card.model)}** · {show.plain(card.precision)} · {day(card.changed)}{mark}")
+    st.caption(f"**{show.plain(card.model)}** · {show.plain(card.precision)} · {day}{mark}")
     st.caption(f"“{show.plain(short(card.prompt, 60))}”")
     if card.tags:
         key, look = f"tags-{card.id}", {"format_func": show.plain, "label_visibility": "collapsed"}
@@ -95,10 +96,6 @@ def short(text: str, most: int) -> str:
     line = case_study.tidy(text.strip().replace("\n", " ⏎ "))
     head = line[: most - 1]
     return line if len(line) <= most else f"{head.rpartition(' ')[0] or head}…"
-
-
-def day(seconds: float) -> str:
-    return time.strftime("%d %b %Y", time.gmtime(seconds))
 
 
 def search_tag(key: str) -> None:

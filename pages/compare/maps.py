@@ -23,7 +23,6 @@ SHOWN = {"error": "Relative error", "r2": "R²", "shuffled": "Error of the shuff
 def page() -> None:
     link.own(PARAMETERS)
     link.say_troubles()
-    inputs.put_defaults(PARAMETERS)
     row = st.container(horizontal=True, vertical_alignment="center", key="maps-inputs")
     kind = KIND.draw(row.segmented_control, label_visibility="collapsed")
     models = chosen_models(kind, row)
@@ -61,8 +60,7 @@ def body(wanted: Fitted) -> None:
 
 def shown(found: measured.Maps | measured.Replacement, key: str) -> None:
     """Everything a file of maps holds."""
-    for note in found.certificate.get("notes", ()):
-        st.info(show.plain(note), icon=":material/info:")
+    show.notes(found.certificate.get("notes", ()))
     if isinstance(found, measured.Maps):
         between(found, key)
     else:

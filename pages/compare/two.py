@@ -92,7 +92,7 @@ def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Sid
 
 def found_pairs(name: str, of_side: list) -> list[side_by_side.Pair]:
     a, b = (side[name] for side in of_side)
-    sinks = ((), ()) if pair_panel.counted() else tuple(probe_page.sinks_of(s.result) for s in (a, b))
+    sinks = ((), ()) if inputs.COUNT_SINKS.value else tuple(probe_page.sinks_of(s.result) for s in (a, b))
     return side_by_side.pairs((a.side.probes[name], b.side.probes[name]), a.result, b.result, sinks)
 
 

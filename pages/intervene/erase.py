@@ -12,10 +12,6 @@ def beneath(result):
     st.caption("A column that glows on a sink (◆) may be damage to the sink, not to what its token says.")
 
 
-def more(result, view):
-    probe_page.profile(result, "effect", view, "depths")
-
-
 TEXTS = {
     "The papers saw": "All input tokens matter about equally up to the middle of the depth; the later steps of a "
     "computation are not shifted to later layers (Csordás et al. 2025, §4).",
@@ -36,7 +32,7 @@ probe_page.Page(
     "Not computed yet. **Run** replaces one token's residual at one depth by the mean residual of background "
     "prompts, for every token and every depth, and measures how the prediction changes.",
     TEXTS,
-    more,
+    lambda result, view: probe_page.profile(result, "effect", view, "depths"),
     beneath=beneath,
     over_sinks=True,
     needs_answer=lambda probe: probe.target == "answer",

@@ -10,10 +10,6 @@ from ed_ui import chart, inputs, probe_page, show
 from ed_ui.inputs import BOUNDARY, MAXIMUM
 
 
-def look(result) -> Look:
-    return Look(boundary=chosen_boundary(result))
-
-
 def chosen_boundary(result) -> int | None:
     """The place of the boundary looked at among the result's; None for the maximum over them."""
     place = BOUNDARY.value
@@ -88,7 +84,7 @@ probe_page.Page(
     "walk over the layers.",
     TEXTS,
     more,
-    look,
+    lambda result: Look(boundary=chosen_boundary(result)),
     over_tokens=False,
     parameters=(BOUNDARY,),
 ).show()

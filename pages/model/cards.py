@@ -27,7 +27,6 @@ FILES = {
 def main() -> None:
     link.own(PARAMETERS)
     link.say_troubles()
-    inputs.put_defaults(PARAMETERS)
     model = picker.required()
     open_ = card_of(model) is None or SOURCE.value != "bundled"
     with st.expander(f"Make a card of {show.plain(model.name)}", icon=":material/add_chart:", expanded=open_):

@@ -10,7 +10,7 @@ from ed_core.claims import CLAIMS, Claim, find, finding
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ed_core.claims.finding import counted, standing
 from ed_core.claims.record import Found
-from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
+from ed_ui import link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import choice, text
 from ed_ui.runs import Claims, card_of
 
@@ -26,7 +26,6 @@ BADGES = {
 def page() -> None:
     link.own(PARAMETERS)
     link.say_troubles()
-    inputs.put_defaults(PARAMETERS)
     model = picker.required()
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-claims")
     name = prompt_set.set_or_lines(row, "claims", model)

@@ -12,22 +12,14 @@ from ed_ui import chart, probe_page, show
 from ed_ui.inputs import COUNTED, MEASURE
 
 
-def boxes():
-    MEASURE.draw(st.selectbox, width=260)
-
-
 def figure(result, view):
     measure = MEASURE.value
     spec = Contributions.spec(measure)
     draw = figures.cosine_map if spec.unit == "cosine" else figures.contribution_norms
     one = Contributions.pictures[1 if measure in COSINES else 0]
     said = spec.meaning[:1].upper() + spec.meaning[1:] + pictures.beside(one, view)
-    fig = chart.once(draw, result, view, measure, counts_first_token())
+    fig = chart.once(draw, result, view, measure, COUNTED.value)
     show.figure("map", fig, said, result, measure, select=True)
-
-
-def counts_first_token() -> bool:
-    return COUNTED.value
 
 
 def more(result, view):
@@ -37,10 +29,10 @@ def more(result, view):
         return
     if told := sinks.told_at_end(sinks.ends_of(result), result.tokens):
         st.caption(show.plain(told))
-    curves = aggregate.without(result, view.uncounted, counts_first_token())
+    curves = aggregate.without(result, view.uncounted, COUNTED.value)
     for place, (key, suffix, unit, caption) in zip(st.columns(2), MEANS, strict=True):
         lines = {name: curves[f"{short}_{suffix}"] for name, short in BRANCHES.items()}
-        behind = probe_page.behind(view, f"layer_{suffix}", counts_first_token())
+        behind = probe_page.behind(view, f"layer_{suffix}", COUNTED.value)
         fig = chart.once(figures.layer_curves, lines, "", unit, log=unit == "ratio", behind=behind)
         show.figure(key, fig, caption + probe_page.told_of_sinks(view), results=[result], place=place)
 
@@ -68,7 +60,7 @@ probe_page.Page(
     TEXTS,
     more,
     figure=figure,
-    inputs=boxes,
+    inputs=lambda: MEASURE.draw(st.selectbox, width=260),
     over_sinks=True,
     parameters=(MEASURE,),
 ).show()

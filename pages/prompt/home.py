@@ -172,17 +172,13 @@ def judged(batch: running.Batch) -> verdict.Verdict | None:
         return None
     thresholds = inputs.KL.value, inputs.OVERLAP.value
     more = (read_for(needed[1]), *control_model.twins(batch))
-    return verdict.of_prompt(*needed, counts_first_token(), *thresholds, *more)
+    return verdict.of_prompt(*needed, inputs.FIRST_TOKEN.value, *thresholds, *more)
 
 
 def read_for(lens: ProbeResult) -> str | int:
     """For which tokens the depths are read: all, the answer's, or a token's position."""
     found = inputs.token(lens.n_tokens) if OF.value == TOKEN else OF.value
     return ALL if found is None else found
-
-
-def counts_first_token() -> bool:
-    return inputs.FIRST_TOKEN.value
 
 
 def panels(batch: running.Batch) -> None:
@@ -194,7 +190,7 @@ def panels(batch: running.Batch) -> None:
         headline(batch, reached)
         ruler(batch, reached)
     view = viewer(batch, reached)
-    look = Look(BRANCHES[inputs.BRANCH.value], SHADES[inputs.SHADE.value], first_token=counts_first_token())
+    look = Look(BRANCHES[inputs.BRANCH.value], SHADES[inputs.SHADE.value], first_token=inputs.FIRST_TOKEN.value)
     maps = st.container(key="home-maps")
     upper, (left, right) = maps.columns(2), maps.columns(2)
     below, wide = maps.container(), maps.container()
@@ -345,12 +341,12 @@ def why(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     lines = list(reached.reasons) if reached else []
     if reached and reached.sinks:
         counted = inputs.COUNT_SINKS.value
-        shown = [s for s in reached.sinks if s.pos or not counted or counts_first_token()]
+        shown = [s for s in reached.sinks if s.pos or not counted or inputs.FIRST_TOKEN.value]
         lens, tokens = batch.results["logit_lens"], batch.results["contributions"].tokens
         read = verdict.positions(lens, read_for(lens))
-        counts = all((read is None or s.pos in read) and (s.pos or counts_first_token()) for s in shown)
+        counts = all((read is None or s.pos in read) and (s.pos or inputs.FIRST_TOKEN.value) for s in shown)
         lines.append(sinks.brief(shown, tokens, counted, counts))
-    if reached and not counts_first_token():
+    if reached and not inputs.FIRST_TOKEN.value:
         lines.append("The cosine rule and the turn leave the first token out; KL and overlap count it.")
     if lines:
         st.markdown("\n".join(f"- {show.plain(line)}" for line in lines))

@@ -88,13 +88,10 @@ def boxes() -> None:
     LENSES_SHADE.draw(st.segmented_control, options=options)
 
 
-def look() -> Look:
-    return Look(shade=OF_LENSES[LENSES_SHADE.value])
-
-
 def maps(result: ProbeResult, seen: View) -> None:
     """The lenses side by side, over the same tokens."""
-    there, chosen = list(pictures.pictures(result, look())), look()
+    look = Look(shade=OF_LENSES[LENSES_SHADE.value])
+    there = list(pictures.pictures(result, look))
     last = min(seen.window[1] if seen.window else result.n_tokens - 1, result.n_tokens - 1)
     first = max(seen.window[0] if seen.window else 0, last - WINDOW + 1)
     crowded = len(there) > 1 and result.n_tokens > WINDOW
@@ -104,7 +101,7 @@ def maps(result: ProbeResult, seen: View) -> None:
     for place, one in zip(st.columns(len(there)), there, strict=True):
         lens = next(lens for lens, title in LENSES.items() if title == one.title)
         caption = f"**{one.title}** · cells predict the next token"
-        show.picture(f"map-{lens}", one, result, narrow, chosen, caption, place)
+        show.picture(f"map-{lens}", one, result, narrow, look, caption, place)
 
 
 def more(result: ProbeResult, seen: View) -> None:

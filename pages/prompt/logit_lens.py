@@ -11,14 +11,6 @@ from ed_ui import chart, probe_page, show
 from ed_ui.inputs import LENS_SHADE, SHADES
 
 
-def boxes():
-    LENS_SHADE.draw(st.segmented_control)
-
-
-def look(_) -> Look:
-    return Look(shade=SHADES[LENS_SHADE.value])
-
-
 def more(result, view):
     if not result.complete:
         return
@@ -79,8 +71,8 @@ probe_page.Page(
     "prediction settles.",
     TEXTS,
     more,
-    look,
-    inputs=boxes,
+    lambda _: Look(shade=SHADES[LENS_SHADE.value]),
+    inputs=lambda: LENS_SHADE.draw(st.segmented_control),
     over_sinks=True,
     height=lambda n_layers: figures.lens_height(n_layers, figures.View(height=probe_page.MAP_HEIGHT)),
     parameters=(LENS_SHADE,),
