@@ -5,7 +5,6 @@ figures are drawn anew for paper; and a button that shows its address."""
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import streamlit as st
 
@@ -17,8 +16,7 @@ NOT_CARRIED = (
     "alone, the link names the run."
 )
 
-_script = "".join((Path(__file__).parent / name).read_text("utf-8") for name in ("link.js", "picture.js"))
-_mount = streamlit_edges.component("link", _script.replace("export async function", "async function"))
+_mount = streamlit_edges.component("link", streamlit_edges.script("link.js", "picture.js"))
 
 SCRIPT = """(() => {
 const [typed, answered, fresh, welcomed, asked] = %s;

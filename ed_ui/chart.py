@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import plotly.io
@@ -22,17 +21,9 @@ from ed_ui import streamlit_edges
 
 HELD = 32 << 20  # bytes of figures that stay ready
 
-
-def _script(name: str) -> str:
-    return (Path(__file__).parent / name).read_text("utf-8")
-
-
 # plotly writes its own rules into the page's head, where a shadow root does not see them
-_mount = streamlit_edges.component(
-    "figure",
-    _script("chart.js").replace("PLOTLY", streamlit_edges.plotly_script())
-    + _script("cursor.js").replace("export ", ""),
-)
+_script = streamlit_edges.script("chart.js", "cursor.js").replace("PLOTLY", streamlit_edges.plotly_script())
+_mount = streamlit_edges.component("figure", _script)
 
 
 @dataclass(frozen=True)

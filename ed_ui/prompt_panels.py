@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -26,7 +25,7 @@ from ed_ui.session import Batch
 LAST = 60  # characters of the prompt before the guess
 STORY_HEIGHT, TWIN, GHOST = 160, 20, 60  # pixels: all, the line on a twin, the ranks beside those of twins
 
-_mount = streamlit_edges.component("story", (Path(__file__).parent / "story.js").read_text("utf-8"))
+_mount = streamlit_edges.component("story", streamlit_edges.script("story.js"))
 
 
 def story_of(lens: ProbeResult, twins: Sequence[ProbeResult], reached: Verdict | None) -> dict[str, Any]:

@@ -114,6 +114,12 @@ def component(name: str, script: str) -> Any:
     return st.components.v2.component(name, js=LOADED % file, isolate_styles=False)
 
 
+def script(*names: str) -> str:
+    """One of the app's own scripts, and behind it those whose functions it calls."""
+    first, *others = ((Path(__file__).parent / name).read_text("utf-8") for name in names)
+    return first + "".join(others).replace("export ", "")
+
+
 def scripts(*names: str) -> list[str]:
     """The files of Streamlit's browser side with these names, and those that they import."""
     found: list[str] = []
