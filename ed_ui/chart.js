@@ -1,4 +1,4 @@
-// A figure in the page (`chart.py`). Plotly draws a new version into the old one; figures in sight come first, the others
+// A figure in the page (`show.py`). Plotly draws a new version into the old one; figures in sight come first, the others
 // when the browser has time.
 
 const MARGIN = 200; // pixels beyond the window that count as in sight

@@ -16,7 +16,7 @@ from ed_core.sources.catalogue import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, 
 from ed_core.studies import leaderboard, points, trends
 from ed_core.studies.items import Folder
 from ed_core.studies.points import Point
-from ed_ui import chart, inputs, runs, show, studies
+from ed_ui import inputs, runs, show, studies
 from ed_ui.inputs import choice
 
 EVERY = "all"
@@ -96,7 +96,7 @@ def against_size(folder: Folder, criterion: str, measured: Sequence[Point], othe
                 f"{source.capitalize()}: {error}" if some else f"{source.capitalize()}: nothing fits this choice."
             )
     if drawn:
-        fig = chart.once(figures.study_sizes, [_plain(p) for p in drawn], lines)
+        fig = show.once(figures.study_sizes, [_plain(p) for p in drawn], lines)
         show.figure("study-sizes", fig, AGAINST_SIZE, reading=READING_SIZE)
     for sentence in said:
         st.markdown(f"- {show.plain(sentence)}")
@@ -128,7 +128,7 @@ def against_score(folder: Folder, measured: Sequence[Point]) -> None:
         if entry.check != leaderboard.UNVERIFIED
     ]
     line, adjusted = found["none"].line, chosen.line if chosen.beside else None
-    fig = chart.once(
+    fig = show.once(
         figures.score_against_layers, shown, f"{leaderboard.SCORES[score]}, %", line, adjusted, HELD[held][0]
     )
     st.markdown(f"**{show.plain(chosen.sentence)}**")

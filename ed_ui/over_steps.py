@@ -10,7 +10,7 @@ from ed_core import figures
 from ed_core.statistics import FEWEST, FEWEST_FORMS
 from ed_core.studies import steps, tables
 from ed_core.studies.items import Folder
-from ed_ui import chart, inputs, show
+from ed_ui import inputs, show
 from ed_ui.inputs import choice, text
 
 OVER, BESIDE = "over training", "side by side"
@@ -73,7 +73,7 @@ def _slider(there: Sequence[int]) -> int:
 
 def _depths(folder: Folder, there: Mapping[int, str], rows: Sequence[Mapping], name: str, log: bool, step: int) -> None:
     sinks = dict(zip(there, steps.sinks(folder, there, name), strict=True))
-    fig = chart.once(figures.depth_over_steps, rows, rows[0]["n_layers"], sinks, log, step)
+    fig = show.once(figures.depth_over_steps, rows, rows[0]["n_layers"], sinks, log, step)
     show.figure("depth-steps", fig, DEPTHS, reading=READING)
     for said in steps.course(rows):
         st.markdown(f"- {show.plain(said)}")
@@ -86,7 +86,7 @@ def _layers(there: Mapping[int, str], summary: Sequence[Mapping], name: str, bra
         z = steps.over_layers(summary, there, name, measure)
         if len(z):
             of, unit = measure.partition(".")[2], tables.unit_of(measure)
-            fig = chart.once(figures.layers_over_steps, z, list(there), of, unit, at, width_px=WIDTH)
+            fig = show.once(figures.layers_over_steps, z, list(there), of, unit, at, width_px=WIDTH)
             title, reading = MAPS[key][0], f"{MAPS[key][1].format(branch=BRANCHES[branch])} {COLUMNS}"
             show.figure(f"steps-{key}", fig, title, reading=reading, place=place)
 

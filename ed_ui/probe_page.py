@@ -26,7 +26,6 @@ from ed_core.sources.bundled import MIXED, SETS, default_set, mixed_prompts
 from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
 from ed_ui import (
     case_studies,
-    chart,
     control_model,
     inputs,
     link,
@@ -287,7 +286,7 @@ def profile(result: ProbeResult, measure: str, seen: View, over: str = "layers")
     """The selected token's course over the depth, where one is selected."""
     if seen.selected is not None:
         fig, caption = (
-            chart.once(figures.token_profile, result, measure, seen.selected),
+            show.once(figures.token_profile, result, measure, seen.selected),
             f"Token {seen.selected} over the {over}",
         )
         show.figure("profile", fig, caption, result, measure)
@@ -410,7 +409,7 @@ def _compared(
         curve, told = spread.curve, f"{' over the others' if len(spread.quantiles) else ''}{told_of_sinks}"
         twin = {name: behind[curve.name]} if behind else {}
         look = dict(x=curve.x, others=among_others.spread_of(spread.n, "others"), log=curve.log, behind=twin)
-        fig = chart.once(figures.spread_curve, spread.values, spread.quantiles, curve.unit, **look)
+        fig = show.once(figures.spread_curve, spread.values, spread.quantiles, curve.unit, **look)
         show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}", results=[result], place=column)
 
 

@@ -17,7 +17,7 @@ from ed_core.figures.pictures import pictures
 from ed_core.probes import Generation
 from ed_core.results.aggregate import probe_of
 from ed_core.types import ProbeResult
-from ed_ui import chart, inputs, running, show, streamlit_edges
+from ed_ui import inputs, running, show, streamlit_edges
 from ed_ui.session import Batch
 
 # -------------------------------------------------------------------- the story
@@ -142,7 +142,7 @@ def written(key: str, result: ProbeResult, view: View, again: Callable[[], Batch
         window = (last - WINDOW, last - 1)
     seen = replace(view, window=window, selected=step, sinks=())
     (one,) = pictures(result)
-    fig, caption = chart.once(figures.writing_map, result, seen, small), one.caption[:1].upper() + one.caption[1:]
+    fig, caption = show.once(figures.writing_map, result, seen, small), one.caption[:1].upper() + one.caption[1:]
     show.figure(key, fig, caption, result, "jsd", one.reading, select=True)
     if window is not None and result.complete:
         limits = dict(min_value=0, max_value=n - 1, width=420)

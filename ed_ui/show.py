@@ -1,34 +1,118 @@
-"""Showing a measure: one caption line, the figure at its fixed height, and behind a button how to read it, its CSV and
-its origin."""
+"""Showing a measure: one caption line, the figure at its fixed height (a component of our own), and behind a button how
+to read it, its CSV and its origin."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 from types import MappingProxyType
 from typing import Any
 
+import plotly.io
 import streamlit as st
 from plotly.basedatatypes import BaseFigure
 
 from ed_core.cases import export
 from ed_core.depth.wording import printed
 from ed_core.errors import EffectiveDepthError
-from ed_core.figures import View, describe, images, shown
+from ed_core.figures import View, describe, describe_curves, images, shown
 from ed_core.figures import pictures as drawn
 from ed_core.figures.pictures import Look
 from ed_core.probes import find
 from ed_core.probes.base import Picture
 from ed_core.prompts import to_jsonl
+from ed_core.results.shelf import Shelf, frozen
 from ed_core.types import ProbeResult, Prompt
-from ed_ui import chart, inputs, session, streamlit_edges
+from ed_ui import inputs, session, streamlit_edges
 
 CAPTION = 44  # pixels that a figure's caption line takes
 TALLEST, WIDE = 640, 1000  # pixels of a figure; what is taller, or as wide on a narrow screen, is scrolled in a box
 ONE_LINE = 110  # letters of a sentence that stands beside a button
 PICTURE = {"icon": ":material/image:", "on_click": "ignore"}
+
+
+# -------------------------------------------------------------------- a figure, as a component of our own
+# A new version is drawn into the figure that stands there, where `st.plotly_chart` takes it down and builds another
+# (0.45 s of the browser's time each, a dozen in a run). What makes a figure is a pure function, so one that somebody
+# has looked at is not made again (`once`): to make it takes the server 25 ms, its thread and everybody else's, to hand
+# it over 1.
+
+HELD = 32 << 20  # bytes of figures that stay ready
+
+# plotly writes its own rules into the page's head, where a shadow root does not see them
+_script = streamlit_edges.script("chart.js", "cursor.js").replace("PLOTLY", streamlit_edges.plotly_script())
+_mount = streamlit_edges.component("figure", _script)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A figure as the browser gets it, with its height and the width it was made for, in pixels, and its curves in
+    words ("" where it has none)."""
+
+    json: bytes
+    height: int
+    width: int
+    words: str
+
+
+_shelf: Shelf[Ready] = Shelf(HELD, lambda ready: len(ready.json))
+
+
+@dataclass(frozen=True)
+class Once:
+    """A figure that is made when it has to be, by a function of what it is given."""
+
+    make: Callable[..., BaseFigure]
+    given: tuple
+    named: dict[str, Any]
+
+    def figure(self) -> BaseFigure:
+        """The figure itself, made anew: for a picture file."""
+        return self.make(*self.given, **self.named)
+
+    def ready(self) -> Ready:
+        """As it goes to the browser, out of what is ready where it is."""
+        if any(isinstance(one, ProbeResult) and not one.complete for one in self.given):
+            return made(self.figure())  # nobody asks for it again
+        try:
+            key = self.make, frozen(self.given), frozen(self.named)
+        except TypeError:
+            return made(self.figure())
+        return _shelf.get(key, lambda: made(self.figure()))
+
+
+def once(make: Callable[..., BaseFigure], *given: Any, **named: Any) -> Once:
+    """The figure that a pure function makes of these, made once for all who look at it."""
+    return Once(make, given, named)
+
+
+def made(figure: BaseFigure) -> Ready:
+    """A figure as it goes to the browser."""
+    told = figure.to_dict()
+    told["layout"].pop("template", None)  # the browser puts the page's own colours and letters there
+    layout = told["layout"]
+    sent = plotly.io.to_json(told, validate=False).encode()
+    return Ready(sent, layout["height"], layout.get("meta", {}).get("width_px", 0), describe_curves(figure, ""))
+
+
+def draw(key: str, ready: Ready, alt: str, clickable: bool = False, over: tuple[Ready, str] | None = None) -> Any:
+    """Draw a figure here; `alt` says what it shows to those who cannot see it. Returns row and column of the cell
+    of its heatmap that was clicked just now, or the `customdata` of a cell or mark, if it is `clickable`. `over`: a
+    second figure of the same size, with its own words, which lies over it right of a line that can be dragged."""
+    told = json.dumps({"alt": alt, "clickable": clickable}).encode()
+    sent = told[:-1] + b', "figure": ' + ready.json
+    if over is not None:
+        sent += b', "over": ' + json.dumps({"alt": over[1]}).encode()[:-1] + b', "figure": ' + over[0].json + b"}"
+    sent += b"}"
+    # the height at once, so that nothing moves when it is drawn
+    return _mount(key=key, data=sent, height=ready.height, on_clicked_change=lambda: None).clicked
+
+
+# -------------------------------------------------------------------- a measure's figure, and what it is
 
 
 def figure(
@@ -46,13 +130,13 @@ def figure(
     more: str = "Details",
     over: tuple[BaseFigure, str] | None = None,
 ) -> None:
-    """One figure (`chart.once`, or itself), in its `place` on the page. `about` fills Details (or what it is called by
+    """One figure (`once`, or itself), in its `place` on the page. `about` fills Details (or what it is called by
     `more`) where it is not one result's measure, `results` are then those it is made of; `alt` tells those who cannot
     see it what it shows, where that is not the measure's smallest and largest value. `select`: a click on a cell
     chooses its token for all panels, or is handed to a function. `over`: a figure, and what it shows, that lies over
-    this one (`chart.draw`)."""
+    this one (`draw`)."""
     results = results or ((result,) if result is not None else ())
-    ready = fig.ready() if isinstance(fig, chart.Once) else chart.made(fig)
+    ready = fig.ready() if isinstance(fig, Once) else made(fig)
     wide = (select is True or over is not None or key == "map") and ready.width >= WIDE
     if not alt:
         alt = describe(result, measure) if result is not None and measure else _bare(caption) + ready.words
@@ -71,12 +155,11 @@ def figure(
         tall = TALLEST if ready.height > TALLEST else "content"
         box = st.container(height=tall, border=False, key=f"{'wide' if wide else 'tall'}-{key}")
         with box:
-            cell = chart.draw(key, ready, alt, bool(select), None if over is None else (chart.made(over[0]), over[1]))
+            cell = draw(key, ready, alt, bool(select), None if over is None else (made(over[0]), over[1]))
     if cell and callable(select):
         select(cell)
     elif cell:
-        inputs.put({"token": int(cell[1])})
-        st.rerun(scope="fragment")
+        _choose(int(cell[1]))
 
 
 def picture(
@@ -94,7 +177,7 @@ def picture(
             return empty(one.title, one.teach, min(view.height, TALLEST))
     measure = drawn.measures(one, look)[0]
     over_tokens = "pos" in find(result.request.probe).spec(measure).dims
-    fig = chart.once(drawn.draw, one, result, view, look)
+    fig = once(drawn.draw, one, result, view, look)
     said = (caption or f"**{one.title}** · {one.caption}") + drawn.beside(one, view, look)
     figure(key, fig, said, result, measure, one.reading, over_tokens, place=place)
 
@@ -165,7 +248,7 @@ def pictures(key: str, fig, caption: str, results: Sequence[ProbeResult]) -> Non
     def draw(kind: str) -> bytes:
         failed.pop(key, None)
         try:
-            drawn = fig.figure() if isinstance(fig, chart.Once) else fig
+            drawn = fig.figure() if isinstance(fig, Once) else fig
             return images.render(drawn, kind, words, images.origin(results))
         except EffectiveDepthError as error:
             failed[key] = str(error)
@@ -199,6 +282,12 @@ def _about_curve(
     many, n_tokens = "s" * (len(results) != 1), sum(r.n_tokens for r in results)
     st.markdown(f"**Where it came from**: {len(results)} prompt{many}, {n_tokens} tokens")
     st.json([dict(r.provenance) for r in results], expanded=1)
+
+
+def _choose(token: int) -> None:
+    """Make the token of a clicked cell the selected one, for every panel."""
+    inputs.put({"token": token})
+    st.rerun(scope="fragment")
 
 
 def token_box(row, tokens: Sequence[str]) -> int | None:

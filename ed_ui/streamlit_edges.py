@@ -88,7 +88,7 @@ def plotly_script() -> str:
     """The file in which Streamlit's browser side keeps plotly, which stands in `window` once that file is loaded.
 
     Cures: `st.plotly_chart` gives a figure a new identity with each new version, and the browser takes the old one down
-    and builds another; `chart` draws into the old one, with the plotly that is there anyway.
+    and builds another; `show.draw` draws into the old one, with the plotly that is there anyway.
     Not needed: where `st.plotly_chart` with a key redraws in place (a page of one figure that changes every second;
     its `.js-plotly-plot` stays the same element)."""
     return next(STATIC.glob("PlotlyChart.*.js")).name

@@ -1,4 +1,4 @@
-"""The figures of a page under test, as they go to the browser (`ed_ui.chart`)."""
+"""The figures of a page under test, as they go to the browser (`ed_ui.show`)."""
 
 from __future__ import annotations
 

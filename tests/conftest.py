@@ -188,8 +188,8 @@ def client(tmp_path):
 @pytest.fixture(autouse=True)
 def figures_made_anew(monkeypatch):
     """A figure that one test made is not what another looks at, which may have something else draw it."""
-    if chart := sys.modules.get("ed_ui.chart"):
-        monkeypatch.setattr(chart, "_shelf", type(chart._shelf)(chart.HELD, lambda ready: len(ready.json)))
+    if show := sys.modules.get("ed_ui.show"):
+        monkeypatch.setattr(show, "_shelf", type(show._shelf)(show.HELD, lambda ready: len(ready.json)))
 
 
 @pytest.fixture(autouse=True)

@@ -314,7 +314,7 @@ sys.path.insert(0, {str(ROOT / "tests")!r})
 from streamlit.starlette import App
 from test_figures import fake
 from ed_core import figures
-from ed_ui import chart, server
+from ed_ui import server, show
 
 def draw():
     tokens = tuple(f" w{{i}}" for i in range(128))
@@ -323,7 +323,7 @@ def draw():
     drawn += [figures.cosine_map(parts, figures.View(), f"{{part}}_cos") for part in ("layer", "attn", "mlp")]
     drawn += [figures.lens_map(lens, figures.View(), shade) for shade in ("prob", "kl")]
     for i, one in enumerate(drawn):
-        chart.draw(f"map-{{i}}", chart.made(one), "made up")
+        show.draw(f"map-{{i}}", show.made(one), "made up")
 
 if __name__ == "__main__":
     draw()

@@ -685,10 +685,10 @@ def test_a_page_shows_the_shade_and_marks_the_token_of_its_link(stored):
 
 
 def test_a_click_selects_the_token_of_its_cell_not_the_layer(stored, monkeypatch):
-    from ed_ui import chart, show
+    from ed_ui import show
 
     chosen = []
-    monkeypatch.setattr(chart, "draw", lambda key, fig, alt, clickable=False, *more: [3, 2] if clickable else None)
+    monkeypatch.setattr(show, "draw", lambda key, fig, alt, clickable=False, *more: [3, 2] if clickable else None)
     monkeypatch.setattr(show, "_choose", chosen.append)
     test = app("pages/prompt/contributions.py")
     assert not test.exception and set(chosen) == {2}

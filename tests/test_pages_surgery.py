@@ -237,15 +237,15 @@ def test_the_shipped_example_has_its_depths_at_once_and_letters_where_they_fit(s
 
 def test_a_click_on_the_ruler_edits_the_order(results, monkeypatch):
     """The clicked cell comes from the browser; here it is handed to the page."""
-    from ed_ui import chart
+    from ed_ui import show
 
-    clicks, draw = [[0, 3]], chart.draw
+    clicks, draw = [[0, 3]], show.draw
 
     def clicked(key, fig, alt, clickable=False, over=None):
         draw(key, fig, alt, clickable, over)
         return clicks.pop() if key == "order-ruler" and clicks else None
 
-    monkeypatch.setattr(chart, "draw", clicked)
+    monkeypatch.setattr(show, "draw", clicked)
     test = app(SURGERY)
     assert not test.exception and not test.error
     assert test.text_input(key="surgery.order").value == "0-2,4" and not clicks

@@ -14,7 +14,7 @@ from kept_cases import results
 from ed_core.results import lookup
 from ed_core.results.shelf import Shelf, frozen
 from ed_core.results.store import Store
-from ed_ui import chart, picker, session, streamlit_edges
+from ed_ui import picker, session, show, streamlit_edges
 
 
 @dataclass(frozen=True)
@@ -134,16 +134,16 @@ def test_a_figure_is_made_once_for_all_and_never_of_another_result():
         marks = go.Scatter(x=[0, 1], y=result["layer_cos"][:2, 0], name="cosine", line_color=colour)
         return go.Figure(marks, layout=dict(height=300, meta=dict(width_px=500), xaxis_title="layer"))
 
-    first, second = (chart.once(draw, one).ready() for _ in range(2))
+    first, second = (show.once(draw, one).ready() for _ in range(2))
     assert first is second and len(made) == 1
     assert (first.height, first.width) == (300, 500) and first.words.startswith(": cosine, smallest")
-    assert chart.once(draw, one, colour="blue").ready().json != first.json
+    assert show.once(draw, one, colour="blue").ready().json != first.json
     other = replace(one, version=one.version + 1)
-    assert chart.once(draw, other).ready() is not first and made[-1] is other, "an equal result is another"
-    assert isinstance(chart.once(draw, one).figure(), go.Figure)
-    some, before = replace(one, complete=False), len(chart._shelf._held)
-    assert chart.once(draw, some).ready() is not chart.once(draw, some).ready()
-    assert len(chart._shelf._held) == before, "what a run shows on its way is not asked for again"
+    assert show.once(draw, other).ready() is not first and made[-1] is other, "an equal result is another"
+    assert isinstance(show.once(draw, one).figure(), go.Figure)
+    some, before = replace(one, complete=False), len(show._shelf._held)
+    assert show.once(draw, some).ready() is not show.once(draw, some).ready()
+    assert len(show._shelf._held) == before, "what a run shows on its way is not asked for again"
 
 
 # -------------------------------------------------------------------- one run of a page

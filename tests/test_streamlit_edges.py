@@ -132,8 +132,8 @@ def test_the_file_that_keeps_plotly_is_still_one_that_a_lighter_one_can_be_put_i
 
 
 def test_a_figure_is_sent_without_the_script_that_draws_it():
-    draws = "chart.draw('k', chart.made(go.Figure().update_layout(height=100)), 'x')"
-    page = AppTest.from_string(f"import plotly.graph_objects as go\nfrom ed_ui import chart\n{draws}").run(timeout=60)
+    draws = "show.draw('k', show.made(go.Figure().update_layout(height=100)), 'x')"
+    page = AppTest.from_string(f"import plotly.graph_objects as go\nfrom ed_ui import show\n{draws}").run(timeout=60)
     (sent,) = [one.proto for one in page.get("bidi_component")]
     (file,) = re.findall(r"figure\.\w{12}\.js", sent.js_content)
     assert file in streamlit_edges.ours and sent.js_content == streamlit_edges.LOADED % file

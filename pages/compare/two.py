@@ -9,7 +9,6 @@ from ed_core.depth import side_by_side, verdict
 from ed_core.depth.side_by_side import SIDES
 from ed_core.sources import specs
 from ed_ui import (
-    chart,
     control_model,
     inputs,
     link,
@@ -145,7 +144,7 @@ def ruler(names, verdicts, of_side) -> None:
         return
     fig = figures.pair_ruler(tuple(verdicts), tuple(n_layers), names)
     told = " ".join(f"{side}: {v.sentence}" for side, v in zip(SIDES, verdicts, strict=True) if v)
-    chart.draw("ruler-two", chart.made(fig), told or "Depth ruler of both sides: no verdict yet.")
+    show.draw("ruler-two", show.made(fig), told or "Depth ruler of both sides: no verdict yet.")
 
 
 TEACH = """Not computed yet. **Run** measures both sides; what is stored is kept."""

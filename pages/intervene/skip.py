@@ -6,7 +6,7 @@ from ed_core import figures
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, pictures
 from ed_core.probes import LayerSkip
-from ed_ui import chart, inputs, probe_page, show
+from ed_ui import inputs, probe_page, show
 from ed_ui.inputs import BOUNDARY, MAXIMUM
 
 
@@ -31,14 +31,14 @@ def more(result, view):
     left, right = st.columns(2)
     small = View(height=300, uirevision="page", control=view.control, control_name=view.control_name)
     caption = "Change of the prediction, and share of tokens whose best guess stays"
-    show.figure("output", chart.once(figures.output_bars, result, small), caption, result, "output", place=left)
+    show.figure("output", show.once(figures.output_bars, result, small), caption, result, "output", place=left)
     fig, caption = (
-        chart.once(figures.effect_on_layers, result, small),
+        show.once(figures.effect_on_layers, result, small),
         "Largest effect on each layer, above the noise floor",
     )
     show.figure("floor", fig, caption, result, "noise_floor", FLOOR, place=right)
     if "output_pos" in result.measures:
-        fig = chart.once(figures.output_by_token, result, view)
+        fig = show.once(figures.output_by_token, result, view)
         show.figure("where", fig, "Which token's prediction breaks", result, "output_pos", select=True)
         probe_page.window(result, view)
 
@@ -54,7 +54,7 @@ def boundaries(result, view):
         format_func=lambda place: "maximum over all" if place == MAXIMUM else f"token {int(tokens[place])}",
     )
     caption = "Split points: each layer is left out on the dark tokens, and effects are looked for on the bright ones"
-    fig = chart.once(figures.boundary_map, result, view, chosen_boundary(result))
+    fig = show.once(figures.boundary_map, result, view, chosen_boundary(result))
     show.figure("boundaries", fig, caption, result, "boundaries", BOUNDARIES)
     probe_page.window(result, view)
 

@@ -15,7 +15,6 @@ from ed_core.probes.surgery import parse_order, toggled
 from ed_core.results import aggregate
 from ed_core.sources import controls, specs
 from ed_ui import (
-    chart,
     control_model,
     inputs,
     link,
@@ -59,7 +58,7 @@ def ruler(asked: Surgery, n_layers: int) -> None:
     show.hint("order", CLICK, "**Order**")
     fig = figures.order_ruler(order or range(n_layers), n_layers)
     said = f"Order of layers: {asked.order or f'all {n_layers}, as they are'}. Options take it, too."
-    if (cell := chart.draw("order-ruler", chart.made(fig), said, clickable=True)) is not None:
+    if (cell := show.draw("order-ruler", show.made(fig), said, clickable=True)) is not None:
         inputs.put({"surgery.order": toggled(order, int(cell[1]), n_layers)})
         st.rerun()
 

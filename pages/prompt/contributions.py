@@ -8,7 +8,7 @@ from ed_core.depth.criteria import COSINES
 from ed_core.figures import pictures
 from ed_core.probes import Contributions
 from ed_core.results import aggregate
-from ed_ui import chart, probe_page, show
+from ed_ui import probe_page, show
 from ed_ui.inputs import COUNTED, MEASURE
 
 
@@ -18,7 +18,7 @@ def figure(result, view):
     draw = figures.cosine_map if spec.unit == "cosine" else figures.contribution_norms
     one = Contributions.pictures[1 if measure in COSINES else 0]
     said = spec.meaning[:1].upper() + spec.meaning[1:] + pictures.beside(one, view)
-    fig = chart.once(draw, result, view, measure, COUNTED.value)
+    fig = show.once(draw, result, view, measure, COUNTED.value)
     show.figure("map", fig, said, result, measure, select=True)
 
 
@@ -33,7 +33,7 @@ def more(result, view):
     for place, (key, suffix, unit, caption) in zip(st.columns(2), MEANS, strict=True):
         lines = {name: curves[f"{short}_{suffix}"] for name, short in BRANCHES.items()}
         behind = probe_page.behind(view, f"layer_{suffix}", COUNTED.value)
-        fig = chart.once(figures.layer_curves, lines, "", unit, log=unit == "ratio", behind=behind)
+        fig = show.once(figures.layer_curves, lines, "", unit, log=unit == "ratio", behind=behind)
         show.figure(key, fig, caption + probe_page.told_of_sinks(view), results=[result], place=place)
 
 

@@ -20,7 +20,6 @@ from ed_core.sources import remote, specs
 from ed_core.sources.catalogue import published, published_marks
 from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_ui import (
-    chart,
     control_model,
     inputs,
     link,
@@ -240,7 +239,7 @@ def towards_answer(batch: running.Batch, view: Callable[[str, str], View]) -> No
     said = show.code(result.token_text[int(result["top_ids"][-1, at, 0])], 20) if result.complete else "the answer"
     where = verdict.where(result, ANSWER)
     caption = f"**{where}** · rank of {said} in the lens *(click a cell: that token)*"
-    fig = chart.once(figures.rank_curve, result, at, seen.height)
+    fig = show.once(figures.rank_curve, result, at, seen.height)
     show.figure("token", fig, caption, result, "rank", READ_RANK)
 
 
@@ -251,7 +250,7 @@ def course(batch: running.Batch, view: Callable[[str, str], View]) -> None:
         return show.empty("One token", "Its course through the layers.")
     curves = {name: result[measure][:, seen.selected] for name, measure in prompt_panels.COSINES.items()}
     more = dict(depth_lines=seen.depth_lines, height=seen.height)
-    fig = chart.once(figures.layer_curves, curves, "", "cosine", **more)
+    fig = show.once(figures.layer_curves, curves, "", "cosine", **more)
     caption = f"**Token {seen.selected}** {show.code(result.tokens[seen.selected], 20)} · its cosines with the stream"
     show.figure("token", fig, caption, result, "layer_cos")
 
@@ -313,7 +312,7 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         st.container(height=HIGH + show.CAPTION, border=False, key="ruler-place")
         return
     ghost = session.current().ghost
-    fig = chart.once(
+    fig = show.once(
         figures.depth_ruler,
         reached.criteria if reached else {},
         n_layers,

@@ -7,7 +7,7 @@ from ed_core.depth import halves
 from ed_core.figures.pictures import Look
 from ed_core.probes import LogitLens
 from ed_core.results import aggregate
-from ed_ui import chart, probe_page, show
+from ed_ui import probe_page, show
 from ed_ui.inputs import LENS_SHADE, SHADES
 
 
@@ -28,7 +28,7 @@ def more(result, view):
         inside(result, view)
     for place, (key, lines, unit, of, caption) in zip(st.columns(2), MEANS, strict=True):
         behind = probe_page.behind(view, of)
-        fig = chart.once(
+        fig = show.once(
             figures.layer_curves, {n: curves[c] for n, c in lines.items()}, "", unit, x="depth", behind=behind
         )
         show.figure(key, fig, caption + probe_page.told_of_sinks(view), results=[result], place=place)
@@ -40,7 +40,7 @@ def inside(result, view):
     show.conclusion("halves", said, more)
     brought = halves.brought(result, view.uncounted)
     curves = {"attention": brought.attention, "MLP": brought.mlp}
-    fig = chart.once(figures.layer_curves, curves, "", "nats", x="layer")
+    fig = show.once(figures.layer_curves, curves, "", "nats", x="layer")
     caption = "What each layer's attention and MLP remove of the divergence" + probe_page.told_of_sinks(view)
     show.figure("halves", fig, caption, results=[result])
 

@@ -7,7 +7,7 @@ from ed_core.depth.criteria import OF_LENS
 from ed_core.errors import EffectiveDepthError
 from ed_core.studies import difficulty
 from ed_core.studies.items import Folder, open_folder
-from ed_ui import browser, chart, link, probe_page, show, studies
+from ed_ui import browser, link, probe_page, show, studies
 from ed_ui.inputs import choice, text
 
 
@@ -62,7 +62,7 @@ def body(folder: Folder, name: str, kind: str) -> None:
     if found:
         scores = {one.label: [{key: getattr(l, key) for key in DRAWN} for l in one.levels] for one in found}
         layers = {one.label: one.n_layers for one in found}
-        fig = chart.once(figures.study_levels, scores, layers, difficulty.called(kind), kind in difficulty.DEPTHS)
+        fig = show.once(figures.study_levels, scores, layers, difficulty.called(kind), kind in difficulty.DEPTHS)
         caption, reading = CAPTIONS[kind in difficulty.DEPTHS]
         show.figure("study-levels", fig, caption, reading=reading + PAIRED)
 

@@ -14,7 +14,7 @@ from ed_core.studies import agreement as estimators
 from ed_core.studies import bundle, items, report, running, tables
 from ed_core.studies.items import Folder, home
 from ed_core.studies.plan import PLAN
-from ed_ui import browser, chart, inputs, link, literature, live, over_steps, runs, show, studies
+from ed_ui import browser, inputs, link, literature, live, over_steps, runs, show, studies
 from ed_ui.inputs import text
 
 STUDY = text("study", "studies.study", label="Study")
@@ -128,7 +128,7 @@ def depths(row, rows: list[dict]) -> None:
         row.selectbox, "Published beside", "studies.published", models, format_func=lambda m: m or "none", width=280
     )
     marks = published_marks(beside) if beside else []
-    fig = chart.once(figures.study_depths, [r for r in rows if r["variant"] in tables.LEADING], "model", marks)
+    fig = show.once(figures.study_depths, [r for r in rows if r["variant"] in tables.LEADING], "model", marks)
     show.figure("study-depths", fig, DEPTHS, reading=READING)
     if marks:
         st.caption(f"Published: {CITATION}. {' '.join(CAVEATS)}")
@@ -157,7 +157,7 @@ def agreement(folder: Folder, rows: list[dict], name: str) -> None:
         for one in found
         if one.thresholds and one.name in papers
     }
-    fig = chart.once(figures.study_depths, [*own, *others], "rule", thresholds=bands)
+    fig = show.once(figures.study_depths, [*own, *others], "rule", thresholds=bands)
     show.figure("study-agreement", fig, AGREEMENT, reading=READING + BANDS)
     st.markdown(show.plain(studies.looked(folder.out, tables.settles, model, name)))
     if rest := estimators.sentences(found):
@@ -182,7 +182,7 @@ def curves(folder: Folder, summary: list[dict], name: str) -> None:
             found[label] = tuple(values)
     if found:
         layers = {label: model.get("n_layers") for label, model in folder.models.items()}
-        fig = chart.once(figures.study_curves, found, layers, tables.unit_of(measure))
+        fig = show.once(figures.study_curves, found, layers, tables.unit_of(measure))
         show.figure("study-curves", fig, f"**{measure}** · over relative depth; shaded: 5 to 95 %")
 
 
