@@ -12,7 +12,7 @@ from ed_core.sources.bundled import STUDIES
 from ed_core.sources.catalogue import PAIRS
 from ed_core.studies import points, trends
 from ed_core.studies.items import open_folder
-from ed_ui.literature import CRITERIA
+from ed_ui.study_panels import CRITERIA
 
 
 @pytest.fixture

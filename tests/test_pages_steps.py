@@ -16,7 +16,7 @@ from ed_core import settings
 from ed_core.studies import steps, tables
 from ed_core.studies.items import open_folder
 from ed_core.training import DepthCallback
-from ed_ui.over_steps import READING
+from ed_ui.study_panels import READING
 
 PROMPTS = [f"{i} + {3 * i % 7} = " for i in range(9)]
 

@@ -14,7 +14,7 @@ from ed_core.studies import agreement as estimators
 from ed_core.studies import bundle, items, report, running, tables
 from ed_core.studies.items import Folder, home
 from ed_core.studies.plan import PLAN
-from ed_ui import browser, inputs, link, literature, live, over_steps, runs, show, studies
+from ed_ui import browser, inputs, link, live, runs, show, studies, study_panels
 from ed_ui.inputs import text
 
 STUDY = text("study", "studies.study", label="Study")
@@ -24,7 +24,7 @@ CURVE = text("curve", "studies.curve", label="Curve")
 
 
 def page() -> None:
-    link.own([STUDY, SET, MODEL, CURVE, *over_steps.LINKED, *literature.LINKED])
+    link.own([STUDY, SET, MODEL, CURVE, *study_panels.LINKED])
     known = studies.known()
     link.among(STUDY, known, "study")
     link.say_troubles()
@@ -79,15 +79,15 @@ def body(out) -> None:
     row = st.container(horizontal=True, vertical_alignment="bottom")
     name = SET.draw_of(row.selectbox, sets, width=320)
     of_set = [r for r in verdict if r["set"] == name]
-    if over_steps.chosen(row, folder):
-        over_steps.panel(row, folder, verdict, summary, name)
+    if study_panels.over_training(row, folder):
+        study_panels.training(row, folder, verdict, summary, name)
         exports(folder)
         link.write()
         return
     depths(row, of_set)
     agreement(folder, of_set, name)
     curves(folder, summary, name)
-    literature.panel(folder, name)
+    study_panels.beside_published(folder, name)
     words(folder, of_set, name)
     exports(folder)
     link.write()
