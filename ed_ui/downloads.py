@@ -105,7 +105,7 @@ def _offer(spec: ModelSpec, plan: hub.Plan, before: hub.Download | None) -> None
     folder, setting = hub.place(plan.hub_id)
     have = hub.come(plan.hub_id)
     if before is not None and before.error is not None and not isinstance(before.error, Cancelled):
-        st.error(show.plain(str(before.error)), icon=":material/error:")
+        show.error(before.error)
     size = f"{gigabytes(plan.bytes)} to download" if plan.bytes else "How much there is to download is not known"
     come = f", {gigabytes(have)} of them here already" if have else ""
     st.caption(f"{size}{come}; {gigabytes(disk.free(folder))} free on the disk.")

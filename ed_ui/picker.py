@@ -100,7 +100,7 @@ def trouble() -> None:
         if said := lookup.trouble():
             st.warning(show.plain(said), icon=":material/database_off:")
         if choice.spec is None and (choice.missing is None or specs.config_of(choice.missing)):
-            st.error(show.plain(choice.trouble), icon=":material/error:")
+            show.error(choice.trouble)
         elif choice.spec is not None:
             say_what_leaves(choice.spec)
         session.current().absent = choice.missing

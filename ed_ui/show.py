@@ -330,6 +330,12 @@ def table(
     place.html(f'<table class="ed-paper"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>')
 
 
+def markdown_table(key: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table whose cells are Markdown; a stranger's words in them are `plain` already."""
+    with st.container(key=key):
+        st.markdown("\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)))
+
+
 def empty(title: str, text: str, height: int | None = 420, first: bool = False) -> None:
     """A panel that has nothing yet, and says what would fill it, as high as what will stand there, or as its words
     where `height` is None; the `first` of a page says it louder."""
@@ -372,6 +378,6 @@ def plain(text: str) -> str:
     )
 
 
-def error(found: Exception | str) -> None:
+def error(found: Exception | str, place=st) -> None:
     """What went wrong, as its own words say it."""
-    st.error(plain(str(found)), icon=":material/error:")
+    place.error(plain(str(found)), icon=":material/error:")

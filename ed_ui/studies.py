@@ -148,7 +148,7 @@ def form() -> None:
     pressed = row.button("Run", key="studies.start", **look)
     beside, below = row.container(key="study-cost", width="stretch"), st.container(key="study-looks")
     if wrong:
-        below.error(show.plain(wrong), icon=":material/error:")
+        show.error(wrong, below)
     elif lacks:
         below.info(show.plain(lacks), icon=":material/playlist_add:")
     _file(written)
@@ -156,13 +156,13 @@ def form() -> None:
         try:
             _told(outlook(inputs.value(TEXT), picker.device()), written, beside, below)
         except EffectiveDepthError as error:
-            below.error(show.plain(str(error)), icon=":material/error:")
+            show.error(error, below)
     if pressed:
         try:
             inputs.put({"studies.study": runs.begin_study(inputs.value(TEXT))})
             st.rerun()
         except EffectiveDepthError as error:
-            below.error(show.plain(str(error)), icon=":material/error:")
+            show.error(error, below)
 
 
 def _boxes_of_form(closed: bool) -> None:

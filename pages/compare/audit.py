@@ -116,11 +116,8 @@ def table(outcome: audit.Audit) -> None:
     others = [name for name in outcome.curves if name != outcome.reference]
     limits = ", ".join(f"{audit.AT_LEAST.get(p, audit.AT_LEAST_ELSE):g} in {p}" for p in others)
     st.caption(KEY.format(reference=outcome.reference, limits=limits))
-    head = ["figure", *others]
-    rows = [[named(row, outcome.reference), *(cell(row, p) for p in others)] for row in outcome.rows()]
-    lines = (f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])  # the cells are ours
-    with st.container(key="audit-table"):
-        st.markdown("\n".join(lines))
+    rows = ([named(row, outcome.reference), *(cell(row, p) for p in others)] for row in outcome.rows())
+    show.markdown_table("audit-table", ["figure", *others], rows)
     if told := outcome.together():
         head, *said = told
         with st.expander(show.plain(head).removesuffix(":")):

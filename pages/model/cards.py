@@ -93,7 +93,7 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
         [f"mean depth, {rule.label}" for rule in OF_LENS.values()],
         [f"{rule.label} rule" for rule in RULES.values()],
     )
-    lines = [["model", "prompts", *means, *rules, *COLUMNS], ["---"] * 10]
+    head, lines = ["model", "prompts", *means, *rules, *COLUMNS], []
     for title, told in cards.items():
         rules = [card.depth_of(told, rule, "logit") for rule in RULES]
         cells = [words.mean(card.mean_depth_of(told, of)) for of in OF_LENS]
@@ -105,21 +105,15 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
         over = f"{told.set.n} of {told.set.name}{shelf}"
         lines.append([show.plain(cell) for cell in (model, over, *cells, words.claims(told), *cuts)])
         lines[-1][0] = model
-    with st.container(key="cards-table"):
-        st.markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    show.markdown_table("cards-table", head, lines)
+    kinds = (("mean", OF_LENS, card.mean_depth_of), ("paper", RULES, card.depth_of))
     rows = [
-        {"title": title, "criterion": of, "variant": "mean", "n_layers": told.model.layers, "undefined": None}
-        | {name: getattr(row, name) for name in ("depth", "ratio", "low", "high", "prompts")}
+        {"title": title, "criterion": of, "variant": variant, "n_layers": told.model.layers}
+        | {name: getattr(row, name, None) for name in ("depth", "ratio", "low", "high", "undefined", "prompts")}
+        for variant, names, read in kinds
         for title, told in cards.items()
-        for of in OF_LENS
-        if (row := card.mean_depth_of(told, of))
-    ]
-    rows += [
-        {"title": title, "criterion": rule, "variant": "paper", "n_layers": told.model.layers}
-        | {name: getattr(row, name) for name in ("depth", "ratio", "low", "high", "undefined", "prompts")}
-        for title, told in cards.items()
-        for rule in RULES
-        if (row := card.depth_of(told, rule, "logit"))
+        for of in names
+        if (row := read(told, of, "logit"))
     ]
     show.figure("cards-depths", figures.study_depths(rows, "title"), DEPTHS, about=lambda: st.markdown(READING))
     which = CURVE.draw(st.selectbox, width=420)

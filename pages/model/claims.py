@@ -68,10 +68,8 @@ def body(wanted: Claims) -> None:
 def listed(found: Mapping[str, Found]) -> None:
     """All claims, with verdict, value, the paper's figure and the control's value; of quantities that judge nothing
     the details tell."""
-    lines = [
-        ["claim", "verdict", "here (5–95 % over prompts or their forms)", "the paper found", "untrained twin"],
-        ["---"] * 5,
-    ]
+    head = ["claim", "verdict", "here (5–95 % over prompts or their forms)", "the paper found", "untrained twin"]
+    lines = []
     for claim in CLAIMS:
         one = found.get(claim.id)
         silent = one is not None and one.verdict == NOT_APPLICABLE
@@ -81,7 +79,7 @@ def listed(found: Mapping[str, Found]) -> None:
             measured = stored.get(quantity.name)
             twin = measured.control.short if measured and measured.control else "–"
             title = f"**{show.plain(claim.title)}** {show.plain(claim.source)}"
-            head = [title, badge(one) if one else "not run"] if not i else ["", ""]
+            first = [title, badge(one) if one else "not run"] if not i else ["", ""]
             here = "–"
             if one and measured and measured.value:
                 here = f"{show.plain(quantity.name)}: **{show.plain(finding.here(one, measured))}**"
@@ -90,9 +88,8 @@ def listed(found: Mapping[str, Found]) -> None:
             if one and i == len(rows) - 1:
                 here += f", over {show.plain(one.over)}" if one.over and measured and measured.value else ""
                 twin = "; ".join(filter(None, [twin, finding.of_twin(one)]))
-            lines.append([*head, here, show.plain(quantity.found), show.plain(twin)])
-    with st.container(key="claims-table"):
-        st.markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
+            lines.append([*first, here, show.plain(quantity.found), show.plain(twin)])
+    show.markdown_table("claims-table", head, lines)
 
 
 def on_page(said: str) -> str:

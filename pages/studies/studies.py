@@ -48,7 +48,7 @@ def new(folded: bool) -> None:
             "Or open one of somebody else's, .edstudy", type="edstudy", key="studies.bundle", on_change=taken
         )
         if refused := inputs.value("studies.refused"):
-            st.error(show.plain(refused), icon=":material/error:")
+            show.error(refused)
 
 
 def taken() -> None:
