@@ -123,14 +123,9 @@ def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
     if not kind:
         return dict(requests)
     try:
-        twins = {r.models[0]: twin(r.models[0], kind, seed) for r in requests.values()}
+        return dict(requests) | {f"{n}{running.CONTROL}": _of_seed(r, kind, seed) for n, r in requests.items()}
     except EffectiveDepthError:
         return dict(requests)
-    behind = {
-        f"{n}{running.CONTROL}": find(r.probe).make(dict(r.parameters)).request(twins[r.models[0]], r.prompts[0])
-        for n, r in requests.items()
-    }
-    return dict(requests) | behind
 
 
 def picker(row, batch: running.Batch) -> None:

@@ -285,11 +285,8 @@ def told_of_sinks(seen: View) -> str:
 def profile(result: ProbeResult, measure: str, seen: View, over: str = "layers") -> None:
     """The selected token's course over the depth, where one is selected."""
     if seen.selected is not None:
-        fig, caption = (
-            show.once(figures.token_profile, result, measure, seen.selected),
-            f"Token {seen.selected} over the {over}",
-        )
-        show.figure("profile", fig, caption, result, measure)
+        fig = show.once(figures.token_profile, result, measure, seen.selected)
+        show.figure("profile", fig, f"Token {seen.selected} over the {over}", result, measure)
 
 
 def window(result: ProbeResult, seen: View, over_sinks: bool = False) -> None:

@@ -25,7 +25,6 @@ from ed_core.studies import plan as planning
 from ed_core.studies.form import ALL, Form, hidden, of, probe_names, set_names, study_of
 from ed_core.studies.items import Folder, home, open_folder, shipped
 from ed_core.studies.plan import PLAN, Plan
-from ed_core.studies.points import Point, measured_points
 from ed_core.studies.sets import FORMATS
 from ed_core.studies.study import Study
 from ed_ui import downloads, inputs, picker, runs, show
@@ -77,18 +76,9 @@ def _tables(out: Path, state: tuple) -> tuple[Folder, list[dict], list[dict]]:
     return folder, verdict, summary
 
 
-def points(out: Path, group: str) -> tuple[Point, ...]:
-    """A study's effective depths on a set or one of its levels."""
-    return looked(out, _points, group)
-
-
 def estimates(folder: Folder, model: str, name: str) -> list[agreement.Estimate]:
     """Every estimator of a model's depth on a prompt set: for `looked`."""
     return agreement.estimates(folder, model, name, [row for row in read(folder.out)[1] if row["set"] == name])
-
-
-def _points(folder: Folder, group: str) -> tuple[Point, ...]:
-    return tuple(measured_points(folder, group))
 
 
 def looked(out: Path, look: Callable[..., T], *asked: str) -> T:

@@ -152,7 +152,7 @@ def beside_published(folder: Folder, group: str) -> None:
     row = st.container(horizontal=True, vertical_alignment="bottom")
     dataset, training, band = (one.draw(row.selectbox, width=200) for one in (SET, TRAINED, SIZE))
     criterion = RULE.draw(row.segmented_control)
-    measured = studies.points(folder.out, group)
+    measured = studies.looked(folder.out, points.measured_points, group)
     others = [p for p in points.published_points() if dataset in (EVERY, p.set)]
     shown = [[p for p in some if training in (EVERY, p.training) and _fits(p, band)] for some in (measured, others)]
     table(*shown)

@@ -173,10 +173,8 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
         curves = aggregate.aggregate(EarlyExit, [r.summary for r in leaving])
         threshold = aggregate.probe_of(leaving[0]).threshold
         show.conclusion("exit", writing.of_prompts(leaving, threshold), place=left)
-        lines, twin = (
-            {name: curves[name] for name in ("agreement", "confidence")},
-            behind(twins, EarlyExit, "agreement"),
-        )
+        lines = {name: curves[name] for name in ("agreement", "confidence")}
+        twin = behind(twins, EarlyExit, "agreement")
         fig = figures.layer_curves(lines, "", "share", x="depth", height=HEIGHT, behind=twin)
         of = ("early_exit.agreement", "depth", curves["agreement"], EXIT_TITLE, EXIT)
         with left:

@@ -32,10 +32,8 @@ def more(result, view):
     small = View(height=300, uirevision="page", control=view.control, control_name=view.control_name)
     caption = "Change of the prediction, and share of tokens whose best guess stays"
     show.figure("output", show.once(figures.output_bars, result, small), caption, result, "output", place=left)
-    fig, caption = (
-        show.once(figures.effect_on_layers, result, small),
-        "Largest effect on each layer, above the noise floor",
-    )
+    fig = show.once(figures.effect_on_layers, result, small)
+    caption = "Largest effect on each layer, above the noise floor"
     show.figure("floor", fig, caption, result, "noise_floor", FLOOR, place=right)
     if "output_pos" in result.measures:
         fig = show.once(figures.output_by_token, result, view)

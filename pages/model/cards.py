@@ -89,11 +89,9 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
     listed = [*reversed(found.values())]  # of two alike the one made here is shown
     listed.sort(key=lambda one: bool(pulled_from(one[0])))
     cards = {titled(file, told): told for file, told in listed}
-    means, rules = (
-        [f"mean depth, {rule.label}" for rule in OF_LENS.values()],
-        [f"{rule.label} rule" for rule in RULES.values()],
-    )
-    head, lines = ["model", "prompts", *means, *rules, *COLUMNS], []
+    means = [f"mean depth, {rule.label}" for rule in OF_LENS.values()]
+    head = ["model", "prompts", *means, *(f"{rule.label} rule" for rule in RULES.values()), *COLUMNS]
+    lines = []
     for title, told in cards.items():
         rules = [card.depth_of(told, rule, "logit") for rule in RULES]
         cells = [words.mean(card.mean_depth_of(told, of)) for of in OF_LENS]

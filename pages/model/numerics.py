@@ -80,10 +80,9 @@ def first_token(result, contributions, lens) -> None:
     show.figure("norms", fig, caption, result, "resid_norm", READ_SINK, place=first)
     for place, row in zip(others, rows, strict=False):
         rule = RULES[row.name]
-        unit, caption, x = rule.unit, rule.title, rule.axis
         lines = {f"{row.label} with the first token": row.with_first}
-        fig = figures.layer_curves(lines, "", unit, x=x, behind={"without": row.without})
-        caption = f"{caption}, with the first token and without"
+        fig = figures.layer_curves(lines, "", rule.unit, x=rule.axis, behind={"without": row.without})
+        caption = f"{rule.title}, with the first token and without"
         show.figure(f"first-{row.name}", fig, caption, results=[result], place=place)
     if rows:
         st.caption(show.plain(exactness.change(rows)))
