@@ -208,7 +208,7 @@ def _undo() -> None:
 def preview() -> list[str] | None:
     """The tokens in the box, by the model's own tokenizer file; None where only the model could tell."""
     spec, asked = picker.current().spec, prompt()
-    if not spec or _trouble():
+    if not spec or wrong_with(asked):
         return None
     return session.once_a_run(("tokens", spec, asked), lambda: tokens.preview(spec, asked))
 
@@ -222,17 +222,18 @@ def n_tokens() -> int | None:
 def ready() -> bool:
     """Whether what stands in the box can be run: it is text, and as far as its tokens can be counted here not too
     long."""
-    return not _trouble() and not _too_long(preview())
+    return not wrong_with(prompt()) and not _too_long(preview())
 
 
 def _too_long(texts: list[str] | None) -> str:
     return tokens.too_long(picker.current().spec, len(texts)) if texts else ""
 
 
-def _trouble() -> str:
+def wrong_with(asked: Prompt) -> str:
+    """Why a prompt cannot be run; "" where it can."""
     try:
-        check_length(prompt())
-        check_text(prompt())
+        check_length(asked)
+        check_text(asked)
     except PromptError as error:
         return str(error)
     return ""
@@ -240,7 +241,7 @@ def _trouble() -> str:
 
 def _said() -> str:
     """What is wrong with the prompt, in colour; "" for nothing."""
-    if trouble := _trouble() or _too_long(preview()):
+    if trouble := wrong_with(prompt()) or _too_long(preview()):
         return f":red[{show.plain(trouble)}]"
     if (texts := preview()) and (n := tokens.unread(picker.current().spec, texts)):
         return f":orange[{n} of {len(texts)} tokens are nothing this model can read; choose one of its examples.]"
@@ -249,7 +250,7 @@ def _said() -> str:
 
 def _how_encoded() -> None:
     """Token count, and behind it how the prompt is encoded: every token, template, special tokens."""
-    if _trouble():
+    if wrong_with(prompt()):
         return
     texts = preview()
     with st.popover("Encoding" if texts is None else f"{len(texts)} tokens", type="tertiary"):

@@ -10,6 +10,7 @@ import streamlit as st
 
 from ed_core import outside
 from ed_core.cases.snippet import run_command
+from ed_core.depth.wording import count
 from ed_core.errors import PromptError
 from ed_core.probes import Probe
 from ed_core.prompts import parse_jsonl, read_jsonl
@@ -225,11 +226,12 @@ def n_tokens(spec: ModelSpec, prompts: list[Prompt]) -> int | None:
 def status(batch: running.Batch, done: list, of: int) -> None:
     """What is going on, and over how many prompts the figures are."""
     with st.container(key="status"):
-        over = f"{len(done)} of {of} prompt{'s' * (of != 1)} measured"
+        every = count(of, "prompt")
+        over = f"{len(done)} of {every} measured"
         if batch.running:
             live.status(batch, f"**{over}** · {{}}".format)
         elif len(done) == of:
-            st.markdown(f"Over **{of} prompt{'s' * (of != 1)}**, {sum(r.n_tokens for r in done)} tokens.")
+            st.markdown(f"Over **{every}**, {sum(r.n_tokens for r in done)} tokens.")
         elif done or batch.errors:
             st.markdown(f"**{over}**: the figures are over these. **Run** measures the rest.")
         else:

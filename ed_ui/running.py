@@ -13,6 +13,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from ed_core import settings
+from ed_core.depth.wording import count
 from ed_core.errors import Cancelled, EffectiveDepthError, ParameterError, QueueFull
 from ed_core.machine import ROOM, free_memory, gigabytes
 from ed_core.probes import Probe, find
@@ -247,7 +248,7 @@ def status(batch: Batch) -> str:
     if not places:
         return ""
     first = min(places, key=lambda place: place.seconds)
-    ahead = f"{first.ahead} job{'s' if first.ahead != 1 else ''} ahead" if first.ahead else "next"
+    ahead = f"{count(first.ahead, 'job')} ahead" if first.ahead else "next"
     return f"waiting, {ahead} · begins in {about(first.seconds)}"
 
 
@@ -348,7 +349,7 @@ def outlook(
     all_of_it = sum(needed[r.models[0]][_asked(r)].seconds for r in requests)
     speed = "a measurement of this device" if largest.calibrated else DEFAULT
     time = "\\<1 s" if all_of_it < 1 else estimate.duration(all_of_it)
-    at = f"{n_tokens} token{'s' * (n_tokens != 1)}"
+    at = count(n_tokens, "token")
     needs = f"needs {gigabytes(peak)} of {gigabytes(free)} free, takes {time} at {at}"
     details = (
         f"By the estimate: {gigabytes(largest.weights)} of weights in {largest.precision} and "

@@ -17,7 +17,7 @@ import streamlit as st
 from plotly.basedatatypes import BaseFigure
 
 from ed_core.cases import export
-from ed_core.depth.wording import printed
+from ed_core.depth.wording import count, printed
 from ed_core.errors import EffectiveDepthError
 from ed_core.figures import View, describe, describe_curves, images, shown
 from ed_core.figures import pictures as drawn
@@ -279,8 +279,8 @@ def _about_curve(
     if reading:
         st.markdown(reading)
     csv(key, export.curve_csv(name, dim, values), name)
-    many, n_tokens = "s" * (len(results) != 1), sum(r.n_tokens for r in results)
-    st.markdown(f"**Where it came from**: {len(results)} prompt{many}, {n_tokens} tokens")
+    n_tokens = sum(r.n_tokens for r in results)
+    st.markdown(f"**Where it came from**: {count(len(results), 'prompt')}, {n_tokens} tokens")
     st.json([dict(r.provenance) for r in results], expanded=1)
 
 

@@ -11,7 +11,6 @@ from ed_core.depth.side_by_side import COMPARED, Side
 from ed_core.depth.verdict import READS
 from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.probes import LayerSkip, Probe, find
-from ed_core.prompts import check_length, check_text
 from ed_core.results import lookup
 from ed_core.service.resolve import twin
 from ed_core.sources import controls, remote, tokens
@@ -197,11 +196,8 @@ def _prompt() -> Prompt:
         label_visibility="collapsed",
     )
     second = replace(prompt_box.prompt(), text=value("two.text", ""), answer=value("two.answer", ""))
-    try:
-        check_length(second)
-        check_text(second)
-    except PromptError as error:
-        raise PromptError(f"Second prompt: {error}") from None
+    if wrong := prompt_box.wrong_with(second):
+        raise PromptError(f"Second prompt: {wrong}")
     return second
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import streamlit as st
 
 from ed_core import settings
+from ed_core.depth.wording import count
 from ed_core.errors import EffectiveDepthError, ImportRefused, NotAllowed, StudyError
 from ed_core.probes import find
 from ed_core.service.estimate import duration
@@ -210,7 +211,7 @@ def _told(found: Outlook, written: Study, beside, below) -> None:
 
 def size(one: SetLook) -> str:
     """A prompt set in numbers."""
-    said = f"{one.prompts} prompt{'s' * (one.prompts != 1)}"
+    said = count(one.prompts, "prompt")
     said += f" of {one.levels} levels" if one.levels > 1 else ""
     if one.tokens is None:
         return f"{said}; tokens are counted once the model is here"
@@ -221,7 +222,7 @@ def size(one: SetLook) -> str:
 def cost(found: Outlook) -> str:
     """Time and disk of a study, before it runs."""
     counts = {"model": found.models, "prompt": sum(one.prompts for one in found.sets), "part": found.parts}
-    said = " · ".join(f"{n} {what}{'s' * (n != 1)}" for what, n in counts.items())
+    said = " · ".join(count(n, what) for what, n in counts.items())
     if found.sets:
         time = "time not known" if found.seconds is None else f"about {duration(found.seconds)}"
         said += f" · {time}, the models' opening not counted · {_megabytes(found.bytes)} on the disk"

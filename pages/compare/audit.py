@@ -4,6 +4,7 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import audit
+from ed_core.depth.wording import count
 from ed_core.errors import EffectiveDepthError
 from ed_core.runs.run import AuditRun
 from ed_core.service import estimate
@@ -87,7 +88,7 @@ def compare(done: dict, reference: str) -> audit.Audit:
 
 def status(batch: running.Batch, done: list[str], outcome: audit.Audit | None, n_prompts: int) -> None:
     """What is going on, and the answer: always the same height."""
-    over = f"{n_prompts} prompt{'s' * (n_prompts != 1)}"
+    over = count(n_prompts, "prompt")
     with st.container(key="headline"):
         if batch.running:
             live.status(batch, f"**{over} through {', '.join(done) or 'no precision'} so far** · {{}}".format)

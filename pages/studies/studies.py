@@ -6,6 +6,7 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth.criteria import RULES
+from ed_core.depth.wording import count
 from ed_core.errors import EffectiveDepthError
 from ed_core.runs.launch import Run
 from ed_core.sources.catalogue import CAVEATS, CITATION, published, published_marks
@@ -103,7 +104,7 @@ def panel(out) -> None:
         there, planned = map(sum, zip(*folder.progress().values(), strict=True))
         prompts = sum(len(one["ids"]) for one in folder.sets.values())
         counts = {"model": len(folder.models), "set": len(folder.sets), "prompt": prompts}
-        told = " · ".join(f"{n} {what}{'s' * (n != 1)}" for what, n in counts.items())
+        told = " · ".join(count(n, what) for what, n in counts.items())
         told += f" · {'complete' if there == planned else f'{there} of {planned} parts computed'}"
         if folder.plan["note"]:
             st.markdown(show.plain(folder.plan["note"]))
