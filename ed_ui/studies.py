@@ -84,7 +84,7 @@ def estimates(folder: Folder, model: str, name: str) -> list[agreement.Estimate]
 
 def looked(out: Path, look: Callable[..., T], *asked: str) -> T:
     """What `look` finds in a study's folder, called with what is `asked`: resampling over prompts takes its time.
-    SetLook for anew where something was added; for all sessions, so that nobody may change it."""
+    Looked for anew where something was added; for all sessions, so that nobody may change it."""
     return _looked(out, look, asked, _state(out))
 
 
