@@ -12,7 +12,7 @@ from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.service.resolve import resolve
 from ed_ui import picker
-from ed_ui.side_b import NO_TWIN
+from ed_ui.two_sides import NO_TWIN
 
 NAME = "ndif:small"
 

@@ -12,7 +12,7 @@ from ed_core.errors import ParameterError
 from ed_core.fits import measured
 from ed_core.sources import remote
 from ed_core.types import ModelSpec
-from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show, side_b
+from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show, two_sides
 from ed_ui.inputs import choice
 from ed_ui.runs import Fitted, distinct
 
@@ -39,8 +39,8 @@ def chosen_models(kind: str, row) -> tuple[ModelSpec, ...]:
     if kind == "within":
         return (a,)
     if not SECOND[0].value:
-        inputs.put(side_b.first_model("maps"))
-    return a, side_b.second_model(a, row, "maps")
+        inputs.put(two_sides.first_model("maps"))
+    return a, two_sides.second_model(a, row, "maps")
 
 
 def body(wanted: Fitted) -> None:
@@ -117,7 +117,7 @@ def opened() -> None:
 
 
 KIND = choice("maps", "maps.kind", "between", KINDS.keys(), "What is mapped", KINDS)
-SECOND = side_b.of_model("maps")
+SECOND = two_sides.of_model("maps")
 MEASURE = choice("shown", "maps.measure", "error", SHOWN.keys(), "Shown", SHOWN)
 PARAMETERS = (KIND, *SECOND, prompt_set.of_fit("maps"), MEASURE)
 RINGS = "; a mark on each row's best match, hollow where its error is not a tenth below both controls"

@@ -13,26 +13,25 @@ from ed_ui import (
     inputs,
     link,
     live,
-    pair_panel,
     picker,
     probe_page,
     prompt_box,
     running,
     show,
-    side_b,
+    two_sides,
 )
-from ed_ui.pair_panel import Shown
+from ed_ui.two_sides import Shown
 
 PLACES = ("first", "second")  # of the inputs; which of them is A is the swap button's choice
 
 
 def page() -> None:
-    side_b.open_link()
+    two_sides.open_link()
     link.say_troubles()
-    mode = side_b.mode()
+    mode = two_sides.mode()
     prompt_box.draw()
     place = running.row_begins()
-    both = side_b.sides(picker.required(), place.row)
+    both = two_sides.sides(picker.required(), place.row)
     batch = running.batch(
         "two",
         {
@@ -45,15 +44,15 @@ def page() -> None:
         write_link(batch)
         st.info(SAME[mode], icon=":material/compare_arrows:")
         return
-    n_tokens = max((len(t) for t in side_b.previews(*both) if t), default=None)
+    n_tokens = max((len(t) for t in two_sides.previews(*both) if t), default=None)
     probe_page.top_row("two", batch, n_tokens=n_tokens, place=place)
     live.follow(batch, panels, both)
     with st.expander("What is compared, exactly"):
-        st.markdown(f"{side_by_side.__doc__}\n\n{pair_panel.RELATIVE}")
+        st.markdown(f"{side_by_side.__doc__}\n\n{two_sides.RELATIVE}")
 
 
 def write_link(batch: running.Batch) -> None:
-    side_b.write_link(tuple(stored_run(batch, place) for place in PLACES))
+    two_sides.write_link(tuple(stored_run(batch, place) for place in PLACES))
 
 
 def stored_run(batch: running.Batch, place: str) -> str:
@@ -66,23 +65,23 @@ def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Sid
     """Everything that fills while jobs run: A and B are the inputs' sides, in the order the swap button left them."""
     write_link(batch)
     order = (1, 0) if inputs.SWAPPED.value else (0, 1)
-    expected = side_b.differences(*both)
+    expected = two_sides.differences(*both)
     names = side_by_side.labels(*(both[i] for i in order))
     of_side = [
         {n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes}
         for i, name in zip(order, names, strict=True)
     ]
-    shown = [side_b.PROBE.value] if side_b.MODE.value == "parameters" else list(both[0].probes)
+    shown = [two_sides.PROBE.value] if two_sides.MODE.value == "parameters" else list(both[0].probes)
     done = [n for n in shown if all(batch.complete(f"{place}.{n}") is not None for place in PLACES)]
     found = {n: found_pairs(n, of_side) for n in done}
     verdicts = [judged(side) for side in of_side]
     headline(batch, order, names, verdicts, found)
     ruler(names, verdicts, of_side)
-    pair_panel.controls(shown, [[s.result for s in side.values()] for side in of_side])
+    two_sides.map_inputs(shown, [[s.result for s in side.values()] for side in of_side])
     for name in shown:
         lines = [v.lines if v else {} for v in verdicts]
         of_probe = [side[name] for side in of_side]
-        pair_panel.section(name, of_probe, found.get(name, ()), lines, expected[name], bool(batch.running))
+        two_sides.section(name, of_probe, found.get(name, ()), lines, expected[name], bool(batch.running))
     for side, of_one in zip(SIDES, of_side, strict=True):
         results = (s.result for s in of_one.values() if s.result is not None)
         show.notes((note for result in results for note in result.notes), f"**{side}:** ")

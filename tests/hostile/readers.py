@@ -36,7 +36,7 @@ from ed_core.studies import items as study_folder
 from ed_core.studies import leaderboard, sets, study
 from ed_core.training.callback import rows
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import inputs, link, prompt_set, side_b, study_panels
+from ed_ui import inputs, link, prompt_set, study_panels, two_sides
 from ed_ui import studies as ui_studies
 from ed_ui.inputs import Input
 
@@ -288,7 +288,7 @@ def _uploaded_study(file: Path) -> None:
 def links() -> dict[str, list[Input]]:
     """What a link may carry, by name: of every page, of every probe."""
     shared = [one for one in vars(inputs).values() if isinstance(one, Input)]
-    of_pages = [*prompt_set.parameters(), *study_panels.LINKED, *side_b.COMMON]
+    of_pages = [*prompt_set.parameters(), *study_panels.LINKED, *two_sides.COMMON]
     of_probes = [one for probe in PROBES for one in inputs.of_probe(probe)]
     found: dict[str, list[Input]] = {}
     for one in (

@@ -1,0 +1,503 @@
+"""A comparison: side B with its own model, prompt or parameters beside those of side A, remembered over page changes
+and in the URL (names, ids and settings; never a prompt's text); and what the page shows of each probe: curves over each
+other, maps side by side, what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import streamlit as st
+
+from ed_core import figures
+from ed_core.cases import export
+from ed_core.depth import side_by_side
+from ed_core.depth.side_by_side import COMPARED, SIDES, Pair, Side, nearest
+from ed_core.depth.verdict import READS
+from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
+from ed_core.figures import View
+from ed_core.figures.pictures import Look, draw
+from ed_core.figures.pictures import measures as named
+from ed_core.probes import LayerSkip, Probe, find
+from ed_core.probes.base import Picture
+from ed_core.results import lookup
+from ed_core.service.resolve import twin
+from ed_core.sources import controls, remote, tokens
+from ed_core.sources.bundled import CHARACTERS, WORDS, example_of
+from ed_core.types import ModelSpec, ProbeResult, Prompt
+from ed_ui import downloads, inputs, link, picker, probe_page, prompt_box, show
+from ed_ui.inputs import COUNT_SINKS, NONE, OVERLAID, Input, choice, number, of_probe, several, text, value
+
+MODES = {"models": "Two models", "prompts": "Two prompts", "parameters": "Two parameters"}
+TITLES = {name: find(name).title for name in COMPARED}
+DEFAULT = tuple(name for name in COMPARED if find(name).first_page)
+MANY = 1 << 20  # tokens: more than any probe asks for
+WINDOW = 48  # tokens; more get a slider
+CURVE_HEIGHT, MAP_HEIGHT = 300, 400
+SHADES = {"probability": "prob", "KL to output": "kl", "JSD to output": "jsd", "entropy": "entropy"}
+
+
+# -------------------------------------------------------------------- what the URL carries
+
+
+def maps(name: str) -> list[Picture]:
+    """A probe's pictures that can stand side by side: those with a name to choose by, else the first."""
+    declared = find(name).pictures or ()
+    return [picture for picture in declared if picture.choice] or list(declared[:1])
+
+
+def _choices(name: str) -> Input:
+    """Which of a probe's maps is shown."""
+    options = [picture.choice for picture in maps(name)]
+    return choice(f"{name}_map", f"two.map.{name}", options[0], options, "shown as")
+
+
+BRANCH = replace(inputs.BRANCH, key="two.branch")
+SHADE = choice("shade", "two.shade", "probability", SHADES, "Lens shade")
+CHOICES = {name: _choices(name) for name in COMPARED if len(maps(name)) > 1}
+MODE = choice("compare", "two.mode", "models", MODES.keys(), "Compare", MODES)
+MEASURES = several("measures", "two.probes", list(DEFAULT), COMPARED, "Measures")
+PROBE = choice("probe", "two.probe", LayerSkip.name, COMPARED, "Probe", TITLES)
+LOOK = (inputs.SWAPPED, OVERLAID, inputs.BY_NUMBER, COUNT_SINKS, BRANCH, SHADE, *CHOICES.values())  # of both
+COMMON = (MODE, MEASURES, PROBE, *LOOK)
+RUN = Input("second_run", "two.run", "", lambda short: lookup.by_short(short).request.key[: lookup.SHORT])
+
+
+def of_model(page: str = "two") -> tuple[Input, Input, Input, Input]:
+    """What a link carries of `second_model`."""
+    kinds = {NONE: NONE} | controls.KINDS
+    return (
+        text("second", f"{page}.model", label="Model B"),
+        choice("second_precision", f"{page}.precision", picker.AUTO, picker.PRECISIONS, "Model B: precision"),
+        choice("second_control", f"{page}.control", NONE, kinds.keys(), "Model B: control", kinds),
+        number("second_seed", f"{page}.control.seed", 0, 0, controls.MOST, int, "Seed"),
+    )
+
+
+def open_link() -> None:
+    """What the URL says of side B, where it decides; else what makes a first comparison."""
+    link.own(COMMON)
+    inputs.put_defaults(COMMON)
+    if MODE.value == "models":
+        more = of_model()
+    elif MODE.value == "prompts":
+        more = (choice("second_example", "two.example", "", tuple(prompt_box.examples())), RUN)
+    else:
+        mine = of_probe(find(PROBE.value))
+        more = (*mine, *(replace(p, name=f"second_{p.name}", key=f"two.{p.key}") for p in mine))
+    before = value("two.example")
+    link.own((*COMMON, *more))
+    inputs.put_defaults((*COMMON, *of_model()))
+    if not value("two.model"):
+        inputs.put(first_twin() | ({OVERLAID.key: True} if MODE.value == "models" else {}))
+    if link.follows(RUN):
+        asked = lookup.by_short(RUN.value).request.prompts[0]
+        prompt_box.fill(asked.text, asked.answer, side="two.")
+    elif value("two.text") is None and not value("two.example"):
+        example = value("example", "")
+        here = picker.model()
+        others = (id for id in (example_of(here), *prompt_box.examples_of(here)) if id != example)
+        inputs.put({"two.example": prompt_box.harder(example) or next(others)})
+    if (example := value("two.example")) and example != before:
+        prompt_box.pick(example, "two.")
+
+
+def first_model(of: str) -> dict[str, str]:
+    """What stands on side B of linear maps at first: the other bundled model of the same tokens; for any other model
+    what an *A | B* opens on."""
+    here = picker.model()
+    alike = next((names for names in (WORDS, CHARACTERS) if here in names), ())
+    other = next((name for name in alike if name != here), "")
+    return {f"{of}.model": other} if other else first_twin(of)
+
+
+def first_twin(of: str = "two") -> dict[str, str]:
+    """What stands on side B at first: the model's own untrained twin, of which what is compared is shipped for the
+    models that this project comes with; for a model that is elsewhere, which can have none, the first other one in the
+    list."""
+    here = picker.model()
+    if not remote.is_remote(here):
+        return {f"{of}.model": here, f"{of}.control": "untrained"}
+    return {f"{of}.model": next((name for name in picker.names() if name != here), here)}
+
+
+def write_link(runs: tuple[str, str]) -> None:
+    """Both sides in the URL: bundled prompts by their id, others by a run on them once there is one."""
+    inputs.put({RUN.key: "" if value("two.example") else runs[1][: lookup.SHORT]})
+    link.write("" if value("example") else runs[0])
+
+
+# -------------------------------------------------------------------- inputs
+
+
+def mode() -> str:
+    """What differs between the sides, and the button that lets them change places."""
+    row = st.container(horizontal=True, vertical_alignment="center", key="two-inputs")
+    chosen = MODE.draw(row.segmented_control, label_visibility="collapsed")
+    row.button(
+        "Swap sides",
+        key="two.swap",
+        icon=":material/swap_horiz:",
+        on_click=lambda: inputs.put({inputs.SWAPPED.key: not inputs.SWAPPED.value}),
+        help="B becomes A: figures change places, differences their sign.",
+    )
+    return chosen
+
+
+def sides(spec: ModelSpec, row) -> tuple[Side, Side]:
+    """Both sides, from this page's inputs: the chosen model on the prompt in the box, and side B, whose inputs are
+    behind clicks in the `row` beside Run, a second prompt below it. An `EffectiveDepthError` says what is wrong with
+    side B."""
+    prompt = prompt_box.prompt()
+    if MODE.value == "parameters":
+        mine, theirs = _parameters(row)
+        rest = {name: find(name)() for name in READS} if mine.name in READS else {}
+        return Side(spec, prompt, rest | {mine.name: mine}), Side(spec, prompt, rest | {theirs.name: theirs})
+    there = (second_model(spec, row), prompt) if MODE.value == "models" else (spec, _prompt())
+    probes = _probes((prompt, there[1]), row)
+    return Side(spec, prompt, probes), Side(*there, probes)
+
+
+def previews(first: Side, other: Side) -> list[list[str] | None]:
+    """The tokens of each side, by the models' tokenizer files; None where only the model could tell."""
+    return [tokens.preview(side.model, side.prompt) for side in (first, other)]
+
+
+def differences(first: Side, other: Side) -> dict[str, bool]:
+    """Per probe, whether a map of differences is to be expected: known before anything runs, so that nothing moves when
+    it comes."""
+    mine, theirs = previews(first, other)
+    same_tokens = mine == theirs or None in (mine, theirs)
+
+    def expected(name: str) -> bool:
+        return (same_tokens or not along(name, "pos")) and not along(name, "step")
+
+    return {name: expected(name) for name in first.probes}
+
+
+def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
+    """The second model, from its own boxes behind a click in the `row`: `of` a page, by the beginning of its inputs'
+    names. An `EffectiveDepthError` says why there is none."""
+    model_, precision_, control_, seed_ = of_model(of)
+    name, kind = model_.value or "", control_.value
+    called = name + (f", {controls.KINDS[kind]}" if kind in controls.KINDS else "")
+    box = row.popover(f"B: {show.plain(called or 'choose a model')}", key=f"box-{of}-model")
+    about = dict(options=picker.names(), accept_new_options=True, help=picker.about_model())
+    name = (model_.draw(box.selectbox, width=300, **about) or "").strip()
+    precision = precision_.draw(box.segmented_control, help=picker.ABOUT_PRECISION)
+    row_of_control = box.container(horizontal=True, vertical_alignment="bottom")
+    if any(map(remote.is_remote, (spec.source, name))):
+        box.caption(NO_TWIN)
+    kind = control_.draw(row_of_control.selectbox, width=190, help=CONTROL)
+    seed = seed_.draw(row_of_control.number_input, width=130, disabled=kind == NONE)
+    found = picker.chosen(name, precision, picker.device())
+    # one download is offered at a time
+    if found.missing is not None and picker.current().missing is None:
+        downloads.section(found.missing)
+    if found.spec is None:
+        raise EffectiveDepthError(found.trouble)
+    if not remote.is_remote(spec.source):
+        picker.say_what_leaves(found.spec)
+    return found.spec if kind == NONE else twin(found.spec, kind, int(seed))
+
+
+def _prompt() -> Prompt:
+    known, chosen = prompt_box.examples(), value("two.example")
+    options = list(prompt_box.examples_of(picker.model()))
+    right = prompt_box.boxes("two.", "Second prompt", "Its answer", ABOUT_PROMPT)
+    st.session_state["two.example"] = chosen or None
+    right.selectbox(
+        "Example",
+        options + [chosen] * (chosen in known and chosen not in options),
+        format_func=lambda id: f"{prompt_box.task_name(known[id]['task'])}: {known[id]['title']}",
+        key="two.example",
+        on_change=_picked,
+        placeholder="an example",
+        label_visibility="collapsed",
+    )
+    second = replace(prompt_box.prompt(), text=value("two.text", ""), answer=value("two.answer", ""))
+    if wrong := prompt_box.wrong_with(second):
+        raise PromptError(f"Second prompt: {wrong}")
+    return second
+
+
+def _picked() -> None:
+    inputs.note("two.example")
+    if example := value("two.example"):
+        prompt_box.pick(example, "two.")
+
+
+def _parameters(row) -> tuple[Probe, Probe]:
+    """One probe with two sets of parameters: the first is what its own page holds."""
+    box = row.popover(f"Measure: {find(PROBE.value).title}", key="box-two-probe")
+    chosen = PROBE.draw(box.segmented_control, label_visibility="collapsed")
+    first = row.popover("A: first set", key="box-two-first")
+    first.caption("As on this probe's own page")
+    mine = probe_page.form(find(chosen), row=first)
+    return mine, probe_page.form(find(chosen), row=row.popover("B: second set", key="box-two-second"), prefix="two.")
+
+
+def _probes(prompts: tuple[Prompt, Prompt], row) -> dict[str, Probe]:
+    """The chosen probes, with their defaults; those that read an answer only where both sides have one."""
+    box = row.popover(f"Measures ({len(MEASURES.value)})", key="box-two-probes")
+    look = dict(format_func=TITLES.get, selection_mode="multi", label_visibility="collapsed")
+    names = MEASURES.draw(box.pills, **look)
+    chosen = {name: find(name)() for name in COMPARED if name in names}
+    mute = [probe for probe in chosen.values() if any(lacks_answer(probe, prompt) for prompt in prompts)]
+    if mute:
+        box.caption(f"{' and '.join(p.title for p in mute)} left out: an answer is needed on both sides.")
+    found = {name: probe for name, probe in chosen.items() if probe not in mute}
+    if not found:
+        raise ParameterError("No measure is chosen; choose at least one.")
+    return found
+
+
+def lacks_answer(probe: Probe, prompt: Prompt) -> bool:
+    """Whether this probe explains an answer, and the prompt has none."""
+    if prompt.answer:
+        return False
+    try:
+        probe.check(MANY, None)
+    except PromptError:
+        return True
+    return False
+
+
+# -------------------------------------------------------------------- what is shown of a probe
+
+
+@dataclass(frozen=True)
+class Map:
+    """The map of a probe that the page's inputs ask for, and which measure it shows."""
+
+    picture: Picture
+    look: Look
+    measure: str
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One side of one probe: its result (None until there is one), and what the side is called."""
+
+    side: Side
+    result: ProbeResult | None
+    name: str
+
+
+def along(name: str, dim: str) -> bool:
+    """Whether the columns of a probe's maps are tokens ("pos"), or tokens that each side writes itself ("step")."""
+    return any(dim in find(name).spec(measure).dims for p in maps(name) for measure in named(p, Look())[:1])
+
+
+def map_inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | None]]) -> None:
+    """The inputs that say which of a probe's measures the maps show, and which tokens."""
+    some = [next((r for r in of_side if r is not None), None) for of_side in results]
+    laid = None not in some and alike(*some)
+    apart = None not in some and some[0].n_layers != some[1].n_layers
+    if not any(along(name, "pos") for name in names) and not laid and not apart:
+        return
+    row = st.container(horizontal=True, vertical_alignment="bottom", key="map-inputs")
+    shown = [maps(name) for name in names]
+    first = [picture.measures[0] for of_probe in shown for picture in of_probe]
+    if any("{branch}" in measure for measure in first):
+        BRANCH.draw(row.segmented_control)
+    for name in names:
+        if name in CHOICES:
+            CHOICES[name].draw(row.segmented_control)
+    if any("{shade}" in measure for measure in first):
+        SHADE.draw(row.selectbox, width=190)
+    tokens = [r.tokens if r is not None else () for r in some]
+    same = tokens[0] == tokens[1]
+    for side, n in zip(SIDES[: 2 - same], map(len, tokens), strict=False):
+        if n > WINDOW:
+            label = "Tokens shown" if same else f"Tokens shown of {side}"
+            row.slider(label, 0, n - 1, (n - WINDOW, n - 1), key=f"two.window.{side}.{n}", width=220)
+    # behind what has a width that is known: a switch takes its place when its script is there
+    if laid:
+        OVERLAID.draw(row.toggle)
+    if apart:
+        inputs.BY_NUMBER.draw(row.toggle, help=ABOUT_NUMBER)
+    if any(probe_page.sinks_of(r) for of_side in results for r in of_side if r is not None):
+        COUNT_SINKS.draw(row.toggle)
+
+
+def alike(a: ProbeResult, b: ProbeResult) -> bool:
+    """Whether maps of the two have the same cells, so that one can lie over the other."""
+    return a.n_layers == b.n_layers and a.tokens == b.tokens
+
+
+def map_of(name: str, first_token: bool) -> Map | None:
+    """What the page's inputs say of a probe's map; None where it has none of one result."""
+    if not maps(name):
+        return None
+    look = Look(inputs.BRANCHES[BRANCH.value], SHADES[SHADE.value], first_token=first_token)
+    chosen = CHOICES[name].value if name in CHOICES else ""
+    picture = next((p for p in maps(name) if p.choice == chosen), maps(name)[0])
+    return Map(picture, look, named(picture, look)[0])
+
+
+def section(
+    name: str,
+    both: Sequence[Shown],
+    found: Sequence[Pair],
+    lines: Sequence[Mapping[str, int | None]],
+    expected: bool,
+    busy: bool,
+) -> None:
+    """A probe: its curves, the two maps, and the map of differences beside what it comes to in words. `found`: its
+    curves once both sides are complete. `lines`: the depths each side's criteria give. `expected`: whether a map of
+    differences is to be expected. `busy`: it is being computed, so what is still to come has its place kept; else there
+    is nothing where nothing was measured."""
+    if not busy and all(s.result is None for s in both):
+        return
+    first_token = all(getattr(s.side.probes[name], "first_token", True) for s in both)
+    shown = map_of(name, first_token)
+    st.markdown(f"##### {find(name).title}")
+    for i, (column, curve) in enumerate(zip(st.columns(2), find(name).curves, strict=False)):
+        if not found:
+            if busy:
+                with column:
+                    show.empty(curve.title, SOON, CURVE_HEIGHT)
+            continue
+        key, called = f"{name}-{curve.name}", (both[0].name, both[1].name)
+        fig = figures.pair_curves(found[i], called, CURVE_HEIGHT, inputs.BY_NUMBER.value)
+        about = partial(about_curve, key, name, found[i], both)
+        show.figure(key, fig, f"**{curve.title}**", about=about, place=column)
+    if shown is None:
+        for pair in found:
+            st.caption(show.plain(pair.text))
+        return
+    st.caption(f"The maps: {shown.picture.caption}; one colour scale for both.")
+    if OVERLAID.value and all(measured(s, shown) for s in both) and alike(*(s.result for s in both)):
+        overlaid(name, shown, both, lines)
+    else:
+        for i, column in enumerate(st.columns(2)):
+            with column:
+                side_map(name, shown, both, i, lines[i], busy)
+    left, right = st.columns(2) if expected else (st.container(), st.container())
+    with left:
+        if found or busy or not expected:
+            difference(name, shown, both, first_token, expected)
+    with right:
+        for pair in found:
+            st.caption(show.plain(pair.text))
+
+
+def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[str, int | None], busy: bool) -> None:
+    """One side's own map, its colours those of the other side too."""
+    result = both[i].result
+    title = f"{SIDES[i]} · {show.plain(both[i].name)}"
+    if not measured(both[i], shown):
+        told = "Appears as it is measured." if busy else "Not measured yet: **Run** measures what is missing."
+        return show.empty(title, told, MAP_HEIGHT)
+    about = partial(about_map, f"{name}-{SIDES[i]}", shown.measure, [both[i]])
+    fig = drawn(name, shown, both, i, lines)
+    show.figure(f"{name}-map-{SIDES[i]}", fig, f"**{title}**", result, shown.measure, about=about)
+
+
+def overlaid(name: str, shown: Map, both: Sequence[Shown], lines: Sequence[Mapping[str, int | None]]) -> None:
+    """Both maps in one place, B's over A's right of a line that is dragged, or moved by the arrow keys."""
+    lower, upper = (drawn(name, shown, both, i, lines[i], 1100) for i in (0, 1))
+    said = [f"**{side}** {show.plain(s.name)}" for side, s in zip(SIDES, both, strict=True)]
+    about = partial(about_map, f"{name}-overlaid", shown.measure, both)
+    caption = f"{said[0]} left of the line, {said[1]} right of it · drag the line"
+    alts = [f"{side}: {figures.describe(s.result, shown.measure)}" for side, s in zip(SIDES, both, strict=True)]
+    over = upper, alts[1]
+    show.figure(f"{name}-overlaid", lower, caption, both[0].result, shown.measure, about=about, alt=alts[0], over=over)
+
+
+def measured(side: Shown, shown: Map) -> bool:
+    """Whether there is anything of this map yet."""
+    return side.result is not None and shown.measure in side.result.measures
+
+
+def drawn(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[str, int | None], wide: int = 560):
+    """A side's map, `wide` pixels wide."""
+    result, other = both[i].result, both[1 - i]
+    look = {"sinks": probe_page.sinks_of(result), "count_sinks": COUNT_SINKS.value, "depth_lines": lines}
+    beside = other.result if measured(other, shown) else None
+    seen = replace(view(result, f"{name}-{SIDES[i]}", i), beside=beside, width_px=wide, **look)
+    return draw(shown.picture, result, seen, shown.look)
+
+
+def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, expected: bool) -> None:
+    """B - A where cells mean the same on both sides; else, in one line, why there is none."""
+    a, b = (s.result for s in both)
+    if a is None or b is None or any(shown.measure not in r.measures for r in (a, b)):
+        return show.empty("B − A", DRAWN, MAP_HEIGHT) if expected else st.caption(f"**No map of B − A:** {TOKENS}")
+    if reason := side_by_side.no_difference(a, b, a.measures[shown.measure].spec.dims):
+        return st.caption(f"**No map of B − A:** {show.plain(reason)}")
+    n, key = min(a.n_layers, b.n_layers), f"{name}-difference"
+    broken = find(name).broken_layers
+    failed = {row for r in (a, b) for row, layer in enumerate(nearest(r.n_layers, n)) if layer in broken(r)}
+    sinks = sorted({pos for r in (a, b) for pos in probe_page.sinks_of(r)})
+    seen = replace(view(a, key, 0), sinks=tuple(sinks), count_sinks=COUNT_SINKS.value)
+    fig = figures.difference_map(a, b, shown.measure, seen, first_token, sorted(failed))
+    about = partial(about_map, key, shown.measure, both)
+    caption = "**B − A** · orange: larger in B, blue: larger in A"
+    dims = a.measures[shown.measure].spec.dims
+    if dims[1:2] == ("pos",) and (
+        most := side_by_side.largest_cell(side_by_side.difference(a, b, shown.measure), dims[0], sinks)
+    ):
+        caption += f" · {most}"
+    if a.n_layers != b.n_layers:
+        deep, shallow = ("A", "B") if a.n_layers > b.n_layers else ("B", "A")
+        caption += f" · on relative depth: {shallow}'s {n} layers, each against {deep}'s nearest"
+    show.figure(key, fig, caption, about=about)
+
+
+def view(result: ProbeResult, revision: str, i: int) -> View:
+    n = result.n_tokens
+    chosen = (st.session_state.get(f"two.window.{side}.{n}") for side in (SIDES[i], SIDES[0]))
+    window = next(filter(None, chosen), (n - WINDOW, n - 1)) if n > WINDOW else None
+    return View(height=MAP_HEIGHT, width_px=560, window=window, answer_start=result.answer_start, uirevision=revision)
+
+
+def about_curve(key: str, probe: str, pair: Pair, both: Sequence[Shown]) -> None:
+    """What a curve is, both sides' numbers, and where they came from."""
+    name = f"{probe}.{pair.curve.name}"
+    st.markdown(f"**`{name}`** ({pair.curve.unit}), dims ({pair.curve.x}): {pair.curve.title}.")
+    st.markdown(RELATIVE if pair.relative else EQUAL)
+    show.csv(key, lambda: export.pair_csv(pair), name, "CSV of both")
+    _origins(both)
+
+
+def about_map(key: str, measure: str, of: Sequence[Shown]) -> None:
+    """The same of a map: of one side, or of both."""
+    results, some = {side: s.result for side, s in zip(SIDES, of, strict=False)}, of[0].result
+    show.meaning(some, measure)
+    show.notes(note for s in of for note in s.result.notes)
+    name = f"{some.request.probe}.{measure}"
+    if not all(r.complete for r in results.values()):
+        pass
+    elif len(of) > 1:
+        show.csv(key, lambda: export.csv_of_sides(results, measure), name, "CSV of both")
+    else:
+        show.csv(key, lambda: export.csv(some, measure), name)
+    _origins(of)
+
+
+def _origins(of: Sequence[Shown]) -> None:
+    for shown in of:
+        show.origin(f"Where {show.plain(shown.name)} came from", shown.result)
+
+
+ABOUT_PROMPT = (
+    "Encoded as the first one is: same template, same special tokens.",
+    "Optional; appended without a separator.",
+)
+NO_TWIN = "A model that is elsewhere has no twin here: a twin is made of a model's own files, which stay there."
+CONTROL = "A twin of the second model in its place: untrained (random weights), or its own layers in random order."
+SOON = "Appears once both sides are measured."
+ABOUT_NUMBER = (
+    "Layer 3 of one above layer 3 of the other, in place of relative depth; the layers of a looped model are counted "
+    "through all its passes."
+)
+DRAWN = "Drawn once both sides are there: cell by cell, on relative depth where the models are not equally deep."
+TOKENS = "the two sides have different tokens, so columns do not correspond."
+RELATIVE = """The models have different numbers of layers, so both stand on **relative depth**: layer l of L at (l + 1)
+/ L, as the effective depth's ratio counts, a point of the stream with l layers behind it at l / L. Differences in the
+text are read at the shallower model's layers, where the deeper one's value is taken from the straight line between its
+layers; in a map of differences each layer of the shallower model stands against the deeper one's nearest."""
+EQUAL = "Both have the same number of layers: the bars below are B − A, layer by layer, on a scale of their own."
