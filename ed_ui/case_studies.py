@@ -264,7 +264,8 @@ def _form(page: str, results: list[ProbeResult], left_out: list[str]) -> None:
         st.page_link(CASE, label="Open the case study", icon=":material/open_in_new:", query_params={"id": id})
         st.button("Save it once more", key=f"again.{page}", type="tertiary", on_click=saved.pop, args=(page,))
         return
-    title = word_boxes(f"keep.{page}", suggestion(results))
+    title = suggestion(results)
+    word_boxes(f"keep.{page}", title)
     without = f" without {', '.join(left_out)} (at most {ITEMS} fit)" if left_out else ""
     st.caption(f"Keeps copies of {count(len(results), 'result')}{without}.")
     if st.button("Save", type="primary", key=f"keep.{page}.save"):
@@ -282,14 +283,13 @@ def _save(page: str, results: list[ProbeResult], shown, seen, title: str) -> Non
     st.rerun()
 
 
-def word_boxes(prefix: str, title: str) -> str:
-    """The boxes for title, tags and notes; what is typed survives page changes. Returns the title that stands there
-    when nothing is typed."""
+def word_boxes(prefix: str, title: str) -> None:
+    """The boxes for title, tags and notes; what is typed survives page changes. `title` stands there when nothing is
+    typed."""
     _box(st.text_input, "Title", f"{prefix}.title", title, max_chars=case_study.TITLE)
     about = f"At most {case_study.TAGS}. In the list of case studies a tag is a search."
     _box(st.text_input, "Tags", f"{prefix}.tags", placeholder="separated by commas", help=about)
     _box(st.text_area, "Notes", f"{prefix}.notes", height=150, max_chars=case_study.NOTES, placeholder=ASK)
-    return title
 
 
 def _box(draw: Callable, label: str, key: str, default: str = "", **more) -> None:

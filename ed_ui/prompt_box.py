@@ -222,11 +222,11 @@ def n_tokens() -> int | None:
 def ready() -> bool:
     """Whether what stands in the box can be run: it is text, and as far as its tokens can be counted here not too
     long."""
-    return not wrong_with(prompt()) and not _too_long(preview())
+    return not wrong_with(prompt()) and not _too_long()
 
 
-def _too_long(texts: list[str] | None) -> str:
-    return tokens.too_long(picker.current().spec, len(texts)) if texts else ""
+def _too_long() -> str:
+    return tokens.too_long(picker.current().spec, len(texts)) if (texts := preview()) else ""
 
 
 def wrong_with(asked: Prompt) -> str:
@@ -241,7 +241,7 @@ def wrong_with(asked: Prompt) -> str:
 
 def _said() -> str:
     """What is wrong with the prompt, in colour; "" for nothing."""
-    if trouble := wrong_with(prompt()) or _too_long(preview()):
+    if trouble := wrong_with(prompt()) or _too_long():
         return f":red[{show.plain(trouble)}]"
     if (texts := preview()) and (n := tokens.unread(picker.current().spec, texts)):
         return f":orange[{n} of {len(texts)} tokens are nothing this model can read; choose one of its examples.]"

@@ -510,7 +510,7 @@ class Patient(H11Protocol):
             self._timer = None
 
 
-def serve_within(limits: Mapping[str, Any], of: type = Config) -> None:
+def serve_within(limits: Mapping[str, Any]) -> None:
     """Before the server starts, or while it imports the app: how connections are served, and options of uvicorn that
     Streamlit does not set.
 
@@ -519,7 +519,7 @@ def serve_within(limits: Mapping[str, Any], of: type = Config) -> None:
     `Config` by then, so its class answers for these names.
     Not needed: where Streamlit takes uvicorn's options."""
     for name, value in ({"http_protocol_class": Patient} | dict(limits)).items():
-        setattr(of, name, property(lambda self, value=value: value, lambda self, value: None))
+        setattr(Config, name, property(lambda self, value=value: value, lambda self, value: None))
 
 
 def uploaded() -> dict[str, list[int]]:

@@ -100,7 +100,7 @@ def asked() -> running.Batch:
         shown = next(iter(last.requests.values())).models[0].name
         st.info(show.plain(STILL.format(shown)), icon=":material/history:")
         return last
-    batch = running.batch("home", wanted(picker.required()))
+    batch = again()
     row = probe_page.top_row("home", batch)
     options(row, batch)
     return batch
@@ -382,8 +382,7 @@ def says(batch: running.Batch) -> str:
 
 def options(row, batch: running.Batch) -> None:
     """Everything that changes what is drawn, the control, and a step up in difficulty."""
-    some = next(iter(batch.results.values()), None)
-    n = some.n_tokens if some is not None else 0
+    some, n = next(iter(batch.results.values()), None), _n_tokens(batch)
     with row.popover("Options", icon=":material/tune:", type="tertiary", key="options"):
         inputs.BRANCH.draw(st.segmented_control)
         inputs.SHADE.draw(st.selectbox)
