@@ -215,9 +215,8 @@ def _allowed(name: str) -> bool:
 def about_model() -> str:
     """What may stand in the box."""
     allowed = settings.current()
-    more = ["the path of a model folder"] * allowed.local_folders + [
-        "any hub id like Qwen/Qwen2.5-1.5B"
-    ] * allowed.hub_ids
+    more = ["the path of a model folder"] * allowed.local_folders
+    more += ["any hub id like Qwen/Qwen2.5-1.5B"] * allowed.hub_ids
     more += [f"{remote.PREFIX} and a model that NDIF runs"] * allowed.ndif
     return (
         f"A bundled model, one of the catalogue, {' or '.join(more)}: type it and press Enter."
@@ -345,17 +344,13 @@ def _shape(spec: ModelSpec) -> list[tuple[str, str]]:
         size = sizes.read(specs.config_of(spec))
     except EffectiveDepthError:
         return [("Size", "known once it is downloaded")]
-    heads = (
-        f"{size.n_heads}"
-        if size.n_kv_heads == size.n_heads
-        else f"{size.n_heads}, {size.n_kv_heads} for keys and values"
-    )
+    fewer = "" if size.n_kv_heads == size.n_heads else f", {size.n_kv_heads} for keys and values"
     counted = estimate.count(size.parameters) + ("" if size.exact else " (counted as a Llama)")
     return [
         ("Family", show.plain(size.family[:40])),
         ("Layers", str(size.n_layers)),
         ("Width", f"{size.d_model}, MLP {size.d_mlp}"),
-        ("Heads", f"{heads}, of {size.head_dim}"),
+        ("Heads", f"{size.n_heads}{fewer}, of {size.head_dim}"),
         ("Vocabulary", f"{size.d_vocab}, {'tied' if size.tied else 'untied'}"),
         ("Parameters", counted),
     ]
@@ -370,24 +365,17 @@ def _held(spec: ModelSpec, made: Mapping[str, Any] | None) -> list[tuple[str, st
     if made is not None and made.get("weights_bytes"):
         return [*lines, ("Memory held", f"{gigabytes(made['weights_bytes'])} of weights")]
     try:
-        return [
-            *lines,
-            (
-                "Memory",
-                f"{gigabytes(sizes.read(specs.config_of(spec)).weight_bytes(spec.precision))} of weights, "
-                "by the estimate",
-            ),
-        ]
+        weights = sizes.read(specs.config_of(spec)).weight_bytes(spec.precision)
     except EffectiveDepthError:
         return lines
+    return [*lines, ("Memory", f"{gigabytes(weights)} of weights, by the estimate")]
 
 
 def _origin(spec: ModelSpec) -> list[tuple[str, str]]:
     lines = [("Revision", f"commit {show.plain(spec.revision[:12])}")] if spec.revision else []
     lines += [("Content", f"SHA-256 {spec.content_hash[:12]}…")] if spec.content_hash else []
-    return lines + (
-        [("Adapter", f"{show.plain(spec.adapter)}, SHA-256 {spec.adapter_hash[:12]}…")] if spec.adapter else []
-    )
+    lines += [("Adapter", f"{show.plain(spec.adapter)}, SHA-256 {spec.adapter_hash[:12]}…")] if spec.adapter else []
+    return lines
 
 
 def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -409,15 +397,8 @@ def _tokenizer(spec: ModelSpec) -> list[tuple[str, str]]:
     if not hub.is_here(spec):
         return [("Tokenizer", "known once it is downloaded")]
     special, added = tokens.special_roles(spec), tokens.added(spec)
-    lines = [
-        (
-            "Special tokens",
-            ", ".join(
-                f"{show.plain(role.removesuffix('_token'))} {show.code(text, 40)}" for role, text in special.items()
-            )
-            or "none named",
-        )
-    ]
+    named = (f"{show.plain(role.removesuffix('_token'))} {show.code(text, 40)}" for role, text in special.items())
+    lines = [("Special tokens", ", ".join(named) or "none named")]
     if added is not None:
         around = [
             f"{show.code(text, 40)} {where}"
