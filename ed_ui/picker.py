@@ -4,7 +4,7 @@ loaded, and its card: what it is and how it is run, from its files and from its 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -64,8 +64,7 @@ def box() -> None:
         MODEL.draw(st.selectbox, default=model() or None, **about)
         PRECISION.draw(st.segmented_control, help=ABOUT_PRECISION)
         place = st.container(key="model-says", gap="xxsmall")
-        with st.expander("Catalogue", icon=":material/list:"):
-            _catalogue()
+        _where_open("Catalogue", _catalogue, icon=":material/list:")
         with st.expander("Adapter, revision, device"):
             _more()
         choice = current()
@@ -73,8 +72,15 @@ def box() -> None:
             with place:
                 _described(choice.spec)
                 session.current().needs = st.container()  # filled by the page, which knows its probes
-            with st.expander("Model card"):
-                card(choice.spec)
+            _where_open("Model card", card, choice.spec)
+
+
+def _where_open(name: str, draw: Callable[..., None], *of: Any, icon: str | None = None) -> None:
+    """A part that few open, and that no page is to wait for: it is drawn when it has been opened."""
+    part = st.expander(name, icon=icon, key=name, on_change="rerun")
+    if part.open:
+        with part:
+            draw(*of)
 
 
 def _named() -> str:

@@ -1,13 +1,13 @@
-"""Every figure once, from made-up numbers, as it goes to the browser, and what every measure and every claim's quantity
-is declared to be, which figures, tables and files go by; `tests/data/figures.txt` holds them, a line for each trace,
-shape, note and part of the layout, for each measure and quantity. `PYTHONPATH=. python tests/drawn.py` writes it anew:
-what a change of the code changes in figures is then read in the file's difference."""
+"""Every figure once, from made-up numbers, as it goes to the browser, and how every measure, every probe's parameter
+and every claim's quantity is declared; `tests/data/figures.txt` holds them, a line for each trace, shape, note and part
+of the layout, for each measure, parameter and quantity. `PYTHONPATH=. python tests/drawn.py` writes it anew: what a
+change of the code changes is then read in the file's difference."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -325,10 +325,15 @@ def kept() -> list[str]:
 
 
 def parts() -> list[str]:
-    """What is declared: measures and quantities."""
+    """What is declared: measures, parameters and quantities."""
     measures = [f"{probe.name}@{probe.version}: {spec}" for probe in PROBES for spec in probe.measures]
+    parameters = [
+        f"{probe.name}.{one.name}: {one.default!r}, { ({key: told for key, told in one.metadata.items() if told}) }"
+        for probe in PROBES
+        for one in fields(probe)
+    ]
     quantities = [f"{claim.id}: {quantity}" for claim in CLAIMS for quantity in claim.quantities]
-    return ["# measures", *measures, "# claims", *quantities]
+    return ["# measures", *measures, "# parameters", *parameters, "# claims", *quantities]
 
 
 if __name__ == "__main__":

@@ -54,6 +54,14 @@ def test_list_show_delete_and_restore(folder, capsys):
     assert main(["case", "restore", one.id]) == 2, "gone for good"
 
 
+def test_the_list_says_which_are_shipped(folder, monkeypatch, capsys):
+    folder.add(case("Sums"))
+    monkeypatch.setattr(cases, "Kept", Kept)
+    assert main(["case", "list"]) == 0
+    *lines, mine = sorted(said(capsys)[0].splitlines(), key=lambda line: "Sums" in line)
+    assert lines and all(line.endswith("  (shipped)") for line in lines) and "shipped" not in mine
+
+
 def test_export_by_ending_and_import_elsewhere(folder, tmp_path, monkeypatch, capsys):
     one = case("Sums")
     folder.add(one)

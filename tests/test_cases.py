@@ -115,6 +115,12 @@ def test_words_that_are_no_text_are_refused_with_one_sentence(words, says):
     assert "\n" not in str(caught.value)
 
 
+def test_words_may_be_as_long_as_the_refusals_say():
+    tags = [f"{i:040}" for i in range(1, 13)]
+    kept = small("x" * 200, notes="x" * 20_000, tags=tags)
+    assert (len(kept.title), len(kept.notes), len(kept.tags)) == (200, 20_000, 12)
+
+
 def test_words_are_tidied_where_nothing_is_lost():
     kept = small("  A \n sum ", notes="a\r\nb\rc", tags=["x ", "x", "", "two  words"])
     assert (kept.title, kept.notes, kept.tags) == ("A sum", "a\nb\nc", ("x", "two words"))

@@ -387,6 +387,9 @@ def test_pairs_of_reasoning_are_of_one_level_and_number_and_known_to_the_model()
     shuffled = replace(worked, columns=columns).keep(order)
     found = find("reasoning-breaks").of(replace(of, parts=of.parts | {"worked": shuffled}))
     assert found.prompts == 28 and "36 pairs have an answer of several steps" in found.beside
+    left = [100 * (1 - of.parts[name]["exact"][12:].mean()) for name in ("worked", "answers")]
+    assert f"{left[0]:.0f} % of the worked-out answers are lost and {left[1]:.0f} % of those in one" in found.beside
+    assert 0 < left[1] < left[0] < 100
     lost = (of.parts["answers"]["exact"] - worked["exact"])[12:]
     assert found.estimates[find("reasoning-breaks").quantities[0].name].value == pytest.approx(lost.mean())
     columns = worked.columns | {"exact_whole": np.zeros(40)}

@@ -216,6 +216,9 @@ def damaged(file: Path, how: str) -> None:
             data[16:24] = struct.pack("<Q", 1 << 60)
         case "an alignment that is a list":
             data = data.replace(struct.pack("<Q", len(key)) + key, struct.pack("<Q", 17) + b"general.alignment")
+        case "an alignment of zero":
+            data[16:24] = struct.pack("<Q", struct.unpack("<Q", data[16:24])[0] + 1)
+            data[24:24] = struct.pack("<Q", 17) + b"general.alignment" + struct.pack("<II", 4, 0)
         case "a kind that is none":
             data[at : at + 4] = struct.pack("<I", 99)
         case "an old version":
@@ -238,6 +241,7 @@ def damaged(file: Path, how: str) -> None:
         ("bytes without an end", "leads out of the file"),
         ("more fields than there are", "no GGUF file that can be read"),
         ("an alignment that is a list", "no GGUF file that can be read"),
+        ("an alignment of zero", "no GGUF file that can be read"),
         ("a kind that is none", "unknown kind 99"),
         ("an old version", "its version is 1"),
         ("another file", "does not begin with GGUF"),

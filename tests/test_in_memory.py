@@ -474,8 +474,13 @@ def test_what_belongs_to_the_other_way_of_opening_is_refused(small_folder):
 
 
 def test_nothing_is_copied_but_small_buffers():
+    class Aside:
+        """Whatever a module holds beside weights, buffers and configs."""
+
     model = random_hf("gpt2")
+    model.aside = Aside()
     with Live(model, TOKENIZER).opened() as opened:
+        assert opened.hf.aside is model.aside
         mine = {name: p.data_ptr() for name, p in opened.hf.named_parameters(remove_duplicate=False)}
         assert mine == {name: p.data_ptr() for name, p in model.named_parameters(remove_duplicate=False)}
         assert opened.hf is not model and opened.hf.lm_head.weight is opened.hf.transformer.wte.weight, "still tied"

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from streamlit import config
 
 from ed_core import settings
 from ed_ui import server, streamlit_edges
@@ -82,6 +83,31 @@ def test_files_on_their_way_and_there_count_by_session_and_together(monkeypatch)
     there |= {str(i): [1000 * MB] for i in range(10)}
     assert asked(uploads, "b", 1).startswith("All pages together hold 11 uploaded files of 10100 MB")
     assert "at most 20 files" in asked(uploads, "b", 1)
+
+
+def test_a_file_of_unknown_size_is_refused_as_if_it_were_the_largest(monkeypatch):
+    monkeypatch.setenv("ED_UPLOAD_MEMORY", str(7 * MB))
+    monkeypatch.setattr(streamlit_edges, "uploaded", dict)
+    largest, sent = config.get_option("server.maxUploadSize"), []
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+
+    async def receive():
+        return {"type": "http.request"}
+
+    async def send(message):
+        sent.append(message)
+
+    asked = scope(path=FILE.format("a")) | {"type": "http", "raw_path": FILE.format("a").encode(), "query_string": b""}
+    try:
+        for allowed in (8, 7):
+            config.set_option("server.maxUploadSize", allowed)
+            asyncio.run(server.Door(app)(asked, receive, send))
+    finally:
+        config.set_option("server.maxUploadSize", largest)
+    assert [one["status"] for one in sent if "status" in one] == [413, 204]
+    assert b"this one has 8.0 MB" in sent[1]["body"]
 
 
 def test_what_is_sent_is_read_to_its_end_or_to_a_limit():

@@ -146,6 +146,15 @@ def test_a_loop_is_tested_with_other_numbers_of_passes(small):
     assert not torch.equal(own, other(input_ids=ids).logits)
 
 
+def test_a_loop_whose_config_names_nothing_between_passes_has_nothing_there(small):
+    said = looped.build_model("loop", 1).config.to_dict() | {"loop_norm": False, "loop_input": False}
+    unsaid = {name: value for name, value in said.items() if name not in ("loop_norm", "loop_input")}
+    plain, short = (looped.LoopedForCausalLM(looped.LoopedConfig(**each)).eval() for each in (said, unsaid))
+    short.load_state_dict(plain.state_dict())
+    ids = torch.tensor([[1, 2, 3]])
+    assert torch.equal(short(input_ids=ids).logits, plain(input_ids=ids).logits)
+
+
 @pytest.mark.parametrize("task", looped.TASKS, ids=lambda task: task.name)
 def test_prompt_sets_are_read_by_the_studies(task, tmp_path):
     file = tmp_path / f"{task.name}.jsonl"

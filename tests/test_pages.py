@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from base64 import b64decode
 from concurrent.futures import Future
 from dataclasses import replace
@@ -374,6 +376,16 @@ def test_an_edited_example_loses_its_answer_and_can_have_it_back(stored):
     test.button(key="undo").click().run()
     assert held(test) == before and session_of(test).inputs["example"]
     assert "undo" not in {b.key for b in test.button}
+
+
+def test_the_browser_hears_whether_the_prompt_was_typed(stored):
+    def typed(test) -> bool:
+        (body,) = (one.proto.body for one in test.get("html") if "const [typed" in one.proto.body)
+        return json.loads(re.search(r"const \[typed.*\] = (\[.*\]);", body)[1])[0]
+
+    test = app(prompt=None)
+    assert session_of(test).inputs["example"] and not typed(test)
+    assert typed(test.text_area(key="text").set_value("words of mine").run())
 
 
 def test_an_example_over_typed_words_can_be_undone(stored):

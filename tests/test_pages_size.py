@@ -243,14 +243,21 @@ def test_an_adapter_for_another_base_is_refused_on_top(stored, tmp_path):
 
 def test_the_model_card_holds_the_figures_of_the_latest_result(stored):
     made = stored["fp32"][0].provenance
-    card = next(c.value for c in opened().caption if "**Family**" in c.value)
+
+    def card_of(**chosen: str) -> str:
+        test = opened(**chosen)
+        assert "**Family**" not in said(test), "drawn when it has been opened"
+        test.session_state["Model card"] = True
+        return next(c.value for c in test.run().caption if "**Family**" in c.value)
+
+    card = card_of()
     assert (
         f"sums are off by {made['identities']['miss']:.1g}" in card
         and "**Layers**: 5" in card
         and "**Heads**: 4" in card
     )
     assert "**Chat template**: none" in card and "not opened yet" not in card
-    assert "not opened yet" in next(c.value for c in opened(precision="fp16").caption if "**Family**" in c.value)
+    assert "not opened yet" in card_of(precision="fp16")
 
 
 def test_special_tokens_and_what_is_added_come_from_the_tokenizers_files(tmp_path):
@@ -279,7 +286,9 @@ def test_special_tokens_and_what_is_added_come_from_the_tokenizers_files(tmp_pat
 
 def test_the_catalogue_lists_models_by_group_and_takes_one(stored):
     test = opened()
-    test.selectbox(key="catalogue.group").set_value("GPT-2").run()
+    assert not any(box.key == "catalogue.group" for box in test.selectbox), "drawn when it has been opened"
+    test.session_state["Catalogue"] = True
+    test.run().selectbox(key="catalogue.group").set_value("GPT-2").run()
     assert "12 × 768 · 124.4 M parameters" in said(test)
     assert (
         test.button(key="take.openai-community/gpt2").click().run().selectbox(key="model").value

@@ -116,6 +116,17 @@ def test_a_trace_that_is_too_large_is_not_kept(kept, passes):
     assert held.bytes >= sum(x.numel() * 4 for x in streams)
 
 
+def test_room_for_the_streams_is_made_before_they_are_read(kept):
+    first, second = (kept.tensor(kept.encode(prompt)) for prompt in (PROMPT, OTHER))
+    streams = (3 * kept.n_layers + 1) * second.numel() * kept.d_model * 4
+    for spare, left in ((0, 1), (-1, 0)):
+        kept._traces.clear()
+        kept.trace_bytes = kept.trace(first).bytes + streams + spare
+        seen = []
+        kept.trace(second, on_block=lambda layer, trace, seen=seen: seen.append(len(kept._traces)))
+        assert seen == [left] * kept.n_layers
+
+
 def test_every_block_is_told_again_and_what_is_raised_ends_it(kept):
     ids, seen = kept.tensor(kept.encode(PROMPT)), []
     first = kept.trace(ids, on_block=lambda layer, trace: seen.append((layer, float(trace.update(layer).norm()))))

@@ -747,6 +747,16 @@ def test_eviction_keeps_the_newest_and_the_used_and_all_that_is_kept(tmp_path):
     assert len(list(store.path.glob("*/*.val"))) == entries and kept.stat().st_size == 4_000_000 and not store.problems
 
 
+def test_eviction_fills_the_limit_to_the_byte(tmp_path):
+    six = Store(tmp_path / "six")
+    for i in range(1, 7):
+        six.put(make_result(i))
+    store = Store(tmp_path / "limited", size_limit=six.info()["bytes"])
+    for i in range(7):
+        store.put(make_result(i))
+    assert store.info()["entries"] == 6 and store.info()["bytes"] == six.info()["bytes"]
+
+
 def test_what_was_just_stored_stays_even_where_clocks_disagree(tmp_path):
     store = Store(tmp_path, size_limit=300_000)
     for i in range(20):

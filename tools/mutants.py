@@ -100,8 +100,9 @@ class Reached:
     used: dict[str, dict[int, set[Line]]] = field(default_factory=dict)
 
     def of(self, mutant: Mutant) -> list[str]:
-        """The tests that reach a defect's line, the quickest first, then those whose file names its module, which may
-        have met what another test had kept, as many as SECONDS and NAMING hold. A line that runs while a module is
+        """The tests that reach a defect's line, those whose file names its module first, the quickest first, then those
+        which name it and do not reach it, since they may have met what another test had kept, as many as SECONDS and
+        NAMING hold. A line that runs while a module is
         imported is reached by all tests that reach another line of it; first come those of whose parameters the
         line names one ("gemma2"), those that reach a line which uses it, those that name the module."""
         lines, naming = self.tests.get(mutant.file, {}), self.named.get(mutant.file, frozenset())
@@ -115,11 +116,12 @@ class Reached:
         text = "".join(mutant.text.splitlines()[mutant.line - 1 : mutant.line])
         named = set(QUOTED.findall(text)) if at_import else set()
 
-        def order(test: str) -> tuple[bool, bool, bool, float, str]:
+        def order(test: str) -> tuple[bool, bool, bool, bool, float, str]:
             file, _, name = test.partition("::")
-            last = file not in naming if at_import else test not in reached
             parameters = re.split(r"[\[\]-]", name)[1:]
-            return named.isdisjoint(parameters), test not in using, last, self.seconds.get(test, 1.0), test
+            there = not at_import and test not in reached
+            took = self.seconds.get(test, 1.0)
+            return named.isdisjoint(parameters), test not in using, there, file not in naming, took, test
 
         ordered = sorted(found, key=order)
         each = one_of_each(ordered)

@@ -285,7 +285,7 @@ def run(args: argparse.Namespace) -> None:
         first = next(counts_first(probe) for probe in probes if probe.name == verdict.READS[0])
         contributions, lens = (results[name] for name in verdict.READS)
         print("\n".join(verdict.told(contributions, lens, first, forms)))
-    if todo and store:
+    if todo:
         sys.stdout.flush()  # the results are there; now what they rest on is measured, if it was believed
         try:
             model.recheck(store)

@@ -189,7 +189,7 @@ def _read(path: str, size: int, *_stat: int) -> Header:
             mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
             return _parsed(file, _Reader(data), size)
-    except (ValueError, TypeError, struct.error, OverflowError, IndexError) as error:
+    except (ValueError, TypeError, struct.error, ArithmeticError, IndexError) as error:
         told = " ".join(str(error).split())[:120] or type(error).__name__
         raise BrokenWeights(f"{file.name} is no GGUF file that can be read: {told}; {AGAIN}.") from None
 
@@ -261,7 +261,7 @@ def _parsed(file: Path, reader: _Reader, size: int) -> Header:
             raise ValueError(f"its tensor {name[:60]!r} has {n_dims} dimensions")
         shape = tuple(reader.take("<Q") for _ in range(n_dims))
         tensors.append((name, shape, reader.take("<I"), reader.take("<Q")))
-    alignment = int(fields.get("general.alignment", 32)) or 32
+    alignment = int(fields.get("general.alignment", 32))
     start = -(-reader.at // alignment) * alignment
     known, end = {int(t): t for t in gguf.GGMLQuantizationType}, start
     packing: dict[str, int] = {}
