@@ -7,9 +7,10 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -135,14 +136,43 @@ def section(page: str, query: dict[str, str]) -> str:
 
 
 def kept() -> dict[str, list[str]]:
-    """The file's lines by room. A line that stands in it already is told by its digest, "= …"."""
+    """The file's lines by room."""
+    return in_sections(FILE.read_text(encoding="utf-8"))
+
+
+def in_sections(text: str) -> dict[str, list[str]]:
+    """What `written` wrote: lines by section, those that had stood there before as their digest, "= …"."""
     found: dict[str, list[str]] = {}
-    for line in FILE.read_text(encoding="utf-8").split("\n")[:-1]:
+    for line in text.split("\n")[:-1]:
         if line.startswith("# "):
             room = found[line] = []
         else:
             room += [f"= {one}" for one in line[2:].split()] if line.startswith("= ") else [line]
     return found
+
+
+def written(sections: Iterable[tuple[str, Iterable[str]]]) -> str:
+    """Sections as a file holds them: a line that stands in it already is told by its digest."""
+    told, before = [], set()
+    for name, found in sections:
+        told.append(name)
+        for line in found:
+            if line not in before:
+                told.append(line)
+            elif told[-1].startswith("= "):
+                told[-1] += f" {digest(line)}"
+            else:
+                told.append(f"= {digest(line)}")
+            before.add(line)
+    return "\n".join(told) + "\n"
+
+
+def as_before(kept: Iterable[str], now: Iterable[str]) -> bool:
+    """Whether the lines are those of a file; which are not is printed."""
+    pairs = [(one, other) for one, other in zip_longest(kept, now) if one not in (other, f"= {digest(other)}")]
+    for pair in pairs:
+        print(*pair, sep="\n")
+    return not pairs
 
 
 def elements(block: Any, depth: int = 0) -> Iterator[tuple[int, str]]:
@@ -215,15 +245,4 @@ def begin(patch: pytest.MonkeyPatch, cache: Path) -> None:
 if __name__ == "__main__":
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as cache:
         begin(patch, Path(cache))
-        told, written = [], set()
-        for room in ROOMS:
-            told.append(section(*room))
-            for line in lines(*room):
-                if line not in written:
-                    told.append(line)
-                elif told[-1].startswith("= "):
-                    told[-1] += f" {digest(line)}"
-                else:
-                    told.append(f"= {digest(line)}")
-                written.add(line)
-        FILE.write_text("\n".join(told) + "\n", encoding="utf-8")
+        FILE.write_text(written((section(*room), lines(*room)) for room in ROOMS), encoding="utf-8")

@@ -50,7 +50,7 @@ def test_list_show_delete_and_restore(folder, capsys):
     assert main(["case", "show", one.id]) == 2 and "no case study" in said(capsys)[1]
     assert main(["case", "restore", one.id]) == 0 and folder.open(one.id)[0] == one
     main(["case", "delete", one.id])
-    assert main(["case", "empty-trash"]) == 0 and "1 case studies removed" in said(capsys)[0] and not folder.trash()
+    assert main(["case", "empty-trash"]) == 0 and "1 case study removed" in said(capsys)[0] and not folder.trash()
     assert main(["case", "restore", one.id]) == 2, "gone for good"
 
 
@@ -180,7 +180,7 @@ def test_check_names_what_is_damaged_and_changes_nothing(folder, capsys):
     [folder.add(c) for c in kept]
     folder.delete(kept[2].id)
     Store().put(results()["early_exit"])
-    assert main(["check"]) == 0 and "3 case studies and 1 results checked, nothing damaged" in said(capsys)[0]
+    assert main(["check"]) == 0 and "3 case studies and 1 result checked, nothing damaged" in said(capsys)[0]
     harm(folder.path / f"{kept[0].id}.edcase")
     harm(next(folder.trash_path.iterdir()))
     assert main(["check"]) == 1

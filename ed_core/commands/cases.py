@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from .. import disk, outside
 from ..cases.case_study import Case
 from ..cases.kept import SORTS, Kept
+from ..depth.wording import count
 from ..errors import ParameterError, StoreError
 from ..types import command_line
 from .runs import Commands
@@ -125,7 +126,7 @@ def undelete(args: argparse.Namespace) -> None:
 
 
 def empty_trash(args: argparse.Namespace) -> None:
-    print(f"{Kept().empty_trash()} case studies removed for good")
+    print(f"{count(Kept().empty_trash(), 'case study')} removed for good")
 
 
 def backup(args: argparse.Namespace) -> int:
@@ -133,17 +134,15 @@ def backup(args: argparse.Namespace) -> int:
 
     kept = Kept()
     n, problems = write(kept, disk.require_out(args.file, kept.path.rglob("*"), "FILE"))
-    return _told(f"{args.file}: {n} case studies", problems)
+    return _told(f"{args.file}: {count(n, 'case study')}", problems)
 
 
 def restore(args: argparse.Namespace) -> int:
     from ..cases.backup import restore as take
 
     taken, problems = take(Kept(), Path(args.file))
-    return _told(
-        f"{sum(new for _, new in taken)} case studies restored, {sum(not new for _, new in taken)} were here already",
-        problems,
-    )
+    new = sum(new for _, new in taken)
+    return _told(f"{count(new, 'case study')} restored, {len(taken) - new} here already", problems)
 
 
 def check(args: argparse.Namespace) -> int:
@@ -152,7 +151,7 @@ def check(args: argparse.Namespace) -> int:
 
     n, problems = look(Kept())
     n_results, damaged = Store().check()
-    return _told(f"{n} case studies and {n_results} results checked", problems + damaged)
+    return _told(f"{count(n, 'case study')} and {count(n_results, 'result')} checked", problems + damaged)
 
 
 def _told(what: str, problems: list[str]) -> int:
@@ -202,12 +201,17 @@ def _table(kind: str) -> Callable[[Case, str], bytes]:
             for name in (*item.result.measures, *([export.SINKS] if item.result.request.probe == sinks.PROBE else []))
         }
         if measure not in found:
-            raise ParameterError(f"--measure is {measure!r}; this case study has {', '.join(sorted(found))}.")
+            raise _unknown("--measure", measure, sorted(found))
         if kind == "csv":
             return export.csv(*found[measure]).encode()
         return export.parquet(*found[measure])
 
     return write
+
+
+def _unknown(option: str, value: str, known: Iterable[str]) -> ParameterError:
+    told = f"is {value!r}" if value else "is missing"
+    return ParameterError(f"{option} {told}; this case study has {'; '.join(known)}.")
 
 
 def _picture(kind: str) -> Callable[[Case, str], bytes]:
@@ -217,7 +221,7 @@ def _picture(kind: str) -> Callable[[Case, str], bytes]:
 
         found = by_name(case)
         if figure.lower() not in found:
-            raise ParameterError(f"--figure is {figure!r}; this case study has {', '.join(found)}.")
+            raise _unknown("--figure", figure, found)
         drawing = found[figure.lower()]
         results = [drawing.result] if drawing.result is not None else [item.result for item in case.items]
         return images.render(drawing.figure, kind, f"{drawing.title} · {drawing.caption}", images.origin(results))
