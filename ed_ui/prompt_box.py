@@ -55,11 +55,6 @@ def examples() -> dict[str, dict]:
     return {p["id"]: p for model in ("", CHARACTERS[0]) for p in load_prompts(model)}
 
 
-def examples_of(model: str) -> dict[str, dict]:
-    """Those that a model can read."""
-    return {p["id"]: p for p in load_prompts(model)}
-
-
 def task_name(task: str) -> str:
     return (TASKS | KINDS).get(task, task.replace("_", " ").capitalize() + "s")
 
@@ -71,7 +66,7 @@ def group() -> str:
 
 def grouped() -> dict[str, list[str]]:
     """The ids of the examples for the chosen model by task or kind, in their order."""
-    by, known = group(), examples_of(picker.model()).values()
+    by, known = group(), load_prompts(picker.model())
     names = KINDS if by == "kind" else dict.fromkeys(p["task"] for p in known)
     return {name: [p["id"] for p in known if p.get(by) == name] for name in names}
 

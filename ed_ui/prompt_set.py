@@ -62,7 +62,7 @@ def of_set(page: str) -> tuple[Input, Input]:
 
 def of_fit(page: str) -> Input:
     """What a link carries of `to_fit`."""
-    return several("sets", f"{page}.sets", [EXAMPLES], fit_sets(), "Prompt sets")
+    return several("sets", f"{page}.sets", [EXAMPLES], [EXAMPLES, *set_names()], "Prompt sets")
 
 
 def choose() -> list[Prompt]:
@@ -78,7 +78,7 @@ def choose() -> list[Prompt]:
 def _bundled() -> list[Prompt]:
     """Bundled prompts that the model reads, chosen by task, difficulty and number."""
     model = picker.model()
-    known = prompt_box.examples_of(model).values()
+    known = load_prompts(model)
     tasks = [task for task, _ in groupby(known, key=lambda p: p["task"])]
     row = st.container(horizontal=True, vertical_alignment="bottom", key="form-prompts")
     of_tasks, of_levels = _narrowed()
@@ -149,11 +149,6 @@ def lines(most: int = MOST) -> list[Prompt]:
             icon=":material/content_cut:",
         )
     return found[:most]
-
-
-def fit_sets() -> list[str]:
-    """The bundled prompt sets: examples of all tasks, and one a task."""
-    return [EXAMPLES, *set_names()]
 
 
 def _set_name(name: str) -> str:

@@ -24,7 +24,7 @@ from ed_core.probes.base import Picture
 from ed_core.results import lookup
 from ed_core.service.resolve import twin
 from ed_core.sources import controls, remote, tokens
-from ed_core.sources.bundled import CHARACTERS, WORDS, example_of
+from ed_core.sources.bundled import CHARACTERS, WORDS, example_of, load_prompts
 from ed_core.types import ModelSpec, ProbeResult, Prompt
 from ed_ui import downloads, inputs, link, picker, probe_page, prompt_box, show
 from ed_ui.inputs import COUNT_SINKS, NONE, OVERLAID, Input, choice, number, of_probe, several, text, value
@@ -97,7 +97,7 @@ def open_link() -> None:
     elif value("two.text") is None and not value("two.example"):
         example = value("example", "")
         here = picker.model()
-        others = (id for id in (example_of(here), *prompt_box.examples_of(here)) if id != example)
+        others = (id for id in (example_of(here), *(p["id"] for p in load_prompts(here))) if id != example)
         inputs.put({"two.example": prompt_box.harder(example) or next(others)})
     if (example := value("two.example")) and example != before:
         prompt_box.pick(example, "two.")
@@ -204,7 +204,7 @@ def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
 
 def _prompt() -> Prompt:
     known, chosen = prompt_box.examples(), value("two.example")
-    options = list(prompt_box.examples_of(picker.model()))
+    options = [p["id"] for p in load_prompts(picker.model())]
     right = prompt_box.boxes("two.", "Second prompt", "Its answer", ABOUT_PROMPT)
     st.session_state["two.example"] = chosen or None
     right.selectbox(
