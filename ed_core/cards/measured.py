@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 from .. import statistics
-from ..claims.claim import Part, part_of
+from ..claims.claim import Part, added, cosine, part_of, per_token, sums_of
 from ..claims.running import CONTROL, MODEL, PARTS
 from ..depth import continuous, wording
-from ..depth.criteria import COSINES, OF_LENS, RULES, depths
+from ..depth.criteria import OF_LENS, RULES, depths
 from ..depth.lenses import UNCALIBRATED, ByLens, certified
 from ..errors import StudyError
 from ..fits import Fit
 from ..probes.base import rank_correlation
 from ..probes.generation import Generation
 from ..probes.lenses import LENSES
-from ..statistics import Resampled, Units
+from ..statistics import Resampled
 from ..studies import report, tables
 from ..studies.items import Folder, open_folder
 from .card import ByAngle, Curve, Cut, Depth, Exit, Lenses, Mean, Moved, MovedMean, Precision, Sinks, Turn, Value
@@ -35,50 +35,42 @@ SAME_DEPTH = 1  # layers that a depth may move by in another precision and still
 
 @dataclass(frozen=True)
 class Read:
-    """A part with what is drawn anew of its prompts."""
+    """A part, and the seed by which its prompts are drawn anew."""
 
     part: Part
-    over: Units
     seed: int
-
-    def sums(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """A measure's sums `[prompt, place]` and how many tokens they are over `[prompt]`."""
-        sums = self.part[f"{name}.sum"].reshape(len(self.part), -1)
-        return sums, self.part.columns.get(f"{name}.count", self.part["n_tokens"])
 
     def mean(self, name: str) -> Resampled:
         """A measure's mean over all tokens of all prompts, `[place]`."""
-        return statistics.mean(*self.sums(name), self.over, self.seed)
+        return per_token(self.part, name, self.seed)
 
     def curve(self, rule: str) -> Resampled:
         """What a rule reads, `[layer]` or `[depth]`."""
         if rule != "cosine":
             return self.mean(rule)
-        each = [self.sums(name) for name in COSINES]
-        return statistics.mean(np.mean([sums for sums, _ in each], 0), each[0][1], self.over, self.seed)
+        return statistics.mean(*cosine(self.part), self.part.units, self.seed)
 
     @property
     def added(self) -> Resampled:
-        """The loss that leaving something out adds, nats per token."""
-        (loss, tokens), (whole, _) = self.sums("nll"), self.sums("nll_whole")
-        return statistics.mean(loss - whole, tokens, self.over, self.seed)
+        return added(self.part, self.seed)
 
     def value(self, found: Resampled, at: int | tuple[()] = ()) -> Value:
         """A number, or place `at` of a curve, with its 5–95 % interval; without one where prompts are too few."""
-        low, high = found.ends[(slice(None), at) if at != () else slice(None)] if self.over.enough else (None, None)
+        low = high = None
+        if self.part.units.enough:
+            low, high = found.ends[(slice(None), at) if at != () else slice(None)]
         return Value(value=float(found.value[at]), low=low, high=high)
 
     def drawn(self, found: Resampled) -> Curve:
         """A curve with its intervals; NaN for their ends where prompts are too few."""
-        low, high = found.ends if self.over.enough else np.full((2, len(found.value)), np.nan)
+        low, high = found.ends if self.part.units.enough else np.full((2, len(found.value)), np.nan)
         values, low, high = (tuple(of.tolist()) for of in (found.value, low, high))
         return Curve(values=values, low=low, high=high)
 
 
 def opened(folder: Folder, label: str, name: str, probe: str, seed: int) -> Read:
     """`StudyError` where the folder holds nothing of that model."""
-    part = part_of(folder, label, name, probe)
-    return Read(part, statistics.units(len(part), [str(form) for form in folder.forms(name)[part.index]]), seed)
+    return Read(part_of(folder, label, name, probe), seed)
 
 
 @dataclass(frozen=True)
@@ -264,7 +256,7 @@ class Measured:
         for name in ("mean_depth", "mean_ratio", "mean_agreement", "mean_lost_at_0"):
             values = read.part[name].astype(np.float64)
             there = np.isfinite(values)
-            mean = statistics.mean(np.where(there, values, 0.0), there.astype(float), read.over, self.seed)
+            mean = statistics.mean(np.where(there, values, 0.0), there.astype(float), read.part.units, self.seed)
             found[name] = read.value(mean if name == "mean_depth" else mean.bounded(0.0, 1.0)) if there.any() else None
         return Exit(tokens=probe.n_tokens, threshold=probe.threshold, prompts=len(read.part), **found)
 
@@ -319,18 +311,18 @@ def _depth(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mean(read: Read, of: str, lens: str = "") -> dict[str, Any]:
-    sums, tokens = read.sums(f"{lens}_{of}" if lens else of)
-    found = continuous.over_prompts(of, sums, tokens, read.over, read.seed)
+    over = read.part.units
+    found = continuous.over_prompts(of, *sums_of(read.part, f"{lens}_{of}" if lens else of), over, read.seed)
     low, high, _ = found.interval or (None, None, None)
     told = {"depth": found.depth, "ratio": found.ratio, "low": low, "high": high}
-    return told | {"over": read.over.words, "prompts": len(read.part)}
+    return told | {"over": over.words, "prompts": len(read.part)}
 
 
 def _judged(rule: str, curve: np.ndarray, read: Read, name: str) -> dict[str, Any]:
-    depth, (sums, tokens) = RULES[rule].judge(curve), read.sums(name)
+    depth, (sums, tokens), over = RULES[rule].judge(curve), sums_of(read.part, name), read.part.units
     within = None
-    if read.over.enough:
-        drawn = statistics.percentile(lambda c: depths(rule, c[""][:, :-1]), {"": sums}, tokens, read.over, read.seed)
+    if over.enough:
+        drawn = statistics.percentile(lambda c: depths(rule, c[""][:, :-1]), {"": sums}, tokens, over, read.seed)
         within = statistics.interval(drawn)
     low, high = (within and within.ends) or (None, None)
     return {

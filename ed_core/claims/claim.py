@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from .. import statistics
+from ..depth.criteria import COSINES
 from ..depth.surgery import worse_than_uniform
 from ..errors import ClaimRefused, StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, Resampled, beyond, holm, interval
@@ -337,6 +338,18 @@ def sums_of(part: Part, name: str) -> tuple[np.ndarray, np.ndarray]:
 def per_token(part: Part, name: str, seed: int) -> Resampled:
     """A measure's mean over all tokens of all prompts. The resamples of one part and seed are the same prompts."""
     return statistics.mean(*sums_of(part, name), part.units, seed)
+
+
+def cosine(part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """The same of what the cosine rule reads, the mean over attention, the MLP and both."""
+    found = [sums_of(part, name) for name in COSINES]
+    return np.mean([sums for sums, _ in found], 0), found[0][1]
+
+
+def added(part: Part, seed: int) -> Resampled:
+    """The loss that leaving something out adds, nats per token."""
+    loss, tokens = sums_of(part, "nll")
+    return statistics.mean(loss - sums_of(part, "nll_whole")[0], tokens, part.units, seed)
 
 
 def read_off(

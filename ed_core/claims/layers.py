@@ -20,9 +20,9 @@ from .claim import (
     Estimate,
     Evidence,
     Measured,
-    Part,
     Quantity,
     Range,
+    added,
     by_draws,
     enough,
     fisher,
@@ -251,7 +251,7 @@ def proxy(evidence: Evidence) -> Measured:
         return ""
 
     estimates = {INFLUENCE: correlation("block_influence", score), UPDATE: correlation("update_cosine", cosine)}
-    drawn = Curve.of("layer left out", "loss added, nats", _added(part, seed))
+    drawn = Curve.of("layer left out", "loss added, nats", added(part, seed))
     loss_whole = float(whole.value[0])
     beside = evidence.of_loss(loss_whole) or f"The whole model's loss is {loss_whole:.2f} nats per token."
     return Measured(estimates, len(part), drawn, beside, part.units.words)
@@ -287,24 +287,18 @@ def stretches(evidence: Evidence) -> Measured:
         )
 
     (at, cost, start), (ours, cost_ours, other) = chosen("last"), chosen("ours")
-    added = _added(part, seed)
+    cost_of = added(part, seed)
     said = [
-        f"Of stretches of {length} layers {by} chooses {s}–{s + length - 1}: {_nats(added.value[s])}."
+        f"Of stretches of {length} layers {by} chooses {s}–{s + length - 1}: {_nats(cost_of.value[s])}."
         for by, s in (("the angle at the last token", start), ("the angle over tokens without sinks", other))
         if s >= 0
     ]
-    cheapest = int(added.value.argmin())
-    said.append(f"The loss is least without {cheapest}–{cheapest + length - 1}: {_nats(added.value[cheapest])}.")
+    cheapest = int(cost_of.value.argmin())
+    said.append(f"The loss is least without {cheapest}–{cheapest + length - 1}: {_nats(cost_of.value[cheapest])}.")
     said.append(evidence.of_loss(float(per_token(part, "nll_whole", seed).value[0])))
-    drawn = Curve.of(f"first of {length} layers left out", "loss added, nats", added)
+    drawn = Curve.of(f"first of {length} layers left out", "loss added, nats", cost_of)
     estimates = {PLACE: at, COST: cost, OURS: ours, COST_OURS: cost_ours}
     return Measured(estimates, len(part), drawn, " ".join(filter(None, said)), part.units.words)
-
-
-def _added(part: Part, seed: int) -> statistics.Resampled:
-    """The loss that leaving something out adds, nats per token."""
-    loss, tokens = sums_of(part, "nll")
-    return statistics.mean(loss - sums_of(part, "nll_whole")[0], tokens, part.units, seed)
 
 
 SECOND_HALF_WEAK = Claim(

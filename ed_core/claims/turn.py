@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import statistics
 from ..depth import continuous
-from ..depth.criteria import COSINES, RULES, depths
+from ..depth.criteria import RULES, depths
 from ..depth.wording import Reading, Twins, near_to, past, random_orders, turned
 from ..errors import ClaimRefused, StudyError
 from ..statistics import beyond
@@ -26,9 +26,9 @@ from .claim import (
     Quantity,
     Range,
     by_draws,
+    cosine,
     enough,
     over_layers,
-    sums_of,
 )
 from .record import Curve
 
@@ -55,7 +55,7 @@ def turns(evidence: Evidence) -> Measured:
         raise ClaimRefused("The mean cosine is not defined at every layer.")
     twins = [_fit(twin, seed) for twin in evidence.twins]
     held = continuous.against_twins(found, twins)
-    sums, tokens = _cosine(part)
+    sums, tokens = cosine(part)
     n, k = evidence.n_layers, found.split
     curve, before, after = (
         statistics.mean(values, tokens, part.units, seed)
@@ -121,13 +121,8 @@ def turns(evidence: Evidence) -> Measured:
     return Measured(estimates, len(part), Curve.of("layer", "cosine with the stream", curve), said, part.units.words)
 
 
-def _cosine(part: Part) -> tuple[np.ndarray, np.ndarray]:
-    found = [sums_of(part, name) for name in COSINES]
-    return np.mean([one[0] for one in found], 0), found[0][1]
-
-
 def _fit(part: Part, seed: int) -> continuous.Turn | None:
-    sums, tokens = _cosine(part)
+    sums, tokens = cosine(part)
     if not np.isfinite(sums).all():
         return None
     return continuous.fit_over_prompts({"": sums}, tokens, part.units, seed)
