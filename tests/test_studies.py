@@ -680,7 +680,7 @@ def test_split_points_of_each_prompt_reach_the_probe(folder, tmp_path):
 @pytest.mark.parametrize("out", shipped(), ids=lambda out: out.name)
 def test_a_shipped_report_says_what_the_program_says(out):
     there = open_folder(out)
-    told = report.markdown(there, tables.stored(there, "verdict"), items.digest(out, there.keys()))
+    told = report.markdown(there, tables.stored(there, "verdict"), there.digest())
     assert (out / "report.md").read_text(encoding="utf-8") == told
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ed_core.cards import card, page, words
 from ed_core.settings import ROOT
 from ed_core.sources.bundled import STUDIES
-from ed_core.studies import items, report, tables
+from ed_core.studies import report, tables
 from ed_core.studies.items import open_folder
 
 from . import cases
@@ -27,7 +27,7 @@ def write_card(file: Path) -> None:
 def write_report(out: Path) -> None:
     """A study's report."""
     there = open_folder(out)
-    told = report.markdown(there, tables.stored(there, "verdict"), items.digest(out, there.keys()))
+    told = report.markdown(there, tables.stored(there, "verdict"), there.digest())
     (out / "report.md").write_text(told, encoding="utf-8")
 
 

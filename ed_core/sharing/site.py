@@ -30,8 +30,8 @@ from ..errors import PublishError
 from ..figures import depth_over_steps
 from ..figures.images import data_uri
 from ..studies import bundle as study_bundle
-from ..studies import items, steps, tables
 from ..studies import report as study_report
+from ..studies import steps, tables
 from ..studies.items import Folder, made_here, open_folder
 from ..types import from_json
 
@@ -206,7 +206,7 @@ def of_study(out: Path) -> Page:
         raise PublishError(f"Nothing of the study in {out} is computed yet; run it, then publish it.")
     title, note = folder.plan["name"], folder.plan["note"]
     name = re.sub(r"[^\w.+-]", "-", title)
-    words = study_report.markdown(folder, verdict, items.digest(out, folder.keys()))
+    words = study_report.markdown(folder, verdict, folder.digest())
     drawn = _drawn(folder)
     beside = {
         f"{name}{study_bundle.ENDING}": study_bundle.packed(out),

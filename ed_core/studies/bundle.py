@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pyarrow
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -49,35 +49,22 @@ class _Told(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class _Model(_Told):
-    label: str = Field(max_length=400)
-    digest: str = Field(pattern=f"^{DIGEST}$")
+class _Model(items.PlannedModel, _Told):
     trouble: str = ""
     name: str = ""
     precision: str = ""
     control: str = ""
     seed: int = 0
-    n_layers: int | None = Field(None, ge=1, le=10_000)
     parameters: int | None = Field(None, ge=0)
-    series: str = Field("", max_length=400)
-    step: int | None = Field(None, ge=0, lt=10**12)
 
 
-class _Probe(_Told):
-    name: str
+class _Probe(items.PlannedProbe, _Told):
     limit: int | None
-    parameters: dict[str, Any]
 
 
-class _Set(_Told):
-    name: str = Field(pattern=f"^{NAME}$")
+class _Set(items.PlannedSet, _Told):
     of: str = ""
     left_out: int = Field(ge=0)
-    ids: list[str]
-    levels: list[str]
-    pairs: list[str]
-    forms: list[str] = []
-    chunks: list[Annotated[str, Field(pattern=f"^{DIGEST}$")]]
 
 
 class _Plan(_Told):
@@ -116,7 +103,7 @@ KIND = Kind(
 def packed(out: str | Path) -> bytes:
     """A study's folder as one file, its bytes."""
     folder = open_folder(out)
-    head = _head(folder)
+    head = {"name": folder.plan["name"], "measures": folder.digest()}
     return seal(KIND, head, _members(folder, head["measures"]))
 
 
@@ -142,10 +129,6 @@ def unpack(file: str | Path | BufferedIOBase, out: str | Path) -> str:
 
 
 # ---------------------------------------------------------------- out
-
-
-def _head(folder: Folder) -> dict[str, Any]:
-    return {"name": folder.plan["name"], "measures": items.digest(folder.out, folder.keys())}
 
 
 def _members(folder: Folder, measures: str) -> Iterator[tuple[str, bytes]]:

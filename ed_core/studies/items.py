@@ -253,7 +253,7 @@ class Sums:
         return {n: v[ran] for n, v in own.items()} if ran.any() else {}
 
 
-class _Model(BaseModel):
+class PlannedModel(BaseModel):
     label: str = Field(max_length=400)
     digest: str = Field(pattern="^[0-9a-f]{16}$")
     n_layers: int | None = Field(None, ge=1, le=bounds.LAYERS)
@@ -261,12 +261,12 @@ class _Model(BaseModel):
     step: int | None = Field(None, ge=0, lt=10**12)
 
 
-class _Probe(BaseModel):
+class PlannedProbe(BaseModel):
     name: str
     parameters: dict[str, Any]
 
 
-class _Set(BaseModel):
+class PlannedSet(BaseModel):
     name: str = Field(pattern=f"^{NAME}$")
     left_out: int
     ids: list[str]
@@ -283,9 +283,9 @@ class _Plan(BaseModel):
     note: str = ""
     seed: int = Field(ge=0)
     chunk: int = Field(ge=1, le=bounds.CHUNK)
-    models: list[_Model]
-    probes: list[_Probe]
-    sets: list[_Set]
+    models: list[PlannedModel]
+    probes: list[PlannedProbe]
+    sets: list[PlannedSet]
     pairs: list[list[str]] = []
 
     @model_validator(mode="after")
@@ -356,6 +356,10 @@ class Folder:
         for model in self.models.values():
             computed = there(self.out, model["digest"])
             yield from (f"{model['digest']}/{c}" for s in self.sets.values() for c in s["chunks"] if c in computed)
+
+    def digest(self) -> str:
+        """That of the measures of all items that are there."""
+        return digest(self.out, self.keys())
 
     def sums(self, label: str, name: str) -> Sums:
         """What is there of a model on a set; of an item that was read already, what was read."""

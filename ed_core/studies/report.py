@@ -14,7 +14,7 @@ from ..depth.criteria import RULES
 from ..depth.wording import count, mean_depth
 from ..errors import StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, RESAMPLES
-from . import agreement, items, steps, tables
+from . import agreement, steps, tables
 from .items import Folder, open_folder
 from .running import failures
 
@@ -25,7 +25,7 @@ def write(out: Path) -> str:
     """Write what a study's numbers come to: `summary.parquet`, `verdict.parquet`, `report.md`. Returns the digest of
     its measures."""
     folder = open_folder(out)
-    measures = items.digest(out, folder.keys())
+    measures = folder.digest()
     try:
         tables.store(folder)
         disk.write(out / "report.md", markdown(folder, tables.stored(folder, "verdict"), measures).encode())

@@ -12,7 +12,7 @@ from ed_core.runs.launch import Run
 from ed_core.sources.catalogue import CAVEATS, CITATION, published, published_marks
 from ed_core.statistics import FEWEST, FEWEST_FORMS
 from ed_core.studies import agreement as estimators
-from ed_core.studies import bundle, items, report, running, tables
+from ed_core.studies import bundle, report, running, tables
 from ed_core.studies.items import Folder, home
 from ed_core.studies.plan import PLAN
 from ed_ui import browser, inputs, link, live, runs, show, studies, study_panels
@@ -207,7 +207,7 @@ def exports(folder: Folder) -> None:
         return tables.as_file(tables.stored(folder, name), kind)
 
     def words_of() -> str:
-        return report.markdown(folder, tables.stored(folder, "verdict"), items.digest(folder.out, folder.keys()))
+        return report.markdown(folder, tables.stored(folder, "verdict"), folder.digest())
 
     with st.expander("Export", icon=":material/download:"):
         row = st.container(horizontal=True)
