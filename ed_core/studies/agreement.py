@@ -71,8 +71,7 @@ class Estimate:
 
 def estimates(folder: Folder, label: str, group: str, verdict: Sequence[Mapping[str, Any]]) -> list[Estimate]:
     """Every estimator that a study has of a model on a set or one of its levels. `verdict`: rows of its table."""
-    name = next(name for name in folder.sets if group in folder.groups(name))
-    some = folder.sums(label, name).of(folder.groups(name)[group])
+    name, some = folder.some(label, group)
     own = [row for row in verdict if row["model"] == label and row["set"] == group]
     found = []
     for row in own:

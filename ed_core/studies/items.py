@@ -336,6 +336,15 @@ class Folder:
             f"{name}{LEVEL_MARK}{level}": np.flatnonzero(levels == level) for level in dict.fromkeys(one["levels"])
         }
 
+    def set_of(self, group: str) -> str:
+        """The set that a group is, or is a level of."""
+        return next(name for name in self.sets if group in self.groups(name))
+
+    def some(self, label: str, group: str) -> tuple[str, Sums]:
+        """The set of a group, and what is there of a model on the group's prompts."""
+        name = self.set_of(group)
+        return name, self.sums(label, name).of(self.groups(name)[group])
+
     def forms(self, name: str) -> np.ndarray:
         """Of each prompt of a set, by its place, the form it was written in: a string, "" where it has none or the plan
         is older than forms. A published set's way of writing its prompts is one form."""

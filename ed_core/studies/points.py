@@ -97,7 +97,7 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
     """What a study measured on a set or one of its levels, of these models (all unless given) on the prompts that all
     of them have been through: the prompts are drawn together, so the points may be compared resample by resample. Twins
     in which nothing was learned stand among them."""
-    name = set_of(folder, group)
+    name = folder.set_of(group)
     chosen = folder.groups(name)[group]
     labels = [label for label in labels or folder.models if len(folder.sums(label, name))]
     for label in labels:
@@ -207,11 +207,6 @@ def _measured_of(p: Point, measured: Iterable[Point]) -> Point | None:
     """What was measured of a published entry's model on its set."""
     wanted = (p.model.lower(), p.n_layers, p.of)
     return next((m for m in measured if (m.model.lower(), m.n_layers, m.of) == wanted), None)
-
-
-def set_of(folder: Folder, group: str) -> str:
-    """The set that a group is, or is a level of."""
-    return next(name for name in folder.sets if group in folder.groups(name))
 
 
 def published_name(folder: Folder, name: str) -> str:

@@ -79,30 +79,46 @@ def verdict(folder: Folder) -> pyarrow.Table:
     Variant "mean" (of KL and overlap): the depth without a threshold, in 0..L, ratio `depth / L`. Variant "turn" (of
     the cosine): the last layer before the two-level turn, null where there is none; `p`, `failed` as in
     `continuous.Turn`; no interval. All others: the papers' rules, layers, ratio `(ED + 1) / L`."""
-    rows: list[tuple[Any, ...]] = []
-    for label in folder.models:
-        for name in folder.sets:
-            whole = folder.sums(label, name)
-            for group, chosen in folder.groups(name).items():
-                some = whole.of(chosen)
-                rows += [(label, group, *row) for row in _criteria(folder, label, name, some)] if len(some) else []
-    return _table(rows, VERDICT)
+    rows = [
+        (label, group, *row)
+        for label, name, group, some in _groups(folder)
+        if len(some)
+        for row in _criteria(folder, label, name, some)
+    ]
+    columns = [pyarrow.array([row[i] for row in rows], kind.type, from_pandas=True) for i, kind in enumerate(VERDICT)]
+    return pyarrow.table(columns, schema=VERDICT)
 
 
 def summary(folder: Folder) -> pyarrow.Table:
     """`SUMMARY`: the papers' aggregates, tidy; `layer` is the place along a curve (block or depth), `skipped` the row
     of a map, both null for a single number. Intervals are of means; a maximum over prompts has none."""
-    parts = []
+    parts = [
+        _aggregates(folder, label, group, probe, columns, units_of(folder, name, some, probe.name))
+        for label, name, group, some in _groups(folder)
+        for probe, columns in _probed(folder, some)
+    ]
+    return pyarrow.concat_tables(parts) if parts else SUMMARY.empty_table()
+
+
+def _groups(folder: Folder) -> Iterator[tuple[str, str, str, Sums]]:
+    """Every model on every set and each of its levels: its label, the set, the group, the sums of its prompts."""
     for label in folder.models:
         for name in folder.sets:
             whole = folder.sums(label, name)
             for group, chosen in folder.groups(name).items():
-                some = whole.of(chosen)
-                for probe in folder.plan["probes"]:
-                    if columns := some.probe(probe["name"]):
-                        over = units_of(folder, name, some, probe["name"])
-                        parts.append(_aggregates(folder, label, group, folder.probe(probe["name"]), columns, over))
-    return pyarrow.concat_tables(parts) if parts else SUMMARY.empty_table()
+                yield label, name, group, whole.of(chosen)
+
+
+def _probed(folder: Folder, some: Sums) -> Iterator[tuple[Probe, dict[str, np.ndarray]]]:
+    """Every probe that prompts went through, and their columns."""
+    for entry in folder.plan["probes"]:
+        if columns := some.probe(entry["name"]):
+            yield folder.probe(entry["name"]), columns
+
+
+def _prompts(columns: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """A probe's columns, prompt by prompt."""
+    return [{n: np.asarray(v[i]) for n, v in columns.items()} for i in range(len(columns["n_tokens"]))]
 
 
 def state(folder: Folder) -> str:
@@ -175,7 +191,7 @@ def turn(folder: Folder, label: str, name: str, some: Sums) -> Turn | None:
 
 def settles(folder: Folder, label: str, group: str) -> str:
     """Where the lens settles on a set or one of its levels, and whether the cosine turns, in words."""
-    name, some = _some(folder, label, group)
+    name, some = folder.some(label, group)
     over = units_of(folder, name, some, "logit_lens") if some.probe("logit_lens") else None
     beside = twins(folder, label, name, some)
     held = verdict_of.held(_own_turn(folder, name, some), beside)
@@ -198,7 +214,7 @@ def twins(folder: Folder, label: str, name: str, some: Sums) -> wording.Twins:
 def sinks(folder: Folder, label: str, group: str) -> float | None:
     """Sinks a prompt of a model on a set or one of its levels, the mean over prompts; None where they cannot be
     told."""
-    counts = _some(folder, label, group)[1].columns.get("contributions.n_sinks", np.empty(0))
+    counts = folder.some(label, group)[1].columns.get("contributions.n_sinks", np.empty(0))
     return float(counts.mean()) if len(counts) and np.isfinite(counts).all() else None
 
 
@@ -209,12 +225,6 @@ def twins_of(folder: Folder, label: str) -> list[str]:
         return []
     same = [(one, model) for one, model in folder.models.items() if model.get("name") == own["name"]]
     return [one for one, model in same if model.get("control") == "untrained"]
-
-
-def _some(folder: Folder, label: str, group: str) -> tuple[str, Sums]:
-    """The set that a group is, or is a level of, and the sums of its prompts."""
-    name = next(name for name in folder.sets if group in folder.groups(name))
-    return name, folder.sums(label, name).of(folder.groups(name)[group])
 
 
 def _judgeable(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> bool:
@@ -256,7 +266,7 @@ def curve_of(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
 
 def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Statement]:
     """What each criterion says of a model on a set or one of its levels, with its interval and its variants."""
-    name, some = _some(folder, label, group)
+    name, some = folder.some(label, group)
     said, beside = {}, twins(folder, label, name, some)
     for criterion, rule in RULES.items():
         found = curves(folder, some, criterion, "paper")
@@ -326,8 +336,7 @@ def _criteria(folder: Folder, label: str, name: str, some: Sums) -> Iterator[tup
 def _aggregates(
     folder: Folder, label: str, group: str, probe: Probe, columns: Mapping[str, Any], over: Units
 ) -> pyarrow.Table:
-    rows = [{name: np.asarray(values[i]) for name, values in columns.items()} for i in range(len(columns["n_tokens"]))]
-    first_token = counts_first(probe)
+    rows, first_token = _prompts(columns), counts_first(probe)
     whole = aggregate(probe, rows, first_token)
     derived = probe.derive(whole)
     bounds: dict[str, np.ndarray] = {}
@@ -338,23 +347,8 @@ def _aggregates(
     n, n_tokens = len(rows), int(columns["n_tokens"].sum())
     parts = []
     for name, values in (whole | derived).items():
-        at = np.indices(values.shape).reshape(values.ndim, values.size)
-        low, high = bounds.get(name, np.full((2, *values.shape), np.nan))
-        count = values.size
-        nothing = pyarrow.nulls(count, pyarrow.int32())
-        parts.append(
-            pyarrow.table(
-                [
-                    *(pyarrow.array([text] * count) for text in (label, group)),
-                    *(pyarrow.array([number] * count, pyarrow.int64()) for number in (n, n_tokens)),
-                    *(pyarrow.array([text] * count) for text in (probe.name, name)),
-                    pyarrow.array(at[-1], pyarrow.int32()) if values.ndim else nothing,
-                    *(_nullable(np.asarray(v, np.float64).ravel()) for v in (values, low, high)),
-                    pyarrow.array(at[0], pyarrow.int32()) if values.ndim == 2 else nothing,
-                ],
-                schema=SUMMARY,
-            )
-        )
+        ends = bounds.get(name, np.full((2, *values.shape), np.nan))
+        parts.append(_tidy((label, group, n, n_tokens, probe.name, name), (values, *ends), SUMMARY))
     return pyarrow.concat_tables(parts)
 
 
@@ -409,12 +403,17 @@ def _derived(
     return {name: part.reshape(2, *derived[name].shape) for name, part in zip(of_means, parts)}
 
 
-def _nullable(values: np.ndarray) -> pyarrow.Array:
-    return pyarrow.array(values, pyarrow.float64(), from_pandas=True)
-
-
-def _table(rows: Sequence[tuple[Any, ...]], schema: pyarrow.Schema) -> pyarrow.Table:
-    columns = [pyarrow.array([row[i] for row in rows], kind.type, from_pandas=True) for i, kind in enumerate(schema)]
+def _tidy(names: Sequence[str | int], figures: Sequence[np.ndarray], schema: pyarrow.Schema) -> pyarrow.Table:
+    """A row for each number of an aggregate: what it is of, its `layer`, the figures, its `skipped`."""
+    shape, count = figures[0].shape, figures[0].size
+    at = np.indices(shape).reshape(len(shape), count)
+    nothing = pyarrow.nulls(count, pyarrow.int32())
+    columns = [
+        *(pyarrow.array([one] * count, kind.type) for one, kind in zip(names, schema)),
+        pyarrow.array(at[-1], pyarrow.int32()) if shape else nothing,
+        *(pyarrow.array(np.asarray(v, np.float64).ravel(), pyarrow.float64(), from_pandas=True) for v in figures),
+        pyarrow.array(at[0], pyarrow.int32()) if len(shape) == 2 else nothing,
+    ]
     return pyarrow.table(columns, schema=schema)
 
 
@@ -438,7 +437,16 @@ LEADING = (MEAN, "paper")  # what the figure of depths shows
 def by_prompt(folder: Folder) -> pyarrow.Table:
     """Tidy, a row per model, set, prompt, probe, measure and layer: what the aggregates are of that prompt alone.
     `prompt` is its id, or its place in the set counted from 1; `layer` and `skipped` as in the summary."""
-    parts = [pyarrow.table(columns, schema=PROMPTS) for columns in _prompts(folder)]
+    parts = []
+    for label in folder.models:
+        for name, one in folder.sets.items():
+            whole = folder.sums(label, name)
+            for probe, columns in _probed(folder, whole):
+                ran = whole.index[np.isfinite(whole.columns[f"{probe.name}.n_tokens"])]
+                for place, row in zip(ran, _prompts(columns), strict=True):
+                    called = one["ids"][place] or str(place + 1)
+                    for measure, values in aggregate(probe, [row], counts_first(probe)).items():
+                        parts.append(_tidy((label, name, called, probe.name, measure), (values,), PROMPTS))
     return pyarrow.concat_tables(parts) if parts else PROMPTS.empty_table()
 
 
@@ -449,14 +457,10 @@ def arrays(folder: Folder) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     for label in folder.models:
         for name in folder.sets:
-            whole = folder.sums(label, name)
-            for entry in folder.plan["probes"]:
-                if columns := whole.probe(entry["name"]):
-                    probe = folder.probe(entry["name"])
-                    rows = [{n: np.asarray(v[i]) for n, v in columns.items()} for i in range(len(columns["n_tokens"]))]
-                    curves = aggregate(probe, rows, counts_first(probe))
-                    for measure, values in (curves | probe.derive(curves)).items():
-                        found[f"{label}/{name}/{probe.name}.{measure}"] = np.asarray(values)
+            for probe, columns in _probed(folder, folder.sums(label, name)):
+                curves = aggregate(probe, _prompts(columns), counts_first(probe))
+                for measure, values in (curves | probe.derive(curves)).items():
+                    found[f"{label}/{name}/{probe.name}.{measure}"] = np.asarray(values)
     for row in stored(folder, "verdict").to_pylist():
         key = f"{row['model']}/{row['set']}/effective_depth.{row['criterion']}.{row['variant']}"
         figures = [row[column] for column in ("depth", "ratio", "low", "high", "undefined")]
@@ -503,30 +507,3 @@ def unit_of(curve: str) -> str:
     probe, _, name = curve.partition(".")
     units = {spec.name: spec.unit for spec in find(probe).measures}
     return units.get(name) or units.get(name.removesuffix("_mean")) or name.replace("_", " ")
-
-
-def _prompts(folder: Folder) -> Iterator[list[Any]]:
-    for label in folder.models:
-        for name, one in folder.sets.items():
-            whole = folder.sums(label, name)
-            for entry in folder.plan["probes"]:
-                probe = folder.probe(entry["name"])
-                n_tokens = whole.columns.get(f"{probe.name}.n_tokens", np.empty(0))
-                columns = whole.probe(probe.name)
-                ran = whole.index[np.isfinite(n_tokens)] if columns else []
-                for i, place in enumerate(ran):
-                    row = {n: np.asarray(v[i]) for n, v in columns.items()}
-                    curves = aggregate(probe, [row], counts_first(probe))
-                    for measure, values in curves.items():
-                        yield _rows((label, name, one["ids"][place] or str(place + 1), probe.name, measure), values)
-
-
-def _rows(names: tuple[str, ...], values: np.ndarray) -> list[Any]:
-    at, count = np.indices(values.shape).reshape(values.ndim, values.size), values.size
-    nothing = pyarrow.nulls(count, pyarrow.int32())
-    return [
-        *(pyarrow.array([text] * count, pyarrow.string()) for text in names),
-        pyarrow.array(at[-1], pyarrow.int32()) if values.ndim else nothing,
-        pyarrow.array(np.asarray(values, np.float64).ravel(), pyarrow.float64(), from_pandas=True),
-        pyarrow.array(at[0], pyarrow.int32()) if values.ndim == 2 else nothing,
-    ]
