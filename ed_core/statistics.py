@@ -343,6 +343,13 @@ def about(value: float, error: float, freedom: int) -> np.ndarray:
     return np.asarray(value + error * _student(freedom))
 
 
+def student(freedom: int, level: float) -> float:
+    """The t between whose negative and itself Student's distribution holds `level`."""
+    from scipy import special
+
+    return float(special.stdtrit(freedom, (1 + level) / 2))
+
+
 def student_p(value: ArrayLike, error: ArrayLike, bound: float, freedom: int, above: bool) -> np.ndarray:
     """The probability of error of saying that numbers lie below `bound` (or above it), by Student's t with so many
     degrees of freedom: for many places at once, where 1 000 resamples are too few to pay for all of them."""

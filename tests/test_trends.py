@@ -17,7 +17,7 @@ from ed_core.figures import study_sizes
 from ed_core.figures.studies import log_sizes
 from ed_core.sources import catalogue as source
 from ed_core.sources.bundled import MODELS, STUDIES
-from ed_core.statistics import FEWEST, units
+from ed_core.statistics import FEWEST, student, units
 from ed_core.studies import points, tables, trends
 from ed_core.studies.items import open_folder
 from ed_core.studies.points import MEASURED, PUBLISHED, Point
@@ -279,7 +279,7 @@ def test_two_mean_depths_are_compared_over_the_same_prompts():
 
 @pytest.mark.parametrize("df, t", [(1, 6.3138), (2, 2.9200), (3, 2.3534), (4, 2.1318), (11, 1.7959), (30, 1.6973)])
 def test_students_t_is_that_of_the_tables(df, t):
-    assert trends.student(df) == pytest.approx(t, abs=5e-5)
+    assert student(df, trends.LEVEL) == pytest.approx(t, abs=5e-5)
 
 
 def test_published_pairs_are_compared_over_the_sets_they_share():

@@ -13,7 +13,7 @@ from test_trends import made
 
 from ed_core.depth.criteria import depths
 from ed_core.sources.bundled import STUDIES
-from ed_core.statistics import ENDS, interval, percentile, units
+from ed_core.statistics import ENDS, interval, percentile, student, units
 from ed_core.studies import difficulty, tables, trends
 from ed_core.studies.items import open_folder
 
@@ -78,7 +78,7 @@ def test_the_interval_of_a_depth_is_scipys_bootstrap(folder):
 
 @pytest.mark.parametrize("df", [1, 2, 3, 7, 30])
 def test_students_t_is_scipys(df):
-    assert trends.student(df) == pytest.approx(scipy.stats.t.ppf(0.95, df), rel=1e-9)
+    assert student(df, trends.LEVEL) == pytest.approx(scipy.stats.t.ppf(0.95, df), rel=1e-9)
     values = np.random.default_rng(df).normal(0.1, 1, df + 1)
     theirs = scipy.stats.t.interval(0.9, df, loc=values.mean(), scale=scipy.stats.sem(values))
     assert trends.around(values) == pytest.approx(theirs)

@@ -23,10 +23,10 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import bounds, outside
+from .. import bounds, outside, statistics
 from ..depth.wording import printed
 from ..errors import StudyError
-from .trends import signed, student
+from .trends import signed
 
 FILE = Path(__file__).parents[1] / "sources" / "leaderboard.csv"
 SCORES = {
@@ -296,7 +296,7 @@ def _clustered(over: str, x: np.ndarray, y: np.ndarray, labels: Sequence[str]) -
     found = np.linalg.lstsq(x, y, rcond=None)[0]
     inverse = np.linalg.inv(x.T @ x)
     error = float(_errors(x, inverse, of, (y - x @ found)[:, None])[0])
-    reach = student(clusters - 1, LEVEL) * error
+    reach = statistics.student(clusters - 1, LEVEL) * error
     return Clustered(
         over,
         clusters,

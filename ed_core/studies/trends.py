@@ -340,30 +340,8 @@ def around(values: ArrayLike) -> tuple[float, float]:
     each = np.asarray(values, float)
     if len(each) < 2 or _same(each):
         return np.nan, np.nan
-    half = student(len(each) - 1) * each.std(ddof=1) / math.sqrt(len(each))
+    half = statistics.student(len(each) - 1, LEVEL) * each.std(ddof=1) / math.sqrt(len(each))
     return float(each.mean() - half), float(each.mean() + half)
-
-
-def student(df: int, level: float = LEVEL) -> float:
-    """The t between whose negative and itself Student's distribution with `df` degrees of freedom holds `level`, by its
-    closed sum for whole degrees (Abramowitz and Stegun 26.7.3, 26.7.4) and bisection."""
-
-    def held(t: float) -> float:
-        angle = math.atan(t / math.sqrt(df))
-        cosine, term, total = math.cos(angle), 1.0, 0.0
-        odd = df % 2
-        for k in range((df - odd) // 2):
-            total += term
-            term *= cosine**2 * (2 * k + 1 + odd) / (2 * k + 2 + odd)
-        if odd:
-            return 2 / math.pi * (angle + math.sin(angle) * cosine * total)
-        return math.sin(angle) * total
-
-    low, high = 0.0, 1e4
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if held(middle) < level else (low, middle)
-    return high
 
 
 def _same(each: np.ndarray) -> bool:
