@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .. import disk
@@ -183,18 +182,26 @@ def _reproduce(spec: ReproduceRun, out: Path, statuses: Statuses) -> int:
 # ---------------------------------------------------------------- claims and cards
 
 
-def _claims(spec: ClaimsRun, out: Path, statuses: Statuses) -> int:
-    from ..claims import running
-    from ..claims.finding import counted, standing
-
+@contextlib.contextmanager
+def _fetched(spec: ClaimsRun | CardRun, out: Path, files: Iterable[str]) -> Iterator[MakesEngine | None]:
+    """Who computes, once the models are here; refused before that are processes that there cannot be, and prompts in
+    the place of one of the `files` that are written."""
     asked = spec.asked
-    asked.chosen(), asked.entry()  # refused before anything is fetched
-    disk.require_apart([out / running.FOUND, out / running.REPORT], [asked.prompts])
+    disk.require_apart([out / name for name in files], [asked.prompts])
     computing = in_processes(spec.processes, asked.device)
     for source in (asked.model, *asked.also):
         opened.fetch(source)
     with computing as engine:
-        told = running.run(asked, out, statuses.tell, engine=engine)
+        yield engine
+
+
+def _claims(spec: ClaimsRun, out: Path, statuses: Statuses) -> int:
+    from ..claims import running
+    from ..claims.finding import counted, standing
+
+    spec.asked.chosen(), spec.asked.entry()  # refused before anything is fetched
+    with _fetched(spec, out, (running.FOUND, running.REPORT)) as engine:
+        told = running.run(spec.asked, out, statuses.tell, engine=engine)
     width = max(len(f.id) for f in told.findings)
     for one in told.findings:
         values = "; ".join(f"{q.name} {q.value.told}" for q in one.judging if q.value)
@@ -208,14 +215,9 @@ def _claims(spec: ClaimsRun, out: Path, statuses: Statuses) -> int:
 def _card(spec: CardRun, out: Path, statuses: Statuses) -> int:
     from ..cards import card, making, words
 
-    asked = spec.asked
-    asked.check()  # before anything is fetched
-    disk.require_apart([out / name for name in (card.FILE, card.HTML, card.MARKDOWN)], [asked.prompts])
-    computing = in_processes(spec.processes, asked.device)
-    for source in (asked.model, *asked.also):
-        opened.fetch(source)
-    with computing as engine:
-        told = making.make(asked, out, statuses.tell, engine=engine)
+    spec.asked.check()  # before anything is fetched
+    with _fetched(spec, out, (card.FILE, card.HTML, card.MARKDOWN)) as engine:
+        told = making.make(spec.asked, out, statuses.tell, engine=engine)
     print(words.headline(told))
     print(f"{len(told.claims)} claims: {words.claims(told)}")
     _said(statuses, f"Card: {out / card.HTML}, {out / card.MARKDOWN}, {out / card.FILE}")
@@ -226,123 +228,49 @@ def _card(spec: CardRun, out: Path, statuses: Statuses) -> int:
 
 
 def _fit(spec: FitRun, statuses: Statuses) -> int:
-    from ..fits import shards
+    from ..depth import lenses, matching
+    from ..fits import measured, shards
+    from ..prompts import read_jsonl
+    from ..sweeps.budget import parse
 
-    out, ending = Path(spec.out), ".safetensors" if spec.fit in ("affine", "jacobian") else ".npz"
-    if out.suffix != (expected := shards.ENDING if spec.shard else ending):
+    out, is_lens = Path(spec.out), spec.fit in ("affine", "jacobian")
+    if out.suffix != (expected := shards.ENDING if spec.shard else ".safetensors" if is_lens else ".npz"):
         raise ParameterError(f"--out is {spec.out!r}; expected a file that ends in {expected}.")
-    models = [read_for(one.source, one.adapter) for one in (spec.model, spec.other) if one is not None]
-    disk.require_out(out, [spec.prompts, spec.test, *spec.merge, *(file for files in models for file in files)])
-    fits = {"affine": _affine, "jacobian": _jacobian, "maps": _maps, "replacement": _replacement}
-    return fits[spec.fit](spec, out, statuses)
-
-
-def _affine(spec: FitRun, out: Path, statuses: Statuses) -> int:
-    from ..fits import affine, measured
-
+    named = [read_for(one.source, one.adapter) for one in (spec.model, spec.other) if one is not None]
+    disk.require_out(out, [spec.prompts, spec.test, *spec.merge, *(file for files in named for file in files)])
     if spec.rank is not None and spec.rank < 1:
         raise ParameterError(f"--rank is {spec.rank}; expected 1 at least.")
     if spec.rank and spec.shard:
         raise ParameterError("--rank is of the lens that --merge writes, a shard has none; leave it out here.")
-    return _lens(spec, out, statuses, affine, measured.BYTES, {"rank": spec.rank}, {})
+    from ..fits import affine, jacobian, maps, replacement  # torch, which what is refused above need not wait for
 
-
-def _jacobian(spec: FitRun, out: Path, statuses: Statuses) -> int:
-    from ..fits import jacobian
-
-    if spec.max_tokens <= jacobian.FIRST + 1:
+    if spec.fit == "jacobian" and spec.max_tokens <= jacobian.FIRST + 1:
         raise ParameterError(f"--max-tokens is {spec.max_tokens}; expected {jacobian.FIRST + 2} at least.")
-    own = {"max_tokens": spec.max_tokens}
-    return _lens(spec, out, statuses, jacobian, None, own, own)
-
-
-def _lens(
-    spec: FitRun,
-    out: Path,
-    statuses: Statuses,
-    fitting: ModuleType,
-    usual: int | None,
-    of_fit: dict[str, Any],
-    of_sums: dict[str, Any],
-) -> int:
-    """A lens, or a shard of its sums. `usual`: bytes of the sums where no --memory is given; `of_fit`, `of_sums`:
-    further arguments of the two."""
-    from ..depth import lenses
-
-    prompts, test, memory = _read(spec)
-    (model,) = _models(spec)
-    memory = memory or usual
+    prompts, test, memory = read_jsonl(spec.prompts), read_jsonl(spec.test) if spec.test else None, parse(spec.memory)
+    fits = {"affine": affine, "jacobian": jacobian, "maps": maps, "replacement": replacement}
+    fitting: Any = fits[spec.fit]
+    models = list(_models(spec))
+    own: dict[str, Any] = {"max_tokens": spec.max_tokens} if spec.fit == "jacobian" else {}
+    own["memory"] = memory or (measured.BYTES if spec.fit == "affine" else None)
+    if not is_lens:
+        print(f"{fitting.plan(*models, memory).sentence()}", file=sys.stderr)
     if spec.shard:
-        return _summed(spec, out, statuses, partial(fitting.sum_up, **of_sums), model, prompts, test, memory)
-    made = fitting.fit(model, prompts, out, test, statuses.tell, memory=memory, merge=_shards(spec), **of_fit)
-    _said(statuses, f"{out}: {lenses.certified(made['kind'], made)}")
+        some = fitting.sum_up(*models, prompts, out, spec.shard, test, statuses.tell, **own)
+        summed = f"the prompts {some.start + 1} to {some.stop} are summed up"
+        _said(statuses, f"{out}: {summed}; with the other shards' files, --merge it.")
+        return 0
+    own |= {"rank": spec.rank} if spec.fit == "affine" else {}
+    made = fitting.fit(*models, prompts, out, test, statuses.tell, merge=[Path(file) for file in spec.merge], **own)
+    if is_lens:
+        _said(statuses, f"{out}: {lenses.certified(made['kind'], made)}")
+        return 0
+    notes = "".join(f" {note}" for note in made.certificate["notes"])
+    _said(statuses, f"{out}: fitted on {made.tokens} tokens, judged on {made.test_tokens} held-out ones.{notes}")
+    if spec.fit == "maps":
+        print(f"{matching.sentence(made)} {matching.reasons(made)}")
+    else:
+        print(matching.said_of_replacement(made))
     return 0
-
-
-def _maps(spec: FitRun, out: Path, statuses: Statuses) -> int:
-    from ..depth import matching
-    from ..fits import maps
-
-    prompts, test, memory = _read(spec)
-    a, b = _models(spec)
-    print(f"{maps.plan(a, b, memory).sentence()}", file=sys.stderr)
-    if spec.shard:
-        return _summed(spec, out, statuses, partial(maps.sum_up, a), b, prompts, test, memory)
-    found = maps.fit(a, b, prompts, out, test, statuses.tell, memory, _shards(spec))
-    _fitted(statuses, out, found.tokens, found.test_tokens, found.certificate)
-    print(f"{matching.sentence(found)} {matching.reasons(found)}")
-    return 0
-
-
-def _replacement(spec: FitRun, out: Path, statuses: Statuses) -> int:
-    from ..depth import matching
-    from ..fits import replacement
-
-    prompts, test, memory = _read(spec)
-    (model,) = _models(spec)
-    print(f"{replacement.plan(model, memory).sentence()}", file=sys.stderr)
-    if spec.shard:
-        return _summed(spec, out, statuses, replacement.sum_up, model, prompts, test, memory)
-    found = replacement.fit(model, prompts, out, test, statuses.tell, memory, _shards(spec))
-    _fitted(statuses, out, found.tokens, found.test_tokens, found.certificate)
-    print(matching.said_of_replacement(found))
-    return 0
-
-
-def _summed(
-    spec: FitRun,
-    out: Path,
-    statuses: Statuses,
-    sum_up: Callable[..., range],
-    model: LanguageModel,
-    prompts: list[Prompt],
-    test: list[Prompt] | None,
-    memory: int | None,
-) -> int:
-    """One shard, and what to do with its file."""
-    some = sum_up(model, prompts, out, spec.shard, test, statuses.tell, memory=memory)
-    _said(
-        statuses,
-        f"{out}: the prompts {some.start + 1} to {some.stop} are summed up; with the other shards' files, --merge it.",
-    )
-    return 0
-
-
-def _fitted(statuses: Statuses, out: Path, tokens: int, test_tokens: int, certificate: Mapping[str, Any]) -> None:
-    notes = "".join(f" {note}" for note in certificate["notes"])
-    _said(statuses, f"{out}: fitted on {tokens} tokens, judged on {test_tokens} held-out ones.{notes}")
-
-
-def _read(spec: FitRun) -> tuple[list[Prompt], list[Prompt] | None, int | None]:
-    """The prompts to fit on and to judge on, and the memory; refused before a model is opened."""
-    from ..prompts import read_jsonl
-    from ..sweeps.budget import parse
-
-    return read_jsonl(spec.prompts), read_jsonl(spec.test) if spec.test else None, parse(spec.memory)
-
-
-def _shards(spec: FitRun) -> list[Path]:
-    return [Path(file) for file in spec.merge]
 
 
 def _models(spec: FitRun) -> Iterator[LanguageModel]:
