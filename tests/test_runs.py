@@ -15,7 +15,7 @@ from ed_core import machine
 from ed_core.claims.running import Asked
 from ed_core.commands import main
 from ed_core.errors import FitRefused, NotAllowed, QueueFull, StudyError
-from ed_core.runs import launch, queue
+from ed_core.runs import launch
 from ed_core.runs.launch import Run
 from ed_core.runs.run import (
     CANCELLED,
@@ -49,8 +49,8 @@ STUDY = (
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     yield tmp_path
-    for ticket in queue.line():
-        process = queue.alive(ticket.pid, ticket.created)
+    for ticket in launch.line():
+        process = launch.alive(ticket.pid, ticket.created)
         if process and process.pid != os.getpid():
             process.kill()
 
@@ -162,7 +162,7 @@ def test_two_runs_take_turns(cache):
     first, second = cache / "claims" / "a", cache / "studies" / "b"
     launch.begin(CLAIM, first, "me")
     begin_study(second)
-    assert [ticket.folder for ticket in queue.line()] == [str(first), str(second)]
+    assert [ticket.folder for ticket in launch.line()] == [str(first), str(second)]
     until(lambda: Run(second).status.what == "1 run ahead", PATIENCE)
     assert Run(second).waiting and Run(first).running
     assert Run(first).process.nice() >= machine.RUN, "pages go first"
@@ -171,7 +171,7 @@ def test_two_runs_take_turns(cache):
     ended = read_statuses(first)[-1].time
     began = next(one.time for one in read_statuses(second) if one.state == RUNNING)
     assert began >= ended and states(second) == [WAITING, RUNNING, DONE]
-    until(lambda: not queue.line(), PATIENCE)
+    until(lambda: not launch.line(), PATIENCE)
 
 
 def test_a_run_that_is_killed_frees_its_place_and_goes_on(cache, monkeypatch):
@@ -220,7 +220,7 @@ def test_a_run_is_cancelled_while_it_waits_and_while_it_computes(cache, monkeypa
         run = Run(folder)
         assert not run.running and run.status.state == CANCELLED and run.trouble == "" and run.process is None
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    assert not queue.line() and Run(first).unfinished and not Run(second).unfinished
+    assert not launch.line() and Run(first).unfinished and not Run(second).unfinished
 
 
 def test_a_run_that_is_refused_says_why(cache):
@@ -267,25 +267,25 @@ def test_as_many_compute_at_once_as_the_settings_and_the_memory_allow(cache, mon
     def tickets(*began: bool):
         for file in (cache / "runs").glob("*.json"):
             file.unlink()
-        with queue.locked():
+        with launch.locked():
             for process, has in zip((other, waits), began, strict=False):
-                queue.enter(queue.Ticket(process.pid, process.create_time(), "f", "", has))
-            queue.enter(queue.Ticket(me.pid, me.create_time(), "mine"))
+                launch.enter(launch.Ticket(process.pid, process.create_time(), "f", "", has))
+            launch.enter(launch.Ticket(me.pid, me.create_time(), "mine"))
 
     tickets(True)
-    monkeypatch.setattr(queue, "free_memory", lambda: 1000)
-    assert queue._begin(CLAIM) == 0, "there is a place, and no memory"
-    assert queue._begin(CLAIM.model_copy(update={"asked": Asked("no-such-model", "copy")})) == 0, "no size is known"
-    monkeypatch.setattr(queue, "free_memory", lambda: 10**9)
-    assert queue._begin(CLAIM) is None
-    assert [ticket.began for ticket in queue.line()] == [True, True]
+    monkeypatch.setattr(launch, "free_memory", lambda: 1000)
+    assert launch._ahead(CLAIM) == 0, "there is a place, and no memory"
+    assert launch._ahead(CLAIM.model_copy(update={"asked": Asked("no-such-model", "copy")})) == 0, "no size is known"
+    monkeypatch.setattr(launch, "free_memory", lambda: 10**9)
+    assert launch._ahead(CLAIM) is None
+    assert [ticket.began for ticket in launch.line()] == [True, True]
     tickets(True, True)
-    assert queue._begin(CLAIM) == 2
+    assert launch._ahead(CLAIM) == 2
     tickets(True, False)
-    assert queue._begin(CLAIM) == 2, "who came first goes first"
+    assert launch._ahead(CLAIM) == 2, "who came first goes first"
     waits.kill()
     waits.wait()
-    assert queue._begin(CLAIM) is None
+    assert launch._ahead(CLAIM) is None
     other.kill()
 
 
@@ -297,7 +297,7 @@ def test_a_run_of_the_shell_stands_in_the_line_and_in_its_folder(cache, monkeypa
     def run(asked, out, tell, **_):
         out.mkdir(parents=True)
         tell(0.5, "contributions")
-        seen.append((queue.line(), Run(out).running, Run(out).spec, Run(out).status.share))
+        seen.append((launch.line(), Run(out).running, Run(out).spec, Run(out).status.share))
         raise StudyError("No.")
 
     monkeypatch.setattr(running, "run", run)
@@ -306,7 +306,7 @@ def test_a_run_of_the_shell_stands_in_the_line_and_in_its_folder(cache, monkeypa
     assert main(words) == 2
     ((line, alive, spec, share),) = seen
     assert [(ticket.pid, ticket.began) for ticket in line] == [(os.getpid(), True)] and alive and share == 0.5
-    assert spec == ClaimsRun(asked=Asked("ed-demo-8", "copy")) and not queue.line()
+    assert spec == ClaimsRun(asked=Asked("ed-demo-8", "copy")) and not launch.line()
     assert Run(out).trouble == "No." and "50 % · contributions" in capsys.readouterr().err
 
 
@@ -314,7 +314,7 @@ def test_a_card_run_holds_all_that_the_command_was_given(cache, monkeypatch):
     from ed_core.commands import long_work
 
     seen = []
-    monkeypatch.setattr(long_work, "run", lambda spec, folder, lines: seen.append((spec, folder)) or 0)
+    monkeypatch.setattr(long_work, "in_shell", lambda spec, folder, lines: seen.append((spec, folder)) or 0)
     words = ["card", "--model", "ed-demo-8", "--set", "copy", "--prompts", "7", "--precisions", "bf16", "--seed", "3"]
     assert main([*words, "--also", "ed-demo-16"]) == 0
     ((spec, folder),) = seen

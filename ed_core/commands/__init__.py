@@ -28,8 +28,7 @@ from ..probes import PROBES
 from ..settings import current
 from ..sources import gguf_files, permits
 from . import models
-from .models import DEVICE, how_to_open, opened_as
-from .runs import STORED, whole
+from .models import DEVICE, STORED, how_to_open, opened_as, whole
 
 UNSAID = re.compile("[\ud800-\udfff]")  # what stands for bytes that are no UTF-8
 HOST = re.compile(r"(?=.*[a-z:]|(\d+\.){3}\d+$)[a-z0-9:.%-]{1,253}", re.IGNORECASE)  # a name, IPv6 or all of IPv4

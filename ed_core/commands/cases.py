@@ -14,7 +14,7 @@ from ..cases.kept import SORTS, Kept
 from ..depth.wording import count
 from ..errors import ParameterError, StoreError
 from ..types import command_line
-from .runs import Commands
+from .models import Commands
 
 
 def add(commands: Commands) -> None:

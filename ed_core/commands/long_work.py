@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 from .. import bounds, disk
 from ..errors import ParameterError, StudyError
 from ..notebook.model import fetch
-from ..runs.execute import device_of
+from ..runs.execute import device_of, in_shell
 from ..runs.run import JACOBIAN_TOKENS, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, StudyRun
 from ..sources.bundled import MIXED, default_set
 from ..sources.sizes import asked_precision
 from ..studies import leaderboard as board
-from .models import DEVICE, how_to_open
-from .runs import RESUMED, Commands, run, whole
+from .models import DEVICE, RESUMED, Commands, how_to_open, whole
 
 if TYPE_CHECKING:
     from ..studies.items import Folder
@@ -132,7 +131,7 @@ def study(args: argparse.Namespace) -> int:
     if file.suffix == ".edstudy":
         return open_bundle(file, out)
     spec = StudyRun(file=args.file, device=args.device, shard=shard, merge=args.merge, **_computed(args))
-    return run(spec, out, kept=shard == (1, 1) and not args.dry_run)
+    return in_shell(spec, out, kept=shard == (1, 1) and not args.dry_run)
 
 
 def reproduce(args: argparse.Namespace) -> int:
@@ -145,7 +144,7 @@ def reproduce(args: argparse.Namespace) -> int:
         device=args.device,
         **_computed(args),
     )
-    return run(spec, disk.require_out_folder(args.paper if args.out is None else args.out), kept=not args.dry_run)
+    return in_shell(spec, args.paper if args.out is None else args.out, kept=not args.dry_run)
 
 
 def _computed(args: argparse.Namespace) -> dict[str, Any]:
@@ -306,7 +305,7 @@ def claims(args: argparse.Namespace) -> int:
     if args.prompts < 0 or args.seed < 0:
         raise ParameterError("--prompts and --seed are counts; expected 0 or more.")
     asked = Asked(claims=tuple(args.claim), most=args.prompts, **_asked(args))
-    return run(ClaimsRun(asked=asked, processes=args.processes), disk.require_out_folder(args.out), args.progress)
+    return in_shell(ClaimsRun(asked=asked, processes=args.processes), args.out, args.progress)
 
 
 def card(args: argparse.Namespace) -> int:
@@ -324,7 +323,7 @@ def card(args: argparse.Namespace) -> int:
     if args.out is None:
         fetch(args.model)  # its content names the folder
     spec = CardRun(asked=asked, processes=args.processes)
-    return run(spec, asked.place if args.out is None else disk.require_out_folder(args.out), args.progress)
+    return in_shell(spec, asked.place if args.out is None else args.out, args.progress)
 
 
 def _shared(args: argparse.Namespace) -> int:
@@ -438,7 +437,7 @@ def fit(args: argparse.Namespace) -> int:
         rank=getattr(args, "rank", None),
         max_tokens=getattr(args, "max_tokens", JACOBIAN_TOKENS),
     )
-    return run(spec, lines=args.progress)
+    return in_shell(spec, lines=args.progress)
 
 
 def _opened(

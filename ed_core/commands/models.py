@@ -1,21 +1,43 @@
-"""The commands around a model's size and precision (fetch, estimate, audit, models), and what they share with `run` and
-`verify`."""
+"""The commands around a model's size and precision (fetch, estimate, audit, models), and what all commands share."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
-from .. import disk
+from .. import bounds, disk
 from ..errors import BrokenWeights, ParameterError
 from ..machine import gigabytes
 from ..notebook import model as opened
 from ..sources import gguf_files, remote
 from ..sources.specs import read_for
 from ..types import ModelSpec
-from .runs import run, whole
 
 DEVICE = "auto (a GPU where there is one; unless given), cpu, cuda (as many GPUs as it takes), cuda:1 or mps"
+STORED = "stopped; finished prompts are in the store, the same command goes on from there."
+RESUMED = "stopped; the same command goes on from what was finished."
+
+
+def whole(option: str, least: int, most: int = bounds.WHOLE) -> Callable[[str], int]:
+    """The type of an option that is a whole number within bounds."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,12}", text) or not least <= int(text) <= most:
+            raise ParameterError(f"{option} is {text[:40]}; expected {least} to {most}, a whole number.")
+        return int(text)
+
+    return read
+
+
+@runtime_checkable
+class Commands(Protocol):
+    """What `ArgumentParser.add_subparsers` returns."""
+
+    def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser:
+        """The parser of a new command."""
 
 
 def how_to_open(p: argparse.ArgumentParser) -> None:
@@ -75,12 +97,13 @@ def audit(args: argparse.Namespace) -> int:
     if args.out is not None:
         disk.require_out(args.out, [args.prompts or "", *read_for(args.model)])
     precisions = tuple(dict.fromkeys(args.precisions.split(",")))
+    from ..runs.execute import in_shell
     from ..runs.run import AuditRun
 
     spec = AuditRun(
         model=args.model, precisions=precisions, prompts=args.prompts or "", device=args.device, out=args.out or ""
     )
-    return run(spec)
+    return in_shell(spec)
 
 
 def estimate(args: argparse.Namespace) -> None:

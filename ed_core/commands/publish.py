@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from .. import disk
 from ..errors import EffectiveDepthError, PublishError
-from .runs import Commands
+from .models import Commands
 
 T = TypeVar("T")
 

@@ -8,27 +8,28 @@ import sys
 from pathlib import Path
 
 from ..errors import EffectiveDepthError
-from . import queue
+from . import launch
 from .execute import execute
-from .launch import FILE, Run
 from .run import FAILED, Statuses
 
 
 def main(folder: Path) -> int:
     """Wait for the turn of the folder's run, and carry it out."""
     atexit.register(gc.freeze)  # as the shell does: Python ends a second earlier
-    spec, statuses = Run(folder).spec, Statuses(folder)
+    spec, statuses = launch.Run(folder).spec, Statuses(folder)
     if spec is None:
-        statuses.add(FAILED, message=f"{FILE} holds no run that this version of the program reads; begin it again.")
+        statuses.add(
+            FAILED, message=f"{launch.FILE} holds no run that this version of the program reads; begin it again."
+        )
         return 2
     try:
-        queue.wait(spec, statuses)
+        launch.wait(spec, statuses)
         return execute(spec, folder, statuses)
     except EffectiveDepthError as error:
         print(f"ed_core: {error}", file=sys.stderr)
         return 2
     finally:
-        queue.leave()
+        launch.leave()
 
 
 if __name__ == "__main__":

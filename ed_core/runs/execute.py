@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from .. import disk
 from ..errors import EffectiveDepthError, ParameterError, StudyError
 from ..machine import gpus
@@ -17,7 +19,20 @@ from ..notebook import model as opened
 from ..sources.sizes import PRECISIONS
 from ..sources.specs import read_for
 from ..types import ModelSpec, Prompt
-from .run import AuditRun, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, Spec, Statuses, StudyRun
+from . import launch
+from .run import (
+    RUNNING,
+    AuditRun,
+    CardRun,
+    ClaimsRun,
+    FitRun,
+    Opened,
+    ReproduceRun,
+    Spec,
+    Status,
+    Statuses,
+    StudyRun,
+)
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -43,6 +58,51 @@ def _said(statuses: Statuses, line: str) -> None:
     """Print what came of the run, and keep it as the message of its last status."""
     print(line)
     statuses.message = line
+
+
+# ---------------------------------------------------------------- in the shell
+
+
+def in_shell(spec: Spec, out: str | Path | None = None, lines: bool = False, kept: bool = True) -> int:
+    """Carry out a run at once, in this process; returns the exit code. `lines`: every per cent on a line of its own;
+    `kept`: write its spec and its statuses into the folder `out`."""
+    folder = None if out is None else disk.require_out_folder(out)
+
+    def first() -> None:
+        if folder is not None and not launch.Run(folder).running:
+            launch.note(folder, spec, psutil.Process())
+
+    with shown(lines) as show, launch.of_shell(folder):
+        return execute(spec, folder, Statuses(folder if kept else None, show, first))
+
+
+@contextlib.contextmanager
+def shown(lines: bool) -> Iterator[Callable[[Status], None]]:
+    """What shows statuses: a bar on a terminal, `lines` where they are asked for."""
+    from tqdm import tqdm
+
+    bar: tqdm | None = None
+    said = -1
+
+    def show(status: Status) -> None:
+        nonlocal bar, said
+        done = int(100 * status.share)
+        if status.state != RUNNING or not (done or status.what):
+            return
+        if lines and done > said:
+            said = done
+            print(f"{done} %{f' · {status.what}' if status.what else ''}", file=sys.stderr, flush=True)
+        if bar is None:
+            bar = tqdm(total=100, disable=lines or not sys.stderr.isatty(), unit="%")
+        if status.what:
+            bar.set_description(status.what, refresh=False)
+        bar.update(done - bar.n)
+
+    try:
+        yield show
+    finally:
+        if bar is not None:
+            bar.close()
 
 
 # ---------------------------------------------------------------- who computes

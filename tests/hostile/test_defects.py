@@ -26,7 +26,7 @@ from safetensors.numpy import save_file
 from ed_core import disk, machine, outside
 from ed_core.cases import backup
 from ed_core.cases.kept import SHIPPED, UNREADABLE, Kept
-from ed_core.commands import main, runs
+from ed_core.commands import main, models
 from ed_core.errors import (
     BrokenWeights,
     FitRefused,
@@ -933,7 +933,7 @@ def test_what_the_machine_lacks_is_refused(monkeypatch, capsys, error, says):
 
 @pytest.mark.parametrize(
     ("more", "says"),
-    [([], runs.STORED), (["--no-cache"], "stopped; nothing was stored.")],
+    [([], models.STORED), (["--no-cache"], "stopped; nothing was stored.")],
 )
 def test_an_interrupt_says_what_is_true(place, monkeypatch, capsys, more, says):
     monkeypatch.setattr("ed_core.prompts.read_jsonl", broken(KeyboardInterrupt()))
