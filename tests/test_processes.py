@@ -79,7 +79,7 @@ def test_of_a_model_that_fails_nothing_more_is_begun_and_the_other_goes_on(made,
     def fails(model, plan, item, *more):
         asked.append(item.model.label)
         if item.model.label == "ed-demo-8":
-            while asked.count("ed-demo-8") == 2 and not running.failures(made[1]):
+            while asked.count("ed-demo-8") == 2 and not open_folder(made[1]).failures():
                 time.sleep(0.01)  # the second one was begun already; the third must not be
             raise JobError("It broke.")
         return real(model, plan, item, *more)
@@ -88,7 +88,7 @@ def test_of_a_model_that_fails_nothing_more_is_begun_and_the_other_goes_on(made,
     found = running.run(*made, engine=engine)
     assert found.failed == {"ed-demo-8": "It broke."} and found.counts == {"computed": 3, "there": 0, "failed": 3}
     assert asked == ["ed-demo-8"] * 2 + ["ed-demo-16"] * 3, "what waited was taken back"
-    assert running.failures(made[1]) == {"ed-demo-8": "It broke."}
+    assert open_folder(made[1]).failures() == {"ed-demo-8": "It broke."}
 
 
 def test_a_model_that_cannot_be_opened_is_told_before_anything_is_computed(made, engine, monkeypatch):

@@ -131,7 +131,7 @@ def test_an_item_whose_actor_always_ends_fails_its_model_with_the_reason(made, m
     outcome = run(made, ray, monkeypatch)
     assert outcome.failed == {"ed-demo-8": "its process on Ray ended 3 times on the same part (by SIGKILL)"}
     assert ray.asked["compute", first] == 3 and outcome.counts["failed"] + outcome.counts["computed"] == 3
-    assert running.failures(made[1]).keys() == {"ed-demo-8"}
+    assert open_folder(made[1]).failures().keys() == {"ed-demo-8"}
 
 
 def test_a_full_disk_ends_the_run_with_its_sentence(made, monkeypatch):

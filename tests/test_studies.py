@@ -549,7 +549,7 @@ def test_a_model_that_fails_in_the_middle_is_noted_and_the_rest_goes_on(small, f
     assert verdict[verdict.model == "ed-demo-16"].prompts.max() == 10
     monkeypatch.setattr(compute, "run", run)
     assert main(["study", str(folder / "both.toml"), "--out", str(out)]) == 0
-    assert "3 computed, 7 there" in capsys.readouterr().out and not running.failures(out)
+    assert "3 computed, 7 there" in capsys.readouterr().out and not open_folder(out).failures()
 
 
 def test_a_model_that_is_not_there_is_noted_before_anything_runs_and_none_at_all_is_refused(folder, tmp_path, capsys):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from .. import disk
-from ..errors import EffectiveDepthError, ParameterError, StudyError
+from ..errors import ParameterError, StudyError
 from ..machine import gpus
 from ..notebook import model as opened
 from ..sources.sizes import PRECISIONS
@@ -149,15 +149,9 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     from ..service.estimate import duration
     from ..studies import bundle, report, running
     from ..studies import plan as planning
-    from ..studies.study import read
 
-    file, written = Path(spec.file), read(spec.file)
-    device, computing = device_of(spec.device), _computing(spec)
-    if not (spec.merge or spec.dry_run):
-        for entry in written.entries:
-            with contextlib.suppress(EffectiveDepthError):  # the plan reports one that is unavailable
-                opened.fetch(entry.source, entry.control)
-    plan = planning.make(written, file.parent, device)
+    file, device, computing = Path(spec.file), device_of(spec.device), _computing(spec)
+    plan = planning.of_file(file, device, None if spec.merge or spec.dry_run else opened.fetch)
     usable, trouble = plan.usable, {m.label: m.trouble for m in plan.models if m.trouble}
     if not usable:
         raise ParameterError(f"No model of {file} can be used. {'; '.join(f'{k}: {v}' for k, v in trouble.items())}")
@@ -167,11 +161,11 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     told = "" if expected is None else f", about {duration(expected[0])} by the estimate if all is computed"
     size = [(len(usable), "model"), (plan.n_prompts, "prompt"), (plan.n_items, "item")]
     models, prompts, parts = (f"{n} {what}{'s' * (n != 1)}" for n, what in size)
-    print(f"{written.name}: {models} × {prompts}, {parts}{told}", flush=True)
+    print(f"{plan.study.name}: {models} × {prompts}, {parts}{told}", flush=True)
     if spec.dry_run:
         return 1 if trouble else 0
     names = (planning.PLAN, *bundle.TABLES)
-    disk.require_apart([out / name for name in names], [file.parent / one.file for one in written.sets if one.file])
+    disk.require_apart([out / name for name in names], [file.parent / one.file for one in plan.study.sets if one.file])
     disk.require_room("The study", planning.bytes_of(plan), out, "--out")
     planning.write_plan(plan, out)
     if spec.merge:
@@ -198,7 +192,6 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
 def _reproduce(spec: ReproduceRun, out: Path, statuses: Statuses) -> int:
     from ..studies import reproduce as protocols
     from ..studies.items import open_folder
-    from ..studies.running import failures
     from ..studies.study import write
 
     paper = protocols.find(spec.paper)
@@ -229,8 +222,9 @@ def _reproduce(spec: ReproduceRun, out: Path, statuses: Statuses) -> int:
         part = StudyRun(file=str(out / f"{name}.toml"), device=device, **computed)
         code = max(code, _study(part, out / name, statuses, tell))
         if not spec.dry_run:
-            entries += paper.entries(open_folder(out / name))
-            notes += [f"{label} failed ({name}): {failed}" for label, failed in failures(out / name).items()]
+            made = open_folder(out / name)
+            entries += paper.entries(made)
+            notes += [f"{label} failed ({name}): {failed}" for label, failed in made.failures().items()]
     if spec.dry_run:
         return code
     disk.write(out / "report.md", protocols.markdown(paper, entries, notes).encode())

@@ -10,6 +10,7 @@ stand in the file's metadata."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -37,7 +38,7 @@ from ..probes import Probe, find
 from ..sources.bundled import STUDIES
 from ..types import ProbeResult, Prompt, from_json
 from . import parquets
-from .plan import FORMAT, ITEMS, PLAN, Chunk, Item, Plan
+from .plan import FAILURES, FORMAT, ITEMS, PLAN, Chunk, Item, Plan
 from .sets import split_points
 from .study import LEVEL_MARK, NAME, ProbeEntry
 
@@ -365,6 +366,15 @@ class Folder:
         for model in self.models.values():
             computed = there(self.out, model["digest"])
             yield from (f"{model['digest']}/{c}" for s in self.sets.values() for c in s["chunks"] if c in computed)
+
+    def failures(self) -> dict[str, str]:
+        """What went wrong in the runs of the study, by the label of the model."""
+        found = {}
+        for file in sorted((self.out / FAILURES).glob("*.json")):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                told = outside.json_of(file)
+                found[told["model"]] = told["why"]
+        return found
 
     def digest(self) -> str:
         """That of the measures of all items that are there."""

@@ -7,10 +7,11 @@ stopped, changed or divided goes on with what is there. Plans of a million items
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,17 @@ class Plan:
                     if at % shard[1] == shard[0] - 1:
                         yield Item(model, chunk)
                     at += 1
+
+
+def of_file(file: str | Path, device: str = "cpu", fetch: Callable[[str, str], object] | None = None) -> Plan:
+    """The plan of a study's file. `fetch`: what brings a model that is not here, by its source and its control; where
+    it cannot, the plan says so."""
+    study = read(file)
+    if fetch is not None:
+        for entry in study.entries:
+            with contextlib.suppress(EffectiveDepthError):
+                fetch(entry.source, entry.control)
+    return make(study, Path(file).parent, device)
 
 
 def make(study: Study, folder: Path, device: str = "cpu") -> Plan:

@@ -15,8 +15,7 @@ from ..depth.wording import count, mean_depth
 from ..errors import StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, RESAMPLES
 from . import agreement, steps, tables
-from .items import Folder, open_folder
-from .running import failures
+from .items import Folder
 
 SHOWN = {"stable": "stable", "from_depth_1": "from depth 1", "without_sinks": "without sinks"}
 
@@ -24,10 +23,9 @@ SHOWN = {"stable": "stable", "from_depth_1": "from depth 1", "without_sinks": "w
 def write(out: Path) -> str:
     """Write what a study's numbers come to: `summary.parquet`, `verdict.parquet`, `report.md`. Returns the digest of
     its measures."""
-    folder = open_folder(out)
-    measures = folder.digest()
     try:
-        tables.store(folder)
+        folder = tables.store(out)
+        measures = folder.digest()
         disk.write(out / "report.md", markdown(folder, tables.stored(folder, "verdict"), measures).encode())
     except OSError as error:
         raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error)}") from error
@@ -66,7 +64,7 @@ def _extent(folder: Folder) -> Iterator[str]:
     for name, one in folder.sets.items():
         left = f"; {one['left_out']} longer ones were left out" if one["left_out"] else ""
         yield f"- {name}: {count(len(one['ids']), 'prompt')}{left}"
-    for label, why in failures(folder.out).items():
+    for label, why in folder.failures().items():
         yield f"- {label} failed: {why}"
 
 

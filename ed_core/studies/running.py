@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from .. import disk, outside
+from .. import disk
 from ..errors import Cancelled, EffectiveDepthError, StoreError, StudyError
 from ..types import canonical_json
 from . import items
@@ -214,16 +214,6 @@ def compute(
         return THERE
     items.write(out, item, items.compute(opened.get(item.model.spec), plan, item, done, cancelled))
     return COMPUTED
-
-
-def failures(out: Path) -> dict[str, str]:
-    """What went wrong in the runs of a study, by the label of the model."""
-    found = {}
-    for file in sorted((out / FAILURES).glob("*.json")):
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            told = outside.json_of(file)
-            found[told["model"]] = told["why"]
-    return found
 
 
 def note_failure(out: Path, outcome: Outcome, model: StudyModel, why: str) -> None:

@@ -13,6 +13,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from ..probes import Probe, find
 from ..results.aggregate import MEANS, aggregate, counts_first
 from ..statistics import Units
 from . import parquets
-from .items import Folder, Sums
+from .items import Folder, Sums, open_folder
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -127,14 +128,16 @@ def state(folder: Folder) -> str:
     return hashlib.sha256(made_of.encode()).hexdigest()
 
 
-def store(folder: Folder) -> None:
-    """Write both tables into the folder, as Parquet and as CSV."""
+def store(out: Path) -> Folder:
+    """Write both tables into a study's folder, as Parquet and as CSV."""
+    folder = open_folder(out)
     made_of = {"state": state(folder)}
     for name, make in TABLES.items():
         table = make(folder)
         with disk.written(folder.out / f"{name}.parquet") as handle:
             parquet.write_table(table.replace_schema_metadata(made_of), handle)
         disk.write(folder.out / f"{name}.csv", as_file(table, "csv"))
+    return folder
 
 
 def stored(folder: Folder, name: str) -> pyarrow.Table:

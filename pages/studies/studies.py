@@ -12,7 +12,7 @@ from ed_core.runs.launch import Run
 from ed_core.sources.catalogue import CAVEATS, CITATION, published, published_marks
 from ed_core.statistics import FEWEST, FEWEST_FORMS
 from ed_core.studies import agreement as estimators
-from ed_core.studies import bundle, report, running, tables
+from ed_core.studies import bundle, report, tables
 from ed_core.studies.items import Folder, home
 from ed_core.studies.plan import PLAN
 from ed_ui import browser, inputs, link, live, runs, show, studies, study_panels
@@ -118,7 +118,7 @@ def panel(out) -> None:
 
 def failures(folder: Folder) -> None:
     """The models that failed, and why."""
-    for label, why in running.failures(folder.out).items():
+    for label, why in folder.failures().items():
         st.warning(f"{show.plain(label)} failed: {show.plain(why)}", icon=":material/error:")
 
 

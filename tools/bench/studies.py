@@ -40,8 +40,8 @@ PLAN = """
 import resource, sys, time
 from pathlib import Path
 begin = time.monotonic()
-from ed_core.studies import plan, running, study
-made = plan.make(study.read(sys.argv[1]), Path(sys.argv[1]).parent)
+from ed_core.studies import plan, running
+made = plan.of_file(sys.argv[1])
 plan.write_plan(made, Path(sys.argv[2]))
 todo = running.missing(made, Path(sys.argv[2]))
 found = sum(map(len, todo.values()))
