@@ -151,7 +151,7 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     from ..studies import plan as planning
 
     file, device, computing = Path(spec.file), device_of(spec.device), _computing(spec)
-    plan = planning.of_file(file, device, None if spec.merge or spec.dry_run else opened.fetch)
+    plan = planning.of_file(spec.file, device, None if spec.merge or spec.dry_run else opened.fetch)
     usable, trouble = plan.usable, {m.label: m.trouble for m in plan.models if m.trouble}
     if not usable:
         raise ParameterError(f"No model of {file} can be used. {'; '.join(f'{k}: {v}' for k, v in trouble.items())}")
