@@ -18,6 +18,8 @@ and then there are no shares."""
 
 from __future__ import annotations
 
+import csv as writer
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -78,6 +80,13 @@ def case_arrays(case: Case) -> dict[str, np.ndarray]:
         named = arrays({probe_of(item.result): [item.result] for item in view.by_probe.values()})
         out |= {(f"{i}/" if len(views) > 1 else "") + name: values for name, values in named.items()}
     return out
+
+
+def npz(found: Mapping[str, np.ndarray]) -> bytes:
+    """Arrays as the bytes of such a file."""
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **found)
+    return buffer.getvalue()
 
 
 def effective_depth(
@@ -178,9 +187,6 @@ def _entries(result: ProbeResult, measure: str) -> Iterator[list[Any]]:
 
 
 def _table(header: list[str], rows: Iterable[list[Any]]) -> str:
-    import csv as writer
-    import io
-
     buffer = io.StringIO()
     table = writer.writer(buffer)
     table.writerow(header)
@@ -191,10 +197,8 @@ def _table(header: list[str], rows: Iterable[list[Any]]) -> str:
 def parquet(result: ProbeResult, measure: str) -> bytes:
     """One measure as Parquet: the columns of `csv` with their types (tokens as plain text), and what the measure means
     and where it came from in the file's metadata (`measure`, `provenance`: JSON). Of `sinks` a row per sink."""
-    import io
-
     import pyarrow
-    from pyarrow import parquet as writer
+    from pyarrow import parquet as pq
 
     places, values = _columns(result, measure)
     columns = {dim: pyarrow.array(at.astype(np.int32)) for dim, at in places.items()}
@@ -209,5 +213,5 @@ def parquet(result: ProbeResult, measure: str) -> bytes:
         {"measure": json.dumps(meaning), "provenance": json.dumps(dict(result.provenance), sort_keys=True)}
     )
     buffer = io.BytesIO()
-    writer.write_table(table, buffer)
+    pq.write_table(table, buffer)
     return buffer.getvalue()

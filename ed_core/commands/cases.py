@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from .. import disk, outside
@@ -102,7 +102,7 @@ def export(args: argparse.Namespace) -> None:
         raise ParameterError(f"{out.name} ends in {out.suffix!r}; expected one of {', '.join(EXPORTS)}.")
     which = args.figure if out.suffix in (".png", ".svg") else args.measure
     disk.require_out(out, kept.path.rglob("*"), "FILE")
-    data = EXPORTS[out.suffix](case, which) if out.suffix != ".edcase" else kept.read(args.id)
+    data = kept.read(args.id) if out.suffix == ".edcase" else exported(case, out.suffix, which)
     try:
         disk.write(out, data)
     except OSError as error:
@@ -111,7 +111,9 @@ def export(args: argparse.Namespace) -> None:
 
 
 def import_(args: argparse.Namespace) -> None:
-    case, new = Kept().take_in(_read(Path(args.file)))
+    from ..cases.bundle import MAX_BYTES
+
+    case, new = Kept().take_in(outside.content(Path(args.file), MAX_BYTES, ParameterError))
     print(f"{case.id}  {case.title}{'' if new else '  (was here already)'}")
 
 
@@ -165,48 +167,34 @@ def _day(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
 
 
-def _read(file: Path) -> bytes:
-    """A file that may be a bundle; one far too large is not read."""
-    from ..cases.bundle import MAX_BYTES
+def exported(case: Case, ending: str, which: str = "") -> bytes:
+    """A case study as a file of one of `EXPORTS`; `which`: the measure of a table, the figure of a picture."""
+    kind = ending.removeprefix(".")
+    if kind == "html":
+        from ..cases.report import report
 
-    return outside.content(file, MAX_BYTES, ParameterError)
+        return report(case).encode()
+    if kind in ("sh", "py"):
+        from ..cases.snippet import snippet
 
+        found = snippet(case)
+        return f"{found.shell if kind == 'sh' else found.python}\n".encode()
+    if kind in ("png", "svg"):
+        return _picture(case, kind, which)
+    from ..cases import export
 
-def _html(case: Case, measure: str) -> bytes:
-    from ..cases.report import report
+    if kind == "npz":
+        return export.npz(export.case_arrays(case))
+    from ..depth import sinks
 
-    return report(case).encode()
-
-
-def _npz(case: Case, measure: str) -> bytes:
-    import io
-
-    import numpy as np
-
-    from ..cases.export import case_arrays
-
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **case_arrays(case))
-    return buffer.getvalue()
-
-
-def _table(kind: str) -> Callable[[Case, str], bytes]:
-    def write(case: Case, measure: str) -> bytes:
-        from ..cases import export
-        from ..depth import sinks
-
-        found = {
-            f"{item.result.request.probe}.{name}": (item.result, name)
-            for item in reversed(case.items)
-            for name in (*item.result.measures, *([export.SINKS] if item.result.request.probe == sinks.PROBE else []))
-        }
-        if measure not in found:
-            raise _unknown("--measure", measure, sorted(found))
-        if kind == "csv":
-            return export.csv(*found[measure]).encode()
-        return export.parquet(*found[measure])
-
-    return write
+    measures = {
+        f"{item.result.request.probe}.{name}": (item.result, name)
+        for item in reversed(case.items)
+        for name in (*item.result.measures, *([export.SINKS] if item.result.request.probe == sinks.PROBE else []))
+    }
+    if which not in measures:
+        raise _unknown("--measure", which, sorted(measures))
+    return export.csv(*measures[which]).encode() if kind == "csv" else export.parquet(*measures[which])
 
 
 def _unknown(option: str, value: str, known: Iterable[str]) -> ParameterError:
@@ -214,39 +202,16 @@ def _unknown(option: str, value: str, known: Iterable[str]) -> ParameterError:
     return ParameterError(f"{option} {told}; this case study has {'; '.join(known)}.")
 
 
-def _picture(kind: str) -> Callable[[Case, str], bytes]:
-    def write(case: Case, figure: str) -> bytes:
-        from ..cases.drawings import by_name
-        from ..figures import images
+def _picture(case: Case, kind: str, figure: str) -> bytes:
+    from ..cases.drawings import by_name
+    from ..figures import images
 
-        found = by_name(case)
-        if figure.lower() not in found:
-            raise _unknown("--figure", figure, found)
-        drawing = found[figure.lower()]
-        results = [drawing.result] if drawing.result is not None else [item.result for item in case.items]
-        return images.render(drawing.figure, kind, f"{drawing.title} · {drawing.caption}", images.origin(results))
-
-    return write
+    found = by_name(case)
+    if figure.lower() not in found:
+        raise _unknown("--figure", figure, found)
+    drawing = found[figure.lower()]
+    results = [drawing.result] if drawing.result is not None else [item.result for item in case.items]
+    return images.render(drawing.figure, kind, f"{drawing.title} · {drawing.caption}", images.origin(results))
 
 
-def _snippet(kind: str) -> Callable[[Case, str], bytes]:
-    def write(case: Case, measure: str) -> bytes:
-        from ..cases.snippet import snippet
-
-        text: str = getattr(snippet(case), kind)
-        return f"{text}\n".encode()
-
-    return write
-
-
-EXPORTS: dict[str, Callable[[Case, str], bytes]] = {
-    ".edcase": lambda case, measure: b"",  # a copy of the file
-    ".html": _html,
-    ".npz": _npz,
-    ".csv": _table("csv"),
-    ".parquet": _table("parquet"),
-    ".png": _picture("png"),
-    ".svg": _picture("svg"),
-    ".sh": _snippet("shell"),
-    ".py": _snippet("python"),
-}
+EXPORTS = (".edcase", ".html", ".npz", ".csv", ".parquet", ".png", ".svg", ".sh", ".py")

@@ -185,13 +185,9 @@ def _made(folder: Folder, file: Path) -> bytes:
     if kind == "edstudy":
         return bundle.packed(folder.out)
     if kind == "npz":
-        import io
+        from ..cases.export import npz
 
-        import numpy as np
-
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **tables.arrays(folder))
-        return buffer.getvalue()
+        return npz(tables.arrays(folder))
     if kind in ("csv", "parquet"):
         if file.stem not in (*tables.TABLES, "prompts"):
             raise ParameterError(

@@ -12,7 +12,7 @@ from ed_core.cases.case_study import Case, edited, of_its_time
 from ed_core.cases.drawings import Drawing, Section, says, sections
 from ed_core.cases.report import to_html
 from ed_core.cases.snippet import snippet
-from ed_core.commands.cases import EXPORTS
+from ed_core.commands.cases import exported
 from ed_core.errors import CaseError, EffectiveDepthError
 from ed_ui import case_studies, inputs, link, session, show
 from ed_ui.session import Editing
@@ -199,13 +199,13 @@ def downloads(case: Case) -> None:
     name = re.sub(r"[^A-Za-z0-9]+", "-", case.title).strip("-").lower()[:40] or "case"
     for ending, label in FILES.items():
         whole = partial(case_studies.kept().read, case.id)
-        make = whole if ending == ".edcase" else partial(EXPORTS[ending], case, "")
+        make = whole if ending == ".edcase" else partial(exported, case, ending)
         st.download_button(label, make, f"{name}-{case.id}{ending}", key=f"case{ending}", **FILE)
     measures = [f"{item.result.request.probe}.{name}" for item in reversed(case.items) for name in item.result.measures]
     measure = st.selectbox("One measure as a table", list(dict.fromkeys(measures)), key="case.measure")
     row = st.container(horizontal=True)
     for ending in (".csv", ".parquet"):
-        make = partial(EXPORTS[ending], case, measure)
+        make = partial(exported, case, ending, measure)
         row.download_button(ending[1:], make, f"{measure}-{case.id}{ending}", key=f"case{ending}", **FILE)
 
 
