@@ -52,13 +52,13 @@ def test_hu2025_is_ten_prompts_of_two_sets_and_five_short_ones_of_the_third(file
     paper = reproduce.find("hu2025")
     sets = reproduce.chosen(paper, [], "ed-demo-8")
     assert {name: entry.hub for name, entry in sets.items()} == {n: n for n in ("hellaswag", "gsm8k", "aime24")}
-    (made,) = reproduce.parts(paper, MODELS, sets).values()
+    (made,) = paper.parts(MODELS, sets, None).values()
     assert {s.name: s.limit for s in made.sets} == {"hellaswag": 10, "gsm8k": 10, "aime24": 5}
     assert {s.name: s.max_tokens for s in made.sets} == {"hellaswag": None, "gsm8k": None, "aime24": 400}
     assert all(s.seed is None and not s.levels for s in made.sets), "the first prompts, in order"
     assert [(p.name, p.parameters) for p in made.probes] == [("contributions", {}), ("logit_lens", {})]
     assert study.parse(study.write(made)) == made
-    (fewer,) = reproduce.parts(paper, MODELS, sets, 3).values()
+    (fewer,) = paper.parts(MODELS, sets, 3).values()
     assert {s.limit for s in fewer.sets} == {3}
     (local,) = reproduce.chosen(paper, [f"gsm8k={files / 'gsm8k.jsonl'}"], "m").values()
     assert (local.file, local.format, local.hub) == (str(files / "gsm8k.jsonl"), "gsm8k", "")
@@ -66,7 +66,7 @@ def test_hu2025_is_ten_prompts_of_two_sets_and_five_short_ones_of_the_third(file
 
 def test_csordas2025_is_future_effects_with_split_points_at_the_answers():
     paper = reproduce.find("csordas2025")
-    made = reproduce.parts(paper, MODELS, reproduce.chosen(paper, [], "ed-demo-8"))
+    made = paper.parts(MODELS, reproduce.chosen(paper, [], "ed-demo-8"), None)
     assert list(made) == ["csordas2025-gsm8k", "csordas2025-mquake", "csordas2025-math"]
     gsm, hops, math = made.values()
     assert gsm.sets[0].limit == 20 and gsm.probes[1].limit == 10 and gsm.probes[1].parameters["mode"] == "future"

@@ -6,15 +6,12 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 from .. import disk
 from ..errors import EffectiveDepthError, PublishError
 from .models import Commands
-
-T = TypeVar("T")
 
 
 def add(commands: Commands) -> None:
@@ -99,7 +96,7 @@ def static(args: argparse.Namespace) -> int:
         named = {*args.case, *map(Path, args.study), *map(Path, args.card)}
         every = ((lambda id: site.of_case(kept, id), cases), (site.of_study, studies), (site.of_card, cards))
         for make, of_kind in every:
-            for one in _each(of_kind):
+            for one in dict.fromkeys(of_kind):
                 try:
                     yield make(one)
                 except EffectiveDepthError as error:
@@ -115,10 +112,6 @@ def static(args: argparse.Namespace) -> int:
     for problem in [*kept.problems, *problems]:
         print(f"ed_core: {problem}", file=sys.stderr)
     return 1 if problems else 0
-
-
-def _each(of_kind: Iterable[T]) -> list[T]:
-    return list(dict.fromkeys(of_kind))
 
 
 def deploy(args: argparse.Namespace) -> None:

@@ -202,7 +202,7 @@ def _reproduce(spec: ReproduceRun, out: Path, statuses: Statuses) -> int:
     models = [protocols.model_of(text, precision) for text in spec.models]
     sets = protocols.chosen(paper, spec.sets, models[0].source)
     protocols.check_sets(sets, models[0].source)
-    parts = protocols.parts(paper, models, sets, spec.limit)
+    parts = paper.parts(models, sets, spec.limit)
     code = 0
     entries: list[protocols.Entry] = []
     notes = [why, *protocols.differences(paper, sets, spec.limit)]

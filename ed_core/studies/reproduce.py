@@ -51,9 +51,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper that can be measured anew. `sets`: those it reads; `precision`: what it ran in; `parts`: its studies, by
-    name, of models and set entries; `entries`: what a folder of one of them says; `told`: what to know of its
-    figures."""
+    """A paper that can be measured anew. `sets`: those it reads; `precision`: what it ran in; `parts`: its protocol as
+    studies, by name, of models, set entries, and how many prompts of each set (of each level where it has levels) in
+    place of the paper's number; `entries`: what a folder of one of them says; `told`: what to know of its figures."""
 
     name: str
     citation: str
@@ -93,14 +93,6 @@ def _short(name: str, first_model: str) -> dict[str, Any]:
         return {}
     counts = tokens.preview(named(TOKENIZER), Prompt(".")) is not None
     return {"max_tokens": LONGEST, "tokenizer": TOKENIZER if counts else first_model}
-
-
-def parts(
-    paper: Paper, models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit: int | None = None
-) -> dict[str, Study]:
-    """The paper's protocol as studies, by name. `limit`: prompts of each set (of each level where it has levels) in
-    place of the paper's number."""
-    return paper.parts(models, sets, limit)
 
 
 # ---------------------------------------------------------------- Hu et al. 2025

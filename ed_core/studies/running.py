@@ -246,5 +246,4 @@ def opened_models(share: int = 1) -> Any:
     """This process's models; one of `share` processes that have the machine's memory between them."""
     from ..service.compute import Models
 
-    opened = Models(share=share)
-    return opened
+    return Models(share=share)
