@@ -692,7 +692,7 @@ def test_prompts_without_an_answer_are_left_out_of_the_parts_that_need_one():
     """Of a set in which only some prompts have an answer, claims on answers read those, and no other part does."""
     asked = running.Asked("ed-demo-8", "mixed")
     bare = Evidence(8, {}, answers=False, answered=True)
-    parts = running._Parts(asked, Path("/nowhere"), bare, lambda: False, None)
+    parts = running._Parts(asked, Path("/nowhere"), bare, None)
     assert [name for name, of in running.PARTS.items() if not of.worked and parts._entry(name).answered] == [
         "answers",
         "writing",

@@ -112,11 +112,17 @@ def test_a_full_disk_ends_the_run_with_its_sentence(made, engine, monkeypatch):
         running.run(*made, engine=engine)
 
 
-def test_a_run_that_is_stopped_computes_no_more(made, engine):
-    written = lambda: len(list(made[1].glob("items/*/*.parquet")))
-    with pytest.raises(Cancelled, match="what is computed stays"):
-        running.run(*made, cancelled=lambda: written() > 0, engine=engine)
-    assert 0 < written() < N_ITEMS and processes._stopped.is_set()
+def test_a_run_that_is_stopped_computes_no_more(made, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    pool = OneAfterAnother()
+    monkeypatch.setattr(processes, "_opened", running.opened_models())
+    monkeypatch.setattr(processes, "_stopped", pool.stopped)
+    pool.may_begin.set()
+    with pytest.raises(KeyboardInterrupt), pool as engine:
+        running.run(*made, report=interrupt, engine=engine)
+    assert 0 < len(list(made[1].glob("items/*/*.parquet"))) < N_ITEMS and pool.stopped.is_set()
 
 
 def test_models_stay_open_from_one_study_to_the_next(made, monkeypatch):

@@ -112,7 +112,7 @@ def make(
     asked: Asked,
     out: Path,
     tell: Tell = lambda share, what: None,
-    engine: Callable[..., running.Engine] | None = None,
+    engine: running.MakesEngine | None = None,
 ) -> Card:
     """Measure what is missing and write the card in its three forms. `engine`: who computes, this process unless
     given."""
@@ -165,13 +165,7 @@ class _Beside:
     """What is measured beside the claims' parts."""
 
     def __init__(
-        self,
-        asked: Asked,
-        out: Path,
-        spec: ModelSpec,
-        entry: Any,
-        tell: Tell,
-        engine: Callable[..., running.Engine] | None,
+        self, asked: Asked, out: Path, spec: ModelSpec, entry: Any, tell: Tell, engine: running.MakesEngine | None
     ):
         self.asked, self.out, self.spec, self.entry, self.tell = asked, out, spec, entry, tell
         self.opened = running.opened_models()

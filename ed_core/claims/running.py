@@ -144,9 +144,8 @@ def run(
     asked: Asked,
     out: Path,
     tell: Tell = lambda share, what: None,
-    cancelled: Callable[[], bool] = lambda: False,
     more: Collection[str] = (),
-    engine: Callable[..., running.Engine] | None = None,
+    engine: running.MakesEngine | None = None,
 ) -> Report:
     """Measure what is missing, judge the claims, and write both files; returns the report. A claim that does
     not apply is told; what makes all of them impossible is refused. `more`: parts that are measured even where no
@@ -183,7 +182,7 @@ def run(
     refused = {claim.id: why for claim in claims if (why := _why_not(claim, bare))}
     needed = {part for claim in claims if claim.id not in refused for part in claim.parts} | set(more)
     parts = [name for name in PARTS if name in needed]
-    run_parts = _Parts(asked, out, bare, cancelled, engine)
+    run_parts = _Parts(asked, out, bare, engine)
     run_parts.ahead([name for name in parts if name != REPLACEMENT], lambda share, what: tell(AHEAD * share, what))
     for i, name in enumerate(parts):
         called = PARTS[name].probe or name
@@ -295,19 +294,12 @@ def measure(
     place: Path,
     device: str,
     share: Callable[[float], None],
-    cancelled: Callable[[], bool] = lambda: False,
-    engine: Callable[..., running.Engine] = running.Here,
+    engine: running.MakesEngine = running.Here,
 ) -> Mapping[str, str]:
     """Compute what is missing of a study in its folder; returns by a model's label why it failed. `share` is told how
     much is done."""
     plan = planned(study, place, device)
-    return running.run(
-        plan,
-        place,
-        report=lambda model, done, total: share(done / max(total, 1)),
-        cancelled=cancelled,
-        engine=engine,
-    ).failed
+    return running.run(plan, place, report=lambda model, done, total: share(done / max(total, 1)), engine=engine).failed
 
 
 def planned(study: Study, place: Path, device: str) -> planning.Plan:
@@ -320,15 +312,8 @@ def planned(study: Study, place: Path, device: str) -> planning.Plan:
 class _Parts:
     """The parts of one run, in its folder."""
 
-    def __init__(
-        self,
-        asked: Asked,
-        out: Path,
-        bare: Evidence,
-        cancelled: Callable[[], bool],
-        engine: Callable[..., running.Engine] | None,
-    ):
-        self.asked, self.out, self.bare, self.cancelled = asked, out, bare, cancelled
+    def __init__(self, asked: Asked, out: Path, bare: Evidence, engine: running.MakesEngine | None):
+        self.asked, self.out, self.bare = asked, out, bare
         self.opened = running.opened_models()
         self.engine = engine or partial(running.Here, opened=self.opened)
         self.troubles: dict[str, dict[str, str]] = {MODEL: {}, CONTROL: {}}
@@ -337,8 +322,10 @@ class _Parts:
     def ahead(self, names: Sequence[str], tell: Tell) -> None:
         """What is missing of these parts, all of one prompt together: it is traced once. Each part alone meets what
         failed again, and says so."""
-        places = [(planned(self._study(name), self.out / "parts" / name, self.asked.device), name) for name in names]
-        groups = running.groups([(plan, self.out / "parts" / name) for plan, name in places])
+        parts = [
+            (planned(self._study(name), self._place(name), self.asked.device), self._place(name)) for name in names
+        ]
+        groups = running.groups(parts)
         if not groups:
             return
         called = {item.key: plan.study.probes[0].name for group in groups for plan, _, item in group}
@@ -349,7 +336,7 @@ class _Parts:
             done += len(item.chunk.examples)
             tell(done / total, called[item.key])
 
-        with contextlib.closing(self.engine(places[0][0], self.out / "parts" / places[0][1], self.cancelled)) as engine:
+        with contextlib.closing(self.engine(*parts[0])) as engine:
             engine.ahead(groups, more)
 
     def compute(self, name: str, share: Callable[[float], None]) -> None:
@@ -362,11 +349,12 @@ class _Parts:
 
                 self._fit(label, fitted)
             return
-        failed = measure(
-            self._study(name), self.out / "parts" / name, self.asked.device, share, self.cancelled, self.engine
-        )
+        failed = measure(self._study(name), self._place(name), self.asked.device, share, self.engine)
         for label, why in failed.items():
             self.troubles.setdefault(label, {})[name] = why
+
+    def _place(self, name: str) -> Path:
+        return self.out / "parts" / name
 
     def _study(self, name: str) -> Study:
         taken, asked = PARTS[name], self.asked
@@ -377,13 +365,7 @@ class _Parts:
         if name in OF_FAMILY:
             models += [ModelEntry(source=source, precision=asked.precision) for source in asked.also]
         probe = ProbeEntry(name=taken.probe, **taken.parameters(self.bare.n_layers, self.bare.answers))
-        return Study(
-            name=name,
-            models=tuple(models),
-            probes=(probe,),
-            sets=(self._entry(name),),
-            seed=asked.seed,
-        )
+        return Study(name=name, models=tuple(models), probes=(probe,), sets=(self._entry(name),), seed=asked.seed)
 
     def _entry(self, name: str) -> SetEntry:
         """The prompts of a part: those with an answer, where it needs one and only some, but enough, have it."""
@@ -403,15 +385,9 @@ class _Parts:
             entry = asked.entry(PARTS[REPLACEMENT].prompts, len(self.bare.level_names))
             prompts = [e.prompt for e in sets.load(entry, Path(), asked.model).examples]
             key = digest_of(REPLACEMENT, spec.identity(), digest_of_prompts(prompts))
-            kept = Checkpoint(self.out / "parts" / f"{REPLACEMENT}-{key[:16]}.npz", key)
+            kept = Checkpoint(self._place(f"{REPLACEMENT}-{key[:16]}.npz"), key)
             if (columns := kept.read()) is None:
-
-                def tick(done: float) -> None:
-                    if self.cancelled():
-                        raise KeyboardInterrupt
-                    share(done)
-
-                columns = replacement.by_prompt(self.opened.get(spec), prompts, tick)
+                columns = replacement.by_prompt(self.opened.get(spec), prompts, share)
                 (self.out / "parts").mkdir(parents=True, exist_ok=True)
                 kept.write(columns, now=True)
             judged = [p.form for p in split(prompts, None)[1]]
@@ -439,7 +415,7 @@ class _Parts:
 
     def _part(self, name: str, label: str) -> Part:
         taken, asked = PARTS[name], self.asked
-        folder = open_folder(self.out / "parts" / name)
+        folder = open_folder(self._place(name))
         set_name = asked.counterpart if taken.worked else asked.set_name
         part = part_of(folder, label, set_name, taken.probe)
         if name not in ANSWERED:
@@ -454,7 +430,7 @@ class _Parts:
         """The effective depths of the model and of those beside it."""
         found: list[Point] = []
         for name in OF_FAMILY:
-            folder = open_folder(self.out / "parts" / name)
+            folder = open_folder(self._place(name))
             others = [label for label in folder.models if label not in TWINS]
             found += measured_points(folder, self.asked.set_name, others)
         return [replace(p, model=self.bare.models[0]) if p.model == MODEL else p for p in found]

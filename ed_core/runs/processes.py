@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import machine
-from ..errors import Cancelled, EffectiveDepthError, JobError, ParameterError, StudyError
+from ..errors import EffectiveDepthError, JobError, ParameterError, StudyError
 from ..settings import ROOT
 from ..sources import permits
 from ..studies import running
@@ -32,7 +32,6 @@ from . import leftovers
 # what Python does between, is done twice at once. The models stand in memory once for each process.
 
 MOST = 64  # processes; more than any machine's memory has room for models
-POLL = 0.5  # seconds between two looks at whether the run was stopped
 
 
 class Pool:
@@ -59,9 +58,8 @@ class Pool:
 class InProcesses:
     """A pool as an engine of `running.run`; the pool outlives it."""
 
-    def __init__(self, plan: Plan, out: Path, cancelled: Callable[[], bool] = lambda: False, *, pool: Pool):
-        self._plan = _bare(plan)
-        self._out, self._cancelled, self._pool = out.absolute(), cancelled, pool
+    def __init__(self, plan: Plan, out: Path, *, pool: Pool):
+        self._plan, self._out, self._pool = _bare(plan), out.absolute(), pool
         self._pending: dict[Future[Any], Any] = {}
 
     def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
@@ -108,10 +106,7 @@ class InProcesses:
     def _answers(self) -> Iterator[tuple[Any, Any]]:
         """What every call was about, with its answer, as they come."""
         while self._pending:
-            if self._cancelled():
-                self._pool.stopped.set()
-                raise Cancelled("The study was stopped; what is computed stays.")
-            for future in wait(self._pending, POLL, FIRST_COMPLETED).done:
+            for future in wait(self._pending, return_when=FIRST_COMPLETED).done:
                 about = self._pending.pop(future)
                 try:
                     answer = future.result()
@@ -193,8 +188,7 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
 class OnRay:
     """An engine of `running.run`; `address` of a cluster that runs, "" for one on this machine and for this run."""
 
-    def __init__(self, plan: Plan, out: Path, cancelled: Callable[[], bool] = lambda: False, address: str = ""):
-        self._cancelled = cancelled
+    def __init__(self, plan: Plan, out: Path, address: str = ""):
         self._cluster = _Cluster(address)
         try:
             self._actors = _Actors(self._cluster.ray, plan, out.absolute())
@@ -209,7 +203,7 @@ class OnRay:
             for at in range(0, len(of_model), TRIED_AT_ONCE)
         )
         failed: set[str] = set()
-        for call, (_, why) in self._actors.answers(calls, failed, self._cancelled):
+        for call, (_, why) in self._actors.answers(calls, failed):
             if why and call.model.label not in failed:
                 failed.add(call.model.label)
                 yield call.model, why
@@ -217,7 +211,7 @@ class OnRay:
     def compute(self, todo: Todo, done: Callable[[StudyModel, int], None]) -> Iterator[Status]:
         calls = (_Call(model, "compute", item) for model, of_model in todo.items() for item in of_model)
         failed: set[str] = set()
-        for call, (what, why) in self._actors.answers(calls, failed, self._cancelled):
+        for call, (what, why) in self._actors.answers(calls, failed):
             if why:
                 failed.add(call.model.label)
             else:
@@ -287,14 +281,11 @@ class _Actors:
             any(model.known.device.startswith("cuda") for model in plan.usable),
             int(os.environ.get("OMP_NUM_THREADS") or 1),
         )
-        bare = replace(plan, sets=(), chunks=())  # items bring their prompts
         gpus = int(any(model.known.device.startswith("cuda") for model in plan.usable))
         remote = ray.remote(Worker).options(num_cpus=threads, num_gpus=gpus, max_restarts=0, max_task_retries=0)
-        self._new: Callable[[], Any] = lambda: remote.remote(bare, str(out), threads, share, permits.is_owner())
+        self._new: Callable[[], Any] = lambda: remote.remote(_bare(plan), str(out), threads, share, permits.is_owner())
 
-    def answers(
-        self, calls: Iterable[_Call], failed: set[str], cancelled: Callable[[], bool]
-    ) -> Iterator[tuple[_Call, tuple[str, str]]]:
+    def answers(self, calls: Iterable[_Call], failed: set[str]) -> Iterator[tuple[_Call, tuple[str, str]]]:
         """Every call with what became of it and why it failed, as they come; calls of models in `failed` are left out
         from then on. A call whose actor ends is made again, `RETRIES` times."""
         waiting: Iterator[_Call] = iter(calls)
@@ -310,8 +301,6 @@ class _Actors:
                 self._ask(actor, call)
             if not self._pending:
                 return
-            if cancelled():
-                raise Cancelled("The study was stopped; what is computed stays.")
             for ref in self._ray.wait(list(self._pending), num_returns=1, timeout=0.5)[0]:
                 actor, call = self._pending[ref]
                 try:

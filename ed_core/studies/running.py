@@ -46,7 +46,7 @@ class Status:
 
 
 class Engine(Protocol):
-    """Where items are computed. What a model cannot do is told; what the disk or a cancel says is raised."""
+    """Where items are computed. What a model cannot do is told; what the disk says is raised."""
 
     def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
         """Open every model and try its prompts on it: which of them cannot do it, and why."""
@@ -63,15 +63,15 @@ class Engine(Protocol):
         """Give back what it holds."""
 
 
-MakesEngine = Callable[[Plan, Path, Callable[[], bool]], Engine]
-"""From the plan, the study's folder, and what says whether the run was cancelled."""
+MakesEngine = Callable[[Plan, Path], Engine]
+"""From the plan and the study's folder."""
 
 
 class Here:
     """This process. `opened`: its models, where several studies follow each other."""
 
-    def __init__(self, plan: Plan, out: Path, cancelled: Callable[[], bool] = lambda: False, opened: Any = None):
-        self._plan, self._out, self._cancelled = plan, out, cancelled
+    def __init__(self, plan: Plan, out: Path, opened: Any = None):
+        self._plan, self._out = plan, out
         self._opened = opened_models() if opened is None else opened  # one that is still empty is false
 
     def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
@@ -82,7 +82,7 @@ class Here:
     def compute(self, todo: Todo, done: Callable[[StudyModel, int], None]) -> Iterator[Status]:
         for model, of_model in todo.items():
             for item in of_model:
-                found = status(self._opened, self._plan, self._out, item, lambda: done(model, 1), self._cancelled)
+                found = status(self._opened, self._plan, self._out, item, lambda: done(model, 1))
                 yield found
                 if found.why:
                     break
@@ -90,7 +90,7 @@ class Here:
     def ahead(self, groups: Sequence[Group], done: Callable[[Item], None]) -> None:
         failed: set[tuple[Path, str]] = set()
         for group in groups:
-            for (_, _, item), there in zip(group, together(self._opened, group, failed, self._cancelled), strict=True):
+            for (_, _, item), there in zip(group, together(self._opened, group, failed), strict=True):
                 if there:
                     done(item)
 
@@ -103,7 +103,6 @@ def run(
     out: Path,
     shard: tuple[int, int] = (1, 1),
     report: Callable[[StudyModel, int, int], None] = lambda model, done, total: None,
-    cancelled: Callable[[], bool] = lambda: False,
     engine: MakesEngine = Here,
 ) -> Outcome:
     """Compute what is missing of a shard. Every model that has something to do is opened and every prompt tried on it
@@ -121,7 +120,7 @@ def run(
     if not todo:
         return outcome
     done = 0
-    with contextlib.closing(engine(plan, out, cancelled)) as at_work:
+    with contextlib.closing(engine(plan, out)) as at_work:
         for model, why in at_work.try_out(todo):
             note_failure(out, outcome, model, why)
         able = {model: of_model for model, of_model in todo.items() if model.label not in outcome.failed}
