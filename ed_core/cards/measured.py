@@ -111,6 +111,9 @@ class Measured:
             first = float(part["first_is_sink"].mean())
         return Sinks(tokens=tokens, first=first, named=named, named_of=named_of)
 
+    def _folder(self, name: str) -> Folder:
+        return open_folder(self.claims / "parts" / name)
+
     @cached_property
     def _read(self) -> dict[tuple[str, str], Read]:
         return {}
@@ -118,8 +121,7 @@ class Measured:
     def _part(self, name: str, label: str) -> Read:
         """A part of the claims; `StudyError` where there is none of this model."""
         if (name, label) not in self._read:
-            folder = open_folder(self.claims / "parts" / name)
-            self._read[name, label] = opened(folder, label, self.set, PARTS[name].probe, self.seed)
+            self._read[name, label] = opened(self._folder(name), label, self.set, PARTS[name].probe, self.seed)
         return self._read[name, label]
 
     def _twin(self, name: str) -> Read | None:
@@ -138,7 +140,7 @@ class Measured:
 
     def _turn(self) -> Turn | None:
         """The cosine's turn, and what is said of it beside the untrained twin's; None where there is nothing to fit."""
-        folder = open_folder(self.claims / "parts" / "contributions")
+        folder = self._folder("contributions")
         some = folder.sums(MODEL, self.set)
         found = tables.turn(folder, MODEL, self.set, some)
         if found is None:
@@ -149,7 +151,7 @@ class Measured:
     def _by_rule(self) -> Iterator[Depth]:
         """The three rules as the papers have them."""
         for rule, of in RULES.items():
-            folder = open_folder(self.claims / "parts" / of.probe)
+            folder = self._folder(of.probe)
             rows = _rows(folder, self.set)
             own = rows[MODEL, rule]
             twin = rows.get((CONTROL, rule))
@@ -250,7 +252,7 @@ class Measured:
     def _exit(self) -> Exit:
         """Of the tokens that the model writes: where they settle, and how many an early exit would have said alike."""
         read = self._part("writing", MODEL)
-        probe = open_folder(self.claims / "parts" / "writing").probe("generation")
+        probe = self._folder("writing").probe("generation")
         assert isinstance(probe, Generation)
         found: dict[str, Value | None] = {}
         for name in ("mean_depth", "mean_ratio", "mean_agreement", "mean_lost_at_0"):
@@ -267,7 +269,7 @@ class Measured:
             return Precision(own=self.own, rows=(), means=())
         rows, there = [], _rows(self.others, self.set)
         for rule, of in RULES.items():
-            here = _rows(open_folder(self.claims / "parts" / of.probe), self.set)[MODEL, rule]["paper"]["depth"]
+            here = _rows(self._folder(of.probe), self.set)[MODEL, rule]["paper"]["depth"]
             curve = self._part(of.probe, MODEL).curve(rule).value
             for precision in self.precisions:
                 depth = there[precision, rule]["paper"]["depth"]

@@ -322,9 +322,8 @@ class _Parts:
     def ahead(self, names: Sequence[str], tell: Tell) -> None:
         """What is missing of these parts, all of one prompt together: it is traced once. Each part alone meets what
         failed again, and says so."""
-        parts = [
-            (planned(self._study(name), self._place(name), self.asked.device), self._place(name)) for name in names
-        ]
+        places = {name: self._place(name) for name in names}
+        parts = [(planned(self._study(name), place, self.asked.device), place) for name, place in places.items()]
         groups = running.groups(parts)
         if not groups:
             return
