@@ -30,7 +30,6 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from .. import bounds, disk, outside, settings
-from ..disk import why
 from ..errors import CaseChanged, CaseError, ImportRefused, NewerSchema, StoreError
 from . import bundle
 from .bundle import Card
@@ -379,7 +378,7 @@ class Kept:
                 if file.parent == self.path:
                     self._set_aside(file, error)
         except OSError as error:
-            self._remember(f"{file.name} cannot be read: {why(error)}")
+            self._remember(f"{file.name} cannot be read: {disk.why(error)}")
         return None
 
     def _set_aside(self, file: Path, cause: Exception) -> None:

@@ -9,7 +9,6 @@ import json
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any
 
 from ..errors import CaseError
 from ..probes import Probe
@@ -18,7 +17,7 @@ from ..results.aggregate import probe_of
 from ..sources import remote
 from ..sources.bundled import MODELS as BUNDLED
 from ..sources.sizes import PRECISIONS
-from ..types import ModelSpec, ProbeResult, command_line
+from ..types import ModelSpec, command_line
 from .case_study import Case, View
 
 
@@ -120,7 +119,7 @@ def _python(view: View) -> str:
     identity = (model.content_hash or model.revision, model.adapter_hash)
     probes = [
         f"        {type(probe_of(item.result)).__name__}"
-        f"({', '.join(f'{name}={value!a}' for name, value in _settings(item.result).items())}),\n"
+        f"({', '.join(f'{name}={value!a}' for name, value in probe_of(item.result).settings().items())}),\n"
         for item in view.by_probe.values()
     ]
     return (
@@ -128,10 +127,6 @@ def _python(view: View) -> str:
         f"     Prompt({prompt.text!a}, {prompt.answer!a}, template={prompt.template!r}, "
         f"special_tokens={prompt.special_tokens}), [\n{''.join(probes)}    ])"
     )
-
-
-def _settings(result: ProbeResult) -> dict[str, Any]:
-    return probe_of(result).settings()
 
 
 def text_of(value: object) -> str:

@@ -48,33 +48,25 @@ def turns(evidence: Evidence) -> Measured:
     quarter = evidence.n_layers // 4
     middle = slice(quarter, evidence.n_layers - quarter)
     between = slice(quarter, evidence.n_layers - quarter - 1)
-    stream, update = (per_token(part, name, seed) for name in ("stream_angle", "update_angle"))
+    angles = {name: per_token(part, name, seed) for name in ("stream_angle", "update_angle")}
 
-    def variation(at: np.ndarray, angles: np.ndarray) -> float:
-        return float(angles.std() / angles.mean())
+    def variation(angles: np.ndarray) -> np.ndarray:
+        return np.asarray(angles.std(-1) / angles.mean(-1))
 
-    def mean(at: np.ndarray, angles: np.ndarray) -> float:
-        return float(angles.mean())
+    def mean(angles: np.ndarray) -> np.ndarray:
+        return np.asarray(angles.mean(-1))
 
-    def of(name: str, where: slice, read: Callable[[np.ndarray, np.ndarray], float]) -> Estimate:
-        measure = "stream_angle" if name != UNCORRELATED else "update_angle"
-        whole = stream if name != UNCORRELATED else update
-
-        def rows(curves: dict[str, np.ndarray]) -> np.ndarray:
-            own = curves[measure][:, where]
-            row: np.ndarray = own.std(1) / own.mean(1) if read is variation else own.mean(1)
-            return row
-
-        found = read_off(part, rows, [measure], seed)
-        layers = np.maximum(over_layers(read, whole.value[where]), 0.0)  # none of the three can be negative
-        return Estimate.of(found.value, found.draws, layers)
+    def of(measure: str, where: slice, read: Callable[[np.ndarray], np.ndarray]) -> Estimate:
+        found = read_off(part, lambda curves: read(curves[measure][:, where]), [measure], seed)
+        layers = over_layers(lambda at, own: float(read(own)), angles[measure].value[where])
+        return Estimate.of(found.value, found.draws, np.maximum(layers, 0.0))  # none of the three can be negative
 
     estimates = {
-        EVEN: of(EVEN, middle, variation),
-        SMALL: of(SMALL, middle, mean),
-        UNCORRELATED: of(UNCORRELATED, between, mean),
+        EVEN: of("stream_angle", middle, variation),
+        SMALL: of("stream_angle", middle, mean),
+        UNCORRELATED: of("update_angle", between, mean),
     }
-    drawn = Curve.of("layer", "degrees by which a layer turns the stream", stream)
+    drawn = Curve.of("layer", "degrees by which a layer turns the stream", angles["stream_angle"])
     said = f"Middle layers: {middle.start} to {middle.stop - 1}."
     return Measured(estimates, len(part), drawn, said, part.units.words)
 

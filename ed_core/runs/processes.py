@@ -227,8 +227,8 @@ class OnRay:
 
 
 class Worker:
-    """An actor's side: this process's models, and one call at a time. What it answers is (key, what became of it,
-    why it failed)."""
+    """An actor's side: this process's models, and one call at a time. What it answers is (what became of it, why it
+    failed)."""
 
     def __init__(self, plan: Plan, out: str, threads: int, share: int, owner: bool):
         os.environ["OMP_NUM_THREADS"] = str(threads)  # before torch is imported
@@ -236,21 +236,18 @@ class Worker:
             permits.as_owner()
         self._plan, self._out, self._opened = plan, Path(out), running.opened_models(share)
 
-    def try_out(self, model: StudyModel, chunks: tuple[Chunk, ...]) -> tuple[str, str, str]:
-        return self._told(model.digest, lambda: ("", running.try_out(self._opened, self._plan, model, chunks)))
+    def try_out(self, model: StudyModel, chunks: tuple[Chunk, ...]) -> tuple[str, str]:
+        try:
+            return "", running.try_out(self._opened, self._plan, model, chunks)
+        except EffectiveDepthError as error:
+            return STOPS, str(error)
 
-    def compute(self, model: StudyModel, item: Item) -> tuple[str, str, str]:
-        def work() -> tuple[str, str]:
+    def compute(self, model: StudyModel, item: Item) -> tuple[str, str]:
+        try:
             found = running.status(self._opened, self._plan, self._out, item)
             return found.what, found.why
-
-        return self._told(item.key, work)
-
-    def _told(self, key: str, work: Callable[[], tuple[str, str]]) -> tuple[str, str, str]:
-        try:
-            return (key, *work())
         except EffectiveDepthError as error:
-            return key, STOPS, str(error)
+            return STOPS, str(error)
 
 
 @dataclass
@@ -276,13 +273,13 @@ class _Actors:
                 )
         self._busy: dict[Any, int] = {}  # actor: how many calls it has
         self._pending: dict[Any, tuple[Any, _Call]] = {}  # in the order of asking
+        gpu = any(model.known.device.startswith("cuda") for model in plan.usable)
         self._most, threads, share = _places(
             [node["Resources"] for node in ray.nodes() if node["Alive"]],
-            any(model.known.device.startswith("cuda") for model in plan.usable),
+            gpu,
             int(os.environ.get("OMP_NUM_THREADS") or 1),
         )
-        gpus = int(any(model.known.device.startswith("cuda") for model in plan.usable))
-        remote = ray.remote(Worker).options(num_cpus=threads, num_gpus=gpus, max_restarts=0, max_task_retries=0)
+        remote = ray.remote(Worker).options(num_cpus=threads, num_gpus=int(gpu), max_restarts=0, max_task_retries=0)
         self._new: Callable[[], Any] = lambda: remote.remote(_bare(plan), str(out), threads, share, permits.is_owner())
 
     def answers(self, calls: Iterable[_Call], failed: set[str]) -> Iterator[tuple[_Call, tuple[str, str]]]:
@@ -333,7 +330,7 @@ class _Actors:
         gone = self._ray.exceptions
         actor, _ = self._pending[ref]
         try:
-            _, what, why = self._ray.get(ref)
+            what, why = self._ray.get(ref)
         except gone.RayTaskError as error:
             raise JobError(f"An item failed on Ray with a defect; please report it: {_short(error.cause)}") from error
         except gone.RayError as error:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
@@ -344,11 +345,7 @@ def beside_line(found: Fit, entry: Entry) -> str:
 
 def left_out(entries: Iterable[Entry]) -> dict[str, int]:
     """How many models enter no fit, by the reason."""
-    found: dict[str, int] = {}
-    for entry in entries:
-        if entry.why_left_out:
-            found[entry.why_left_out] = found.get(entry.why_left_out, 0) + 1
-    return found
+    return Counter(filter(None, (entry.why_left_out for entry in entries)))
 
 
 def _p(p: float) -> str:

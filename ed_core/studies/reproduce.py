@@ -7,6 +7,7 @@ prompts a level, shuffled with seed 42)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -290,13 +291,8 @@ def markdown(paper: Paper, entries: Sequence[Entry], notes: Sequence[str]) -> st
 
 def counted(entries: Sequence[Entry]) -> str:
     """How many entries came out how, in one line."""
-    kinds: dict[str, int] = {}
-    for e in entries:
-        kind = next(
-            (k for k in (SAME, "within", "differs", CANNOT_TELL, AS_PUBLISHED) if e.verdict.startswith(k)), e.verdict
-        )
-        kind = NOT_DEFINED if kind.startswith(NOT_DEFINED) else kind
-        kinds[kind] = kinds.get(kind, 0) + 1
+    known = (SAME, "within", "differs", CANNOT_TELL, AS_PUBLISHED, NOT_DEFINED)
+    kinds = Counter(next((kind for kind in known if e.verdict.startswith(kind)), e.verdict) for e in entries)
     return ", ".join(f"{n} {kind}" for kind, n in kinds.items()) or "no entry"
 
 
