@@ -12,7 +12,7 @@ import random
 import re
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,17 +81,26 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
         if entry.seed is not None:
             random.Random(entry.seed).shuffle(examples)
         groups[level] = in_turns(examples)
-    counted = _Counted(entry, tokenizer)
-    chosen = [e for examples in groups.values() for e in counted.first(examples, entry.per_level)]
+    short, chosen, left_out = _short(entry, tokenizer), [], 0
+    for examples in groups.values():
+        n = 0
+        for example in examples:
+            if n == entry.per_level:
+                break
+            if short(example.prompt):
+                chosen.append(example)
+                n += 1
+            else:
+                left_out += 1
     if not (entry.levels or entry.per_level or entry.seed is not None):
         turn = {level: iter([e for e in chosen if e.level == level]) for level in levels}
-        short = set(chosen)
-        chosen = [next(turn[e.level]) for e in found if e in short]  # levels in the order of the set
+        taken = set(chosen)
+        chosen = [next(turn[e.level]) for e in found if e in taken]  # levels in the order of the set
     chosen = chosen[: entry.limit]
     if not chosen:
         within = f" of at most {entry.max_tokens} tokens" if entry.max_tokens else ""
         raise StudyError(f"The set {entry.name} holds no prompt{' with an answer' * entry.answered}{within}.")
-    return PromptSet(entry.name, tuple(chosen), counted.left_out)
+    return PromptSet(entry.name, tuple(chosen), left_out)
 
 
 def in_turns(examples: Sequence[Example]) -> list[Example]:
@@ -105,37 +114,23 @@ def in_turns(examples: Sequence[Example]) -> list[Example]:
     return [examples[i] for i in sorted(range(len(rank)), key=rank.__getitem__)] if len(seen) > 1 else list(examples)
 
 
-class _Counted:
-    """Leaves out what is too long, and counts it."""
+def _short(entry: SetEntry, tokenizer: str) -> Callable[[Prompt], bool]:
+    """Whether a prompt has no more tokens than the set takes."""
+    spec = named(entry.tokenizer or tokenizer) if entry.max_tokens else None
 
-    def __init__(self, entry: SetEntry, tokenizer: str):
-        self.entry, self.left_out = entry, 0
-        self.spec = named(entry.tokenizer or tokenizer) if entry.max_tokens else None
-
-    def first(self, examples: Iterable[Example], n: int | None) -> Iterator[Example]:
-        """The first `n` that are short enough."""
-        taken = 0
-        for example in examples:
-            if n is not None and taken == n:
-                return
-            if self._too_long(example.prompt):
-                self.left_out += 1
-                continue
-            taken += 1
-            yield example
-
-    def _too_long(self, prompt: Prompt) -> bool:
-        if self.spec is None or self.entry.max_tokens is None:
-            return False
-        if not fits(prompt):
+    def short(prompt: Prompt) -> bool:
+        if spec is None or entry.max_tokens is None:
             return True
-        found = tokens.preview(self.spec, prompt)
-        if found is None:
+        if not fits(prompt):
+            return False
+        if (found := tokens.preview(spec, prompt)) is None:
             raise StudyError(
-                f"The set {self.entry.name} has max_tokens, and the tokens of {self.spec.name} cannot be counted "
-                "before it is opened; give tokenizer, the name of a model whose tokenizer.json is here."
+                f"The set {entry.name} has max_tokens, and the tokens of {spec.name} cannot be counted before it is "
+                "opened; give tokenizer, the name of a model whose tokenizer.json is here."
             )
-        return len(found) > self.entry.max_tokens
+        return len(found) <= entry.max_tokens
+
+    return short
 
 
 def _source(entry: SetEntry, folder: Path) -> Iterator[Example]:
