@@ -129,7 +129,10 @@ def study(args: argparse.Namespace) -> int:
         raise ParameterError("--out is missing; give the study's folder.")
     file, out, shard = Path(args.file), Path(args.out), shard_of(args.shard)
     if file.suffix == ".edstudy":
-        return open_bundle(file, out)
+        from ..studies import bundle
+
+        print(f"{out}: measures {bundle.unpack(file, out)[:16]}, as the file tells")
+        return 0
     spec = StudyRun(file=args.file, device=args.device, shard=shard, merge=args.merge, **_computed(args))
     return in_shell(spec, out, kept=shard == (1, 1) and not args.dry_run)
 
@@ -149,14 +152,6 @@ def reproduce(args: argparse.Namespace) -> int:
 
 def _computed(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in ("engine", "address", "processes", "dry_run")}
-
-
-def open_bundle(file: Path, out: Path) -> int:
-    """Check a `.edstudy` and put the study into a folder."""
-    from ..studies import bundle
-
-    print(f"{out}: measures {bundle.unpack(file, out)[:16]}, as the file tells")
-    return 0
 
 
 def export(folder: Path, files: list[str]) -> int:
@@ -458,18 +453,11 @@ def _other(args: argparse.Namespace) -> Opened:
     return _opened(args, args.other, args.other_precision or args.precision, args.other_control, args.other_seed, "")
 
 
-def _size(source: str) -> tuple[int, int]:
-    """Layers and width of a model, from its config alone."""
-    from ..sources.specs import size_of
-
-    size = size_of(source)
-    return size.n_layers, size.d_model
-
-
 def _dry_run(args: argparse.Namespace) -> int:
     """What would be held, without opening a model: of `--memory`, else of a lens's usual share or of what is free."""
     from ..fits import measured
     from ..machine import ROOM, free_memory
+    from ..sources.specs import size_of
     from ..sweeps.budget import parse
 
     memory = parse(args.memory) or (measured.BYTES if args.kind in ("affine", "jacobian") else None)
@@ -478,11 +466,11 @@ def _dry_run(args: argparse.Namespace) -> int:
 
         memory = int(ROOM * devices.free_bytes(devices.pick(args.device)))
     memory = memory or int(ROOM * free_memory())
-    sizes = [_size(source) for source in (args.model, *([args.other] if args.kind == "maps" else []))]
+    a = size_of(args.model)
     if args.kind == "maps":
-        layers, widths = zip(*sizes, strict=True)
-        planned = measured.plan_of_maps(layers, widths, memory)
+        b = size_of(args.other)
+        planned = measured.plan_of_maps((a.n_layers, b.n_layers), (a.d_model, b.d_model), memory)
     else:
-        planned = measured.OF_ONE[args.kind](*sizes[0], memory)
+        planned = measured.OF_ONE[args.kind](a.n_layers, a.d_model, memory)
     print(planned.sentence())
     return 0
