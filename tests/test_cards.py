@@ -95,7 +95,7 @@ def test_the_depths_are_those_of_the_prompts_run_one_by_one(told, alone):
     }
     assert [row.rule for row in told.depths] == list(expected)
     for rule, criterion in expected.items():
-        row = card.depth_of(told, rule, "logit")
+        row = card.depth_of(told, rule)
         assert row.depth == criterion.depth and row.variants["stable"] == criterion.stable
         assert row.ratio == pytest.approx(criterion.ratio, rel=1e-5) and row.prompts == 12
         assert row.twin is not None and row.sentence and isinstance(row.clear, bool)
@@ -226,7 +226,7 @@ def test_the_page_asks_nobody_and_says_what_the_document_says(out, told):
     lines = (out / card.MARKDOWN).read_text(encoding="utf-8").split("---\n")
     data = yaml.safe_load(lines[1])
     ratios = {m["type"]: m["value"] for r in data["model-index"][0]["results"] for m in r["metrics"]}
-    expected = {f"effective_depth_ratio_{rule}": card.depth_of(told, rule, "logit").ratio for rule in RULES}
+    expected = {f"effective_depth_ratio_{rule}": card.depth_of(told, rule).ratio for rule in RULES}
     expected |= {f"mean_depth_ratio_{of}": card.mean_depth_of(told, of).ratio for of in ("kl", "overlap")}
     assert ratios == {metric: ratio for metric, ratio in expected.items() if ratio is not None}
     assert words.headline(told) in lines[2] and told.commands[0] in lines[2]
@@ -321,7 +321,7 @@ def test_a_precision_that_moves_a_depth_says_so(told):
         "In int8 the papers' rules move by at most one layer from fp32's; the rank correlation of their curves with "
         "fp32's is at least 0.999."
     )
-    own = words.depth(card.depth_of(told, "kl", "logit"))
+    own = words.depth(card.depth_of(told, "kl"))
     assert moved(9, 4, False).startswith(
         f"In int8 the papers' KL rule gives 9, in fp32 {own}; the rank correlation of "
     )
@@ -436,7 +436,7 @@ def test_the_page_lists_all_cards_and_shows_one(tmp_path, monkeypatch):
     for told in shipped:
         assert f"**{told.model.name}**" in said and words.claims(told) in said
         for rule in RULES:
-            assert show.plain(words.depth(card.depth_of(told, rule, "logit"))) in said
+            assert show.plain(words.depth(card.depth_of(told, rule))) in said
     test.button(key="run.cards").click().run()
     (spec, place) = begun[0]
     wanted = runs.Card(resolve("ed-demo-8"), "sum_mod10")

@@ -300,15 +300,15 @@ def read(file: str | Path) -> Card:
         raise CardError(f"The card {place} cannot be read: {disk.why(error)}") from error
 
 
-def depth_of(told: Card, rule: str, lens: str = "") -> Depth | None:
-    """A row of `depths`; None where the card has none. `lens`: "" for the cosine rule, which reads none."""
-    found = (row for row in told.depths if row.rule == rule and row.lens == (lens if rule != "cosine" else ""))
-    return next(found, None)
+def depth_of(told: Card, rule: str) -> Depth | None:
+    """What a rule gives under the logit lens, or without one where it reads none; None where the card has none."""
+    lens = "" if rule == "cosine" else "logit"
+    return next((row for row in told.depths if (row.rule, row.lens) == (rule, lens)), None)
 
 
-def mean_depth_of(told: Card, of: str, lens: str = "logit") -> Mean | None:
-    """A row of `mean_depths`; None where the card has none, or is older than they are."""
-    return next((row for row in told.mean_depths or () if (row.of, row.lens) == (of, lens)), None)
+def mean_depth_of(told: Card, of: str) -> Mean | None:
+    """The mean depth under the logit lens; None where the card has none, or is older than they are."""
+    return next((row for row in told.mean_depths or () if (row.of, row.lens) == (of, "logit")), None)
 
 
 def rounded(value: Any) -> Any:

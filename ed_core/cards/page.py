@@ -71,7 +71,7 @@ def contents(told: Card) -> dict[str, Any]:
 
 def _marks(told: Card, name: str) -> list[int | float]:
     """Where the mean depth stands under the logit lens; of what has none, where the papers' rule puts the depth."""
-    row = mean_depth_of(told, name) or depth_of(told, name, "logit")
+    row = mean_depth_of(told, name) or depth_of(told, name)
     return [row.depth] if row and row.depth is not None else []
 
 

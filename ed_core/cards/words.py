@@ -40,7 +40,7 @@ def headline(told: Card) -> str:
 
 def rules(told: Card) -> str:
     """What the papers' rules give, and which of them are clear; an older card judged that by other rules."""
-    rows = {rule: row for rule in RULES if (row := depth_of(told, rule, "logit")) is not None}
+    rows = {rule: row for rule in RULES if (row := depth_of(told, rule)) is not None}
     each = [
         f"{'no layer' if row.depth is None else f'layer {report.number(row.depth)}'} "
         f"({', '.join([RULES[rule].label, *_ends(row)])})"
@@ -279,7 +279,7 @@ def _mean_moved(row: MovedMean, own: str) -> str:
 
 def _moved(row: Moved, told: Card) -> str:
     """A rule's layer in another precision, and in the card's own with its range."""
-    was, now = depth(depth_of(told, row.rule, "logit")), report.number(row.depth)
+    was, now = depth(depth_of(told, row.rule)), report.number(row.depth)
     now, was = (one if one != "–" else "none" for one in (now, was))
     return f"{RULES[row.rule].label} rule gives {now}, in {told.precision.own} {was}"
 
@@ -361,7 +361,7 @@ def metadata(told: Card) -> str:
         (
             f"effective_depth_ratio_{name}",
             f"(layer + 1) / layers, {rule.heading} rule",
-            depth_of(told, name, "logit"),
+            depth_of(told, name),
         )
         for name, rule in RULES.items()
     ]

@@ -265,10 +265,10 @@ class Kept:
             self._folder.write(self._file(case.id), data)
         return _state(data)
 
-    def duplicate(self, case: Case, title: str = "", owner: str = "") -> Case:
+    def duplicate(self, case: Case, owner: str = "") -> Case:
         """Keep a copy under an id of its own, as `owner`'s."""
         now = time.time()
-        copy = replace(case, id=self._fresh_id(), title=title or f"{case.title[:190]} (copy)", created=now, changed=now)
+        copy = replace(case, id=self._fresh_id(), title=f"{case.title[:190]} (copy)", created=now, changed=now)
         self.add(copy, owner)
         return copy
 

@@ -281,12 +281,12 @@ class Claim:
         return tuple(q for q in self.quantities if not q.beside)
 
 
-def enough(part: Part | int, what: str = "prompts", fewest: int = FEWEST, take: str = "a larger set") -> None:
+def enough(part: Part | int, what: str = "prompts", take: str = "a larger set") -> None:
     """Refuse with both numbers what is too small for an interval."""
     n = part if isinstance(part, int) else len(part)
-    if n < fewest and not (isinstance(part, Part) and part.units.enough):
+    if n < FEWEST and not (isinstance(part, Part) and part.units.enough):
         of_forms = "" if isinstance(part, int) else f" (or {FEWEST_FORMS} of different forms)"
-        raise ClaimRefused(f"An interval needs at least {fewest} {what}{of_forms}, and there {_are(n)}; use {take}.")
+        raise ClaimRefused(f"An interval needs at least {FEWEST} {what}{of_forms}, and there {_are(n)}; use {take}.")
 
 
 def _are(n: int) -> str:

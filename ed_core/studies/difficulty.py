@@ -168,12 +168,9 @@ def of_lens(
     return _level(name, np.nan, found, MEAN_DEPTH[kind](sums / tokens[:, None]), pairs, over)
 
 
-def of_skips(
-    name: str, values: np.ndarray, kind: str, pairs: tuple[str, ...] = (), over: Units | None = None, seed: int = 0
-) -> Level:
+def of_skips(name: str, values: np.ndarray, kind: str, pairs: tuple[str, ...], over: Units, seed: int = 0) -> Level:
     """The depth score of prompts put together. `values`: the effects `[prompt, skipped, layer]` or, of the prediction,
-    `[prompt, skipped]`. `over`: the prompts unless given."""
-    over = over or statistics.units(len(values))
+    `[prompt, skipped]`."""
     curves = layer_effect(values) if kind == "effect" else values
     there = np.isfinite(curves)
     found = statistics.read_off(

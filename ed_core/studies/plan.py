@@ -247,11 +247,11 @@ def _taken(plan: Plan) -> list[int]:
     return counts
 
 
-def _tokens(plan: Plan, spec: ModelSpec, looks: int = 20) -> int:
+def _tokens(plan: Plan, spec: ModelSpec) -> int:
     """The mean length of a prompt, of a few of each set."""
     lengths = []
     for s in plan.sets:
-        for example in s.examples[:: max(1, len(s.examples) // looks)]:
+        for example in s.examples[:: max(1, len(s.examples) // 20)]:
             found = tokens.preview(spec, example.prompt)
             lengths.append(len(found) if found is not None else 64)
     return max(1, round(sum(lengths) / len(lengths)))

@@ -93,7 +93,7 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
     head = ["model", "prompts", *means, *(f"{rule.label} rule" for rule in RULES.values()), *COLUMNS]
     lines = []
     for title, told in cards.items():
-        rules = [card.depth_of(told, rule, "logit") for rule in RULES]
+        rules = [card.depth_of(told, rule) for rule in RULES]
         cells = [words.mean(card.mean_depth_of(told, of)) for of in OF_LENS]
         among = f"of 0–\u2060{told.model.layers - 1}"  # never broken behind its dash
         cells += [f"{words.depth(row)} {among}".replace(f"– {among}", "no layer") for row in rules]
@@ -111,7 +111,7 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
         for variant, names, read in kinds
         for title, told in cards.items()
         for of in names
-        if (row := read(told, of, "logit"))
+        if (row := read(told, of))
     ]
     show.figure("cards-depths", figures.study_depths(rows, "title"), DEPTHS, about=lambda: st.markdown(READING))
     which = CURVE.draw(st.selectbox, width=420)
