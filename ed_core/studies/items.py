@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 CURVES = {"contributions": COSINES, "logit_lens": tuple(OF_LENS)}  # what the criteria read
-OF_ONE = ("prompt", "probe", "run", "seconds", "time")  # parts of a certificate that are of one result
+OF_ONE = ("prompt", "probe", "run", "seconds", "time")  # parts of a certificate that are of one result: not kept
 TIMES = "seconds."  # how columns begin that say how long something took: no measures
 
 
@@ -100,7 +100,8 @@ def table(found: Iterable[Mapping[str, ProbeResult]]) -> pyarrow.Table:
     shapes: dict[str, tuple[int, ...]] = {}
     certificate = None
     for results in found:
-        row, certificate = _row(results), certificate or _of_all(next(iter(results.values())).provenance)
+        made = next(iter(results.values())).provenance
+        row, certificate = _row(results), certificate or {n: v for n, v in made.items() if n not in OF_ONE}
         shapes |= {name: np.shape(value) for name, value in row.items()}
         rows.append(row)
     told = {
@@ -111,11 +112,6 @@ def table(found: Iterable[Mapping[str, ProbeResult]]) -> pyarrow.Table:
     }
     columns = {name: _column([row.get(name) for row in rows]) for name in sorted({n for row in rows for n in row})}
     return pyarrow.table(columns).replace_schema_metadata(told)
-
-
-def _of_all(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """A result's certificate without what is of that one prompt: its text above all."""
-    return {name: value for name, value in provenance.items() if name not in OF_ONE}
 
 
 def write(out: Path, item: Item, table: pyarrow.Table) -> None:
