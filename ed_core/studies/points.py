@@ -140,20 +140,8 @@ def _mean_point(
     ends = (found.interval and found.interval.ends) or (np.nan, np.nan)
     low, high = (end / found.n_layers for end in ends)
     read = Prompts(lens[f"{MEANS[criterion]}.sum"], lens["n_tokens"], over)
-    words, n = over.words if found.interval else "", len(over.of)
-    return Point(
-        *head,
-        criterion,
-        ratio,
-        found.n_layers,
-        MEASURED,
-        low,
-        high,
-        n,
-        read=read,
-        over=words,
-        forms=over.n * over.by_form,
-    )
+    place = (*head, criterion, ratio, found.n_layers, MEASURED, low, high, len(over.of))
+    return Point(*place, read=read, over=over.words if found.interval else "", forms=over.n * over.by_form)
 
 
 def combined(points: Sequence[Point], weights: Sequence[float] | np.ndarray, seed: int = 0) -> Resampled | None:

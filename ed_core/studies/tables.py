@@ -302,17 +302,8 @@ def _criteria(folder: Folder, label: str, name: str, some: Sums) -> Iterator[tup
     """Rows of `VERDICT` without model and set."""
     for of, mean in mean_depths(folder, name, some).items():
         over = units_of(folder, name, some, "logit_lens")
-        ends = mean.interval or (None, None, None)
-        yield (
-            of,
-            MEAN,
-            mean.depth,
-            mean.ratio,
-            *ends,
-            len(over.of),
-            mean.n_layers,
-            *((over.words if mean.interval else None, None, None)),
-        )
+        read = (mean.depth, mean.ratio, *(mean.interval or (None, None, None)), len(over.of), mean.n_layers)
+        yield of, MEAN, *read, over.words if mean.interval else None, None, None
     if (turned := turn(folder, label, name, some)) is not None:
         over = units_of(folder, name, some, "contributions")
         read = (turned.layer, turned.ratio, None, None, None, len(over.of), turned.n_layers)
