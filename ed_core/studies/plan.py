@@ -206,15 +206,10 @@ def bytes_of(plan: Plan) -> int:
     """About what the study's files will take."""
     total = 0
     for model in plan.usable:
-        layers = n_layers(model.known) or 32
+        places = (n_layers(model.known) or 32) + 1  # along each dim
         for entry, n in zip(plan.study.probes, _taken(plan)):
-            for spec in entry.make().measures:
-                if spec.reduce:
-                    sizes = [layers + 1 for dim in spec.dims if dim not in ("pos", "rank")]
-                    per_prompt = 16
-                    for size in sizes:
-                        per_prompt *= size
-                    total += n * per_prompt
+            dims = [[dim for dim in s.dims if dim not in ("pos", "rank")] for s in entry.make().measures if s.reduce]
+            total += n * sum(16 * places ** len(of_one) for of_one in dims)
     return total
 
 
@@ -240,11 +235,8 @@ def seconds_of(plan: Plan, device: str = "cpu") -> tuple[float, bool] | None:
 
 def _taken(plan: Plan) -> list[int]:
     """Of each probe how many prompts it takes, over all sets."""
-    counts = [0] * len(plan.study.probes)
-    for chunks in plan.chunks:
-        for chunk in chunks:
-            counts = [n + len(places) for n, places in zip(counts, chunk.takes)]
-    return counts
+    every = [chunk.takes for chunks in plan.chunks for chunk in chunks]
+    return [sum(len(takes[p]) for takes in every) for p in range(len(plan.study.probes))]
 
 
 def _tokens(plan: Plan, spec: ModelSpec) -> int:

@@ -189,30 +189,19 @@ def status(
     done: Callable[[], None] = lambda: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Status:
-    """`compute`, and what a model cannot do is told."""
+    """Compute one item, unless somebody wrote it meanwhile; what the model cannot do is told. `opened`: this process's
+    models."""
+    if items.path(out, item.key).is_file():
+        for _ in item.chunk.examples:
+            done()
+        return Status(item, THERE)
     try:
-        return Status(item, compute(opened, plan, out, item, done, cancelled))
+        items.write(out, item, items.compute(opened.get(item.model.spec), plan, item, done, cancelled))
     except RAISED:
         raise
     except EffectiveDepthError as error:
         return Status(item, FAILED, str(error))
-
-
-def compute(
-    opened: Any,
-    plan: Plan,
-    out: Path,
-    item: Item,
-    done: Callable[[], None] = lambda: None,
-    cancelled: Callable[[], bool] = lambda: False,
-) -> str:
-    """One item, unless somebody wrote it meanwhile; what became of it. `opened`: this process's models."""
-    if items.path(out, item.key).is_file():
-        for _ in item.chunk.examples:
-            done()
-        return THERE
-    items.write(out, item, items.compute(opened.get(item.model.spec), plan, item, done, cancelled))
-    return COMPUTED
+    return Status(item, COMPUTED)
 
 
 def note_failure(out: Path, outcome: Outcome, model: StudyModel, why: str) -> None:

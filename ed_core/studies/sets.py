@@ -188,14 +188,14 @@ def _own_lines(file: Path, entry: SetEntry) -> Iterator[Example]:
 
 
 def _from_hub(entry: SetEntry) -> Iterator[Example]:
-    given = Format(entry.hub, "test", (), lambda row: ("", "", ""), "", "")
-    known = _format(entry) if entry.format else FORMATS.get(entry.hub, given)
-    if known is given and "/" not in entry.hub:
+    known = _format(entry) if entry.format else FORMATS.get(entry.hub)
+    if known is None and "/" not in entry.hub:
         raise StudyError(
             f"The set {entry.name} asks for {entry.hub!r} of the hub; {nearest(entry.hub, list(FORMATS))} Any other "
             "set is named as org/name, with columns."
         )
-    name, config, split = known.hub, entry.config or known.config, entry.split or known.split
+    name, config, split = (known.hub, known.config, known.split) if known else (entry.hub, "", "test")
+    config, split = entry.config or config, entry.split or split
     permits.download(name)
     machine.require_package("datasets", f"The set {entry.name}")
     import datasets
@@ -214,10 +214,10 @@ def _from_hub(entry: SetEntry) -> Iterator[Example]:
             f"({type(error).__name__}: {_first_line(error)}). Try again where the hub answers, or give a local copy: "
             f"file = …{f', format = {entry.hub!r}' if entry.hub in FORMATS else ''}."
         ) from None
-    columns = _read(entry, table.column_names, None if known is given else known)
+    columns = _read(entry, table.column_names, known)
     _check_rows(entry, len(table))
     _check_bytes(entry, table.select_columns(columns).data.nbytes, bounds.PROMPTS, "its texts have")
-    return _rows(entry, table, None if known is given else known)
+    return _rows(entry, table, known)
 
 
 def _check_declared(entry: SetEntry, builder: Any, split: str) -> None:
