@@ -109,7 +109,7 @@ def packed(out: str | Path) -> bytes:
 
 def name_of(file: str | Path | BufferedIOBase) -> str:
     """The study's name, read without its items; `ImportRefused` for what is no study."""
-    with _reading(file), open_sealed(_source(file), KIND) as sealed:
+    with _opened(file) as sealed:
         return sealed.head.name
 
 
@@ -119,7 +119,7 @@ def unpack(file: str | Path | BufferedIOBase, out: str | Path) -> str:
     out = Path(out)
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise ImportRefused(f"{out} is there already; give --out a folder that is not there yet, or an empty one.")
-    with _reading(file), open_sealed(_source(file), KIND) as sealed, disk.hidden(out) as hidden:
+    with _opened(file) as sealed, disk.hidden(out) as hidden:
         part = hidden / "study"  # one folder further in, where nobody takes it for a study
         part.mkdir()
         measures = _unpack(sealed, part)
@@ -148,15 +148,12 @@ def _members(folder: Folder, measures: str) -> Iterator[tuple[str, bytes]]:
 # ---------------------------------------------------------------- in
 
 
-def _source(file: str | Path | BufferedIOBase) -> Path | BufferedIOBase:
-    return Path(file) if isinstance(file, str) else file
-
-
 @contextlib.contextmanager
-def _reading(file: str | Path | BufferedIOBase) -> Iterator[None]:
-    """What the disk answers, in words: of the file, or of the folder that is written."""
+def _opened(file: str | Path | BufferedIOBase) -> Iterator[Sealed[Header]]:
+    """A bundle; what the disk answers, in words: of the file, or of the folder that is written meanwhile."""
     try:
-        yield
+        with open_sealed(Path(file) if isinstance(file, str) else file, KIND) as sealed:
+            yield sealed
     except OSError as error:
         if isinstance(file, (str, Path)) and error.filename == str(file):
             raise ImportRefused(f"{file} cannot be read: {error.strerror or error}.") from None
