@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow
+from numpy.typing import ArrayLike
 from pyarrow import compute, csv, parquet
 
 from .. import bounds, disk, outside, statistics
@@ -397,9 +398,9 @@ def _derived(
     return {name: part.reshape(2, *derived[name].shape) for name, part in zip(of_means, parts)}
 
 
-def _tidy(names: Sequence[str | int], figures: Sequence[np.ndarray], schema: pyarrow.Schema) -> pyarrow.Table:
+def _tidy(names: Sequence[str | int], figures: Sequence[ArrayLike], schema: pyarrow.Schema) -> pyarrow.Table:
     """A row for each number of an aggregate: what it is of, its `layer`, the figures, its `skipped`."""
-    shape, count = figures[0].shape, figures[0].size
+    shape, count = np.shape(figures[0]), np.size(figures[0])
     at = np.indices(shape).reshape(len(shape), count)
     nothing = pyarrow.nulls(count, pyarrow.int32())
     columns = [
