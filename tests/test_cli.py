@@ -459,8 +459,8 @@ def test_the_command_of_a_run_asks_for_that_run(name, tmp_path, monkeypatch):
         asked.append(spec)
         return 0
 
-    for module in ("long_work", "models"):
-        monkeypatch.setattr(import_module(f"ed_core.commands.{module}"), "run", run)
+    for module in ("commands.long_work", "runs.execute"):
+        monkeypatch.setattr(import_module(f"ed_core.{module}"), "in_shell", run)
     monkeypatch.setattr(making.Asked, "check", lambda self: None)
     monkeypatch.chdir(tmp_path)
     spec = SPECS[name]
