@@ -81,6 +81,7 @@ STEADY = {
 PLAIN = dict(
     automargin=False, fixedrange=True, zeroline=False, showgrid=False, ticks="", tickfont=dict(size=11)
 )  # an axis
+GRID = dict(PLAIN, showgrid=True, gridcolor=colours.FAINT)  # one whose labels have lines across the plot
 ROUND_STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 256, 512)
 
 
@@ -154,6 +155,22 @@ class Canvas:
 
     def line(self, colour: str, thickness: float | int, dash: str = "solid", **place: Any) -> None:
         self.shapes.append(dict(type="line", line=dict(color=colour, width=thickness, dash=dash), **place))
+
+    def across(self, y: float | int, colour: str, thickness: float | int, dash: str = "solid", **more: Any) -> None:
+        """A line from one side of the plot to the other."""
+        self.line(colour, thickness, dash, xref="paper", x0=0, x1=1, y0=y, y1=y, **more)
+
+    def across_zero(self, curves: Iterable[np.ndarray]) -> None:
+        """A line at 0 where one of these curves goes below it."""
+        if any(np.fmin.reduce(values, initial=0.0) < 0 for values in curves):
+            self.across(0, colours.GREY, 1, layer="below")
+
+    def legend(self, shown: bool = True, **more: Any) -> None:
+        """The traces' names in one line above the plot."""
+        self.layout["showlegend"] = shown
+        self.layout["legend"] = dict(
+            orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), **more
+        )
 
     def write(self, text: str, size: int, colour: str | None = None, **place: Any) -> None:
         """Text; without a colour, in the page's own."""

@@ -11,11 +11,37 @@ import plotly.graph_objects as go
 
 from ..types import ProbeResult
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks, number, visible, whole_ticks
+from .canvas import GRID, PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks, number, visible, whole_ticks
 from .maps import mean_title, unit_of, values_of
 from .panel import Strip, View, mean_over_tokens, token_panel
 
 MARGIN = (54, 44, 52, 46)  # left, right, top with title and legend, bottom
+DOTTED: dict[str, Any] = dict(mode="lines+markers", marker=dict(size=4))
+
+
+class _Curves(Canvas):
+    """Layers 0 to n-1 to the right, the unit upwards, the legend in one line under the title."""
+
+    def __init__(self, n: int, view: View, x: str, unit: str):
+        super().__init__(view.height, MARGIN, view.title, view.uirevision, view.width_px)
+        self.x, self.unit = x, unit
+        self.legend(shown=False, bgcolor=colours.CLEAR)
+        self.layout["xaxis"] = dict(PLAIN, range=[-0.5, n - 0.5], title=axis_title(x, 8), **whole_ticks(n))
+        self.layout["yaxis"] = dict(GRID, title=axis_title(unit))
+        self.draw_depths(view.depth_lines, (view.width_px - MARGIN[0] - MARGIN[1]) / n, upright=True)
+        self.along("x", x, n - (x == "depth"))
+
+    def curve(self, kind: str, values: np.ndarray, name: str, *, unit: str = "", **look: Any) -> None:
+        """A curve with the hover all curves have, in the figure's unit unless it has another; `name` is escaped by
+        whoever took it from outside."""
+        hover = f"{self.x} %{{x}}<br>%{{meta}} %{{y:.3g}} {unit or self.unit}<extra></extra>"
+        self.add(kind, x=np.arange(len(values)), y=values, name=name, meta=name, hovertemplate=hover, **look, **STEADY)
+
+    def behind(self, curves: Mapping[str, np.ndarray], unit: str = "") -> None:
+        """What the curves are held against."""
+        line = dict(color=colours.CONTROL, width=2, dash="dash")
+        for name, values in curves.items():
+            self.curve("scatter", values, escaped(name), unit=unit, mode="lines", line=line)
 
 
 def layer_curves(
@@ -38,29 +64,18 @@ def layer_curves(
     spare = iter(colours.OTHERS * (1 + len(curves) // len(colours.OTHERS)))
     n = max((len(values) for values in curves.values()), default=1)
     view = View(title, height, width_px, depth_lines=depth_lines, uirevision=uirevision)
-    canvas = _frame(n, view, x, unit)
-    _behind(canvas, behind, x, unit)
+    canvas = _Curves(n, view, x, unit)
+    canvas.behind(behind)
     for name, values in curves.items():
         line = dict(
             color=colours.colour_of(name) or next(spare), width=2, dash="dot" if name.startswith("mean") else "solid"
         )
-        more = {"error_y": _bars(values, *ends[name])} if name in ends else {}
-        _add(
-            canvas,
-            "scatter",
-            values,
-            escaped(name),
-            x,
-            unit,
-            mode="lines+markers",
-            marker=dict(size=4),
-            line=line,
-            **more,
-        )
+        more: dict[str, Any] = {"error_y": _bars(values, *ends[name])} if name in ends else {}
+        canvas.curve("scatter", values, escaped(name), **DOTTED, line=line, **more)
     canvas.layout["showlegend"] = len(curves) + len(behind) > 1
     canvas.layout["yaxis"].update(log_ticks((*curves.values(), *behind.values())) if log else dict(type="linear"))
-    if not log and any(np.nanmin(values, initial=0.0) < 0 for values in curves.values()):
-        canvas.line(colours.GREY, 1, xref="paper", x0=0, x1=1, y0=0, y1=0, layer="below")
+    if not log:
+        canvas.across_zero(curves.values())
     return canvas.figure()
 
 
@@ -84,49 +99,20 @@ def spread_curve(
     """A curve over the spread of `others` ("10–90 % of 12 others"): grey from its lower to its upper end, dotted at the
     median. `quantiles` holds these three rows, or none where the others are too few to speak of a spread. `behind`,
     grey and dashed, a control's curve."""
-    canvas = _frame(len(values), View(height=height, width_px=width_px, uirevision="spread"), x, unit)
+    canvas = _Curves(len(values), View(height=height, width_px=width_px, uirevision="spread"), x, unit)
     if len(quantiles):
         low, median, high = quantiles
-        edge = dict(mode="lines", line=dict(width=0), showlegend=False)
-        _add(canvas, "scatter", low, "lower end", x, unit, **edge)
-        _add(
-            canvas,
-            "scatter",
-            high,
-            others,
-            x,
-            unit,
-            **{**edge, "showlegend": True},
-            fill="tonexty",
-            fillcolor=colours.FAINT,
-        )
-        _add(
-            canvas,
-            "scatter",
-            median,
-            "median",
-            x,
-            unit,
-            mode="lines",
-            line=dict(color=colours.GREY, width=1.5, dash="dot"),
-        )
-    _behind(canvas, behind, x, unit)
-    _add(
-        canvas,
-        "scatter",
-        values,
-        label,
-        x,
-        unit,
-        mode="lines+markers",
-        marker=dict(size=4),
-        line=dict(color=colours.BOTH, width=2),
-    )
+        edge: dict[str, Any] = dict(mode="lines", line=dict(width=0))
+        canvas.curve("scatter", low, "lower end", **edge, showlegend=False)
+        canvas.curve("scatter", high, others, **edge, showlegend=True, fill="tonexty", fillcolor=colours.FAINT)
+        canvas.curve("scatter", median, "median", mode="lines", line=dict(color=colours.GREY, width=1.5, dash="dot"))
+    canvas.behind(behind)
+    canvas.curve("scatter", values, label, **DOTTED, line=dict(color=colours.BOTH, width=2))
     canvas.layout["showlegend"] = bool(len(quantiles) or behind)
     shown = (values, *quantiles, *behind.values())
     canvas.layout["yaxis"].update(log_ticks(shown) if log else dict(rangemode="tozero"))
-    if not log and any(np.fmin.reduce(row, initial=0.0) < 0 for row in shown):
-        canvas.line(colours.GREY, 1, xref="paper", x0=0, x1=1, y0=0, y1=0, layer="below")
+    if not log:
+        canvas.across_zero(shown)
     return canvas.figure()
 
 
@@ -143,35 +129,18 @@ def curves_over_each_other(
     """The same curve in several precisions: the reference broad and grey behind, each of the others thinner than the
     one before it, so that lines that agree are all seen."""
     n = max((len(values) for values in curves.values()), default=1)
-    canvas = _frame(n, View(height=height, width_px=width_px, uirevision="over"), x, unit)
+    canvas = _Curves(n, View(height=height, width_px=width_px, uirevision="over"), x, unit)
     over = [name for name in curves if name != reference]
-    _add(
-        canvas,
-        "scatter",
-        curves[reference],
-        visible(reference, 20),
-        x,
-        unit,
-        mode="lines",
-        line=dict(color=colours.FAINT, width=11),
-    )
+    line = dict(color=colours.FAINT, width=11)
+    canvas.curve("scatter", curves[reference], visible(reference, 20), mode="lines", line=line)
     for thinner, name in enumerate(over, start=1):
         line = dict(color=colours.PRECISIONS.get(name, colours.GREY), width=1.5 + 1.75 * (len(over) - thinner))
-        _add(
-            canvas,
-            "scatter",
-            curves[name],
-            visible(name, 20),
-            x,
-            unit,
-            mode="lines+markers",
-            marker=dict(size=4),
-            line=line,
-        )
+        canvas.curve("scatter", curves[name], visible(name, 20), **DOTTED, line=line)
     canvas.layout["showlegend"] = True
-    canvas.layout["yaxis"].update(log_ticks(curves.values()) if log else {})
-    if not log and any(np.fmin.reduce(values, initial=0.0) < 0 for values in curves.values()):
-        canvas.line(colours.GREY, 1, xref="paper", x0=0, x1=1, y0=0, y1=0, layer="below")
+    if log:
+        canvas.layout["yaxis"].update(log_ticks(curves.values()))
+    else:
+        canvas.across_zero(curves.values())
     return canvas.figure()
 
 
@@ -187,19 +156,11 @@ def limit_bars(
     width_px: int = 600,
 ) -> go.Figure:
     """One bar per layer under a line it must not pass; those that do are in the colour of a failure."""
-    canvas = _frame(len(values), View(height=height, width_px=width_px, uirevision="limit"), x, unit)
+    canvas = _Curves(len(values), View(height=height, width_px=width_px, uirevision="limit"), x, unit)
     values = np.where(np.asarray(values) < 0, np.nan, values)  # -1: a whole number not computed yet
     failed = np.nan_to_num(values) > limit
-    _add(
-        canvas,
-        "bar",
-        values,
-        name,
-        x,
-        unit,
-        marker=dict(color=[colours.FAILED if bad else colours.BOTH for bad in failed]),
-    )
-    canvas.line(colours.GREY, 1.5, xref="paper", x0=0, x1=1, y0=limit, y1=limit, dash="dash")
+    canvas.curve("bar", values, name, marker=dict(color=[colours.FAILED if bad else colours.BOTH for bad in failed]))
+    canvas.across(limit, colours.GREY, 1.5, "dash")
     # above the bars, which would cover it beside its line
     canvas.write(f"┄ {limit_name}", 11, x=1, xref="paper", xanchor="right", y=1, yref="paper", yanchor="bottom")
     canvas.layout["yaxis"]["range"] = [0, 1.15 * max(limit, float(np.fmax.reduce(values, initial=0.0)))]
@@ -212,10 +173,8 @@ def token_profile(
     token: int,
     *,
     depth_lines: Mapping[str, int | None] = {},
-    height: int = 260,
     log: bool = False,
     first_token: bool = True,
-    width_px: int = 600,
 ) -> go.Figure:
     """One token's curves over layers; beside a single measure, dotted, its mean over the tokens."""
     names = (measure,) if isinstance(measure, str) else tuple(measure)
@@ -223,16 +182,13 @@ def token_profile(
     curves = {name: array[:, token] for name, array in arrays.items()}
     if len(names) == 1:
         curves[mean_title(first_token)] = mean_over_tokens(arrays[names[0]], first_token)
-    rows = "depth" if len(arrays[names[0]]) > result.n_layers else "layer"
     return layer_curves(
         curves,
         f"token {token} <b>{visible(result.tokens[token])}</b>",
         unit_of(result, names[0]),
         depth_lines=depth_lines,
-        height=height,
         log=log,
-        x=rows,
-        width_px=width_px,
+        x="depth" if len(arrays[names[0]]) > result.n_layers else "layer",
         uirevision="profile",
     )
 
@@ -240,66 +196,18 @@ def token_profile(
 def output_bars(result: ProbeResult, view: View) -> go.Figure:
     """Per skipped block: the change of the predicted distribution (bars; a control's dashed over them), and the share
     of tokens whose best prediction stays (dots)."""
-    shape, x = (result.n_layers,), "skipped layer"
-    canvas = _frame(result.n_layers, view, x, "")
-    _add(
-        canvas,
-        "bar",
-        values_of(result, "output", shape),
-        "output change",
-        x,
-        unit_of(result, "output"),
-        marker=dict(color=colours.BOTH),
-    )
+    shape, unit = (result.n_layers,), unit_of(result, "output")
+    canvas = _Curves(result.n_layers, view, "skipped layer", "")
+    change = values_of(result, "output", shape)
+    canvas.curve("bar", change, "output change", unit=unit, marker=dict(color=colours.BOTH))
     if view.control is not None:
-        _behind(
-            canvas,
-            {f"{view.control_name}: output change": values_of(view.control, "output", shape)},
-            x,
-            unit_of(result, "output"),
-        )
+        canvas.behind({f"{view.control_name}: output change": values_of(view.control, "output", shape)}, unit)
     dots = dict(mode="lines+markers", marker=dict(size=5), line=dict(color=colours.GREY, width=1.5))
-    _add(canvas, "scatter", values_of(result, "top1_kept", shape), "best token kept", x, "of the tokens", **dots)
+    kept = values_of(result, "top1_kept", shape)
+    canvas.curve("scatter", kept, "best token kept", unit="of the tokens", **dots)
     canvas.layout["showlegend"] = True
     canvas.layout["yaxis"].update(range=[0, 1.45], tickvals=[0, 0.5, 1])
     return canvas.figure()
-
-
-def _frame(n: int, view: View, x: str, unit: str) -> Canvas:
-    """Layers 0 to n-1 to the right, the unit upwards, the legend in one line under the title."""
-    canvas = Canvas(view.height, MARGIN, view.title, view.uirevision, view.width_px)
-    layer_px = (view.width_px - MARGIN[0] - MARGIN[1]) / n
-    canvas.layout.update(
-        legend=dict(
-            orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), bgcolor=colours.CLEAR
-        ),
-        xaxis=dict(PLAIN, range=[-0.5, n - 0.5], title=axis_title(x, 8), **whole_ticks(n)),
-        yaxis={**PLAIN, "title": axis_title(unit), "showgrid": True, "gridcolor": colours.FAINT},
-    )
-    canvas.draw_depths(view.depth_lines, layer_px, upright=True)
-    canvas.along("x", x, n - (x == "depth"))
-    return canvas
-
-
-def _behind(canvas: Canvas, curves: Mapping[str, np.ndarray], x: str, unit: str) -> None:
-    """What the curves are held against."""
-    for name, values in curves.items():
-        _add(
-            canvas,
-            "scatter",
-            values,
-            escaped(name),
-            x,
-            unit,
-            mode="lines",
-            line=dict(color=colours.CONTROL, width=2, dash="dash"),
-        )
-
-
-def _add(canvas: Canvas, kind: str, values: np.ndarray, name: str, x: str, unit: str, **look: Any) -> None:
-    """A curve with the hover all curves have; `name` is escaped by whoever took it from outside."""
-    hover = f"{x} %{{x}}<br>%{{meta}} %{{y:.3g}} {unit}<extra></extra>"
-    canvas.add(kind, x=np.arange(len(values)), y=values, name=name, meta=name, hovertemplate=hover, **look, **STEADY)
 
 
 EXACT = 1e-12  # an error of exactly 0 has no logarithm: it is drawn at the bottom of the scale
