@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -16,7 +15,7 @@ from ..depth.verdict import Verdict
 from ..fits.measured import Maps, Replacement
 from ..types import ProbeResult
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks, number, tick_step, whole_ticks
+from .canvas import GRID, PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks, number, tick_step, whole_ticks
 from .curves import MARGIN
 from .maps import NOT_DRAWN, blank, mean_title
 from .panel import (
@@ -106,22 +105,12 @@ def pair_curves(
         title=axis_title(curve.x, 8),
         **whole_ticks(n),
     )
-    canvas.layout.update(
-        showlegend=True,
-        legend=dict(
-            orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), bgcolor=colours.CLEAR
-        ),
-        xaxis={**PLAIN, **(ends if relative else layers)},
-        yaxis={
-            **PLAIN,
-            "title": axis_title(unit),
-            "showgrid": True,
-            "gridcolor": colours.FAINT,
-            **(log_ticks((pair.a, pair.b)) if curve.log else {"type": "linear"}),
-        },
-    )
-    if not curve.log and any(np.fmin.reduce(values, initial=0.0) < 0 for values in (pair.a, pair.b)):
-        canvas.line(colours.GREY, 1, xref="paper", x0=0, x1=1, y0=0, y1=0, layer="below")
+    canvas.legend(bgcolor=colours.CLEAR)
+    canvas.layout["xaxis"] = PLAIN | (ends if relative else layers)
+    upright = log_ticks((pair.a, pair.b)) if curve.log else dict(type="linear")
+    canvas.layout["yaxis"] = dict(GRID, title=axis_title(unit), **upright)
+    if not curve.log:
+        canvas.across_zero((pair.a, pair.b))
     if not pair.relative:
         _bars(canvas, pair)
     return canvas.figure()
@@ -144,16 +133,10 @@ def _bars(canvas: Canvas, pair: side_by_side.Pair) -> None:
     )
     canvas.layout["yaxis"]["domain"] = CURVES
     canvas.layout["xaxis"]["anchor"] = "y2"
-    canvas.layout["yaxis2"] = {
-        **PLAIN,
-        "domain": BARS,
-        "range": [-1.1 * bound, 1.1 * bound],
-        "tickvals": [-bound, 0, bound],
-        "title": axis_title("B − A"),
-        "ticktext": [number(v) for v in (-bound, 0.0, bound)],
-        "showgrid": True,
-        "gridcolor": colours.FAINT,
-    }
+    ticks = dict(tickvals=[-bound, 0, bound], ticktext=[number(v) for v in (-bound, 0.0, bound)])
+    canvas.layout["yaxis2"] = dict(
+        GRID, domain=BARS, range=[-1.1 * bound, 1.1 * bound], title=axis_title("B − A"), **ticks
+    )
 
 
 def difference_map(
@@ -309,10 +292,10 @@ def _hover(maps: Maps, measure: str, control: bool, i: int, j: int) -> str:
     return "<br>" + "<br>".join(told)
 
 
-def best_matches(maps: Maps, height: int = 280, width_px: int = 500) -> go.Figure:
+def best_matches(maps: Maps) -> go.Figure:
     """Where each of A's layers is found again in B, on relative depth, by error and by R²; along the dotted diagonal
     the deeper model does the same over more layers. Hollow: not better than the controls."""
-    canvas = Canvas(height, MATCHES, uirevision="matches", width_px=width_px)
+    canvas = Canvas(280, MATCHES, uirevision="matches", width_px=500)
     canvas.line(colours.GREY, 1, "dot", x0=0, y0=0, x1=1, y1=1, layer="below", name="diagonal")
     for (measure, title), colour, symbol in zip(MEASURES.items(), colours.SIDES, ("circle", "diamond")):
         found = matching.match(maps, measure)
@@ -337,18 +320,15 @@ def best_matches(maps: Maps, height: int = 280, width_px: int = 500) -> go.Figur
         )
     ends = dict(range=[-0.03, 1.03], tickvals=[0, 0.25, 0.5, 0.75, 1])
     names = [escaped(name) for name in maps.names]
-    canvas.layout.update(
-        showlegend=True,
-        legend=_legend(),
-        xaxis={**PLAIN, **ends, "title": axis_title(f"relative depth in {names[0]}", 8)},
-        yaxis={**PLAIN, **ends, "showgrid": True, "gridcolor": colours.FAINT, "title": axis_title(f"in {names[1]}")},
-    )
+    canvas.legend(bgcolor=colours.CLEAR)
+    canvas.layout["xaxis"] = dict(PLAIN, title=axis_title(f"relative depth in {names[0]}", 8), **ends)
+    canvas.layout["yaxis"] = dict(GRID, title=axis_title(f"in {names[1]}"), **ends)
     return canvas.figure()
 
 
-def best_errors(maps: Maps, height: int = 280, width_px: int = 500) -> go.Figure:
+def best_errors(maps: Maps) -> go.Figure:
     """The error at each source tap's best match, with both controls at the same tap of B."""
-    canvas = Canvas(height, MATCHES, uirevision="errors", width_px=width_px)
+    canvas = Canvas(280, MATCHES, uirevision="errors", width_px=500)
     found = matching.match(maps)
     curves = (
         ("best match", found.error, colours.BOTH, "solid"),
@@ -369,58 +349,37 @@ def best_errors(maps: Maps, height: int = 280, width_px: int = 500) -> go.Figure
             **STEADY,
         )
     n = maps.n_layers[0]
-    axis = dict(range=[0.5, n + 0.5], title=axis_title(f"layers passed in {escaped(maps.names[0])}", 8))
-    canvas.layout.update(
-        showlegend=True,
-        legend=_legend(),
-        xaxis={**PLAIN, **whole_ticks(n + 1), **axis},
-        yaxis=_from_zero("relative error"),
-    )
+    title = axis_title(f"layers passed in {escaped(maps.names[0])}", 8)
+    canvas.legend(bgcolor=colours.CLEAR)
+    canvas.layout["xaxis"] = dict(PLAIN, range=[0.5, n + 0.5], title=title, **whole_ticks(n + 1))
+    canvas.layout["yaxis"] = dict(GRID, rangemode="tozero", title=axis_title("relative error"))
     return canvas.figure()
 
 
-def replacement_bars(found: Replacement, height: int = 300, width_px: int = 700) -> go.Figure:
+def replacement_bars(found: Replacement) -> go.Figure:
     """By what share of the loss each layer's linear replacement raises it: bars on held-out prompts, diamonds on the
     prompts fitted on; dashed: the 10 % from which on a layer counts as useful."""
-    canvas = Canvas(height, MATCHES, uirevision="replacement", width_px=width_px)
-    x = np.arange(found.n_layers)
-    sides = (
-        ("held-out prompts", matching.raised(found.loss, found.whole), found.loss, found.whole),
-        (
-            "prompts fitted on",
-            matching.raised(found.loss_fitted, found.whole_fitted),
-            found.loss_fitted,
-            found.whole_fitted,
-        ),
-    )
-    for (name, values, loss, whole), kind, colour in zip(sides, ("bar", "scatter"), (colours.BOTH, colours.SIDES[1])):
-        marker = dict(color=colour) if kind == "bar" else dict(color=colour, size=9, symbol="diamond")
+    n = found.n_layers
+    canvas = Canvas(300, MATCHES, uirevision="replacement", width_px=700)
+    bars = dict(marker=dict(color=colours.BOTH), textposition="none")
+    dots = dict(mode="markers", marker=dict(color=colours.SIDES[1], size=9, symbol="diamond"))
+    for kind, name, loss, whole, look in (
+        ("bar", "held-out prompts", found.loss, found.whole, bars),
+        ("scatter", "prompts fitted on", found.loss_fitted, found.whole_fitted, dots),
+    ):
         canvas.add(
             kind,
-            x=x,
-            y=100 * values,
+            x=np.arange(n),
+            y=100 * matching.raised(loss, whole),
             name=name,
-            marker=marker,
             text=[f"{number(one)} instead of {number(whole)} nats per token" for one in loss],
-            textposition="none" if kind == "bar" else None,
             hovertemplate=f"<b>{name}</b><br>layer %{{x}}: %{{y:+.3g}} %<br>%{{text}}<extra></extra>",
-            **(STEADY if kind == "bar" else {"mode": "markers", **STEADY}),
+            **look,
+            **STEADY,
         )
-    canvas.line(colours.FAILED, 1.5, "dash", xref="paper", x0=0, x1=1, y0=10, y1=10, name="useful from here")
-    canvas.line(colours.GREY, 1, xref="paper", x0=0, x1=1, y0=0, y1=0, layer="below")
-    n = found.n_layers
-    canvas.layout.update(
-        showlegend=True,
-        legend=_legend(),
-        xaxis={**PLAIN, **whole_ticks(n), "range": [-0.6, n - 0.4], "title": axis_title("layer replaced", 8)},
-        yaxis=_from_zero("loss raised by, %") | {"rangemode": "normal"},
-    )
+    canvas.across(10, colours.FAILED, 1.5, "dash", name="useful from here")
+    canvas.across(0, colours.GREY, 1, layer="below")
+    canvas.legend(bgcolor=colours.CLEAR)
+    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.6, n - 0.4], title=axis_title("layer replaced", 8), **whole_ticks(n))
+    canvas.layout["yaxis"] = dict(GRID, rangemode="normal", title=axis_title("loss raised by, %"))
     return canvas.figure()
-
-
-def _legend() -> dict[str, Any]:
-    return dict(orientation="h", x=0, xanchor="left", y=1, yanchor="bottom", font=dict(size=11), bgcolor=colours.CLEAR)
-
-
-def _from_zero(title: str) -> dict[str, Any]:
-    return {**PLAIN, "rangemode": "tozero", "showgrid": True, "gridcolor": colours.FAINT, "title": axis_title(title)}
