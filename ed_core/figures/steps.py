@@ -10,11 +10,11 @@ import plotly.graph_objects as go
 
 from ..depth.criteria import OF_LENS, RULES
 from . import colours
-from .canvas import PLAIN, Canvas, axis_title, number, tick_step
+from .canvas import GRID, PLAIN, Canvas, axis_title, number, tick_step
 from .lens import lens_shade
 from .maps import RATIO_DECADES
 from .panel import HEATMAP, LETTER, Strip, View, add_heatmap, add_hover, add_strip, frame, label_columns, mark_tokens
-from .studies import MEAN, add_range, name_lines
+from .studies import MEAN, WIDTH, add_range, name_lines
 
 HEIGHT, MARGIN = 380, (54, 16, 40, 46)
 PHONE = 300  # pixels along which steps are labelled: a plot on a narrow screen
@@ -51,14 +51,13 @@ def depth_over_steps(
     sinks: Mapping[int, float | None] | None = None,
     log: bool = True,
     chosen: int | None = None,
-    width_px: int = 1100,
 ) -> go.Figure:
     """Depth at every step of a training, 0 to `n_layers`: mean depths as lines with their range over prompts, the turn
     as stars where one was found, the papers' three rules as hollow diamonds, a layer drawn where it ends. Below them
     the sinks a prompt. `rows`: `step`, `criterion`, `variant` ("mean", "turn", "paper"), `ratio`, `low`, `high` (in
     layers, None without), one for each step; a ratio of None is a gap. `log`: steps on a logarithmic axis. `chosen`: a
     step that a line marks."""
-    canvas = Canvas(HEIGHT, MARGIN, uirevision="steps", width_px=width_px)
+    canvas = Canvas(HEIGHT, MARGIN, uirevision="steps", width_px=WIDTH)
     steps = sorted({row["step"] for row in rows})
     at = dict(zip(steps, map(float, places(steps, log))))
     for (criterion, variant), (name, mode, marker) in LOOKS.items():
@@ -111,10 +110,8 @@ def depth_over_steps(
     )
     ticks = list(range(0, n_layers + 1, tick_step(n_layers + 1, 9)))
     canvas.layout["yaxis"] = dict(
-        PLAIN,
+        GRID,
         range=[-0.02 * n_layers, 1.03 * n_layers],
-        showgrid=True,
-        gridcolor=colours.FAINT,
         tickvals=ticks,
         title=axis_title(f"depth, of {n_layers} layers"),
         domain=DEPTHS if shown else (0.0, 1.0),
@@ -132,7 +129,6 @@ def layers_over_steps(
     measure: str,
     unit: str,
     chosen: int | None = None,
-    height: int = 420,
     width_px: int = 560,
 ) -> go.Figure:
     """A mean over tokens of every layer at every step, `[layer, step]`, a column a step, whatever lies between them;
@@ -140,7 +136,7 @@ def layers_over_steps(
     Cosines are coloured from -1 to 1 as everywhere, ratios by logarithm; the lens's divergences are of depths, in
     nats."""
     row = "depth" if unit == "nats" else "layer"
-    view = View(height=height, width_px=width_px, selected=chosen, uirevision="layers-over-steps")
+    view = View(width_px=width_px, selected=chosen, uirevision="layers-over-steps")
     canvas = frame(view, len(z) - (row == "depth"), row)
     canvas.layout["yaxis"]["range"] = [-0.5, len(z) - 0.5]
     shade, ends = _shades(z, unit)

@@ -15,9 +15,10 @@ from ..depth.criteria import RULES
 from ..depth.side_by_side import relative_depth
 from ..sources.catalogue import TRAINING
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, axis_title, escaped, shown, whole_ticks
+from .canvas import GRID, PLAIN, STEADY, Canvas, axis_title, escaped, shown, whole_ticks
 
-ROW, TOP, BOTTOM, SIDE = 40, 30, 44, 10  # pixels
+WIDTH = 1100  # pixels
+ROW, TOP, BOTTOM, SIDE = 40, 30, 44, 10  # likewise
 LEGEND_ROW = 19  # likewise
 VARIANTS = {
     "mean": "mean depth",
@@ -44,7 +45,6 @@ def study_depths(
     rows: Sequence[Mapping[str, Any]],
     label: str,
     published: Sequence[tuple[str, str, float, str]] = (),
-    width_px: int = 1100,
     thresholds: Mapping[str, tuple[float, float]] | None = None,
 ) -> go.Figure:
     """One line per value of `label` (a column of the rows), on it a mark per criterion at its ratio with the range over
@@ -57,7 +57,7 @@ def study_depths(
     crosses = [f"{model}, {PUBLISHED}" for model in dict.fromkeys(one[0] for one in published)]
     y = {name: -i for i, name in enumerate([*lines, *crosses])}
     height = TOP + BOTTOM + ROW * max(len(y), 1)
-    canvas = Canvas(height, (SIDE, SIDE, TOP, BOTTOM), uirevision="studies", width_px=width_px)
+    canvas = Canvas(height, (SIDE, SIDE, TOP, BOTTOM), uirevision="studies", width_px=WIDTH)
     apart = max(len({row["criterion"] for row in rows if row[label] == name}) for name in lines) > 1
     missing: dict[str, list[str]] = {}
     for name, ends in (thresholds or {}).items():
@@ -100,8 +100,7 @@ def study_depths(
         title=axis_title("share of the depth"),
     )
     canvas.layout["yaxis"] = dict(PLAIN, range=[-len(y) + 0.5, 0.8], visible=False)
-    canvas.layout["showlegend"] = True
-    canvas.layout["legend"] = dict(orientation="h", x=0, y=1, yanchor="bottom", xanchor="left", font=dict(size=11))
+    canvas.legend()
     return canvas.figure()
 
 
@@ -120,19 +119,26 @@ def add_range(canvas: Canvas, x: np.ndarray, low: np.ndarray, high: np.ndarray, 
     )
 
 
+def _whiskers(
+    values: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, width: int, most: int = 1
+) -> dict[str, Any]:
+    """The range over prompts as a bar on a mark, `width` pixels wide; none where it is NaN. All three in units of
+    `most`."""
+    apart = {"array": np.nan_to_num(high - values) / most, "arrayminus": np.nan_to_num(values - low) / most}
+    return dict(type="data", symmetric=False, **apart, color=colour, thickness=1.5, width=width)
+
+
 def study_curves(
     curves: Mapping[str, Sequence[ArrayLike]],
     n_layers: Mapping[str, int],
     unit: str,
     log: bool = False,
-    height: int = 340,
-    width_px: int = 1100,
     twins: Mapping[str, ArrayLike] = {},
 ) -> go.Figure:
     """Curves of several models on relative depth, each with its range over prompts behind it. `curves`: by the model's
     label, value, low and high `[layer]` or `[depth]`; a range of NaN or None is none. `twins`: by the same labels the
     values of untrained twins, thin and grey behind them all, with one name in the legend."""
-    canvas = Canvas(height, (64, 16, 40, 44), uirevision="over-depth", width_px=width_px)
+    canvas = Canvas(340, (64, 16, 40, 44), uirevision="over-depth", width_px=WIDTH)
     hues = [colour for colour in LINES if colour != THRESHOLD or not twins]
     for i, (name, untrained) in enumerate(twins.items()):
         alike = np.asarray(untrained, float)
@@ -168,21 +174,19 @@ def study_curves(
             **look,
         )
     canvas.layout["xaxis"] = dict(PLAIN, range=[-0.01, 1.01], tickvals=TICKS, title=axis_title("relative depth"))
-    canvas.layout["yaxis"] = dict(
-        PLAIN, showgrid=True, gridcolor=colours.FAINT, type="log" if log else "linear", title=axis_title(unit)
-    )
+    canvas.layout["yaxis"] = dict(GRID, type="log" if log else "linear", title=axis_title(unit))
     name_lines(canvas, len(curves) + bool(twins))
     return canvas.figure()
 
 
 def study_sizes(
-    points: Sequence[Mapping[str, Any]], lines: Mapping[str, Sequence[tuple[int | float, float]]], width_px: int = 1100
+    points: Sequence[Mapping[str, Any]], lines: Mapping[str, Sequence[tuple[int | float, float]]]
 ) -> go.Figure:
     """Effective-depth ratios against size, of one criterion. `points`: `model`, `parameters`, `ratio`, `low`, `high`
     (of the ratio, NaN without), `training`, `set`, `source`; measured ones filled, with their range over prompts,
     published ones hollow, one shape for each kind of training. `lines`: by source the two ends of the line through its
     points, (parameters, ratio)."""
-    canvas = Canvas(380, (64, 16, 64, 48), uirevision="sizes", width_px=width_px)
+    canvas = Canvas(380, (64, 16, 64, 48), uirevision="sizes", width_px=WIDTH)
     kinds = [kind for kind in (*TRAINING, "") if any(p["training"] == kind for p in points)]
     told = set()
     for source, colour in SOURCES.items():
@@ -206,15 +210,7 @@ def study_sizes(
                     color=colour if source != PUBLISHED else colours.CLEAR,
                     line=dict(width=2, color=colour),
                 ),
-                error_y=dict(
-                    type="data",
-                    symmetric=False,
-                    array=np.nan_to_num(high - ratios),
-                    arrayminus=np.nan_to_num(ratios - low),
-                    color=colour,
-                    thickness=1.5,
-                    width=4,
-                ),
+                error_y=_whiskers(ratios, low, high, colour, 4),
                 text=[_point(p) for p in own],
                 hoverinfo="text",
             )
@@ -238,14 +234,8 @@ def study_sizes(
         range=[float(sizes.min()) - around, float(sizes.max()) + around],
         title=axis_title("parameters"),
     )
-    share = axis_title("share of the depth")
-    canvas.layout["yaxis"] = dict(
-        PLAIN, range=[_floor(points), 1.03], showgrid=True, gridcolor=colours.FAINT, title=share
-    )
-    canvas.layout["showlegend"] = True
-    canvas.layout["legend"] = dict(
-        orientation="h", x=0, y=1, yanchor="bottom", xanchor="left", entrywidth=48, font=dict(size=11)
-    )
+    canvas.layout["yaxis"] = dict(GRID, range=[_floor(points), 1.03], title=axis_title("share of the depth"))
+    canvas.legend(entrywidth=48)
     return canvas.figure()
 
 
@@ -286,13 +276,11 @@ def study_levels(
     n_layers: Mapping[str, int],
     what: str = "depth score",
     between: bool = False,
-    height: int = 360,
-    width_px: int = 1100,
 ) -> go.Figure:
     """Depths over levels of difficulty, in shares of the depth: a line per model with its range, and faint dots for the
     prompts' own. `scores`: by the model's label, of each level `name`, `mean`, `low`, `high` and `own`. `between`: they
     are depths between layers, 0 to L, and no layers, 0 to L - 1."""
-    canvas = Canvas(height, (64, 16, 40, 44), uirevision="levels", width_px=width_px)
+    canvas = Canvas(360, (64, 16, 40, 44), uirevision="levels", width_px=WIDTH)
     names = list(dict.fromkeys(str(level["name"]) for levels in scores.values() for level in levels))
     for i, (label, levels) in enumerate(scores.items()):
         colour, most = LINES[i % len(LINES)], max(n_layers[label] - (not between), 1)
@@ -316,15 +304,7 @@ def study_levels(
             mode="lines+markers",
             line=dict(color=colour, width=2, dash=DASHES[i % len(DASHES)]),
             marker=dict(size=7, color=colour),
-            error_y=dict(
-                type="data",
-                symmetric=False,
-                array=np.nan_to_num(high - mean) / most,
-                arrayminus=np.nan_to_num(mean - low) / most,
-                color=colour,
-                thickness=1.5,
-                width=4,
-            ),
+            error_y=_whiskers(mean, low, high, colour, 4, most),
             name=escaped(_short(label)),
             text=[
                 f"{escaped(label)}, level {escaped(str(level['name']))}<br>{what} {level['mean']:.2f} of "
@@ -344,9 +324,8 @@ def study_levels(
     ]
     least, most_drawn = min(drawn, default=0.0), max(drawn, default=1.0)
     around = max(0.08 * (most_drawn - least), 0.02)
-    title = axis_title("share of the depth")
-    axis = dict(range=[least - around, most_drawn + around], showgrid=True, gridcolor=colours.FAINT, title=title)
-    canvas.layout["yaxis"] = PLAIN | axis
+    ends = [least - around, most_drawn + around]
+    canvas.layout["yaxis"] = dict(GRID, range=ends, title=axis_title("share of the depth"))
     name_lines(canvas, len(scores))
     return canvas.figure()
 
@@ -356,10 +335,7 @@ def name_lines(canvas: Canvas, n: int) -> None:
     figure is as much higher, so that the plot keeps its height."""
     canvas.layout["margin"]["autoexpand"] = True
     canvas.layout["height"] += LEGEND_ROW * max(0, n - 2)  # two have room in the margin
-    canvas.layout["showlegend"] = True
-    canvas.layout["legend"] = dict(
-        orientation="h", x=0, y=1, yanchor="bottom", xanchor="left", font=dict(size=11), tracegroupgap=0
-    )
+    canvas.legend(tracegroupgap=0)
 
 
 def _marks(
@@ -390,15 +366,7 @@ def _marks(
             color=[colours.CLEAR if row["variant"] in HOLLOW else colour for row in rows],
             line=dict(width=2, color=colour),
         ),
-        error_x=dict(
-            type="data",
-            symmetric=False,
-            array=np.nan_to_num(ends("high") - ratios),
-            arrayminus=np.nan_to_num(ratios - ends("low")),
-            color=colour,
-            thickness=1.5,
-            width=3,
-        ),
+        error_x=_whiskers(ratios, ends("low"), ends("high"), colour, 3),
         name=RULES[criterion].label if criterion else "another estimator",
         text=[_hover(row, label) for row in rows],
         hoverinfo="text",
@@ -455,10 +423,10 @@ class Drawn(Protocol):
     def ticks(self) -> Sequence[str]: ...
 
 
-def claim_curves(curves: Mapping[str, Drawn], height: int = 300, width_px: int = 1000) -> go.Figure:
+def claim_curves(curves: Mapping[str, Drawn]) -> go.Figure:
     """`curves`: by its label, the first one's axes are drawn. Whiskers are the 5 and 95 % quantiles over prompts, none
     where these are None."""
-    canvas = Canvas(height, (64, 16, 34, 48), uirevision="claims", width_px=width_px)
+    canvas = Canvas(300, (64, 16, 34, 48), uirevision="claims", width_px=1000)
     first = next(iter(curves.values()))
     for i, (label, curve) in enumerate(curves.items()):
         x, values, low, high = map(_numbers, (curve.x, curve.values, curve.low, curve.high))
@@ -470,15 +438,7 @@ def claim_curves(curves: Mapping[str, Drawn], height: int = 300, width_px: int =
             mode="lines+markers",
             line=dict(color=CLAIM_LINES[i % 2], width=2, dash=CLAIM_DASHES[i % 2]),
             marker=dict(size=6),
-            error_y=dict(
-                type="data",
-                symmetric=False,
-                array=np.nan_to_num(high - values),
-                arrayminus=np.nan_to_num(values - low),
-                color=CLAIM_LINES[i % 2],
-                thickness=1.5,
-                width=3,
-            ),
+            error_y=_whiskers(values, low, high, CLAIM_LINES[i % 2], 3),
             name=escaped(label),
             text=[_claim_hover(label, curve, *one) for one in zip(names, values, low, high)],
             hoverinfo="text",
@@ -490,9 +450,8 @@ def claim_curves(curves: Mapping[str, Drawn], height: int = 300, width_px: int =
         ticks = dict(tickvals=places, ticktext=[escaped(shown(str(name), LONGEST_TICK)) for name in first.ticks])
     ends = [places.min() - apart / 3, places.max() + apart / 3]
     canvas.layout["xaxis"] = dict(PLAIN, range=ends, title=axis_title(escaped(first.x_title)), **ticks)
-    canvas.layout["yaxis"] = dict(PLAIN, showgrid=True, gridcolor=colours.FAINT, title=axis_title(escaped(first.unit)))
-    canvas.layout["showlegend"] = True
-    canvas.layout["legend"] = dict(orientation="h", x=0, y=1, yanchor="bottom", xanchor="left", font=dict(size=11))
+    canvas.layout["yaxis"] = dict(GRID, title=axis_title(escaped(first.unit)))
+    canvas.legend()
     return canvas.figure()
 
 
@@ -508,7 +467,6 @@ def _numbers(values: Sequence[float | None]) -> np.ndarray:
 # ---------------------------------------------------------------- leaderboards
 
 
-BOARD_HEIGHT = 420
 FITTED, OWN, LEFT_OUT = "in the fits", "your own", "left out"
 KINDS = {FITTED: colours.BOTH, OWN: colours.MLP, LEFT_OUT: "#7F7F7F"}
 SMALLEST = 0.3  # billions of parameters with the smallest mark
@@ -521,14 +479,13 @@ def score_against_layers(
     line: tuple[float, float] | None = None,
     adjusted: tuple[float, float] | None = None,
     held: str = "",
-    width_px: int = 1100,
 ) -> go.Figure:
     """A mark a model, as wide as it is large. `points`: `model`, `layers`, `params` (billions), `score`, `family`,
     `source` (of the layer count), `left_out` (why it enters no fit, ""), `own` (whether somebody gave it), `depth`
     (what was measured of its mean depth here, "" where nothing was). Models in the fits are filled, others hollow; own
     ones are diamonds, measured ones have a ring. `line`: constant and slope of layers alone, solid; `adjusted`: with
     what is `held` equal at its mean, dashed."""
-    canvas = Canvas(BOARD_HEIGHT, (64, 16, 48, 48), uirevision="leaderboard", width_px=width_px)
+    canvas = Canvas(420, (64, 16, 48, 48), uirevision="leaderboard", width_px=WIDTH)
     for name, colour in KINDS.items():
         if some := [p for p in points if _kind(p) == name]:
             canvas.add(
@@ -576,9 +533,8 @@ def score_against_layers(
                 hoverinfo="skip",
             )
     canvas.layout["xaxis"] = dict(PLAIN, title=axis_title("layers", 8), rangemode="tozero")
-    canvas.layout["yaxis"] = dict(PLAIN, title=axis_title(score), showgrid=True, gridcolor=colours.FAINT)
-    canvas.layout["showlegend"] = True
-    canvas.layout["legend"] = dict(orientation="h", x=0, y=1, yanchor="bottom", xanchor="left", font=dict(size=11))
+    canvas.layout["yaxis"] = dict(GRID, title=axis_title(score))
+    canvas.legend()
     return canvas.figure()
 
 
