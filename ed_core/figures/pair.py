@@ -19,7 +19,6 @@ from .canvas import GRID, PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks,
 from .curves import MARGIN
 from .maps import NOT_DRAWN, blank, mean_title
 from .panel import (
-    HEATMAP,
     Strip,
     View,
     add_heatmap,
@@ -27,6 +26,7 @@ from .panel import (
     add_strip,
     beyond,
     frame,
+    layers_across,
     mean_over_tokens,
     token_panel,
     without,
@@ -171,8 +171,7 @@ def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: 
     """A map of layers against layers, hatched where both sides are 0 by construction; its strip holds the mean over
     each row."""
     n, means, shade = len(z), mean_over_tokens(z), colours.signed(_most(z))
-    row_px = view.plot_height / (n + 1)
-    domain = (0.0, min(HEATMAP[1], max(0.4, row_px * n / view.plot_width)))
+    row_px, domain = view.plot_height / (n + 1), view.square(n)
     canvas = frame(view, n, f"{dims[0]} layer")
     drawn = np.where(np.tri(n, k=-1, dtype=bool), np.nan, z)
     add_heatmap(canvas, drawn, shade, unit, domain, gap=row_px >= 8)
@@ -182,10 +181,7 @@ def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: 
     add_hover(canvas, place, lambda row, column: hover(row, column) + beyond(shade, z[row, column]), brief)
     strip = Strip(means, -_bound(means), _bound(means), "mean of the row", colours.GREY)
     add_strip(canvas, strip, "skipped layer", domain)
-    ticks = whole_ticks(n)
-    canvas.layout["xaxis"] = dict(
-        PLAIN, range=[-0.5, n - 0.5], title=axis_title("affected layer", 9), domain=domain, **ticks
-    )
+    layers_across(canvas, n, "affected layer", domain)
     canvas.draw_depths(view.depth_lines, row_px)
     return canvas.figure()
 

@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 
 from ..types import ProbeResult
 from . import colours
-from .canvas import PLAIN, ROUND_STEPS, STEADY, Canvas, axis_title, letters, number, tick_step, visible
+from .canvas import PLAIN, ROUND_STEPS, STEADY, Canvas, axis_title, letters, number, tick_step, visible, whole_ticks
 from .colours import Shade
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 44, 36, 64
@@ -120,6 +120,10 @@ class View:
     def plot_height(self) -> int:
         return self.height - TOP - BOTTOM - TITLE * bool(self.title)
 
+    def square(self, n: int, most: float = HEATMAP[1]) -> tuple[float, float]:
+        """The share of the width, `most` at most, in which a map of n layers against n is about square."""
+        return 0.0, min(most, max(0.4, self.plot_height / (n + 1) * n / self.plot_width))
+
     def column_px(self, n_tokens: int) -> float:
         """Rough width of a token's column."""
         first, last = self.span(n_tokens)
@@ -193,6 +197,12 @@ def token_panel(
     mark_passes(canvas, result)
     canvas.draw_depths(view.depth_lines, row_px)
     return canvas.figure()
+
+
+def layers_across(canvas: Canvas, n: int, title: str, domain: tuple[float, float]) -> None:
+    """The x axis of a map of layers against layers."""
+    ends = [-0.5, n - 0.5]
+    canvas.layout["xaxis"] = dict(PLAIN, range=ends, title=axis_title(title, 9), domain=domain, **whole_ticks(n))
 
 
 def mark_passes(canvas: Canvas, result: ProbeResult, upright: bool = False) -> None:
@@ -313,27 +323,15 @@ def add_hover(
 
 def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, float]) -> None:
     """The curve on the second x axis, row by row beside the heatmap."""
-    curves = [
-        (
-            "mean",
-            strip.title,
-            strip.values,
-            dict(mode="lines+markers", marker=dict(size=4), line=dict(color=strip.colour, width=1.5)),
-        )
-    ]
-    if strip.behind is not None:
-        curves.insert(
-            0,
-            (
-                "control",
-                strip.behind_name,
-                strip.behind,
-                dict(mode="lines", line=dict(color=colours.CONTROL, width=1.5, dash="dash")),
-            ),
-        )
+    curves: list[tuple[str, str, np.ndarray, dict[str, Any]]] = []
     if strip.counted is not None:
         look = dict(mode="lines", line=dict(color=strip.colour, width=1.5, dash="dot"))
-        curves.insert(0, ("with sinks", f"{strip.title} with sinks", strip.counted, look))
+        curves.append(("with sinks", f"{strip.title} with sinks", strip.counted, look))
+    if strip.behind is not None:
+        look = dict(mode="lines", line=dict(color=colours.CONTROL, width=1.5, dash="dash"))
+        curves.append(("control", strip.behind_name, strip.behind, look))
+    look = dict(mode="lines+markers", marker=dict(size=4), line=dict(color=strip.colour, width=1.5))
+    curves.append(("mean", strip.title, strip.values, look))
     for name, title, values, look in curves:
         canvas.add(
             "scatter",
@@ -355,14 +353,7 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
         else dict(range=[strip.low, strip.high])
     )
     domain = (heatmap[1] + STRIP[0] - HEATMAP[1], STRIP[1])
-    canvas.layout["xaxis2"] = {
-        **PLAIN,
-        **scale,
-        **ticks,
-        "domain": domain,
-        "anchor": "y",
-        "title": named,
-    }
+    canvas.layout["xaxis2"] = dict(PLAIN, domain=domain, anchor="y", title=named, **scale, **ticks)
     if strip.low < 0:
         top = len(strip.values) - 0.5
         canvas.line(colours.GREY, 1.0, xref="x2", yref="y", x0=0, x1=0, y0=-0.5, y1=top, layer="below")

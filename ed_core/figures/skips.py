@@ -17,7 +17,6 @@ from .curves import layer_curves
 from .maps import BOUNDS, L2, missing, unit_of, values_of
 from .panel import (
     CLIPPED,
-    HEATMAP,
     LEFT,
     RIGHT,
     Strip,
@@ -28,6 +27,7 @@ from .panel import (
     beyond,
     frame,
     label_tokens,
+    layers_across,
     mark_passes,
 )
 
@@ -49,8 +49,7 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
         z, output = _effects(result, measure), values_of(result, "output", (n_layers,))
     else:
         z, output = result["effect_by_boundary"][boundary], result["output_by_boundary"][boundary]
-    domain = (0.0, min(HEATMAP[1], max(0.4, row_px * n_layers / view.plot_width)))
-    canvas = frame(view, n_layers, "skipped layer")
+    domain, canvas = view.square(n_layers), frame(view, n_layers, "skipped layer")
     shade = _effect_shade(
         z[np.triu_indices(n_layers, 1)] if boundary is not None else view.together(result, lambda r: _off(r, measure)),
         result,
@@ -63,11 +62,8 @@ def skip_map(result: ProbeResult, view: View, measure: str = "effect", boundary:
     _cells(canvas, result, measure, z, shade)
     behind = view.behind(lambda r: values_of(r, "output", (n_layers,))) if boundary is None else {}
     add_strip(canvas, Strip(output, 0.0, 2**0.5, f"output change,<br>{L2}", **behind), "skipped layer", domain)
-    ticks = whole_ticks(n_layers)
-    canvas.layout["xaxis"] = dict(
-        PLAIN, range=[-0.5, n_layers - 0.5], title=axis_title("affected layer", 9), domain=domain, **ticks
-    )
-    canvas.layout["yaxis"]["tickvals"] = ticks["tickvals"]  # both axes are the model's layers
+    layers_across(canvas, n_layers, "affected layer", domain)
+    canvas.layout["yaxis"]["tickvals"] = canvas.layout["xaxis"]["tickvals"]  # both axes are the model's layers
     mark_passes(canvas, result, upright=True)
     canvas.draw_depths(view.depth_lines, row_px)
     return canvas.figure()
@@ -117,12 +113,9 @@ def boundary_map(result: ProbeResult, view: View, chosen: int | None = None) -> 
             hoverongaps=False,
             **look,
         )
-    rows = dict(
-        tickvals=list(range(len(order))),
-        ticktext=[f"token {b}" for b in boundaries[order]],
-        range=[len(order) - 0.5, -0.5],
-    )
-    canvas.layout["yaxis"] = {**PLAIN, **rows}
+    names = [f"token {b}" for b in boundaries[order]]
+    ends = [len(order) - 0.5, -0.5]
+    canvas.layout["yaxis"] = dict(PLAIN, tickvals=list(range(len(order))), ticktext=names, range=ends)
     label_tokens(canvas, view, result.tokens)
     canvas.layout["xaxis"]["domain"] = (0.0, 1.0)
     return canvas.figure()
@@ -207,9 +200,8 @@ def surgery_map(
     shown = z if kind == "swap" else z[:, 1:]
     n_layers, behind = len(z), int(kind != "swap")
     canvas = frame(view, n_layers, "one layer" if kind == "swap" else "first layer")
-    shade, px = _shade(curves, shown, value), view.plot_height / (n_layers + 1)
-    domain = (0.0, min(1.0, max(0.4, px * n_layers / view.plot_width)))
-    add_heatmap(canvas, shown, shade, VALUES[value][1], domain, gap=px >= 8)
+    shade, domain = _shade(curves, shown, value), view.square(n_layers, 1.0)
+    add_heatmap(canvas, shown, shade, VALUES[value][1], domain, gap=view.plot_height / (n_layers + 1) >= 8)
     if value == "loss":
         whole, bar = float(curves["loss_whole"]), canvas.data[0]["colorbar"]
         signs = ["≤ " * words.startswith("≤") + "≥ " * words.startswith("≥") for words in bar["ticktext"]]
@@ -223,10 +215,7 @@ def surgery_map(
         return _told(curves, kind, i, j + behind, shade, value) if np.isfinite(value) else ""
 
     add_hover(canvas, "", text, f"layers %{{y}} and %{{x}} {DONE[kind]}<br>%{{z:.3g}} {VALUES[value][1]}")
-    title = "the other layer" if kind == "swap" else "last layer"
-    canvas.layout["xaxis"] = dict(
-        PLAIN, range=[-0.5, n_layers - 0.5], title=axis_title(title, 9), domain=domain, **whole_ticks(n_layers)
-    )
+    layers_across(canvas, n_layers, "the other layer" if kind == "swap" else "last layer", domain)
     return canvas.figure()
 
 
