@@ -136,28 +136,13 @@ def printed(figure: go.Figure, caption: str = "", origin: str = "") -> dict[str,
     look = dict(
         showarrow=False, xref="paper", yref="paper", x=0, xanchor="left", xshift=EDGE - margin.get("l", 0), align="left"
     )
-    if above:
-        notes.append(
-            {
-                **look,
-                "text": "<br>".join(above),
-                "y": 1,
-                "yanchor": "bottom",
-                "yshift": margin.get("t", 0),
-                "font": dict(size=13, color=INK),
-            }
-        )
-    if below:
-        notes.append(
-            {
-                **look,
-                "text": "<br>".join(below),
-                "y": 0,
-                "yanchor": "top",
-                "yshift": -margin.get("b", 0),
-                "font": dict(size=10, color=FAINT),
-            }
-        )
+    for lines, y, anchor, shift, size, ink in (
+        (above, 1, "bottom", margin.get("t", 0), 13, INK),
+        (below, 0, "top", -margin.get("b", 0), 10, FAINT),
+    ):
+        if lines:
+            place = dict(y=y, yanchor=anchor, yshift=shift, font=dict(size=size, color=ink))
+            notes.append({**look, "text": "<br>".join(lines), **place})
     top, bottom = (LINE * len(lines) + EDGE if lines else 0 for lines in (above, below))
     layout["margin"] = {**margin, "t": margin.get("t", 0) + top, "b": margin.get("b", 0) + bottom}
     layout.update(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -126,10 +127,8 @@ class Rows:
 
     def part(self, depth: int) -> None:
         """A line through all rows, where a pass of a looped model ends."""
-        at, (low, high) = (
-            self.depth(depth),
-            sorted((self.centre - self.sign * HALF, self.row(ANSWER) + self.sign * 0.5)),
-        )
+        at = self.depth(depth)
+        low, high = sorted((self.centre - self.sign * HALF, self.row(ANSWER) + self.sign * 0.5))
         self.canvas.line(colours.GREY, 1, x0=at, x1=at, y0=low, y1=high, layer="below")
 
     def write(self, text: str, y: float, colour: str | None = None) -> None:
@@ -169,20 +168,16 @@ class Rows:
         covered = any(near < at < far for at in ruled)
         side = "left" if covered or x > self.depth(0.9 * self.n_layers) else "right"
         self.canvas.line(colour, 1, x0=x, x1=x, y0=self.centre + self.sign * HALF, y1=row, opacity=0.6)
-        self.canvas.add(
-            "scatter",
-            x=[x],
-            y=[row],
+        _marks(
+            self.canvas,
+            f"{self.side}{name}",
+            [(x, row, f"{self.called}{said}")],
+            dict(symbol="circle", size=10, color=colour, line=dict(color=colour, width=2)),
             mode="markers+text",
-            name=f"{self.side}{name}",
             text=[text],
             textposition=f"middle {side}",
             textfont=dict(size=11),
-            marker=dict(symbol="circle", size=10, color=colour, line=dict(color=colour, width=2)),
-            customdata=[f"{self.called}{said}"],
-            hovertemplate="%{customdata}<extra></extra>",
             cliponaxis=False,
-            **STEADY,
         )
 
     def rule(
@@ -206,19 +201,23 @@ class Rows:
             y = row - 0.38  # below the mark
             low, high = (self.depth(band[0] + 0.1), self.depth(band[1] + 0.9))
             self.canvas.line(colour, 2, name=f"{self.side}{name} band", opacity=0.35, x0=low, x1=high, y0=y, y1=y)
-        self.canvas.add(
-            "scatter",
-            x=[verdict.ratio if self.relative else verdict.depth],
-            y=[row],
-            mode="markers",
-            name=f"{self.side}{name} rule",
-            marker=dict(symbol="diamond" if clear else "diamond-open", size=7, color=colour, line=dict(width=1.5)),
-            opacity=0.7,
-            customdata=[hover],
-            hovertemplate="%{customdata}<extra></extra>",
-            cliponaxis=False,
-            **STEADY,
-        )
+        place = [(verdict.ratio if self.relative else verdict.depth, row, hover)]
+        marker = dict(symbol="diamond" if clear else "diamond-open", size=7, color=colour, line=dict(width=1.5))
+        _marks(self.canvas, f"{self.side}{name} rule", place, marker, opacity=0.7, cliponaxis=False)
+
+
+def _marks(
+    canvas: Canvas,
+    name: str,
+    places: Sequence[tuple[float | int, float | int, str]],
+    marker: dict[str, Any],
+    mode: str = "markers",
+    **look: Any,
+) -> None:
+    """Marks at x and y, each with what hovering says."""
+    x, y, said = ([place[i] for place in places] for i in range(3))
+    told = dict(customdata=said, hovertemplate="%{customdata}<extra></extra>")
+    canvas.add("scatter", x=x, y=y, mode=mode, name=name, marker=marker, **told, **look, **STEADY)
 
 
 def _twins(canvas: Canvas, name: str, row: float, twins: Twins) -> None:
@@ -230,17 +229,7 @@ def _twins(canvas: Canvas, name: str, row: float, twins: Twins) -> None:
     look = dict(x0=low, x1=high, y0=row - 0.3, y1=row + 0.3, name=f"{name} twins")
     canvas.shapes.append(dict(type="rect", fillcolor=colours.FAINT, line=dict(width=1, color=colours.FAINT), **look))
     hover = f"{twins.called}: {number(low + 0.5)} to {number(high + 0.5)} by {NAMES[name]}"
-    canvas.add(
-        "scatter",
-        x=[(low + high) / 2],
-        y=[row],
-        mode="markers",
-        name=f"{name} twins",
-        marker=dict(size=12, opacity=0),
-        customdata=[hover],
-        hovertemplate="%{customdata}<extra></extra>",
-        **STEADY,
-    )
+    _marks(canvas, f"{name} twins", [((low + high) / 2, row, hover)], dict(size=12, opacity=0))
 
 
 def _ghost(canvas: Canvas, name: str, row: float, before: MeanDepth | None, n_layers: int) -> None:
@@ -255,22 +244,10 @@ def _ghost(canvas: Canvas, name: str, row: float, before: MeanDepth | None, n_la
 
 def _published(canvas: Canvas, marks: Sequence[tuple[str, str, float, str]], n_layers: int) -> None:
     """Faint ticks below the bar, in the criterion's colour."""
-    names, tints = (
-        NAMES,
-        [colours.CRITERIA.get(criterion, colours.GREY) for _, criterion, _, _ in marks],
-    )
+    tints = [colours.CRITERIA.get(criterion, colours.GREY) for _, criterion, _, _ in marks]
     hover = [
-        f"{visible(m, 60)}, {visible(d, 30)}<br>{names.get(c, visible(c))} at ratio {number(r)} (published)"
+        f"{visible(m, 60)}, {visible(d, 30)}<br>{NAMES.get(c, visible(c))} at ratio {number(r)} (published)"
         for m, c, r, d in marks
     ]
-    canvas.add(
-        "scatter",
-        x=[ratio * n_layers - 1 for _, _, ratio, _ in marks],
-        y=[PUBLISHED_ROW] * len(marks),
-        mode="markers",
-        name="published",
-        marker=dict(symbol="line-ns", size=8, opacity=0.6, line=dict(width=1.5, color=tints)),
-        customdata=hover,
-        hovertemplate="%{customdata}<extra></extra>",
-        **STEADY,
-    )
+    places = [(ratio * n_layers - 1, PUBLISHED_ROW, said) for (_, _, ratio, _), said in zip(marks, hover)]
+    _marks(canvas, "published", places, dict(symbol="line-ns", size=8, opacity=0.6, line=dict(width=1.5, color=tints)))
