@@ -27,7 +27,7 @@ from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .continuous import MeanDepth
 from .criteria import RULES, Criterion
 from .verdict import READS, Together, of_prompts
-from .wording import apart, listed, printed
+from .wording import apart, listed, named_layer, printed
 
 PROBES = tuple(probe() for probe in ALL if probe.audited)
 DRAWN = {f"{probe.name}.{curve.name}": curve for probe in PROBES for curve in probe.audit_curves}
@@ -162,7 +162,8 @@ class Audit:
                 this, that = self.depths[precision][name], self.depths[self.reference][name]
                 rule = f"the papers' {RULES[name].label} rule"
                 if self.moved(precision, name):
-                    found.append(f"{precision}: {rule} gives {_layer(this)}, in {self.reference} {_layer(that)}")
+                    here, there = named_layer(this.depth), named_layer(that.depth)
+                    found.append(f"{precision}: {rule} gives {here}, in {self.reference} {there}")
         return found
 
     def sentence(self) -> str:
@@ -326,11 +327,9 @@ def table(audit: Audit) -> list[str]:
         for name in audit._means():
             cells_of = (_around(audit.verdicts[p].means[name]) for p in precisions)
             lines.append(f"{name:<28}" + "".join(f"{cell:>20}" for cell in cells_of))
-        lines.append(f"{'effective depth':<28}" + "".join(f"{p:>20}" for p in (audit.reference, *others)))
+        lines.append(f"{'effective depth':<28}" + "".join(f"{p:>20}" for p in precisions))
         for name in audit.depths[audit.reference]:
-            lines.append(
-                f"{name:<28}" + "".join(f"{_depth(audit.depths[p][name]):>20}" for p in (audit.reference, *others))
-            )
+            lines.append(f"{name:<28}" + "".join(f"{_depth(audit.depths[p][name]):>20}" for p in precisions))
         lines += audit.together()
     findings = audit.findings()
     return lines + (findings or [f"no curve and no depth differs from {audit.reference} beyond what is expected"])
@@ -361,10 +360,6 @@ def _around(mean: MeanDepth) -> str:
 def _in_figures(c: Comparison) -> str:
     order = "constant" if c.spearman is None else f"ρ = {_rho(c.spearman)}"
     return f"{order}, {100 * c.difference:.1f} %"
-
-
-def _layer(criterion: Criterion) -> str:
-    return "no layer" if criterion.depth is None else f"layer {criterion.depth}"
 
 
 def _rho(value: float) -> str:

@@ -14,10 +14,12 @@ import numpy as np
 
 from ..probes.base import rank_correlation
 from ..probes.lenses import LENSES, Lenses
+from ..probes.surgery import stretches
 from ..results import aggregate
 from ..types import ProbeResult
 from .continuous import of_curve
 from .criteria import OF_LENS, Criterion
+from .wording import named_layer
 
 UNCALIBRATED = "jacobian"
 CONTROLS = {"shuffled": "targets shuffled", "constant": "constant prediction"}
@@ -55,8 +57,7 @@ class ByLens:
 
     def _rule(self, rule: str) -> str:
         found, name = self.criteria[rule], OF_LENS[rule].label
-        layers = {short(lens): "no layer" if c.depth is None else f"layer {c.depth}" for lens, c in found.items()}
-        told = ", ".join(f"{layer} ({lens})" for lens, layer in layers.items())
+        told = ", ".join(f"{named_layer(c.depth)} ({short(lens)})" for lens, c in found.items())
         if len(found) < 2:
             return f"by {name} under one lens only: {told}"
         if all(c.depth is None for c in found.values()):
@@ -186,12 +187,7 @@ def _below(ends: Mapping[str, Sequence[float]]) -> str:
 
 def _named(depths: np.ndarray) -> str:
     """Depths as runs: `0–3, 7`."""
-    runs: list[list[int]] = []
-    for depth in depths.tolist():
-        if runs and depth == runs[-1][-1] + 1:
-            runs[-1].append(depth)
-        else:
-            runs.append([depth])
+    runs = stretches(depths.tolist())
     return f"depth{'s' * (len(depths) != 1)} " + ", ".join(
         str(r[0]) if len(r) == 1 else f"{r[0]}–{r[-1]}" for r in runs
     )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..probes.base import rank_correlation
+from ..probes.surgery import stretches
 from .wording import listed, printed
 
 EACH = ", each on its own,"
@@ -156,20 +157,17 @@ def order_list(n_layers: int, order: Sequence[int], model: str, evidence: Mappin
     return json.dumps(told | {"measured": dict(evidence)}, indent=2)
 
 
-def passthrough(
-    order: Sequence[int], model: str, evidence: Mapping[str, float | int] = {}, dtype: str = "bfloat16"
-) -> str:
+def passthrough(order: Sequence[int], model: str, evidence: Mapping[str, float | int] = {}) -> str:
     """A passthrough merge of one model's blocks in any order, each ascending run a slice; slices overlap where blocks
     run twice. `layer_range` excludes its end, as mergekit reads it."""
     if not order:
         raise ValueError("no layer is left to keep")
-    breaks = [i for i in range(1, len(order)) if order[i] != order[i - 1] + 1]
-    runs = [(part[0], part[-1] + 1) for part in np.split(np.asarray(order), breaks)]
     lines = ["# measured: " + ", ".join(f"{name} {value:.4g}" for name, value in evidence.items())] if evidence else []
     lines += ["slices:"]
-    for begin, end in runs:
-        lines += ["  - sources:", f"      - model: {json.dumps(model)}", f"        layer_range: [{begin}, {end}]"]
-    return "\n".join([*lines, "merge_method: passthrough", f"dtype: {dtype}", ""])
+    for run in stretches(order):
+        ends = f"[{run[0]}, {run[-1] + 1}]"
+        lines += ["  - sources:", f"      - model: {json.dumps(model)}", f"        layer_range: {ends}"]
+    return "\n".join([*lines, "merge_method: passthrough", "dtype: bfloat16", ""])
 
 
 Curves = Mapping[str, np.ndarray]

@@ -170,7 +170,7 @@ def rules(
         return f"{who} no layer."
     told = []
     for name, c in criteria.items():
-        layer = "no layer" if c.depth is None else f"layer {c.depth}" if name == defined[0] else str(c.depth)
+        layer = named_layer(c.depth) if c.depth is None or name == defined[0] else str(c.depth)
         ends = _ends((intervals or {}).get(name))
         told.append(f"{layer} ({RULES[name].label}{_elsewise(c)}{f', {ends}' if ends else ''})")
     clear = [RULES[name].label for name in defined if statements[name].clear]
@@ -365,11 +365,11 @@ def doubts(criterion: Criterion, curve: np.ndarray) -> Iterator[str]:
         yield lasting
     if (later := criterion.from_depth_1) is not None:
         if later.depth is None or _far(criterion, later.depth):
-            yield f"without depth 0 it gives {_layer(later.depth)}"
+            yield f"without depth 0 it gives {named_layer(later.depth)}"
         elif later.stable != criterion.stable and (later.stable is None or _far(criterion, later.stable)):
             yield f"without depth 0, {_lasting(later) or f'for good from layer {later.stable}'}"
     if (without := criterion.without_sinks) is not None and (without.depth is None or _far(criterion, without.depth)):
-        yield f"without the sinks it gives {_layer(without.depth)}"
+        yield f"without the sinks it gives {named_layer(without.depth)}"
 
 
 def again(curve: np.ndarray) -> str:
@@ -439,7 +439,8 @@ def random_orders(n_layers: int) -> str:
     return f"random orders of {BLOCK}-layer blocks" if n_layers >= DEEP else "random layer orders"
 
 
-def _layer(depth: int | None) -> str:
+def named_layer(depth: int | None) -> str:
+    """What a rule gives: "layer 7", "no layer"."""
     return "no layer" if depth is None else f"layer {depth}"
 
 

@@ -322,11 +322,15 @@ def parse_order(text: str, n_layers: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def order_text(order: Sequence[int]) -> str:
-    """An order as `parse_order` reads it, in as few stretches as it takes."""
+def stretches(order: Sequence[int]) -> list[Sequence[int]]:
+    """An order in as few stretches as it takes, in each of which every number is one more than the one before."""
     breaks = [i for i in range(1, len(order)) if order[i] != order[i - 1] + 1]
-    runs = [order[i:j] for i, j in pairwise([0, *breaks, len(order)])] if order else []
-    return ",".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return [order[i:j] for i, j in pairwise([0, *breaks, len(order)])] if order else []
+
+
+def order_text(order: Sequence[int]) -> str:
+    """An order as `parse_order` reads it."""
+    return ",".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in stretches(order))
 
 
 def toggled(order: Sequence[int], layer: int, n_layers: int) -> str:
