@@ -17,7 +17,7 @@ from ..probes.base import Curve, Score, rank_correlation
 from ..results import lookup
 from ..results.aggregate import Summary, aggregate, summary_without
 from ..types import ProbeResult
-from . import continuous, criteria, sinks, wording
+from . import continuous, criteria, sinks, verdict, wording
 
 FEWEST = 3  # other prompts that make a spread
 QUANTILES = (0.1, 0.5, 0.9)
@@ -63,10 +63,8 @@ def spreads(
 ) -> list[Spread]:
     """This prompt's curves over the spread of the others; prompts on which a curve is not defined, or that are not
     sound, are left out of it."""
-    mine, theirs = (
-        curves_of(probe, this, first_token),
-        [curves_of(probe, s, first_token) for s in others if probe.sound(s)],
-    )
+    mine = curves_of(probe, this, first_token)
+    theirs = [curves_of(probe, s, first_token) for s in others if probe.sound(s)]
     return [Spread(curve, mine[curve.name], *quantiles([c[curve.name] for c in theirs])) for curve in probe.curves]
 
 
@@ -208,14 +206,9 @@ def _together(score: Score, summaries: Sequence[Summary], first_token: bool) -> 
         found = continuous.over_prompts(name, sums[name], counts, over)
         depth = "no mean depth" if found.depth is None else f"mean depth {found.depth:.1f}"
         return f"The mean curve over all prompts has {depth} ({wording.sure(found.interval, over)}; {OTHER_TEXT})."
-    layer = criteria.RULES[name].of({n: values.sum(0) / sum(counts) for n, values in sums.items()}).depth
-    gives = "no layer" if layer is None else f"layer {layer}"
-
-    def read(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-        rows = np.mean([curves[n] for n in names], axis=0)
-        return criteria.depths(name, rows[:, :-1] if criteria.RULES[name].of_lens else rows)
-
-    drawn = statistics.interval(statistics.percentile(read, sums, counts, over)) if over.enough else None
+    rule = criteria.RULES[name]
+    gives = wording.named_layer(rule.of({n: values.sum(0) / sum(counts) for n, values in sums.items()}).depth)
+    drawn = verdict.interval_of(rule, sums, counts, over)
     sure = wording.sure(None, over) if drawn is None else wording.drawn(drawn, over)
     return f"The mean curve over all prompts gives {gives} ({sure}; {OTHER_TEXT})."
 

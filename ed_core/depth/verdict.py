@@ -95,12 +95,12 @@ def of_prompt(
     cosine over all tokens counts the first one. `of`: `ALL`, `ANSWER`, or a token's position. `twins`: the same results
     of controls of this `kind`, one for each seed."""
     criteria, bands, read_off, found = {}, {}, {}, of_result(contributions)
-    only = positions(lens, of)
+    others = _others([lens], of)
     for rule, threshold in _rules(kl, overlap):
         results, counted = [lens if rule.of_lens else contributions], first_token or rule.of_lens
-        criteria[rule.name], sums, counts = _judged(rule, threshold, results, counted, [found], only)
+        criteria[rule.name], sums, counts = _judged(rule, threshold, results, counted, [found], others)
         if sum(counts) and lens.n_layers > 1:
-            read_off[rule.name] = rule.curve({k: v[0] / counts[0] for k, v in sums.items()})
+            read_off[rule.name] = rule.curve(_means(sums, counts))
             bands[rule.name] = threshold_band(rule.judge, read_off[rule.name], rule.band)
     readings = tuple(reading([a], [b], first_token, kl, overlap, of) for a, b in twins)
     beside = Twins(kind, readings)
@@ -133,13 +133,12 @@ def reading(
     of: str | int = ALL,
 ) -> Reading:
     """What a twin gives: rules without variants, mean depths, turn."""
-    only, criteria = positions(lens[0], of) if len(lens) == 1 else None, {}
+    others, criteria = _others(lens, of), {}
     for rule, threshold in _rules(kl, overlap):
         results, counted = lens if rule.of_lens else contributions, first_token or rule.of_lens
-        out = None if only is None else [set(range(results[0].n_tokens)) - only]
-        sums, counts = prompt_sums(results, rule.measures, counted or only is not None, out)
+        sums, counts = prompt_sums(results, rule.measures, counted or others is not None, others)
         undefined = _undefined(rule.name, counts, results[0].n_layers, "to read")
-        criteria[rule.name] = undefined or rule.of({k: v.sum(0) / sum(counts) for k, v in sums.items()}, threshold)
+        criteria[rule.name] = undefined or rule.of(_means(sums, counts), threshold)
     return Reading(criteria, mean_depths(lens, of=of), turn(contributions, first_token, of=of))
 
 
@@ -154,6 +153,12 @@ def positions(result: ProbeResult, of: str | int) -> frozenset[int] | None:
     if not isinstance(of, int) or not 0 <= of < n:
         raise ValueError(f"A verdict is read for {ALL!r}, {ANSWER!r} or a position from 0 to {n - 1}; found {of!r}.")
     return frozenset({of})
+
+
+def _others(results: Sequence[ProbeResult], of: str | int) -> list[set[int]] | None:
+    """The positions of a single prompt that a verdict on these tokens leaves out; None where all tokens count."""
+    only = positions(results[0], of) if len(results) == 1 else None
+    return None if only is None else [set(range(results[0].n_tokens)) - only]
 
 
 def verdicts(
@@ -183,8 +188,8 @@ def over_prompts(
         results, counted = lens if rule.of_lens else contributions, first_token or rule.of_lens
         criterion, sums, counts = _judged(rule, threshold, results, counted, found)
         has_curve = sum(counts) and lens[0].n_layers > 1
-        curve = rule.curve({k: v.sum(0) / sum(counts) for k, v in sums.items()}) if has_curve else None
-        yield rule.name, criterion, curve, _interval(rule, sums, counts, over, threshold) if has_curve else None
+        curve = rule.curve(_means(sums, counts)) if has_curve else None
+        yield rule.name, criterion, curve, interval_of(rule, sums, counts, over, threshold) if has_curve else None
 
 
 def _rules(kl: float, overlap: float) -> list[tuple[Rule, float]]:
@@ -193,10 +198,20 @@ def _rules(kl: float, overlap: float) -> list[tuple[Rule, float]]:
     return [(rule, given.get(name, rule.threshold)) for name, rule in RULES.items()]
 
 
-def _interval(
-    rule: Rule, sums: Mapping[str, np.ndarray], counts: Sequence[int], over: Units, threshold: float
+def _means(sums: Mapping[str, np.ndarray], counts: Sequence[int]) -> dict[str, np.ndarray]:
+    """Of all tokens of all prompts, from the prompts' sums `[prompt, layer]`."""
+    return {name: values.sum(0) / sum(counts) for name, values in sums.items()}
+
+
+def interval_of(
+    rule: Rule,
+    sums: Mapping[str, np.ndarray],
+    counts: Sequence[int],
+    over: Units,
+    threshold: float | None = None,
 ) -> Interval | None:
-    """Of a rule over prompts, from resamples of their units; None where there are too few."""
+    """Of a rule over prompts, from resamples of their units; None where there are too few. `threshold`: the papers'
+    unless given."""
     if not over.enough:
         return None
 
@@ -213,12 +228,10 @@ def mean_depths(
     """The depth without a threshold, by "kl" and "overlap", of complete `logit_lens` results: of one prompt its own
     curve (read for the tokens `of`), of several the mean over all tokens with its interval over prompts. `forms`: the
     template of each prompt (`statistics.units`)."""
-    only = positions(lens[0], of) if len(lens) == 1 else None
-    out = None if only is None else [set(range(lens[0].n_tokens)) - only]
     found, over = {}, units(len(lens), forms)
     for name in continuous.MEAN_DEPTH:
         if all(name in result.measures for result in lens):
-            sums, counts = prompt_sums(lens, (name,), True, out)
+            sums, counts = prompt_sums(lens, (name,), True, _others(lens, of))
             found[name] = continuous.over_prompts(name, sums[name], counts, over)
     return found
 
@@ -230,9 +243,8 @@ def turn(
     of: str | int = ALL,
 ) -> continuous.Turn | None:
     """The cosine's turn as a two-level fit, of complete `contributions` results; None where there is nothing to fit."""
-    only = positions(contributions[0], of) if len(contributions) == 1 else None
-    out = None if only is None else [set(range(contributions[0].n_tokens)) - only]
-    sums, counts = prompt_sums(contributions, COSINES, first_token or only is not None, out)
+    others = _others(contributions, of)
+    sums, counts = prompt_sums(contributions, COSINES, first_token or others is not None, others)
     return continuous.fit_over_prompts(sums, counts, units(len(contributions), forms))
 
 
@@ -272,20 +284,19 @@ def _judged(
     results: Sequence[ProbeResult],
     first_token: bool,
     sinks: Sequence[Sequence[Sink] | None],
-    only: Collection[int] | None = None,
+    others: list[set[int]] | None = None,
 ) -> tuple[Criterion, dict[str, np.ndarray], list[int]]:
     """A criterion with its variants, the sums over tokens it is read off, and the token counts. `sinks`: of each
-    prompt, None where they cannot be told: then there is no `without_sinks`. `only`: the positions of a single prompt
-    that count, whatever `first_token` says."""
-    others = [set(range(results[0].n_tokens)) - set(only)] if only is not None else None
-    first_token = first_token or only is not None
+    prompt, None where they cannot be told: then there is no `without_sinks`. `others`: the positions of a single prompt
+    that do not count, whatever `first_token` says."""
+    first_token = first_token or others is not None
 
     def read(
         left_out: Sequence[Collection[int]] | None = None, left: str = "when the first is not counted"
     ) -> tuple[Criterion, dict[str, np.ndarray], list[int]]:
         sums, counts = prompt_sums(results, rule.measures, first_token, left_out)
         undefined = _undefined(rule.name, counts, results[0].n_layers, left)
-        return undefined or rule.of({k: v.sum(0) / sum(counts) for k, v in sums.items()}, threshold), sums, counts
+        return undefined or rule.of(_means(sums, counts), threshold), sums, counts
 
     whole, sums, counts = read(others)
     if rule.of_lens:
