@@ -17,13 +17,13 @@ from ..errors import FitRefused
 from ..models.language_model import LanguageModel
 from ..types import Prompt
 from . import shards
-from .file import Checkpoint, Fit, anew, checkpoint_file, digest_of_prompts, write
+from .file import Checkpoint, Fit, anew, checkpoint_file, told_of, write
 from .judged import Lens, Reader, judge, require_same
 from .measured import BYTES, plan_of_affine
-from .streams import RIDGE, Streams, Sums, Tick, about, silent, split
+from .streams import RIDGE, Streams, Sums, Tick, about, few, silent, split
 
 AT_ONCE = 512  # tokens that are summed together
-ENOUGH = 10  # tokens per dimension below which a fit is said to be of few
+
 PASSES, JUDGED = 0.7, 0.3  # about the share of the time
 
 Kept = Callable[[int, Sequence[int]], Checkpoint | shards.Added]
@@ -81,11 +81,7 @@ def fit(
         lambda share: tick(PASSES + JUDGED * share),
     )
     what["prompts"] |= {"tokens": tokens, "too_short": streams.too_short()} | ({"shards": len(merge)} if merge else {})
-    few = tokens < ENOUGH * model.d_model
-    what |= {
-        "held_out": {"n": len(held_out), "digest": digest_of_prompts(held_out)} | judged,
-        "notes": [f"{tokens} tokens are few for {model.d_model} dimensions; {ENOUGH} to one are advised."] * few,
-    }
+    what |= {"held_out": told_of(held_out) | judged, "notes": few(tokens, model)}
     names = "Ab" if rank is None else "UVb"
     tensors = {f"{name}.{depth}": x.cpu().numpy() for depth, parts in fitted.items() for name, x in zip(names, parts)}
     if rank is not None:
@@ -130,7 +126,7 @@ def sum_up(
     """Write the sums of one shard of `fit`'s prompts, `(i, N)`; which prompts these are comes back."""
     used, _ = split(prompts, test)
     streams, some = Streams(model, used), shards.some_of(shard, len(used))
-    groups = plan_of_affine(model.n_layers, model.d_model, memory).groups(list(range(model.n_layers)))
+    groups = plan_of_affine(model.n_layers, model.d_model, memory).groups()
 
     def summed(depths: tuple[int, ...], part: shards.Part, tick: Tick) -> dict[str, np.ndarray]:
         return shards.arrays(depths, _summed(streams, depths, part, tick))
@@ -146,7 +142,7 @@ def _by_depth(
 ) -> Iterator[tuple[int, Sums]]:
     """The sums of every source depth, in as many passes over the prompts as the memory needs."""
     model, everything = streams.model, range(len(streams.prompts))
-    groups = plan_of_affine(model.n_layers, model.d_model, memory).groups(list(range(model.n_layers)))
+    groups = plan_of_affine(model.n_layers, model.d_model, memory).groups()
     for number, depths in enumerate(groups):
 
         def within(share: float, number: int = number) -> None:
@@ -166,7 +162,8 @@ def _summed(streams: Streams, depths: Sequence[int], part: shards.Part, tick: Ti
     model = streams.model
     sums = [Sums(model.d_model, 2 * model.d_model, model.device) for _ in depths]
     begin = part.restore(depths, sums)
-    before = _targets_before(streams, begin) if begin < part.prompts.stop else None
+    last = streams.before(begin) if begin < part.prompts.stop else None
+    before = None if last is None else last[-1]
     waiting: list[list[Tensor]] = []
     for i, resid in streams.each(begin, part.prompts.stop):
         y = resid[-1]
@@ -190,15 +187,6 @@ def _add(waiting: list[list[Tensor]], sums: Sequence[Sums]) -> None:
         for source, one in zip(sources, sums):
             one.add(source, targets, others)
         waiting.clear()
-
-
-def _targets_before(streams: Streams, begin: int) -> Tensor | None:
-    """`h[L]` of the last prompt before `begin` that has tokens."""
-    for i in reversed(range(begin)):
-        one = Streams(streams.model, streams.prompts[i : i + 1], streams.first)
-        for _, resid in one.each():
-            return resid[-1]
-    return None
 
 
 def _lens_of_rank(scale: Tensor, factors: Mapping[int, tuple[Tensor, ...]]) -> Lens:

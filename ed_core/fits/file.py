@@ -294,6 +294,11 @@ def digest_of_prompts(prompts: Sequence[Prompt]) -> str:
     return digest_of([p.identity() for p in prompts])
 
 
+def told_of(prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """A prompt set in a certificate."""
+    return {"n": len(prompts), "digest": digest_of_prompts(prompts)}
+
+
 class Checkpoint:
     """The sums of one fit, `what` says which; another fit's are not read. Without a `file` nothing is kept."""
 

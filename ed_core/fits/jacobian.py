@@ -28,7 +28,7 @@ from ..sources.sizes import require_gradients
 from ..sweeps.budget import Budget
 from ..types import Prompt
 from . import shards
-from .file import Checkpoint, Fit, anew, checkpoint_file, digest_of_prompts, write
+from .file import Checkpoint, Fit, anew, checkpoint_file, told_of, write
 from .judged import Reader, judge, require_same
 from .streams import Streams, Tick, about, silent, split
 
@@ -80,7 +80,7 @@ def fit(
     what["prompts"] |= {"shards": len(merge)} if merge else {}
     what |= {
         "drift": [round(one, 9) for one in drift],
-        "held_out": {"n": len(held_out), "digest": digest_of_prompts(held_out)} | judged,
+        "held_out": told_of(held_out) | judged,
         "notes": ["The lens is made to be read by ranks: its distribution is not calibrated."],
     }
     tensors = {f"J.{depth}": x.cpu().numpy() for depth, x in enumerate(maps)}

@@ -23,12 +23,11 @@ from ..models.language_model import LanguageModel
 from ..sweeps.metrics import NORM_FLOOR
 from ..types import Prompt
 from . import measured, shards
-from .file import Checkpoint, checkpoint_file, digest_of_prompts, weights_of
+from .file import Checkpoint, checkpoint_file, told_of, weights_of
 from .measured import Maps, Plan
 from .shards import Rows
-from .streams import RIDGE, Streams, Sums, Tick, same_tokens, silent, split
+from .streams import ENOUGH, RIDGE, Streams, Sums, Tick, few, same_tokens, silent, split
 
-ENOUGH = 10  # tokens per dimension of A below which maps are said to be of few
 PIECE = 256 << 20  # bytes that the targets of tokens looked at together take
 SUMMED, JUDGED = 0.6, 0.4  # about the share of the time
 PER_PAIR = ("error", "r2", "error_shuffled", "r2_shuffled")
@@ -59,19 +58,19 @@ def fit(
     planned = plan(a, b, memory)
     what = _about(a, b, used)
     added = shards.Added(merge, what, len(used)) if merge else None
-    what |= {"held_out": {"n": len(held_out), "digest": digest_of_prompts(held_out)}, "ridge": RIDGE}
+    what |= {"held_out": told_of(held_out), "ridge": RIDGE}
     what["prompts"] |= {"shards": len(merge)} if merge else {}
     kept = Checkpoint(checkpoint_file(out) if out else None, what)
     shape = (a.n_layers + 1, b.n_layers + 1)
     rows = Rows(kept, planned, dict.fromkeys((*PER_PAIR, *OF_MEAN), shape), range(len(used)), added)
     for taps in rows.groups():
 
-        def told_of(begin: float, part: float, taps: tuple[int, ...] = taps) -> Tick:
-            return lambda within: tick(rows.share(taps, begin + part * within))
+        def within(begin: float, part: float, taps: tuple[int, ...] = taps) -> Tick:
+            return lambda done: tick(rows.share(taps, begin + part * done))
 
-        sums = _summed(fitted_on, taps, rows, told_of(0.0, SUMMED))
+        sums = _summed(fitted_on, taps, rows, within(0.0, SUMMED))
         solved = _Solved(sums, b)
-        found = _judged(judged_on, taps, solved, told_of(SUMMED, JUDGED))
+        found = _judged(judged_on, taps, solved, within(SUMMED, JUDGED))
         for name, values in found.items():
             rows.arrays[name][list(taps)] = values.cpu().numpy()
     maps = Maps(
@@ -102,7 +101,7 @@ def sum_up(
     used, _ = split(prompts, test)
     some = shards.some_of(shard, len(used))
     same_tokens(a, b, used[some.start : some.stop])
-    pair, groups = Pair(a, b, used), plan(a, b, memory).groups(list(range(a.n_layers + 1)))
+    pair, groups = Pair(a, b, used), plan(a, b, memory).groups()
 
     def summed(taps: tuple[int, ...], part: shards.Part, tick: Tick) -> dict[str, np.ndarray]:
         return shards.arrays(taps, _summed(pair, taps, part, tick))
@@ -111,8 +110,7 @@ def sum_up(
 
 
 def _about(a: LanguageModel, b: LanguageModel, used: Sequence[Prompt]) -> dict[str, Any]:
-    prompts = {"n": len(used), "digest": digest_of_prompts(used)}
-    return {"kind": Maps.kind, "a": told(a), "b": told(b), "prompts": prompts}
+    return {"kind": Maps.kind, "a": told(a), "b": told(b), "prompts": told_of(used)}
 
 
 def plan(a: LanguageModel, b: LanguageModel, memory: int | None = None) -> Plan:
@@ -155,12 +153,6 @@ def require_tokens(streams: Streams, fitted: bool) -> int:
     return n
 
 
-def few(tokens: int, model: LanguageModel) -> list[str]:
-    """A note where the tokens are more than the dimensions, but not by much."""
-    d = model.d_model
-    return [f"{tokens} tokens are few for {d} dimensions; {ENOUGH} to one are advised."] * (tokens < ENOUGH * d)
-
-
 class Pair:
     """The streams of both models on the same prompts."""
 
@@ -177,11 +169,8 @@ class Pair:
 
     def targets_before(self, begin: int) -> Tensor | None:
         """B's taps of the last prompt before `begin` that has tokens."""
-        for i in reversed(range(begin)):
-            one = Streams(self.of_b.model, self.prompts[i : i + 1])
-            for _, y in one.each():
-                return torch.cat(y, 1).to(self.of_a.model.device)
-        return None
+        y = self.of_b.before(begin)
+        return None if y is None else torch.cat(y, 1).to(self.of_a.model.device)
 
 
 def _pieces(n: int, d_y: int) -> list[slice]:

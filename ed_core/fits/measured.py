@@ -6,7 +6,7 @@ A sealed `.npz` that `allow_pickle=False` opens: the arrays by their names, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from io import BufferedIOBase
 from pathlib import Path
@@ -219,8 +219,9 @@ class Plan:
         """What one pass over the prompts would hold."""
         return self.each * self.n_taps
 
-    def groups(self, taps: list[int]) -> list[tuple[int, ...]]:
-        """These sources, as many at once as are held."""
+    def groups(self, taps: Sequence[int] | None = None) -> list[tuple[int, ...]]:
+        """These sources, all unless told, as many at once as are held."""
+        taps = range(self.n_taps) if taps is None else taps
         return [tuple(taps[i : i + self.at_once]) for i in range(0, len(taps), self.at_once)]
 
     def sentence(self) -> str:

@@ -23,11 +23,11 @@ from ..sweeps import metrics
 from ..sweeps.budget import Budget
 from ..types import Prompt
 from . import measured, shards
-from .file import Checkpoint, checkpoint_file, digest_of_prompts
-from .maps import few, free_bytes, require_tokens, told
+from .file import Checkpoint, checkpoint_file, told_of
+from .maps import free_bytes, require_tokens, told
 from .measured import Plan, Replacement
 from .shards import Rows
-from .streams import RIDGE, Streams, Sums, Tick, silent, split
+from .streams import RIDGE, Streams, Sums, Tick, few, silent, split
 
 Map = tuple[Tensor, Tensor]  # (A [d, d], b [d]), float64
 SUMMED, LOST = 0.2, 0.4  # about the share of the time: the sums, and the loss on either prompt set
@@ -54,20 +54,20 @@ def fit(
     planned = plan(model, memory)
     what = _about(model, used)
     added = shards.Added(merge, what, len(used)) if merge else None
-    what |= {"held_out": {"n": len(held_out), "digest": digest_of_prompts(held_out)}, "ridge": RIDGE}
+    what |= {"held_out": told_of(held_out), "ridge": RIDGE}
     what["prompts"] |= {"shards": len(merge)} if merge else {}
     kept = Checkpoint(checkpoint_file(out) if out else None, what)
     names = ("loss", "whole", "error", "loss_fitted", "whole_fitted", "error_fitted")
     rows = Rows(kept, planned, dict.fromkeys(names, (model.n_layers,)), range(len(used)), added)
     for blocks in rows.groups():
 
-        def told_of(begin: float, share: float, blocks: tuple[int, ...] = blocks) -> Tick:
-            return lambda within: tick(rows.share(blocks, begin + share * within))
+        def within(begin: float, share: float, blocks: tuple[int, ...] = blocks) -> Tick:
+            return lambda done: tick(rows.share(blocks, begin + share * done))
 
-        sums = _summed(fitted_on, blocks, rows, told_of(0.0, SUMMED))
+        sums = _summed(fitted_on, blocks, rows, within(0.0, SUMMED))
         maps = {block: one.solve() for block, one in zip(blocks, sums)}
         for streams, end, begin in ((judged_on, "", SUMMED), (fitted_on, "_fitted", SUMMED + LOST)):
-            lost = losses(streams, maps, told_of(begin, LOST))
+            lost = losses(streams, maps, within(begin, LOST))
             for name, values in zip(("loss", "whole", "error"), lost):
                 rows.arrays[f"{name}{end}"][list(blocks)] = values
     found = Replacement(
@@ -99,7 +99,7 @@ def sum_up(
     """Write the sums of one shard of `fit`'s prompts, `(i, N)`; which prompts these are comes back."""
     used, _ = split(prompts, test)
     streams, some = Streams(model, used), shards.some_of(shard, len(used))
-    groups = plan(model, memory).groups(list(range(model.n_layers)))
+    groups = plan(model, memory).groups()
 
     def summed(blocks: tuple[int, ...], part: shards.Part, tick: Tick) -> dict[str, np.ndarray]:
         return shards.arrays(blocks, _summed(streams, blocks, part, tick))
@@ -108,8 +108,7 @@ def sum_up(
 
 
 def _about(model: LanguageModel, used: Sequence[Prompt]) -> dict[str, Any]:
-    prompts = {"n": len(used), "digest": digest_of_prompts(used)}
-    return {"kind": Replacement.kind, "model": told(model), "prompts": prompts}
+    return {"kind": Replacement.kind, "model": told(model), "prompts": told_of(used)}
 
 
 def by_prompt(

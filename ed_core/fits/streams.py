@@ -19,8 +19,9 @@ from ..models.language_model import LanguageModel
 from ..models.trace import Trace
 from ..prompts import max_tokens
 from ..types import Prompt
-from .file import digest_of_prompts, weights_of
+from .file import told_of, weights_of
 
+ENOUGH = 10  # tokens per dimension below which a fit is said to be of few
 Tick = Callable[[float], None]
 """Told the share that is done; what it raises ends the fit."""
 
@@ -62,6 +63,13 @@ class Streams:
                 trace = self.model.trace(self.model.tensor(ids), keep=1)
             yield i, trace
 
+    def before(self, begin: int) -> list[Float[Tensor, "pos d_model"]] | None:
+        """The stream at depths 0..L of the last prompt before `begin` that has tokens."""
+        for i in reversed(range(begin)):
+            for _, resid in self.each(i, i + 1):
+                return resid
+        return None
+
     def too_short(self) -> int:
         """How many prompts have no token besides the first."""
         return sum(len(self.ids(prompt)) < 2 for prompt in self.prompts)
@@ -79,8 +87,14 @@ def about(kind: str, streams: Streams) -> dict[str, Any]:
         "n_layers": model.n_layers,
         "d_model": model.d_model,
         "model": {"name": spec.name, "precision": spec.precision, "identity": weights_of(spec)},
-        "prompts": {"n": len(streams.prompts), "digest": digest_of_prompts(streams.prompts)},
+        "prompts": told_of(streams.prompts),
     }
+
+
+def few(tokens: int, model: LanguageModel) -> list[str]:
+    """A note where the tokens that a fit is made of are not many more than the dimensions."""
+    d = model.d_model
+    return [f"{tokens} tokens are few for {d} dimensions; {ENOUGH} to one are advised."] * (tokens < ENOUGH * d)
 
 
 def same_tokens(a: LanguageModel, b: LanguageModel, prompts: Sequence[Prompt]) -> None:
