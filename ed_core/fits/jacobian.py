@@ -229,8 +229,7 @@ def of_prompt(
         means = [wide(slope[: min(rows, n_rows), valid]).mean(1) for slope in slopes]
         return torch.stack(means).cpu()
 
-    for _ in budget.each(d, most, work):
-        pass
+    budget.run(d, most, work)
     return found, trace.resid[-1][0, valid]
 
 

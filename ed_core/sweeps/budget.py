@@ -47,12 +47,8 @@ class Budget:
 
     def rows(self, tokens_each: int, bytes_per_token: int | float) -> int:
         """Rows of one block call: no more than the device works well with, and no more than fit."""
-        return max(
-            1,
-            min(
-                (self.tokens_per_call // max(tokens_each, 1)) >> self.halvings, self.fit(tokens_each * bytes_per_token)
-            ),
-        )
+        well = (self.tokens_per_call // max(tokens_each, 1)) >> self.halvings
+        return max(1, min(well, self.fit(tokens_each * bytes_per_token)))
 
     def each(self, n_rows: int, most: Callable[[], int], work: Callable[[slice], T]) -> Iterator[T]:
         """`work` on all rows, `most()` at a time and evenly; a call that runs out of memory is halved and done again.
@@ -70,6 +66,11 @@ class Budget:
                 yield done[0]
             else:
                 return
+
+    def run(self, n_rows: int, most: Callable[[], int], work: Callable[[slice], object]) -> None:
+        """The same where nothing is made of what `work` returns."""
+        for _ in self.each(n_rows, most, work):
+            pass
 
     def _attempt(self, work: Callable[[slice], T], rows: slice, most: Callable[[], int]) -> tuple[T] | None:
         """What `work` returns, or None where memory ran out: then `most` has been halved until it asks for less."""

@@ -73,8 +73,7 @@ def drop_sweep(
                 _compare(whole, changed, record, ("nll", "kl", "top1_kept"), [(start, at) for start in starts[rows]])
 
             size = at.stop - at.start
-            for _ in record.budget.each(len(starts), lambda: max(1, _rows(model, record) // size), compare):
-                pass
+            record.budget.run(len(starts), lambda: max(1, _rows(model, record) // size), compare)
             record.step(0.1 + 0.85 * (done + 0.6 + 0.4 * at.stop / n_tokens) / len(stretches))
     if drop:
         _chosen_set(drop, model, trace, record)
@@ -246,8 +245,7 @@ def _walk(
             record.check()
 
         joined = bisect_right(starts, layer - n)
-        for _ in record.budget.each(joined, lambda: record.budget.rows(n_tokens, model.call_bytes(n_tokens)), work):
-            pass
+        record.budget.run(joined, lambda: record.budget.rows(n_tokens, model.call_bytes(n_tokens)), work)
         step((layer + 1 - starts[0] - n) / (model.n_layers - starts[0] - n))
     return state
 

@@ -133,8 +133,7 @@ class _Path:
             self.slopes.update(zip(chunk, slopes))
             self.record.check()
 
-        for _ in self.record.budget.each(len(alphas), self._at_once, work):
-            pass
+        self.record.budget.run(len(alphas), self._at_once, work)
 
     def _at_once(self) -> int:
         """Nodes of one forward and backward pass: all blocks above keep what the way back needs."""

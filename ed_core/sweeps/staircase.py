@@ -86,9 +86,8 @@ class _Sweep:
         self.current, self.part, self.with_direct = current, part, direct
         self.n_bounds, self.n_tokens = skip.shape
         self.first_look: list[int] = look.int().argmax(-1).tolist()
-        self.late = (
-            part != "layer"
-        )  # a part is left out inside its block, so its variant joins there; a whole block's joins behind it
+        # a part is left out inside its block, so its variant joins there; a whole block's joins behind it
+        self.late = part != "layer"
         self.most_rows = lambda: record.budget.rows(self.n_tokens, model.call_bytes(self.n_tokens))
         shape = (self.n_bounds, model.n_layers)
         self.effects, self.direct = (
@@ -110,9 +109,8 @@ class _Sweep:
         total = sum(1 + int((skipped < layer + self.late).sum()) for layer in range(first, model.n_layers))
         done = 0
         for layer in range(first, model.n_layers):
-            here = slice(
-                1 + int((skipped < layer).sum()), 1 + int((skipped <= layer).sum())
-            )  # rows whose block this is
+            # rows whose block this is
+            here = slice(1 + int((skipped < layer).sum()), 1 + int((skipped <= layer).sum()))
             active = here.stop if self.late else here.start
             if self.late:
                 state[here] = trace.resid[layer]
@@ -251,12 +249,9 @@ class _Sweep:
             change[here, at] = logits.softmax(-1).sub_(base).norm(dim=-1)
             self.record.check()
 
-        budget, chunk = (
-            self.record.budget,
-            max(LOGIT_TOKENS, self.record.budget.logit_bytes // (12 * self.model.d_vocab)),
-        )
-        for _ in budget.each(len(rows), lambda: max(1, (chunk >> budget.halvings) // len(base)), work):
-            pass
+        budget = self.record.budget
+        chunk = max(LOGIT_TOKENS, budget.logit_bytes // (12 * self.model.d_vocab))
+        budget.run(len(rows), lambda: max(1, (chunk >> budget.halvings) // len(base)), work)
 
 
 def _over_bounds(values: Float[Tensor, " b *rest"]) -> Float[Tensor, "*rest"]:
@@ -352,8 +347,7 @@ def _walk(
             *_, state[rows] = model.run_block(trace, depth, state[rows], start=start)
             record.check()
 
-        for _ in record.budget.each(joined * size, most, work):
-            pass
+        record.budget.run(joined * size, most, work)
         step((depth + 1 - depths[0]) / (n_layers + 1 - depths[0]))
     return state
 
@@ -382,8 +376,7 @@ def _compare(
         record.check()
 
     at_once = max(1, record.budget.logit_bytes // (12 * model.d_vocab * len(base)))
-    for _ in record.budget.each(len(final), lambda: max(1, at_once >> record.budget.halvings), work):
-        pass
+    record.budget.run(len(final), lambda: max(1, at_once >> record.budget.halvings), work)
 
 
 def background_mean(model: LanguageModel, prompts: list[Prompt], record: Recorder) -> Float[Tensor, "depth d_model"]:
@@ -392,9 +385,8 @@ def background_mean(model: LanguageModel, prompts: list[Prompt], record: Recorde
     total: Tensor | None = None
     count = 0
     for prompt in prompts:
-        trace = model.trace(
-            model.tensor(model.encode(prompt, max_tokens())), on_block=lambda *_: record.check(), keep=1
-        )
+        ids = model.tensor(model.encode(prompt, max_tokens()))
+        trace = model.trace(ids, on_block=lambda *_: record.check(), keep=1)
         summed = torch.stack([wide(h[0]).sum(0) for h in trace.resid])
         total = summed if total is None else total + summed
         count += trace.ids.shape[1]

@@ -218,8 +218,7 @@ class _Sweep:
             self.record.check()
 
         most = model.call_bytes(self.n_tokens)
-        for _ in budget.each(len(rows), lambda: budget.rows(self.n_tokens, most), work):
-            pass
+        budget.run(len(rows), lambda: budget.rows(self.n_tokens, most), work)
 
     def _step(self, passes: int) -> None:
         self.done += passes
