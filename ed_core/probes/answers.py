@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..errors import PromptError
 from ..types import MeasureSpec
 from .base import ANSWER_TOKENS, Probe, Shape, parameter
-from .surgery import Prune, check_stretch
+from .surgery import check_stretch
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -62,7 +62,7 @@ class Answers(Probe):
         return 2 * n_layers + n_layers * (n_layers + 1) / 2, (2 * n_layers + 2) * ANSWER_TOKENS
 
     def holds(self, shape: Shape) -> int:
-        return Prune().holds(shape)  # the same walk
+        return shape.in_pieces(shape.n_layers)
 
     def check(self, n_tokens: int, answer_start: int | None) -> None:
         super().check(n_tokens, answer_start)
@@ -113,9 +113,7 @@ class ExactAnswers(Probe):
         return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 1) * (ANSWER_TOKENS + 1)
 
     def holds(self, shape: Shape) -> int:
-        return min(
-            shape.n_layers * shape.stream, max(shape.stream, shape.half)
-        )  # else walked in pieces, of one row at least
+        return shape.in_pieces(shape.n_layers)
 
     def check(self, n_tokens: int, answer_start: int | None) -> None:
         super().check(n_tokens, answer_start)

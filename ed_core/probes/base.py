@@ -188,6 +188,15 @@ class Shape:
     half: int
     rows: int | float
 
+    def in_pieces(self, n_rows: int) -> int:
+        """Bytes of so many rows; where they have no room they are walked in pieces, of one row at least."""
+        return min(n_rows * self.stream, max(self.stream, self.half))
+
+    def cache(self, further: int) -> int:
+        """Bytes of a key and a value per layer and token, each at most as wide as the stream, with `further` tokens
+        behind the prompt."""
+        return 2 * self.n_layers * self.stream * (self.n_tokens + further) // self.n_tokens
+
 
 PARTS = {"layer": "whole layer", "attention": "attention", "mlp": "MLP"}  # what choices of a part are called
 

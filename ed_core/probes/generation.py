@@ -115,8 +115,7 @@ class Generation(Probe):
         return n_layers, (n_layers + 1) * WRITTEN_TOKENS
 
     def holds(self, shape: Shape) -> int:
-        """The cache: a key and a value per layer and token, each at most as wide as the stream."""
-        return 2 * shape.n_layers * shape.stream * (shape.n_tokens + WRITTEN_TOKENS) // shape.n_tokens
+        return shape.cache(WRITTEN_TOKENS)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.lenses import write
@@ -152,8 +151,7 @@ class Continuation(Probe):
         return n_layers, TYPICAL_TOKENS
 
     def holds(self, shape: Shape) -> int:
-        """The cache: a key and a value per layer and token, each at most as wide as the stream."""
-        return 2 * shape.n_layers * shape.stream * (shape.n_tokens + TYPICAL_TOKENS) // shape.n_tokens
+        return shape.cache(TYPICAL_TOKENS)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         start = encoding.answer_start or len(encoding)

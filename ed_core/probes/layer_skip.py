@@ -200,9 +200,7 @@ class LayerSkip(Probe):
         return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 2) * n_tokens
 
     def holds(self, shape: Shape) -> int:
-        return min(
-            (shape.n_layers + 1) * shape.stream, max(shape.stream, shape.half)
-        )  # else walked in pieces, of one row at least
+        return shape.in_pieces(shape.n_layers + 1)
 
     @classmethod
     def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import ParameterError
 from ..fits import Fit, find, is_name, of_model
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
-from .base import Curve, LensMap, Picture, Probe, Score, Shape, parameter
+from .base import Curve, LensMap, Picture, Probe, Score, parameter
 
 if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
@@ -279,9 +279,6 @@ class Lenses(Probe):
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         return n_layers, (ROW_LENSES * n_layers + 2) * n_tokens
-
-    def holds(self, shape: Shape) -> int:
-        return 0
 
     def fits(self) -> list[Fit]:
         """The named fits, one of a kind at most."""

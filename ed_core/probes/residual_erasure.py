@@ -110,19 +110,14 @@ class ResidualErasure(Probe):
         )
 
     def holds(self, shape: Shape) -> int:
-        return min(4 * (shape.n_layers + 1) * shape.stream, max(shape.stream, shape.half))
+        return shape.in_pieces(4 * (shape.n_layers + 1))
 
     @classmethod
     def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """`center`: the depth where the effect (its largest over positions) is centred; `center_mean` that of the
         means; `center_elsewhere` and `center_elsewhere_mean` the same of `effect_elsewhere`."""
-        pairs = {"center": "effect", "center_mean": "effect_mean"}
-        pairs |= {"center_elsewhere": "effect_elsewhere", "center_elsewhere_mean": "effect_elsewhere_mean"}
-        return {
-            name: np.asarray(depth_score(curves[effect]), np.float32)
-            for name, effect in pairs.items()
-            if effect in curves
-        }
+        ends = [end for end in ("", "_mean", "_elsewhere", "_elsewhere_mean") if f"effect{end}" in curves]
+        return {f"center{end}": np.asarray(depth_score(curves[f"effect{end}"]), np.float32) for end in ends}
 
     @classmethod
     def older(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

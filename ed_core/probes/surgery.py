@@ -99,9 +99,7 @@ class Prune(Probe):
         return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 2) * n_tokens
 
     def holds(self, shape: Shape) -> int:
-        return min(
-            shape.n_layers * shape.stream, max(shape.stream, shape.half)
-        )  # else walked in pieces, of one row at least
+        return shape.in_pieces(shape.n_layers)
 
     @classmethod
     def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -241,8 +239,7 @@ class Surgery(Probe):
         return passes, read + n_tokens
 
     def holds(self, shape: Shape) -> int:
-        rows = max((self._counts(shape.n_layers)[kind][1] for kind in self.kinds), default=1)
-        return min(rows * shape.stream, max(shape.stream, shape.half))  # else walked in parts, of one row at least
+        return shape.in_pieces(max((self._counts(shape.n_layers)[kind][1] for kind in self.kinds), default=1))
 
     def _counts(self, n_layers: int) -> dict[str, tuple[float, int]]:
         """Of every map the passes through one block and the variants; for each length n (of an exchange: distance) the
