@@ -216,12 +216,11 @@ def read_off(
 def contrast(weights: ArrayLike, parts: Sequence[Resampled]) -> Resampled:
     """`Σ a_i · part_i` of parts that were drawn independently (give each its own seed): the slope over levels that
     share no prompts, for instance."""
-    value = np.asarray(sum(a * part.value for a, part in zip(np.asarray(weights, float), parts, strict=True)))
-    again = sum(a * part.again for a, part in zip(np.asarray(weights, float), parts, strict=True))
-    error = np.asarray(
-        np.sqrt(sum(a**2 * part.error**2 for a, part in zip(np.asarray(weights, float), parts, strict=True)))
-    )
-    errors = np.sqrt(sum(a**2 * part.errors**2 for a, part in zip(np.asarray(weights, float), parts, strict=True)))
+    pairs = list(zip(np.asarray(weights, float), parts, strict=True))
+    value = np.asarray(sum(a * part.value for a, part in pairs))
+    error = np.asarray(np.sqrt(sum(a**2 * part.error**2 for a, part in pairs)))
+    again = sum(a * part.again for a, part in pairs)
+    errors = np.sqrt(sum(a**2 * part.errors**2 for a, part in pairs))
     return Resampled(value, error, again, errors)
 
 

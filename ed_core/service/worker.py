@@ -164,36 +164,36 @@ def serve(
     from . import compute
 
     job, request = header["job"], Request.from_json(header["request"])
+
+    def tell(what: str, body: bytes = b"", **more: Any) -> None:
+        send(out, {"type": what, "job": job, **more}, body)
+
+    def say(stage: str) -> None:
+        tell("stage", text=stage)
+
     opening = time.monotonic()
-    send(out, {"type": "begun", "job": job})
+    tell("begun")
     try:
         if job in cancelled:
             raise Cancelled("The computation was cancelled before it began.")
+        name = request.models[0].name
 
-        def come(done: int, total: int) -> str:
-            return f"downloading {request.models[0].name}: {machine.gigabytes(done)} of {machine.gigabytes(total)}"
+        def come(done: int, total: int) -> None:
+            say(f"downloading {name}: {machine.gigabytes(done)} of {machine.gigabytes(total)}")
 
-        def stage(done: int, total: int) -> None:
-            return send(out, {"type": "stage", "job": job, "text": come(done, total)})
-
-        spec = hub.ensure(request.models[0], stage, lambda: job in cancelled)
+        spec = hub.ensure(request.models[0], come, lambda: job in cancelled)
         request = replace(request, models=(spec,))  # a downloaded model goes by its commit
         if packed := of_gguf(spec):
-
-            def unpacked(done: int, total: int) -> None:
-                return send(
-                    out, {"type": "stage", "job": job, "text": f"converting {spec.name}: {done} of {total} tensors"}
-                )
-
+            unpacked = lambda done, total: say(f"converting {name}: {done} of {total} tensors")  # noqa: E731
             conversion.ensure(packed, unpacked, lambda: job in cancelled)
-        send(out, {"type": "stage", "job": job, "text": f"opening {spec.name}"})
+        say(f"opening {name}")
         model = models.get(spec)
         opening = time.monotonic() - opening
-        send(out, {"type": "stage", "job": job, "text": COMPUTING})
-        model.say = lambda told: send(out, {"type": "stage", "job": job, "text": told})
+        say(COMPUTING)
+        model.say = say
 
         def publish(result: ProbeResult) -> None:
-            return send(out, {"type": "partial", "job": job, "progress": result.progress}, pack(result))
+            tell("partial", pack(result), progress=result.progress)
 
         def give_way() -> None:
             assert todo is not None  # something waits in it
@@ -215,24 +215,15 @@ def serve(
             result = with_provenance(result, not_stored=str(error))
         models.computed(request)
         took = {"seconds": result.provenance["seconds"], "opening": opening, "tokens": result.n_tokens}
-        send(out, {"type": "done", "job": job, **took, "models": [len(models), models.bytes]}, pack(result))
-    except EffectiveDepthError as error:
-        if todo is None and isinstance(error, (OutOfMemory, TooLarge)):
-            send(out, {"type": "later", "job": job})
-            return
-        send(out, {"type": "failed", "job": job, "error": type(error).__name__, "message": str(error)})
-        if _fatal(error):
-            _end(out)
+        tell("done", pack(result), **took, models=[len(models), models.bytes])
     except Exception as error:
-        send(
-            out,
-            {
-                "type": "failed",
-                "job": job,
-                "error": "JobError",
-                "message": f"{type(error).__name__}: {error}. This is a defect.",
-            },
-        )
+        if todo is None and isinstance(error, (OutOfMemory, TooLarge)):
+            tell("later")
+            return
+        if isinstance(error, EffectiveDepthError):
+            tell("failed", error=type(error).__name__, message=str(error))
+        else:
+            tell("failed", error="JobError", message=f"{type(error).__name__}: {error}. This is a defect.")
         if _fatal(error):
             _end(out)
     finally:
