@@ -299,15 +299,12 @@ class Jobs:
 
     def _cancel(self, job: Job) -> None:
         sent = job is self._inside and job.state == "queued"
-        if (
-            sent
-            or (job is self._running and job.cancelling is None)
-            or (job is self._inside and job.cancelling is None)
-        ):
+        under_way = (job is self._running or job is self._inside) and job.cancelling is None
+        if sent or under_way:
             self._tell({"type": "cancel", "job": job.id})
         if job in self._queue or sent:
             self._end(job, "cancelled", Cancelled("The computation was cancelled before it began."))
-        elif job in (self._running, self._inside) and job.cancelling is None:
+        elif under_way:
             job.cancelling = self._clock()
 
     def _end(self, job: Job, state: str, error: EffectiveDepthError | None = None) -> None:
@@ -477,14 +474,10 @@ class Jobs:
         """The worker ended, and with it what it computed; what it had not begun waits again."""
         if self._ahead is not None:  # it may have ended over that: the next one is not to
             self._not_ahead.add(self._ahead)
-        inner = self._inside
-        if inner is not None and inner.state == "queued":
-            self._again(inner)
-            inner.alone = False
-        outer = self._running
-        if code == DEVICE_LOST and outer is not None and outer.state == "queued":  # handed over while it ended
-            self._again(outer)
-            outer.alone = False
+        for job in (self._inside, self._running if code == DEVICE_LOST else None):
+            if job is not None and job.state == "queued":  # the running one: handed over while it ended
+                self._again(job)
+                job.alone = False
         for job in (self._inside, self._running):
             if job is not None and not self._closed:
                 self._end(job, *self._why_it_ended(job, code))
@@ -520,12 +513,8 @@ class Jobs:
             job.unseen = 0.0 if self._on_screen(job) else job.unseen + heard
             if job.unseen > ABANDONED_SECONDS:
                 self._cancel(job)
-        if (
-            self._warm
-            and self._worker is None
-            and not self._closed
-            and time.monotonic() - self._started > RESTART_SECONDS
-        ):
+        ended = self._worker is None and not self._closed
+        if self._warm and ended and time.monotonic() - self._started > RESTART_SECONDS:
             self._start_worker()
         computing = self._running if self._running is None or self._running.gave_way is None else self._inside
         if computing is not None and computing.cancelling and self._worker is not None:
