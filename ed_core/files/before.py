@@ -125,16 +125,9 @@ def _same(told: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
-MIGRATIONS: dict[
-    tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]
-] = {  # kind and version: its manifest as of the next version
-    ("result", 1): _same,
+SAME = ("result", "study", "backup", "card", "claims", "maps", "sums", "checkpoint")
+# Kind and version: its manifest as of the next version.
+MIGRATIONS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {
+    **{(kind, 1): _same for kind in SAME},
     ("case study", 1): _case_2,
-    ("study", 1): _same,
-    ("backup", 1): _same,
-    ("card", 1): _same,
-    ("claims", 1): _same,
-    ("maps", 1): _same,
-    ("sums", 1): _same,
-    ("checkpoint", 1): _same,
 }
