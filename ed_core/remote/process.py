@@ -134,30 +134,18 @@ class Client:
 
     def _failure(self, told: Mapping[str, Any]) -> ServiceFailed:
         why, host = plain(told.get("text"))[:200].rstrip("."), self._head["host"]
-        kind = told.get("kind")
-        if kind == "absent":
-            return ServiceFailed(
-                f"The service at {host} does not answer ({why}); try again later, or open a model here."
-            )
-        if kind == "key":
-            return ServiceFailed(
-                f"The service at {host} refused the key ({why}); check {remote.KEY}, or get a new one at "
-                "https://ndif.us."
-            )
-        if kind == "model":
-            return ServiceFailed(
-                f"{self.name} is not among the models at {host} now ({why or 'there are none'}); take one of these, or "
-                "try again later."
-            )
-        if kind == "client":
-            return ServiceFailed(
-                f"{self.name} cannot be asked for at the service ({why}); check its config and tokenizer."
-            )
-        if kind == "ended":
-            return ServiceFailed(
-                f"The process that speaks to {host} ended ({why or 'it said nothing'}); nothing was kept: try again."
-            )
-        return ServiceFailed(f"{self.name} was not measured at {host}: {why or 'no reason is told'}; nothing was kept.")
+        sentences = {
+            "absent": f"The service at {host} does not answer ({why}); try again later, or open a model here.",
+            "key": f"The service at {host} refused the key ({why}); check {remote.KEY}, or get a new one at "
+            "https://ndif.us.",
+            "model": f"{self.name} is not among the models at {host} now ({why or 'there are none'}); take one of "
+            "these, or try again later.",
+            "client": f"{self.name} cannot be asked for at the service ({why}); check its config and tokenizer.",
+            "ended": f"The process that speaks to {host} ended ({why or 'it said nothing'}); nothing was kept: try "
+            "again.",
+        }
+        other = f"{self.name} was not measured at {host}: {why or 'no reason is told'}; nothing was kept."
+        return ServiceFailed(sentences.get(str(told.get("kind")), other))
 
     # ---------------------------------------------------------------- the process
 
