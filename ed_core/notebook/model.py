@@ -169,8 +169,7 @@ class Model:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Keep it open for all that is run within."""
-        """Around every measurement: `spec` and `language_model` stay what they are."""
+        """Keep it open for all that is run within: `spec` and `language_model` stay what they are."""
         yield
 
     def __repr__(self) -> str:
