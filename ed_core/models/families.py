@@ -17,10 +17,9 @@ from ..types import ModelSpec
 from . import looped  # noqa: F401  makes its families known
 from .identities import Identities
 from .language_model import LanguageModel
+from .loading import DTYPES
 from .modules import Pretrained, Tokenizer
 from .verify import verify
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def random_hf(variant: str, seed: int = 0, **overrides: Any) -> Pretrained:

@@ -75,10 +75,10 @@ def _measured(model: LanguageModel) -> LanguageModel:
     return model
 
 
-def load_model(spec: ModelSpec, architecture: Architecture | None = None) -> LanguageModel:
+def load_model(spec: ModelSpec) -> LanguageModel:
     """Load without asking whether the sums hold; a family that nobody described is tried under the known layouts
     (`adoption`)."""
-    return told(spec, lambda: _loaded(spec, architecture))
+    return told(spec, lambda: _loaded(spec, None))
 
 
 def told(spec: ModelSpec, work: Callable[[], LanguageModel]) -> LanguageModel:

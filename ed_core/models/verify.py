@@ -248,8 +248,7 @@ def compare_with_cpu(trace: Trace, reference: LanguageModel, precision: str) -> 
         blocks.append(_worst((after - expected).norm(dim=-1) / sizes.clamp_min(1e-30)))
     expected = reference.unembed(home(trace.resid[-1]))[:, -trace.logits.shape[1] :]
     logits = _worst((home(trace.logits) - expected).abs().amax() / expected.abs().amax().clamp_min(1e-30))
-    start = home(trace.resid[0])
-    embedding = _worst((start - own.resid[0]).norm(dim=-1) / own.resid[0].norm(dim=-1).clamp_min(1e-30))
+    embedding = _worst(_misses(home(trace.resid[0]), own.resid[0]))
     return Sanity(embedding, tuple(blocks), logits, DEVICE_LIMITS[precision])
 
 
