@@ -309,6 +309,12 @@ class Expected:
     alone: bool = False
 
 
+def _to_fetch(spec: ModelSpec) -> bool:
+    """Whether anything has to be fetched or converted before a model can be opened."""
+    packed = of_gguf(spec)
+    return not hub.is_here(spec) or (packed is not None and not packed.converted)
+
+
 class Pace:
     """`stored`: seconds that requests will take by earlier results, None where there are none."""
 
@@ -329,12 +335,11 @@ class Pace:
         seconds = self._stored([request], n_tokens) if seconds is None else seconds * n_tokens
         if seconds is None and need is not None:
             seconds = need.seconds * self._off.get(request.probe, self._off.get("", 1.0))
-        packed = of_gguf(spec)
         return Expected(
             UNKNOWN_SECONDS if seconds is None else seconds + opening,
             size.weight_bytes(spec.precision) if size else 0,
             need.activations if need else 0,
-            not hub.is_here(spec) or (packed is not None and not packed.converted),
+            _to_fetch(spec),
         )
 
     def learn(self, request: Request, n_tokens: int, seconds: float, opening: float) -> None:
@@ -357,8 +362,7 @@ class Pace:
     def opening(self, spec: ModelSpec) -> float | None:
         """Seconds until a model is open: 0 where it is; None where that is not known, or where something has to be
         fetched or converted first."""
-        packed = of_gguf(spec)
-        if not hub.is_here(spec) or (packed is not None and not packed.converted):
+        if _to_fetch(spec):
             return None
         try:
             return self._to_open(spec, sizes.read(config_of(spec)))

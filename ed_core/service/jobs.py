@@ -117,6 +117,7 @@ FORECAST_SECONDS = 0.5  # a forecast serves all who ask for so long
 RESTART_SECONDS = 5.0  # an idle worker that ended is started again, at most this often
 ANSWER_SECONDS = 3.0  # how long a worker may take to answer a ping
 AHEAD_SECONDS = 15.0  # the longest opening that is begun before anybody asks for it
+KEPT_JOBS = 64  # that are over
 STUCK_SECONDS = 10.0  # a cancelled job that has not stopped by then (a model half loaded) takes its worker down
 
 
@@ -391,8 +392,8 @@ class Jobs:
         self._worker = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         threading.Thread(target=self._read, args=(self._worker,), daemon=True).start()
 
-    def _forget_old(self, keep: int = 64) -> None:
-        for key in [k for k, job in self._jobs.items() if job.over][:-keep]:
+    def _forget_old(self) -> None:
+        for key in [k for k, job in self._jobs.items() if job.over][:-KEPT_JOBS]:
             del self._jobs[key]
 
     def _heard(self, header: dict[str, Any], body: bytes) -> None:
