@@ -23,7 +23,6 @@ from .measured import BYTES, plan_of_affine
 from .streams import RIDGE, Streams, Sums, Tick, about, few, silent, split
 
 AT_ONCE = 512  # tokens that are summed together
-
 PASSES, JUDGED = 0.7, 0.3  # about the share of the time
 
 Kept = Callable[[int, Sequence[int]], Checkpoint | shards.Added]
