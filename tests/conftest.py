@@ -119,31 +119,35 @@ def small_folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def stored(small_folder, tmp_path_factory):
     """A store that holds every page's results for one prompt on a small model; no worker is started."""
+    from charts import forget, idle
     from small_models import computed
     from test_pages import PAGES, PROMPT
 
-    import ed_ui.running
     from ed_core.results import lookup
-    from ed_core.service.jobs import Jobs
     from ed_core.service.resolve import resolve
-    from ed_core.sources import catalogue
     from ed_core.sources.bundled import MODELS
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
         patch.setitem(
             MODELS, "small", small_folder
         )  # AppTest cannot hold a selectbox value that is not among its options
-        for known in (lookup.store.cache_clear, ed_ui.running.jobs.clear, catalogue.entries.cache_clear):
-            known()
+        idle(patch, tmp_path_factory.mktemp("cache"))
         spec, results = resolve("small"), {}
         for probe in {p.name: p for probes in PAGES.values() for p in probes}.values():
             results[probe.name] = computed(probe.request(spec, PROMPT))
             lookup.store().put(results[probe.name])
         yield results
-    for known in (lookup.store.cache_clear, ed_ui.running.jobs.clear, catalogue.entries.cache_clear):
-        known()
+    forget()
+
+
+@pytest.fixture
+def laboratory(tmp_path, monkeypatch):
+    """A cache of the test's own, in which pages start no worker."""
+    from charts import forget, idle
+
+    idle(monkeypatch, tmp_path)
+    yield tmp_path
+    forget()
 
 
 @pytest.fixture

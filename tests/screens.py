@@ -19,6 +19,7 @@ import kept_cases
 import pytest
 import test_pages_claims
 import test_pages_maps
+from charts import idle
 from drawn import digest
 from google.protobuf import text_format
 from streamlit.testing.v1 import AppTest
@@ -28,10 +29,6 @@ import ed_ui.downloads
 import ed_ui.running
 from ed_core.cases.kept import SHIPPED, Kept
 from ed_core.errors import EffectiveDepthError
-from ed_core.results import lookup
-from ed_core.service.jobs import Jobs
-from ed_core.sources import catalogue
-from ed_ui.case_studies import kept as kept_here
 
 FILE = Path(__file__).parent / "data" / "screens.txt"
 MACHINES = re.compile(r"[\d.]+ (GB|MB|kB|s|min|h)\b")  # what another machine says otherwise
@@ -220,22 +217,14 @@ def short(line: str) -> str:
     return line if len(line) <= LONG else f"{line[:LONG]}… {digest(line)}"
 
 
-def forget() -> None:
-    """What a process knows of another test's laboratory."""
-    for known in (lookup.store.cache_clear, ed_ui.running.jobs.clear, catalogue.entries.cache_clear, kept_here.clear):
-        known()
-
-
 def begin(patch: pytest.MonkeyPatch, cache: Path) -> None:
     """A laboratory that computes nothing and asks no hub; it holds findings of claims, maps between two models and a
     case study of its own."""
     answer: Future = Future()
     answer.set_exception(EffectiveDepthError("no hub here"))
-    patch.setenv("ED_CACHE", str(cache))
+    idle(patch, cache)
     patch.setattr(ed_ui.downloads, "_asking", lambda: SimpleNamespace(submit=lambda *_: answer))
-    patch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
     patch.setattr(ed_ui.running, "free", lambda device: 64 << 30)
-    forget()
     test_pages_maps.stored(test_pages_maps.wanted("ed-demo-8", "ed-demo-16"))
     test_pages_claims.stored(test_pages_claims.wanted())
     own = kept_cases.small("Our <b>own</b>", tags=("x",), notes="*n*")

@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
-from streamlit.testing.v1 import AppTest
-from test_pages import ROOT, session_of
+from charts import forget, fresh, idle
+from test_pages import session_of
 
 from ed_core.cases import export
 from ed_core.cases.kept import Kept
@@ -24,10 +24,9 @@ from ed_core.results.aggregate import summarize
 from ed_core.results.store import Store
 from ed_core.results.wire import pack
 from ed_core.service import compute
-from ed_core.service.jobs import Jobs
 from ed_core.service.resolve import resolve
 from ed_core.types import ProbeResult, Prompt
-from ed_ui import link, running
+from ed_ui import link
 
 BEFORE = Path(__file__).parent / "data" / "before"
 PROMPT = Prompt("3 + 6 = 9\n5 + 7 = ", "2")
@@ -247,20 +246,14 @@ LINKS = [  # a page, a link to it, and what its inputs must hold then, by their 
 @pytest.fixture
 def server(cache, monkeypatch):
     """The app over this cache folder, without a worker."""
-    monkeypatch.setenv("ED_CACHE", str(cache))
-    monkeypatch.setattr(running, "Jobs", lambda **_: Jobs(warm=False))
-    for forget in (lookup.store.cache_clear, running.jobs.clear):
-        forget()
+    idle(monkeypatch, cache)
     yield
-    for forget in (lookup.store.cache_clear, running.jobs.clear):
-        forget()
+    forget()
 
 
 @pytest.mark.parametrize(("page", "query", "expected"), LINKS)
 def test_a_link_puts_the_same_values_into_the_inputs(server, page, query, expected):
-    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).switch_page(page)
-    for name, value in parse_qsl(f"model=ed-demo-8&{query}"):
-        test.query_params[name] = value
+    test = fresh(page, **dict(parse_qsl(f"model=ed-demo-8&{query}")))
     assert not test.run().exception and not test.warning
     session = session_of(test)
     parameters = {p.name: p for p in (*link.OF_A_RUN, *link.BESIDE_IT, *session.link.own)}

@@ -413,23 +413,15 @@ def test_a_printed_card_fills_two_pages(file, tmp_path):
     assert len(re.findall(rb"/Type\s*/Page\b", pdf.read_bytes())) == 2
 
 
-def test_the_page_lists_all_cards_and_shows_one(tmp_path, monkeypatch):
-    from streamlit.testing.v1 import AppTest
+def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
+    from charts import fresh
 
-    import ed_ui.running
-    from ed_core import settings
     from ed_core.runs import launch
-    from ed_core.service.jobs import Jobs
     from ed_ui import runs, show
 
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
     begun = []
     monkeypatch.setattr(launch, "begin", lambda spec, folder, *_: begun.append((spec, folder)))
-    test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/model/cards.py")
-    test.query_params["model"], test.query_params["precision"] = "ed-demo-8", "fp32"
-    test.run()
+    test = fresh("pages/model/cards.py", model="ed-demo-8", precision="fp32").run()
     assert not test.exception
     said = " ".join(w.value for w in test.markdown)
     shipped = [card.read(file) for file in card.shipped()]

@@ -8,9 +8,9 @@ import naive
 import numpy as np
 import pytest
 import torch
-from charts import charts
+from charts import charts, numbers
 from small_models import computed
-from test_pages import app, numbers
+from test_pages import app
 
 from ed_core import figures
 from ed_core.architectures.small import VARIANTS

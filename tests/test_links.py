@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from urllib.parse import parse_qsl
 
 import pytest
+from charts import fresh
 from small_models import computed
 from streamlit.testing.v1 import AppTest
 from test_pages import PAGES, ROOT, session_of
@@ -71,10 +72,7 @@ WRONG = [
 
 def opened(page: str, **query) -> AppTest:
     """A fresh session in which a link to a page was opened."""
-    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
-    if "home" not in page:
-        test.switch_page(page)
-    return follow(test, model="small", **query)
+    return follow(fresh("" if "home" in page else page), model="small", **query)
 
 
 def follow(test: AppTest, **query) -> AppTest:
@@ -231,12 +229,7 @@ def test_no_parameter_of_a_page_has_the_name_of_one_that_all_pages_share(stored)
 def test_what_a_link_set_is_told_to_the_browser_again(stored):
     """Streamlit throws the messages of a run away when the next begins before they were sent; a value told once would
     then be lost."""
-    test = follow(
-        AppTest.from_file(str(ROOT / "app.py"), default_timeout=60),
-        model="ed-demo-8",
-        precision="fp32",
-        adapter="/no/such",
-    )
+    test = follow(fresh(), model="ed-demo-8", precision="fp32", adapter="/no/such")
     for _ in range(2):
         model, precision = test.selectbox(key="model"), test.button_group(key="precision")
         assert model.proto.set_value and model.proto.raw_value.startswith("ed-demo-8 · ")
@@ -359,7 +352,7 @@ def test_the_frame_says_which_room_is_open(stored, room):
 
     (here,) = (one for one in rooms if one.title == room)
     tab = here.tabs[min(1, len(here.tabs) - 1)]
-    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).switch_page(tab.file).run()
+    test = fresh(tab.file).run()
     assert not test.exception and (tab.hidden or here.question in [one.value for one in test.subheader])
     links = [link.proto.label for link in test.sidebar.get("page_link")]
     assert links == [one.title for one in rooms], "six rooms and nothing else"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from base64 import b64decode
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from charts import charts
+from charts import charts, fresh, numbers
 from small_models import computed
 from streamlit.testing.v1 import AppTest
 
@@ -54,23 +53,10 @@ def session_of(test: AppTest) -> session.Session:
 
 def app(page="pages/prompt/home.py", prompt=PROMPT, model="small", **query) -> AppTest:
     """A fresh session in which a link to a page was opened, with this prompt in its box."""
-    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
-    if page != "pages/prompt/home.py":
-        test.switch_page(page)
-    test.query_params["model"] = model
-    for name, value in query.items():
-        test.query_params[name] = value
+    test = fresh("" if page == "pages/prompt/home.py" else page, model=model, **query)
     if prompt is not None and "run" not in query:
         session_of(test).inputs.update(text=prompt.text, answer=prompt.answer)
     return test.run()
-
-
-def numbers(values) -> np.ndarray:
-    """An array of a figure, decoded from plotly's JSON."""
-    if isinstance(values, dict):
-        found = np.frombuffer(b64decode(values["bdata"]), values["dtype"])
-        values = found.reshape([int(n) for n in values["shape"].split(",")]) if "shape" in values else found
-    return np.asarray(values, float)
 
 
 def plotted(test: AppTest) -> list[np.ndarray]:
@@ -531,7 +517,7 @@ def test_a_selected_token_opens_its_drawer(stored):
 
 
 def test_the_card_for_newcomers_greets_who_came_without_a_link_and_stays_closed(stored):
-    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).run()
+    test = fresh().run()
     test.button(key="welcomed").click().run()
     assert "welcomed" not in {b.key for b in test.button} and session_of(test).welcomed
     assert "welcomed" not in {b.key for b in app(prompt=None).button}, "a link names what one came for"

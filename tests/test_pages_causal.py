@@ -4,15 +4,14 @@ shown as failures."""
 from __future__ import annotations
 
 import json
-from base64 import b64decode
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from charts import charts
+from charts import charts, fresh, numbers
 from small_models import computed
 from streamlit.testing.v1 import AppTest
-from test_pages import PROMPT, ROOT, app, holds, plotted, session_of
+from test_pages import PROMPT, app, holds, plotted, session_of
 
 from ed_core.commands import main
 from ed_core.depth import among_others, surgery
@@ -38,11 +37,7 @@ from ed_ui import show
 
 def traces(test: AppTest) -> list[dict[str, np.ndarray]]:
     """Of every figure, its named curves."""
-
-    def decoded(y):
-        return np.asarray(np.frombuffer(b64decode(y["bdata"]), y["dtype"]) if isinstance(y, dict) else y, float)
-
-    return [{t["name"]: decoded(t["y"]) for t in c["data"] if "name" in t and "y" in t} for c in charts(test)]
+    return [{t["name"]: numbers(t["y"]) for t in c["data"] if "name" in t and "y" in t} for c in charts(test)]
 
 
 def drawn(test: AppTest, name: str, expected: np.ndarray) -> bool:
@@ -80,8 +75,7 @@ def stored_set(stored):
 
 
 def prune_on(prompts, **state) -> AppTest:
-    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
-    test.query_params["model"] = "small"
+    test = fresh(model="small")
     lines = prompts if isinstance(prompts, str) else to_jsonl(prompts)
     state = {"prompts.source": "A file or pasted lines", "prompts.lines": lines} | state
     session_of(test).inputs.update(state)

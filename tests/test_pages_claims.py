@@ -6,12 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from charts import charts
+from charts import charts, fresh, numbers
 from streamlit.testing.v1 import AppTest
 from test_claims import cosine, keeping
-from test_pages import numbers
 
-from ed_core import settings
 from ed_core.cards import card, making
 from ed_core.cards import words as card_words
 from ed_core.claims import CLAIMS, find, finding, running
@@ -31,23 +29,9 @@ pytestmark = pytest.mark.usefixtures("forks")
 STEP = np.where(np.arange(16) < 9, -0.3, 0.3)  # a cosine that turns
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    import ed_ui.running
-    from ed_core.service.jobs import Jobs
-
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
-    return tmp_path
-
-
 def page(file: str = "claims.py", **query) -> AppTest:
-    test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page(f"pages/model/{file}")
-    for name, value in ({"model": "ed-demo-8", "precision": "fp32", "set": "copy"} | query).items():
-        if value is not None:
-            test.query_params[name] = value
-    return test.run()
+    query = {"model": "ed-demo-8", "precision": "fp32", "set": "copy"} | query
+    return fresh(f"pages/model/{file}", **{k: v for k, v in query.items() if v is not None}).run()
 
 
 def wanted(**more) -> runs.Claims:
@@ -73,7 +57,7 @@ def stored(of: runs.Claims) -> dict[str, Found]:
     return {one.id: one for one in told.findings}
 
 
-def test_before_a_run_every_claim_is_listed_with_what_the_paper_found(cache, monkeypatch):
+def test_before_a_run_every_claim_is_listed_with_what_the_paper_found(laboratory, monkeypatch):
     monkeypatch.setattr(card, "shipped", list)
     test = page(claim="usefulness")
     assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
@@ -86,14 +70,14 @@ def test_before_a_run_every_claim_is_listed_with_what_the_paper_found(cache, mon
     assert "--claim usefulness" in test.code[-1].value and "--set copy" in test.code[-1].value
 
 
-def test_the_page_names_its_own_box_and_not_the_command_lines_option(cache):
+def test_the_page_names_its_own_box_and_not_the_command_lines_option(laboratory):
     test = page(claim="static-ratio")
     told = words(test) + " ".join(code.value for code in test.code[:1])
     assert told.count("under “Also of its family”") == 2 and "--also" not in told
     assert test.text_input(key="claims.also").label == "Also of its family"
 
 
-def test_before_a_run_the_claims_of_the_models_card_are_shown(cache):
+def test_before_a_run_the_claims_of_the_models_card_are_shown(laboratory):
     test = page(claim="usefulness")
     assert not test.exception and not test.error
     (shipped,) = (told for told in map(card.read, card.shipped()) if told.model.name == "ed-demo-8")
@@ -109,7 +93,7 @@ def test_before_a_run_the_claims_of_the_models_card_are_shown(cache):
         )
 
 
-def test_what_was_found_is_listed_drawn_and_quoted(cache):
+def test_what_was_found_is_listed_drawn_and_quoted(laboratory):
     found = stored(wanted())
     test = page(claim="turn")
     assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
@@ -137,7 +121,7 @@ def test_what_was_found_is_listed_drawn_and_quoted(cache):
     assert not charts(page(claim="adaptive"))
 
 
-def test_while_no_set_is_chosen_a_model_has_its_own(cache, small_folder, monkeypatch):
+def test_while_no_set_is_chosen_a_model_has_its_own(laboratory, small_folder, monkeypatch):
     of_toy = page(set=None)
     assert not of_toy.exception and "--set sum_mod10" in of_toy.code[-1].value
     of_another = page(set=None, model=str(small_folder))
@@ -155,7 +139,7 @@ def test_while_no_set_is_chosen_a_model_has_its_own(cache, small_folder, monkeyp
     monkeypatch.setattr(card_words, "claims", lambda told: "")
     for model in ("ed-demo-8", str(small_folder)):
         for command in ("claims", "card"):
-            assert main([command, "--model", model, "--out", str(cache / "out")]) == 0
+            assert main([command, "--model", model, "--out", str(laboratory / "out")]) == 0
     assert asked == ["sum_mod10"] * 2 + ["mixed"] * 2
 
 
@@ -168,7 +152,7 @@ def test_others_on_a_real_model_are_mixed_prompts_of_all_kinds(small_folder):
     assert {one.prompts[0].text for one in taught} <= {p["text"] for p in load_prompts() if p["known"]}
 
 
-def test_a_run_is_a_process_of_its_own_with_the_asked_claim(cache, monkeypatch):
+def test_a_run_is_a_process_of_its_own_with_the_asked_claim(laboratory, monkeypatch):
     begun = []
     monkeypatch.setattr(launch, "begin", lambda spec, folder, visitor, files: begun.append((spec, folder, files)))
     test = page(claim="turn")
@@ -186,7 +170,7 @@ def test_a_run_is_a_process_of_its_own_with_the_asked_claim(cache, monkeypatch):
     assert files[runs.PROMPTS].count(b"\n") >= 4 and out == typed.out != wanted().out
 
 
-def test_what_stopped_a_run_is_said(cache):
+def test_what_stopped_a_run_is_said(laboratory):
     of = wanted()
     of.out.mkdir(parents=True)
     kept = Statuses(of.out)
@@ -201,14 +185,14 @@ def test_what_stopped_a_run_is_said(cache):
     assert of.run.trouble == "" and page().button(key="run.claims").label == "Run all"
 
 
-def test_a_damaged_file_is_told(cache):
+def test_a_damaged_file_is_told(laboratory):
     of = wanted()
     of.out.mkdir(parents=True)
     (of.out / running.FOUND).write_text("[]")
     assert "is damaged" in words(page())
 
 
-def test_a_damaged_card_is_told_beside_the_others(cache):
+def test_a_damaged_card_is_told_beside_the_others(laboratory):
     (file := card.folder() / "mine" / card.FILE).parent.mkdir(parents=True)
     file.write_text("{")
     found = page("cards.py")
@@ -217,7 +201,7 @@ def test_a_damaged_card_is_told_beside_the_others(cache):
     assert not page("cards.py").error
 
 
-def test_findings_of_the_format_before_open_as_they_were(cache):
+def test_findings_of_the_format_before_open_as_they_were(laboratory):
     """Without errors, reasons and what stands beside."""
     of, found = wanted(), stored(wanted())
     new = ("of", "alone", "p", "adjusted", "together", "over", "reasons")

@@ -3,12 +3,11 @@ nothing of it is the model's map."""
 
 from __future__ import annotations
 
-from base64 import b64decode
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from charts import charts
+from charts import charts, numbers
 from small_models import computed
 from test_pages import PROMPT, app, holds, plotted
 from test_running import queue  # noqa: F401  (fixture)
@@ -60,20 +59,8 @@ def settles(test) -> str:
 
 def traces(test, name) -> list[np.ndarray]:
     """x (or y where x counts layers) of every trace of that name."""
-    found = []
-    for chart in charts(test):
-        for trace in chart["data"]:
-            if trace.get("name") == name:
-                values = trace["x"] if name == "control" else trace["y"]
-                found.append(
-                    np.asarray(
-                        np.frombuffer(b64decode(values["bdata"]), values["dtype"])
-                        if isinstance(values, dict)
-                        else values,
-                        float,
-                    )
-                )
-    return found
+    named = (trace for chart in charts(test) for trace in chart["data"] if trace.get("name") == name)
+    return [numbers(trace["x" if name == "control" else "y"]) for trace in named]
 
 
 @pytest.mark.parametrize("page", STRIPS)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from charts import charts
+from charts import charts, fresh, words
 from hostile import sealed_anew
 from kept_cases import case, results, small
 from streamlit.testing.v1 import AppTest
@@ -21,7 +21,6 @@ from ed_core.cases import kept as kept_module
 from ed_core.cases.case_study import Shown
 from ed_core.cases.drawings import drawings
 from ed_core.cases.kept import Kept
-from ed_core.results import lookup
 from ed_core.sources.bundled import EXAMPLE, load_prompts
 
 ROOT = Path(__file__).parent.parent
@@ -34,26 +33,14 @@ SHIPPED = len(list(kept_module.SHIPPED.glob("*.edcase")))
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(laboratory):
     """An empty folder of case studies; no worker is started."""
-    import ed_ui.running
-    from ed_core.service.jobs import Jobs
-    from ed_ui import case_studies
-
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
-    for cached in (lookup.store.cache_clear, ed_ui.running.jobs.clear, case_studies.kept.clear):
-        cached()
-    yield Kept(tmp_path)
-    for cached in (lookup.store.cache_clear, ed_ui.running.jobs.clear, case_studies.kept.clear):
-        cached()
+    return Kept(laboratory)
 
 
 def app(page: str = "", **query: str) -> AppTest:
     """A fresh session in which a page was opened."""
-    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
-    if page:
-        test.switch_page(CASE)
+    test = fresh(CASE if page else "")
     if page == GALLERY:  # whose name in the URL is not its file's: it is found once the app has run
         test.run().switch_page(GALLERY)
     for name, value in query.items():
@@ -61,11 +48,6 @@ def app(page: str = "", **query: str) -> AppTest:
     test.run()
     assert not test.exception
     return test
-
-
-def words(test: AppTest) -> str:
-    kinds = (test.subheader, test.markdown, test.caption, test.error, test.warning, test.success, test.info)
-    return "\n".join(e.value for kind in kinds for e in kind).replace("\\", "")
 
 
 def html(test: AppTest) -> str:
@@ -221,10 +203,7 @@ def test_a_link_opens_every_figure_in_a_fresh_session_without_the_model(folder, 
         "ed_core.service.resolve.resolve", lambda *a, **k: pytest.fail("a case study asks for no model")
     )
     monkeypatch.setattr("ed_ui.picker.current", lambda: pytest.fail("a case study asks for no model"))
-    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
-    test.switch_page(CASE)
-    test.query_params["id"] = kept.id
-    test.run()
+    test = fresh(CASE, id=kept.id).run()
     assert not test.exception and not test.error
     assert kept.verdict in words(test) and "<strong>Look</strong>" in html(test)
     figures = plotted(test)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from charts import charts
+from charts import charts, fresh, numbers, words
 from streamlit.testing.v1 import AppTest
-from test_pages import numbers
 from test_pages_maps import until
 
 from ed_core import fits
@@ -20,25 +17,13 @@ from ed_core.sources.bundled import EXAMPLE, load_prompts
 from ed_core.types import Prompt
 from ed_ui import runs, show
 
-pytestmark = pytest.mark.usefixtures("forks")
+pytestmark = pytest.mark.usefixtures("forks", "laboratory")
 
-ROOT = Path(__file__).parents[1]
 BOTH = "ed-demo-8-affine,ed-demo-8-jacobian"
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    lookup.store.cache_clear()
-    yield tmp_path
-    lookup.store.cache_clear()
-
-
 def opened(page: str, **query: str) -> AppTest:
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
-    for name, value in query.items():
-        app.query_params[name] = value
-    app.run()
+    app = fresh(**query).run()
     app.switch_page(f"pages/prompt/{page}.py").run()
     assert not app.exception
     return app
@@ -49,7 +34,7 @@ def shipped():
     return lookup.find(Lenses(fit=BOTH).request(resolve("ed-demo-8"), Prompt(known["text"], known["answer"])))
 
 
-def test_the_page_opens_on_the_stored_example_with_all_bundled_lenses(cache):
+def test_the_page_opens_on_the_stored_example_with_all_bundled_lenses():
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
     assert app.pills(key="lenses.box").value == BOTH.split(",")
     result = shipped()
@@ -57,12 +42,11 @@ def test_the_page_opens_on_the_stored_example_with_all_bundled_lenses(cache):
     assert len(drawn) == 3
     for fig, lens in zip(drawn, ("logit", "affine", "jacobian")):
         assert np.allclose(numbers(fig["data"][0]["z"]), result[f"{lens}_top_probs"][..., 0], equal_nan=True)
-    said = " ".join(one.value for one in app.markdown)
-    assert lenses.by_lens([result]).sentence in said.replace("\\", "")
+    assert lenses.by_lens([result]).sentence in words(app)
     assert sum("Certificate of" in one.label for one in app.expander) == 2
 
 
-def test_a_lens_that_is_taken_away_is_not_asked_for(cache):
+def test_a_lens_that_is_taken_away_is_not_asked_for():
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
     app.pills(key="lenses.box").set_value(["ed-demo-8-jacobian"]).run()
     assert app.session_state["lenses.box"] == ["ed-demo-8-jacobian"]
@@ -71,7 +55,7 @@ def test_a_lens_that_is_taken_away_is_not_asked_for(cache):
     assert not app.exception
 
 
-def test_a_token_is_followed_by_what_is_typed_and_forgotten_with_it(cache):
+def test_a_token_is_followed_by_what_is_typed_and_forgotten_with_it():
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
     app.text_input(key="lenses.text").set_value("12").run()
     assert any("2 tokens; the first is followed" in one.value for one in app.caption)
@@ -80,23 +64,15 @@ def test_a_token_is_followed_by_what_is_typed_and_forgotten_with_it(cache):
     assert "follow" not in app.query_params and not app.exception
 
 
-def test_a_link_names_fits_and_never_a_path(cache):
+def test_a_link_names_fits_and_never_a_path():
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE, fits="ed-demo-8-affine")
     assert app.pills(key="lenses.box").value == ["ed-demo-8-affine"]
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
-    app.query_params["lens"], app.query_params["model"] = "/etc/passwd", "ed-demo-8"
-    app.run()
+    app = fresh(lens="/etc/passwd", model="ed-demo-8").run()
     assert any("is no name of a fitted lens" in one.value for one in (*app.warning, *app.info, *app.error))
 
 
-def test_homes_lens_panel_draws_the_lens_that_is_chosen(cache):
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
-    app.query_params["model"], app.query_params["example"], app.query_params["lens"] = (
-        "ed-demo-8",
-        EXAMPLE,
-        "ed-demo-8-affine",
-    )
-    app.run()
+def test_homes_lens_panel_draws_the_lens_that_is_chosen():
+    app = fresh(model="ed-demo-8", example=EXAMPLE, lens="ed-demo-8-affine").run()
     assert not app.exception
     assert app.selectbox(key="home.lens").value == "ed-demo-8-affine"
     assert app.selectbox(key="home.lens").options == ["logit", *BOTH.split(",")]
@@ -107,7 +83,7 @@ def test_homes_lens_panel_draws_the_lens_that_is_chosen(cache):
     assert any("**Logit lens**" in one.value for one in app.caption)
 
 
-def test_a_lens_is_fitted_from_the_page_and_then_read_with(cache):
+def test_a_lens_is_fitted_from_the_page_and_then_read_with():
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
     app.segmented_control(key="lens-fit.kind").set_value("affine").run()
     assert not app.button(key="run.lens-fit").disabled

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from charts import charts
+from charts import charts, fresh, numbers, words
 from streamlit.testing.v1 import AppTest
 
-from ed_core import settings
 from ed_core.sources.bundled import STUDIES
 from ed_core.sources.catalogue import PAIRS
 from ed_core.studies import points, trends
@@ -16,35 +14,15 @@ from ed_ui.study_panels import CRITERIA
 
 
 @pytest.fixture
-def opened(tmp_path, monkeypatch):
+def opened(laboratory):
     """The page on the bundled study."""
-    import ed_ui.running
-    from ed_core.service.jobs import Jobs
-
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
-    test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/studies/studies.py")
-    test.query_params["study"] = "toys"
-    return test.run()
-
-
-def words(test: AppTest) -> str:
-    return " ".join(m.value for m in (*test.markdown, *test.caption)).replace("\\", "")
+    return fresh("pages/studies/studies.py", study="toys").run()
 
 
 def drawn(test: AppTest) -> list[dict]:
     """The traces of the figure against size."""
     specs = charts(test)
     return next(spec["data"] for spec in specs if "parameters" in spec["layout"]["xaxis"]["title"]["text"])
-
-
-def values(of) -> list[float]:
-    import base64
-
-    if isinstance(of, dict):
-        of = np.frombuffer(base64.b64decode(of["bdata"]), of["dtype"])
-    return [float(v) for v in of]
 
 
 def test_the_published_table_stands_beside_what_was_measured(opened):
@@ -72,9 +50,10 @@ def test_what_is_chosen_is_what_is_listed_drawn_and_spoken_of(opened):
         p for p in points.published_points() if (p.set, p.training, p.criterion) == ("aime24", "instruct", "overlap")
     ]
     marks, line = drawn(opened)
-    assert values(marks["x"]) == [p.parameters for p in some] and values(marks["y"]) == [p.ratio for p in some]
+    assert list(numbers(marks["x"])) == [p.parameters for p in some]
+    assert list(numbers(marks["y"])) == [p.ratio for p in some]
     found = trends.slope(some)
-    assert values(line["y"]) == [found.start[1], found.end[1]] and found.sentence in words(opened)
+    assert list(numbers(line["y"])) == [found.start[1], found.end[1]] and found.sentence in words(opened)
 
 
 def test_every_rule_has_its_own_sentences_on_size_and_pairs(opened):
@@ -109,7 +88,7 @@ def test_scores_stand_against_layers_with_size_and_width_held_equal_or_not(opene
     assert sized.sentence.replace("−", "-") in words(opened).replace("−", "-")
     assert "2505.13898" in words(opened) and "not published" in words(opened)
     shown = {t["name"]: t for t in of_figure(opened)}
-    assert len(values(shown["in the fits"]["x"])) == 102 and "size held fixed" in shown
+    assert len(numbers(shown["in the fits"]["x"])) == 102 and "size held fixed" in shown
     opened.segmented_control(key="studies.held").set_value("both").run()
     assert not opened.exception and "Interval and bootstrap do not both exclude 0" in words(opened)
     opened.segmented_control(key="studies.held").set_value("none").run()

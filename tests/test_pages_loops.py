@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from charts import charts
+from charts import charts, numbers, words
 from small_models import computed, save_random
-from test_pages import PROMPT, app, numbers
+from test_pages import PROMPT, app
 
 from ed_core import figures
 from ed_core.depth import loops
@@ -41,7 +41,7 @@ def test_in_place_of_a_model_whose_layers_run_once_stands_the_stored_example_of_
     assert known["text"].strip() in told, "its own prompt, and not the one in the box"
     result = lookup.find(Loops().request(spec, Prompt(known["text"], known["answer"])))
     values = aggregate(Loops(), [result.summary])
-    assert loops.sentence(values) in " ".join(m.value for m in test.markdown).replace("\\", "")
+    assert loops.sentence(values) in words(test)
     drawn = [numbers(one["data"][0]["y"]) for one in charts(test)]
     assert len(drawn) == 6 and np.allclose(drawn[0], values["readout_kl"][4, :5], equal_nan=True)
     assert "run.loops" not in [b.key for b in test.button]
@@ -55,7 +55,7 @@ def test_what_is_drawn_is_what_is_stored(looped):
     test = app(PAGE, model=looped)
     assert not test.exception and not test.error
     values = aggregate(Loops(), [result.summary])
-    said = " ".join(m.value for m in test.markdown).replace("\\", "")
+    said = words(test)
     assert loops.sentence(values) in said and "of 3 passes, from the mean curves" in said
     drawn = [numbers(one["data"][0]["y"]) for one in charts(test)]
     expected = (

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from charts import charts
+from charts import charts, fresh, numbers, traces
 from hosted_app import until
 from streamlit.testing.v1 import AppTest
 
-from ed_core import settings
 from ed_core.depth import matching
 from ed_core.errors import NotAllowed, StudyError
 from ed_core.fits import measured
@@ -22,22 +21,9 @@ pytestmark = pytest.mark.usefixtures("forks")
 MIXED = runs.distinct([Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()])
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    import ed_ui.running
-    from ed_core.service.jobs import Jobs
-
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
-    return tmp_path
-
-
 def page(**query) -> AppTest:
-    test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/compare/maps.py")
-    for name, value in ({"model": "ed-demo-8", "precision": "fp32", "second_precision": "fp32"} | query).items():
-        test.query_params[name] = value
-    return test.run()
+    own = {"model": "ed-demo-8", "precision": "fp32", "second_precision": "fp32"}
+    return fresh("pages/compare/maps.py", **(own | query)).run()
 
 
 def wanted(*names: str) -> runs.Fitted:
@@ -62,49 +48,40 @@ def stored(of: runs.Fitted) -> measured.Maps | measured.Replacement:
     return found
 
 
-def figures(test: AppTest) -> dict[str, dict]:
-    """Every trace of every figure by its name."""
-    specs = charts(test)
-    return {trace["name"]: trace for spec in specs for trace in spec["data"]}
-
-
 def said(test: AppTest) -> str:
     return " ".join(one.value for kind in (test.markdown, test.caption, test.info, test.error) for one in kind)
 
 
-def test_the_page_draws_what_is_stored_and_says_what_it_means(cache):
+def test_the_page_draws_what_is_stored_and_says_what_it_means(laboratory):
     found = stored(wanted("ed-demo-8", "ed-demo-16"))
     test = page(second="ed-demo-16", shown="r2")
     assert not test.exception and not test.error
     assert show.plain(matching.sentence(found)) in said(test) and "so few" in said(test)
     assert "Fitted on 400 tokens, judged on 90" in said(test)
-    from test_pages import numbers
-
-    drawn = figures(test)
+    drawn = traces(*charts(test))
     assert np.allclose(numbers(drawn["z"]["z"]), found.r2)
     assert np.allclose(numbers(drawn["best"]["x"]), matching.match(found, "r2").best)
     assert np.allclose(numbers(drawn["best match"]["y"]), matching.match(found).error)
     test.segmented_control(key="maps.measure").set_value("error").run()
-    assert np.allclose(numbers(figures(test)["z"]["z"]), found.error)
+    assert np.allclose(numbers(traces(*charts(test))["z"]["z"]), found.error)
     test.segmented_control(key="maps.measure").set_value("shuffled").run()
-    assert np.allclose(numbers(figures(test)["z"]["z"]), found.error_shuffled) and "best" not in figures(test)
+    drawn = traces(*charts(test))
+    assert np.allclose(numbers(drawn["z"]["z"]), found.error_shuffled) and "best" not in drawn
     assert test.query_params["shown"] == ["shuffled"] or test.query_params["shown"] == "shuffled"
     assert test.button(key="run.maps").disabled and test.button(key="cancel.maps").disabled
 
 
-def test_replacement_is_drawn_in_per_cent_of_the_loss(cache):
+def test_replacement_is_drawn_in_per_cent_of_the_loss(laboratory):
     found = stored(wanted("ed-demo-8"))
     test = page(maps="within")
     assert not test.exception and not test.error
-    from test_pages import numbers
-
-    drawn = figures(test)
+    drawn = traces(*charts(test))
     assert np.allclose(numbers(drawn["held-out prompts"]["y"]), 100 * (found.loss / 2.0 - 1))
     assert np.allclose(numbers(drawn["prompts fitted on"]["y"]), 100 * (found.loss_fitted / 2.1 - 1))
     assert show.plain(matching.said_of_replacement(found)) in said(test)
 
 
-def test_the_command_it_shows_is_what_it_runs(cache):
+def test_the_command_it_shows_is_what_it_runs(laboratory):
     test = page(second="ed-demo-16")
     (code,) = [c.value for c in test.code if "ed_core fit" in c.value]
     assert code == wanted("ed-demo-8", "ed-demo-16").spec("prompts.jsonl", "maps.npz").command
@@ -118,7 +95,7 @@ def test_the_command_it_shows_is_what_it_runs(cache):
     assert "9 source taps" in said(test) and "1 pass over the prompts" in said(test)
 
 
-def test_run_fits_in_a_process_of_its_own_and_cancel_ends_it(cache):
+def test_run_fits_in_a_process_of_its_own_and_cancel_ends_it(laboratory):
     of = wanted("ed-demo-8")
     test = page(maps="within")
     assert not test.button(key="run.maps").disabled and "Not computed yet" in said(test)
@@ -136,14 +113,14 @@ def test_run_fits_in_a_process_of_its_own_and_cancel_ends_it(cache):
     assert "usefulness" in said(page(maps="within"))
 
 
-def test_why_a_fit_failed_is_said(cache):
+def test_why_a_fit_failed_is_said(laboratory):
     of = runs.Fitted((resolve("ed-demo-8"),), tuple(Prompt(f"{i} + 1 = ") for i in range(5)))
     of.begin()
     until(lambda: not of.run.running, 60)
     assert "needs more tokens than dimensions" in of.run.trouble and of.found() is None
 
 
-def test_an_installation_without_studies_fits_nothing(cache, monkeypatch):
+def test_an_installation_without_studies_fits_nothing(laboratory, monkeypatch):
     monkeypatch.setenv("ED_STUDIES", "false")
     with pytest.raises(NotAllowed, match="starts no runs"):
         wanted("ed-demo-8").begin()

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from charts import fresh, words
 from small_models import computed
 from streamlit.testing.v1 import AppTest
-from test_pages import PAGES, PROMPT, ROOT, app, holds, plotted, session_of
+from test_pages import PAGES, PROMPT, app, holds, plotted, session_of
 from test_pages_causal import SET, drawn, prune_on, stored_set  # noqa: F401 (a fixture)
 from test_pages_controls import controlled, opened, traces  # noqa: F401 (a fixture)
 from test_pages_two import OTHER, seconds, two  # noqa: F401 (a fixture)
@@ -52,9 +53,7 @@ def save(test: AppTest, page: str, folder: Kept):
 
 
 def case_page(id: str) -> AppTest:
-    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).switch_page(CASE)
-    test.query_params["id"] = id
-    test.run()
+    test = fresh(CASE, id=id).run()
     assert not test.exception and not test.error
     return test
 
@@ -96,7 +95,7 @@ def test_numerics_is_kept_with_what_it_says(stored, folder):
     assert [i.result.request.probe for i in kept.items] == ["numerics", "contributions", "logit_lens"] and kept.verdict
     test = case_page(kept.id)
     assert holds(plotted(test), result["miss"])
-    assert exactness.sums(result).text in " ".join(c.value for c in test.caption).replace("\\", "")
+    assert exactness.sums(result).text in words(test)
 
 
 def test_parameters_and_the_chosen_boundary_come_back(stored, folder):
@@ -188,8 +187,7 @@ def test_an_audit_is_kept_curve_over_curve(stored, folder):
     assert len(kept.items) == 6 and len(kept.verdict.splitlines()) == 2 and "bf16" in kept.verdict
     outcome = audit.compare(results, "fp32")
     test = case_page(kept.id)
-    said = " ".join(m.value for m in test.markdown).replace("\\", "")
-    assert all(line in said for line in (outcome.sentence(), *outcome.findings()))
+    assert all(line in words(test) for line in (outcome.sentence(), *outcome.findings()))
     for precision, curves in outcome.curves.items():
         assert drawn(test, precision, curves["logit_lens.kl"]), precision
     test.button(key="case.live").click().run()

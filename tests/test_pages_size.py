@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from charts import charts
+from charts import charts, forget, idle, words
 from safetensors.numpy import save_file
 from small_models import computed
 from streamlit.testing.v1 import AppTest
@@ -36,24 +36,17 @@ ABSENT = "Qwen/Qwen2.5-7B"
 @pytest.fixture(scope="module")
 def stored(small_folder, tmp_path_factory):
     """A store with one prompt's audit of a small model in fp32 and bf16."""
-    import ed_ui.running
-    from ed_core.service.jobs import Jobs
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf")))
         patch.delenv("HF_TOKEN", raising=False)
-        patch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
         patch.setitem(MODELS, "small", small_folder)
-        lookup.store.cache_clear()
-        ed_ui.running.jobs.clear()
+        idle(patch, tmp_path_factory.mktemp("cache"))
         plan = audit.plan(in_precisions(resolve("small"), ["fp32", "bf16"]), [PROMPT])
         results = {name: [computed(r) for r in of_one] for name, of_one in plan.items()}
         for result in (r for of_one in results.values() for r in of_one):
             lookup.store().put(result)
         yield results
-        lookup.store.cache_clear()
-        ed_ui.running.jobs.clear()
+        forget()
 
 
 def opened(page="pages/prompt/home.py", model="small", free=None, **inputs):
@@ -66,12 +59,6 @@ def opened(page="pages/prompt/home.py", model="small", free=None, **inputs):
 
 def run_button(test):
     return next(b for b in test.button if b.label == "Run")
-
-
-def said(test) -> str:
-    """All words beside the figures, as they read."""
-    words = " ".join(e.value for kind in ("caption", "markdown", "warning", "error", "info") for e in test.get(kind))
-    return words.replace("\\", "")
 
 
 def test_auto_says_what_it_came_to_and_what_is_needed_in_a_line_each(stored):
@@ -101,7 +88,7 @@ def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started(s
 def test_too_large_is_said_before_run_with_what_would_fit(stored):
     test = opened(model="ed-demo-8", free={"cpu": 12_000_000}, precision="fp32")
     assert re.search(
-        r"too large in fp32: it needs \d+ MB here and 12 MB are free on cpu.*; .*4bit would fit", said(test)
+        r"too large in fp32: it needs \d+ MB here and 12 MB are free on cpu.*; .*4bit would fit", words(test)
     )
     assert run_button(test).disabled
     assert not run_button(opened(model="ed-demo-8", precision="fp32")).disabled
@@ -110,7 +97,7 @@ def test_too_large_is_said_before_run_with_what_would_fit(stored):
 def test_what_is_too_large_in_every_precision_says_so_before_it_is_downloaded(stored):
     test = opened(model="meta-llama/Llama-3.1-70B", free={"cpu": 20_000_000_000})
     assert "auto: **4bit**, the narrowest, and too large" in [c.value for c in test.caption]
-    assert "too large in 4bit" in said(test) and "no precision fits" in said(test) and run_button(test).disabled
+    assert "too large in 4bit" in words(test) and "no precision fits" in words(test) and run_button(test).disabled
 
 
 def test_integrated_gradients_in_int8_are_refused_before_run(stored):
@@ -172,7 +159,7 @@ def test_a_hub_model_that_is_not_here_is_estimated_and_offline_is_one_sentence(s
     test = opened(model=ABSENT, free={"cpu": 60_000_000_000})
     assert "auto: **fp32**, the widest there is" in [c.value for c in test.caption]
     assert any(c.value.startswith("needs 30.9 GB") and "of 60.0 GB free" in c.value for c in test.caption)
-    assert said(test).count("is not here yet") == 1 and run_button(test).disabled, "said once"
+    assert words(test).count("is not here yet") == 1 and run_button(test).disabled, "said once"
     offline = [w.value for w in test.warning]
     assert len(offline) == 1 and "offline mode is on" in offline[0]
     assert not test.exception
@@ -189,7 +176,7 @@ def test_a_small_model_is_offered_in_place_of_one_out_of_a_wheel(stored, monkeyp
     test = answered(opened(model="smollm2"))
     assert run_button(test).disabled and not test.exception and offered_small(test) == ["Take ed-demo-16"]
     assert (downloads == "true") == any(b.label == "Download" for b in test.button)
-    assert (downloads == "true") == ("is not here yet" in said(test))
+    assert (downloads == "true") == ("is not here yet" in words(test))
     test.button(key="download.small").click().run()
     assert test.selectbox(key="model").value == "ed-demo-16" and not run_button(test).disabled
     for allowed, label in {"smollm2,ed-demo-8": ["Take ed-demo-8"], "smollm2": []}.items():
@@ -200,20 +187,20 @@ def test_a_small_model_is_offered_in_place_of_one_out_of_a_wheel(stored, monkeyp
 def answered(test):
     """The page once the hub has answered, which is asked in the background."""
     for _ in range(100):
-        if "Asking the hub" not in said(test):
+        if "Asking the hub" not in words(test):
             return test
         time.sleep(0.1)
         test.run()
-    raise TimeoutError(said(test))
+    raise TimeoutError(words(test))
 
 
 def test_a_download_of_unknown_size_is_not_said_to_be_nothing(stored, monkeypatch):
     monkeypatch.setitem(wheels.WHEELS, "unsized", wheels.Wheel("some-model", "1.0"))
     test = answered(opened(model="unsized"))
-    assert "How much there is to download is not known; " in said(test) and "0 MB" not in said(test)
+    assert "How much there is to download is not known; " in words(test) and "0 MB" not in words(test)
     monkeypatch.setattr(disk, "free", lambda folder: disk.SPARE_BYTES - 1)
     test = answered(opened(model="unsized"))
-    assert "set ED_CACHE to a folder on another disk" in said(test)
+    assert "set ED_CACHE to a folder on another disk" in words(test)
     assert next(b for b in test.button if b.label == "Download").disabled
 
 
@@ -221,14 +208,14 @@ def test_the_terms_of_a_wheels_model_stand_beside_the_button(stored):
     told = {name: [c.value for c in opened(model=name).caption if "Terms" in c.value] for name in wheels.WHEELS}
     assert not told["smollm2"] and len(told["gemma3-270m"]) == 1
     assert told["gemma3-270m"][0].endswith(" [Gemma Terms of Use](https://ai.google.dev/gemma/terms)")
-    assert "238 MB to download" in said(opened(model="gemma3-270m"))
+    assert "238 MB to download" in words(opened(model="gemma3-270m"))
 
 
 def test_a_gated_model_says_which_token_and_where(stored, monkeypatch):
     test = opened(model="meta-llama/Llama-3.2-1B")
-    assert "HF_TOKEN" in said(test) and not [i for i in test.text_input if "oken" in i.label]
+    assert "HF_TOKEN" in words(test) and not [i for i in test.text_input if "oken" in i.label]
     monkeypatch.setenv("HF_TOKEN", "x")
-    assert "HF_TOKEN" not in said(opened(model="meta-llama/Llama-3.2-1B"))
+    assert "HF_TOKEN" not in words(opened(model="meta-llama/Llama-3.2-1B"))
 
 
 def test_an_adapter_for_another_base_is_refused_on_top(stored, tmp_path):
@@ -289,7 +276,7 @@ def test_the_catalogue_lists_models_by_group_and_takes_one(stored):
     assert not any(box.key == "catalogue.group" for box in test.selectbox), "drawn when it has been opened"
     test.session_state["Catalogue"] = True
     test.run().selectbox(key="catalogue.group").set_value("GPT-2").run()
-    assert "12 × 768 · 124.4 M parameters" in said(test)
+    assert "12 × 768 · 124.4 M parameters" in words(test)
     assert (
         test.button(key="take.openai-community/gpt2").click().run().selectbox(key="model").value
         == "openai-community/gpt2"
@@ -311,7 +298,7 @@ AUDIT = "pages/compare/audit.py"
 def test_the_audit_page_teaches_before_there_is_anything(stored):
     test = opened(AUDIT, text="a=3; b=a; b?", answer="3")
     assert not test.exception and not charts(test)
-    assert any("Not computed yet" in i.value for i in test.info) and "Is the number an artefact" not in said(test)
+    assert any("Not computed yet" in i.value for i in test.info) and "Is the number an artefact" not in words(test)
     assert not run_button(test).disabled
     assert set(test.session_state["audit.precisions"]) == {"fp32", "bf16", "int8", "4bit"}, "at first, all that fit"
 
@@ -327,15 +314,15 @@ def test_the_audit_page_shows_what_is_stored_as_the_engine_compares_it(stored):
     test = opened(AUDIT, **{"audit.precisions": ["bf16", "fp32"]})
     outcome = audit.compare(stored, "fp32")
     assert not test.exception and not test.error and len(charts(test)) == 6
-    words = said(test)
-    assert outcome.sentence() in words
+    told = words(test)
+    assert outcome.sentence() in told
     for c in outcome.comparisons:
-        assert c.title and f"| {c.title} | " in words
-        assert c.spearman is None or f"ρ = {c.spearman:.3f}, {100 * c.difference:.1f} %" in words
+        assert c.title and f"| {c.title} | " in told
+        assert c.spearman is None or f"ρ = {c.spearman:.3f}, {100 * c.difference:.1f} %" in told
     for name, criterion in outcome.depths["fp32"].items():
-        told = "not defined" if criterion.depth is None else criterion.depth
-        assert f"Effective depth, {'KL' if name == 'kl' else name} rule (fp32: {told}) | " in words
-    assert words.count(": beyond**") == len(outcome.findings())
+        depth = "not defined" if criterion.depth is None else criterion.depth
+        assert f"Effective depth, {'KL' if name == 'kl' else name} rule (fp32: {depth}) | " in told
+    assert told.count(": beyond**") == len(outcome.findings())
     for name in ("contributions.layer_ratio", "logit_lens.kl", "logit_lens.overlap", "layer_skip.output_mean"):
         for precision in ("fp32", "bf16"):
             assert drawn(test, precision, outcome.curves[precision][name]), (name, precision)
@@ -376,7 +363,7 @@ def test_a_download_that_ends_while_the_page_is_drawn_is_seen(stored, monkeypatc
     monkeypatch.setattr(hub, "is_here", lambda spec: bool(spec.revision))
     monkeypatch.setattr("ed_ui.running.free", lambda device: 64 << 30)
     test = opened(model=ABSENT)
-    assert "is not here yet" not in said(test) and not run_button(test).disabled and not running
+    assert "is not here yet" not in words(test) and not run_button(test).disabled and not running
 
 
 @pytest.fixture
@@ -414,11 +401,11 @@ def test_a_download_under_way_says_how_far_it_is_and_can_be_stopped(a_download):
 
 def test_what_a_download_would_bring_is_said_before_it_begins(a_download):
     test = a_download()
-    assert "3.2 GB to download; " in said(test) and not test.button(key="download.start").disabled
+    assert "3.2 GB to download; " in words(test) and not test.button(key="download.start").disabled
     test = a_download(room=False)
     assert test.button(key="download.start").disabled and "The disk has no room for it" in test.error[0].value
     test = a_download(plan=hub.Plan("Qwen/Qwen2.5-1.5B", "c" * 40, ()), error=None)
-    assert "How much there is to download is not known; " in said(test)
+    assert "How much there is to download is not known; " in words(test)
 
 
 def test_what_went_wrong_with_a_download_stands_above_the_next_but_no_cancel(a_download):
@@ -432,6 +419,6 @@ def test_what_went_wrong_with_a_download_stands_above_the_next_but_no_cancel(a_d
 
 def test_a_hub_that_cannot_be_asked_can_be_asked_again(a_download):
     test = a_download(error=ValueError("secret"))
-    assert "The hub could not be asked (ValueError)." in said(test)
+    assert "The hub could not be asked (ValueError)." in words(test)
     test.button(key="download.ask").click().run()
-    assert not test.exception and "secret" not in said(test)
+    assert not test.exception and "secret" not in words(test)

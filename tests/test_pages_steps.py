@@ -7,12 +7,9 @@ import shutil
 
 import numpy as np
 import pytest
-from charts import charts
+from charts import charts, fresh, idle, numbers, traces, words
 from small_models import byte_tokenizer, random_hf
-from streamlit.testing.v1 import AppTest
-from test_pages_studies import values
 
-from ed_core import settings
 from ed_core.studies import steps, tables
 from ed_core.studies.items import open_folder
 from ed_core.training import DepthCallback
@@ -35,19 +32,8 @@ def cache(tmp_path_factory):
 @pytest.fixture
 def opened(cache, monkeypatch):
     """The page on that training."""
-    import ed_ui.running
-    from ed_core.service.jobs import Jobs
-
-    monkeypatch.setenv("ED_CACHE", str(cache))
-    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
-    test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/studies/studies.py")
-    test.query_params["study"] = "mine"
-    return test.run()
-
-
-def traces(chart: dict) -> dict[str, dict]:
-    return {trace["name"]: trace for trace in chart["data"]}
+    idle(monkeypatch, cache)
+    return fresh("pages/studies/studies.py", study="mine").run()
 
 
 def test_the_part_draws_the_tables_at_every_step_and_the_slider_chooses_one(opened, cache):
@@ -58,10 +44,9 @@ def test_the_part_draws_the_tables_at_every_step_and_the_slider_chooses_one(open
     rows = steps.depths(tables.verdict(folder).to_pylist(), labels, "prompts")
     depth, ratio, cosine, lens = charts(opened)
     means = [row["depth"] for row in rows if (row["criterion"], row["variant"]) == ("kl", "mean")]
-    np.testing.assert_allclose(values(traces(depth)["mean depth, KL"]["y"]), means)
-    words = " ".join(one.value for one in opened.markdown).replace("\\", "")
-    assert all(said in words for said in steps.course(rows)) and len(steps.course(rows)) == 3
-    assert READING in words, "how to read it, behind the figure's Details"
+    np.testing.assert_allclose(numbers(traces(depth)["mean depth, KL"]["y"]), means)
+    assert all(said in words(opened) for said in steps.course(rows)) and len(steps.course(rows)) == 3
+    assert READING in words(opened), "how to read it, behind the figure's Details"
     summary = tables.summary(folder).to_pylist()
     for chart, measure in (
         (ratio, "contributions.layer_ratio"),
@@ -69,25 +54,21 @@ def test_the_part_draws_the_tables_at_every_step_and_the_slider_chooses_one(open
         (lens, "logit_lens.kl"),
     ):
         z = steps.over_layers(summary, labels, "prompts", measure)
-        shown = chart["data"][0]["z"]
-        shown = (
-            np.array([values(line) for line in shown]) if isinstance(shown, list) else values(shown).reshape(z.shape)
-        )
-        np.testing.assert_array_equal(shown, z)
-        np.testing.assert_array_equal(values(traces(chart)["mean"]["x"]), z[:, 2])
+        np.testing.assert_array_equal(numbers(chart["data"][0]["z"]), z)
+        np.testing.assert_array_equal(numbers(traces(chart)["mean"]["x"]), z[:, 2])
     slider = opened.select_slider(key="studies.step")
     assert slider.value == "30" and list(slider.options) == ["0", "2", "30"]
     slider.set_value("2").run()
     z = steps.over_layers(summary, labels, "prompts", "contributions.layer_ratio")
-    np.testing.assert_array_equal(values(traces(charts(opened)[1])["mean"]["x"]), z[:, 1])
+    np.testing.assert_array_equal(numbers(traces(charts(opened)[1])["mean"]["x"]), z[:, 1])
     opened.segmented_control(key="studies.branch").set_value("attn").run()
     z = steps.over_layers(summary, labels, "prompts", "contributions.attn_cos")
-    np.testing.assert_array_equal(values(traces(charts(opened)[2])["mean"]["x"]), z[:, 1])
-    assert list(values(traces(charts(opened)[0])["mean depth, KL"]["x"])) == pytest.approx(
+    np.testing.assert_array_equal(numbers(traces(charts(opened)[2])["mean"]["x"]), z[:, 1])
+    assert list(numbers(traces(charts(opened)[0])["mean depth, KL"]["x"])) == pytest.approx(
         [np.log10(2) - 0.5, np.log10(2), np.log10(30)]
     )
     opened.segmented_control(key="studies.axis").set_value("linear").run()
-    assert list(values(traces(charts(opened)[0])["mean depth, KL"]["x"])) == [0, 2, 30]
+    assert list(numbers(traces(charts(opened)[0])["mean depth, KL"]["x"])) == [0, 2, 30]
 
 
 def test_steps_stand_beside_each_other_as_models_do(opened):
@@ -110,10 +91,7 @@ def test_two_trainings_are_chosen_between_and_other_studies_have_no_switch(opene
         model["series"] = name
     file.write_text(json.dumps(plan))
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/studies/studies.py")
-    test.query_params["study"] = "two"
-    test.run()
+    test = fresh("pages/studies/studies.py", study="two").run()
     assert not test.exception and test.selectbox(key="studies.series").options == ["a", "b"]
     assert not test.get("select_slider"), "a has one step"
     test.selectbox(key="studies.series").set_value("b").run()

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from charts import charts
+from charts import charts, fresh, idle, numbers, traces, words
 from hosted_app import until
 from pyarrow import parquet
 from streamlit.testing.v1 import AppTest
 
-from ed_core import settings
 from ed_core.commands import main
 from ed_core.errors import ImportRefused, NotAllowed, StudyError
 from ed_core.figures import study_curves, study_depths, study_levels
@@ -50,37 +49,15 @@ def computed(tmp_path_factory):
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    return tmp_path
-
-
-@pytest.fixture
 def opened(computed, monkeypatch):
     """The page on that study."""
-    import ed_ui.running
-    from ed_core.service.jobs import Jobs
-
-    monkeypatch.setenv("ED_CACHE", str(computed))
-    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
-    test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/studies/studies.py")
-    return test.run()
+    idle(monkeypatch, computed)
+    return fresh("pages/studies/studies.py").run()
 
 
 def plotted(test: AppTest, n: int) -> dict[str, dict]:
     """The n-th figure's traces by name."""
-    spec = charts(test)[n]
-    return {trace["name"]: trace for trace in spec["data"]}
-
-
-def values(of) -> np.ndarray:
-    """An array as plotly writes it."""
-    import base64
-
-    if isinstance(of, dict):
-        of = np.frombuffer(base64.b64decode(of["bdata"]), of["dtype"])
-    return np.asarray([np.nan if v is None else v for v in of], float)
+    return traces(charts(test)[n])
 
 
 def test_the_page_plots_what_the_tables_hold(opened, computed):
@@ -91,8 +68,8 @@ def test_the_page_plots_what_the_tables_hold(opened, computed):
     found = plotted(opened, 0)
     for criterion, called in {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}.items():
         expected = [r for r in whole if r["criterion"] == criterion and r["ratio"] is not None]
-        assert list(values(found[called]["x"])) == [r["ratio"] for r in expected]
-        ends = values(found[called]["error_x"]["array"]) if expected else []
+        assert list(numbers(found[called]["x"])) == [r["ratio"] for r in expected]
+        ends = numbers(found[called]["error_x"]["array"]) if expected else []
         assert list(ends) == pytest.approx(
             [(r["high"] + (r["variant"] == "paper")) / r["n_layers"] - r["ratio"] for r in expected]
         )
@@ -100,10 +77,10 @@ def test_the_page_plots_what_the_tables_hold(opened, computed):
     curves = plotted(opened, 2)
     for label in ("ed-demo-8", "ed-demo-8, untrained twin, seed 0"):
         own = [r for r in summary if r["set"] == "sums" and r["model"] == label and r["measure"] == "kl"]
-        assert list(values(curves[label]["y"])) == [r["value"] for r in own] and len(own) == 9
+        assert list(numbers(curves[label]["y"])) == [r["value"] for r in own] and len(own) == 9
     opened.selectbox(key="studies.set").set_value("sums/3").run()
     level = [r for r in rows if r["set"] == "sums/3" and r["variant"] in ("mean", "paper") and r["criterion"] == "kl"]
-    assert list(values(plotted(opened, 0)["KL"]["x"])) == [r["ratio"] for r in level]
+    assert list(numbers(plotted(opened, 0)["KL"]["x"])) == [r["ratio"] for r in level]
     assert level[0]["prompts"] == 4
 
 
@@ -111,9 +88,7 @@ def test_whose_estimates_stand_there_is_in_the_link(opened):
     first, *_, last = opened.selectbox(key="studies.model").options
     opened.selectbox(key="studies.model").set_value(last).run()
     assert opened.query_params["models"] == last != first
-    other = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    other.switch_page("pages/studies/studies.py")
-    other.query_params["models"] = last
+    other = fresh("pages/studies/studies.py", models=last)
     assert not other.run().exception and other.selectbox(key="studies.model").value == last
 
 
@@ -121,7 +96,7 @@ def test_published_depths_stand_beside_with_what_they_are_worth(opened):
     model = published()[0].model.rsplit("/", 1)[-1]
     opened.selectbox(key="studies.published").set_value(model).run()
     found, marks = plotted(opened, 0), published_marks(model)
-    crosses = [x for name in ("cosine", "kl", "overlap") for x in values(found[f"published {name}"]["x"])]
+    crosses = [x for name in ("cosine", "kl", "overlap") for x in numbers(found[f"published {name}"]["x"])]
     assert sorted(crosses) == sorted(ratio for *_, ratio, _ in marks) and crosses
     worth = f"Published: {CITATION}. {' '.join(CAVEATS)}"
     assert [caption.value for caption in opened.caption].count(worth) == 2, "at these marks, and at the table"
@@ -154,14 +129,14 @@ def test_a_form_writes_the_study_that_runs_and_says_what_it_costs(opened, monkey
         ("ed-demo-16", 1, "untrained"),
     ]
     assert [(s.bundled, s.per_level) for s in written.sets] == [("sum_mod10", 2), ("copy", 2)]
-    words = " ".join(m.value for m in opened.markdown).replace("\\", "")
+    told = words(opened)
     plan = planning.make(written, Path())
     prompts = 2 * (5 + levels_of("copy"))
-    assert plan.n_prompts == prompts and f"6 models · {prompts} prompts · {plan.n_items} parts · about" in words
-    assert duration(planning.seconds_of(plan)[0]) in words
-    assert f"{planning.bytes_of(plan) / 1e6:.1f} MB on the disk" in words
+    assert plan.n_prompts == prompts and f"6 models · {prompts} prompts · {plan.n_items} parts · about" in told
+    assert duration(planning.seconds_of(plan)[0]) in told
+    assert f"{planning.bytes_of(plan) / 1e6:.1f} MB on the disk" in told
     lengths = [len(tokens.preview(plan.usable[0].known, e.prompt)) for e in plan.sets[0].examples]
-    assert f"10 prompts of 5 levels of {min(lengths)} to {max(lengths)} tokens" in words
+    assert f"10 prompts of 5 levels of {min(lengths)} to {max(lengths)} tokens" in told
     shown = [code.value for code in opened.code]
     assert f"{plan.sets[1].examples[0].prompt.text}▸{plan.sets[1].examples[0].prompt.answer}" in shown
     begun = []
@@ -200,9 +175,8 @@ def test_a_form_without_a_choice_leaves_the_file_and_does_not_run(opened):
 def test_sets_of_the_hub_are_not_asked_for_before_the_study_runs(opened, monkeypatch):
     monkeypatch.setattr(planning, "make", lambda *_: pytest.fail("a set of the hub was looked for"))
     opened.multiselect(key="study.sets").set_value(["gsm8k"]).run()
-    words = " ".join(m.value for m in opened.markdown).replace("\\", "")
-    assert toml(opened).sets[0].hub == "gsm8k" and "gsm8k: read from the hub when it runs, not counted here" in words
-    assert not opened.exception and not opened.error
+    assert toml(opened).sets[0].hub == "gsm8k" and not opened.exception and not opened.error
+    assert "gsm8k: read from the hub when it runs, not counted here" in words(opened)
 
 
 def test_a_text_that_is_no_study_is_refused_on_the_page(opened):
@@ -213,12 +187,12 @@ def test_a_text_that_is_no_study_is_refused_on_the_page(opened):
     assert "did you mean 'sum_mod10'?" in opened.error[0].value.replace("\\", "")
 
 
-def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(cache, monkeypatch):
+def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(laboratory, monkeypatch):
     many = "chunk = 2\n" + TOML.replace("[2, 3]", "[2, 3, 4, 5, 6]") + "\n"
     monkeypatch.setenv("ED_TEST_STEP_DELAY", "0.05")  # of the process to be stopped: a minute in which to do it
     name = runs.begin_study(many)
     monkeypatch.delenv("ED_TEST_STEP_DELAY")
-    out = cache / "studies" / name
+    out = laboratory / "studies" / name
     with pytest.raises(StudyError, match="under way already"):
         runs.begin_study(many)
     until(lambda: list(out.glob("items/*/*.parquet")))
@@ -232,13 +206,9 @@ def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(cache,
     assert (out / "report.md").is_file()
 
 
-def test_a_folder_of_an_older_version_opens_and_goes_on(computed, cache, monkeypatch):
+def test_a_folder_of_an_older_version_opens_and_goes_on(computed, laboratory, monkeypatch):
     """Its run.json names a process and nothing else, its log's last line was read; it has no statuses."""
-    import ed_ui.running
-    from ed_core.service.jobs import Jobs
-
-    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
-    out = cache / "studies" / "small"
+    out = laboratory / "studies" / "small"
     shutil.copytree(computed / "studies" / "small", out)
     for name in ("run.json", "status.jsonl"):
         (out / name).unlink()
@@ -246,9 +216,7 @@ def test_a_folder_of_an_older_version_opens_and_goes_on(computed, cache, monkeyp
     (out / "run.json").write_text(json.dumps({"pid": 2**22, "created": 1.5}))
     (out / "run.log").write_text("4 computed, 0 there, 0 failed\n")
     next(out.glob("items/*/*.parquet")).unlink()
-    test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/studies/studies.py")
-    test.run()
+    test = fresh("pages/studies/studies.py").run()
     assert not test.exception and not test.error and test.selectbox(key="studies.study").value == "small"
     n = sum(planned for _, planned in open_folder(out).progress().values())
     assert any(f"{n - 1} of {n} parts computed" in one.value for one in test.markdown)
@@ -280,16 +248,16 @@ def test_how_far_a_run_is_stands_in_a_line(statuses, begins, left, told):
     assert runs.progress(Seen(Path("x"))) == told
 
 
-def test_a_study_made_here_stands_before_a_shipped_one_of_its_name(cache):
+def test_a_study_made_here_stands_before_a_shipped_one_of_its_name(laboratory):
     assert "toys" in studies.known()
-    own = cache / "studies" / "toys"
+    own = laboratory / "studies" / "toys"
     own.mkdir(parents=True)
     (own / "plan.json").write_text("{}")
     assert studies.known()["toys"] == own
 
 
-def test_a_process_of_another_program_with_the_same_number_is_not_taken_for_the_study(cache):
-    out = cache / "studies" / "x"
+def test_a_process_of_another_program_with_the_same_number_is_not_taken_for_the_study(laboratory):
+    out = laboratory / "studies" / "x"
     out.mkdir(parents=True)
     me = psutil.Process()
     (out / "run.json").write_text(json.dumps({"pid": me.pid, "created": me.create_time()}))
@@ -300,13 +268,13 @@ def test_a_process_of_another_program_with_the_same_number_is_not_taken_for_the_
     assert not Run(out).running
 
 
-def test_an_installation_may_run_no_studies_and_keeps_to_its_models(cache, monkeypatch):
+def test_an_installation_may_run_no_studies_and_keeps_to_its_models(laboratory, monkeypatch):
     monkeypatch.setenv("ED_STUDIES", "false")
     with pytest.raises(NotAllowed, match="starts no runs from the browser"):
         runs.begin_study(TOML)
     monkeypatch.delenv("ED_STUDIES")
     monkeypatch.setenv("ED_MODELS", "ed-demo-16")
-    out = cache / "studies" / runs.begin_study(TOML)
+    out = laboratory / "studies" / runs.begin_study(TOML)
     until(lambda: not Run(out).running)
     assert not list(out.glob("items/*/*")) and "No model of" in Run(out).trouble
 
@@ -337,12 +305,11 @@ def test_depth_and_difficulty_opens_on_the_bundled_study_and_says_what_is_comput
     for kind in difficulty.READS:
         test.segmented_control(key="difficulty.kind").set_value(kind).run()
         found = [difficulty.look(open_folder(STUDIES / "toys"), m, "sums", kind) for m in ("ed-demo-8", "ed-demo-16")]
-        words = " ".join(m.value for m in test.markdown).replace("\\", "")
         for one in found:
             line = plotted(test, 0)[one.label]
             most = one.n_layers - (kind in difficulty.KINDS)
-            assert list(values(line["y"])) == pytest.approx([level.mean / most for level in one.levels])
-            assert one.sentence in words
+            assert list(numbers(line["y"])) == pytest.approx([level.mean / most for level in one.levels])
+            assert one.sentence in words(test)
 
 
 def test_marks_stand_at_the_ratio_and_say_what_is_not_defined():
@@ -411,23 +378,21 @@ def test_a_legend_of_many_lines_makes_its_own_room():
     assert two.layout.height == 340
 
 
-def test_a_study_of_somebody_elses_is_opened_and_a_damaged_one_refused(computed, cache):
+def test_a_study_of_somebody_elses_is_opened_and_a_damaged_one_refused(computed, laboratory):
     data = bundle.packed(computed / "studies" / "small")
-    test = AppTest.from_file(str(settings.ROOT / "app.py"), default_timeout=60)
-    test.switch_page("pages/studies/studies.py")
-    test.run()
+    test = fresh("pages/studies/studies.py").run()
     box = test.file_uploader(key="studies.bundle")
     box.set_value(("small.edstudy", data[:-50], "application/zip")).run()
-    assert "not a study as this program writes it" in test.error[0].value and not list(cache.glob("studies/*"))
+    assert "not a study as this program writes it" in test.error[0].value and not list(laboratory.glob("studies/*"))
     test.file_uploader(key="studies.bundle").set_value(("small.edstudy", data, "application/zip")).run()
     assert not test.error and test.selectbox(key="studies.study").value == "small"
-    there = open_folder(cache / "studies" / "small")
+    there = open_folder(laboratory / "studies" / "small")
     assert items.digest(there.out, there.keys()) == items.digest(computed / "studies" / "small", there.keys())
     with pytest.raises(ImportRefused, match="is a study small here already"):
         studies.take_in(data)
 
 
-def test_a_place_that_runs_no_studies_takes_none_in(computed, cache, monkeypatch):
+def test_a_place_that_runs_no_studies_takes_none_in(computed, laboratory, monkeypatch):
     monkeypatch.setenv("ED_STUDIES", "false")
     with pytest.raises(NotAllowed, match="takes no studies from the browser"):
         studies.take_in(bundle.packed(computed / "studies" / "small"))

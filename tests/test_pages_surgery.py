@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from charts import charts
+from charts import charts, fresh, numbers
 from small_models import computed
 from streamlit.testing.v1 import AppTest
-from test_pages import PROMPT, ROOT, app, figure_named, holds, numbers, plotted, session_of
+from test_pages import PROMPT, app, figure_named, holds, plotted, session_of
 from test_pages_causal import drawn
 from test_pages_save import folder, save  # noqa: F401 (a fixture)
 
@@ -48,10 +48,7 @@ def results(stored):
 
 
 def over_both(**query) -> AppTest:
-    test = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
-    test.switch_page(SURGERY)
-    for name, value in ({"model": "small", "order": ORDER, "continued": "4", "seed": "2"} | query).items():
-        test.query_params[name] = value
+    test = fresh(SURGERY, **({"model": "small"} | ORDERED | query))
     lines = {"prompts.source": "A file or pasted lines", "prompts.lines": to_jsonl(SET)}
     session_of(test).inputs.update(lines)
     return test.run()

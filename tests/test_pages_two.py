@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from charts import charts, sent
+from charts import charts, numbers, sent, words
 from small_models import computed
-from test_pages import PROMPT, app, holds, numbers, plotted, session_of
+from test_pages import PROMPT, app, holds, plotted, session_of
 
 from ed_core.depth import side_by_side, verdict
 from ed_core.probes import Contributions, LayerSkip, LogitLens
@@ -73,10 +73,6 @@ def dims(result) -> tuple[str, ...]:
     return result.measures[DRAWN[result.request.probe]].spec.dims
 
 
-def said(test) -> str:
-    return " ".join(m.value for m in [*test.markdown, *test.caption]).replace("\\", "")
-
-
 def test_a_model_beside_its_twin(stored, seconds):
     test = two(second="small", second_control="untrained", second_seed="3")
     assert not test.exception and not test.error
@@ -88,9 +84,9 @@ def test_a_model_beside_its_twin(stored, seconds):
         for pair in side_by_side.pairs(
             (mine_probe := next(p for p in THREE if p.name == probe), mine_probe), mine, theirs
         ):
-            assert pair.text in said(test)
+            assert pair.text in words(test)
     for side, results in (("A", stored), ("B", seconds["twin"])):
-        assert verdict.of_prompt(results["contributions"], results["logit_lens"]).sentence in said(test), side
+        assert verdict.of_prompt(results["contributions"], results["logit_lens"]).sentence in words(test), side
     assert any("untrained twin" in i.value for i in test.info), "a control's note stands beside its numbers"
     assert not test.button(key="run.two").disabled and test.button(key="cancel.two").disabled
     ruler = next(c for c in charts(test) if "blocks A" in str(c))
@@ -110,26 +106,17 @@ def test_a_first_comparison_is_with_the_models_own_untrained_twin_laid_over_it(s
     assert "second_control" not in chosen and "overlaid" not in chosen, "what a link says stands"
 
 
-@pytest.fixture
-def fresh(tmp_path, monkeypatch):
-    """An installation in which nothing was run."""
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    lookup.store.cache_clear()
-    yield
-    lookup.store.cache_clear()
-
-
 @pytest.mark.parametrize("model", [*MODELS, *REAL])
-def test_a_fresh_installation_shows_both_sides_their_difference_and_the_divider(fresh, model):
+def test_a_fresh_installation_shows_both_sides_their_difference_and_the_divider(laboratory, model):
     test = app(PAGE, prompt=None, model=model)
-    assert not test.exception and not test.error and "Not measured yet" not in said(test)
+    assert not test.exception and not test.error and "Not measured yet" not in words(test)
     found = [sent(one) for one in test.get("bidi_component") if one.proto.bytes]
     assert sum("over" in one for one in found) == len(DRAWN)
-    assert said(test).count("**B − A**") == len(DRAWN) and "No map of B − A" not in said(test)
+    assert words(test).count("**B − A**") == len(DRAWN) and "No map of B − A" not in words(test)
 
 
 @pytest.mark.parametrize("model", REAL)
-def test_the_papers_rules_are_as_clear_as_on_home(fresh, model):
+def test_the_papers_rules_are_as_clear_as_on_home(laboratory, model):
     """One function says which twins a verdict is read beside; a side that is a twin has none."""
     marks = []
     for page, side in (("pages/prompt/home.py", ""), (PAGE, "A ")):
@@ -151,11 +138,11 @@ def test_models_of_different_depth_have_a_difference_on_relative_depth(stored, s
     assert (
         drawn
         and len(found) == 6 + len(drawn)
-        and said(test).count("A's 5 layers, each against B's nearest") == len(drawn)
+        and words(test).count("A's 5 layers, each against B's nearest") == len(drawn)
     )
     for a, b in drawn:
         assert holds(found, side_by_side.difference(a, b, DRAWN[a.request.probe]))
-    assert said(test).count("No map of B − A") == 3 - len(drawn) and "of the depth" in said(test)
+    assert words(test).count("No map of B − A") == 3 - len(drawn) and "of the depth" in words(test)
 
 
 def test_two_prompts_have_a_difference_of_blocks_only(stored, seconds):
@@ -172,7 +159,7 @@ def test_two_prompts_have_a_difference_of_blocks_only(stored, seconds):
     assert not test.exception and not test.error
     found = plotted(test)
     assert len(found) == 7 and holds(found, values(seconds["prompt"]["layer_skip"]) - values(stored["layer_skip"]))
-    assert said(test).count("The prompts have different tokens") == 2
+    assert words(test).count("The prompts have different tokens") == 2
     assert not any(OTHER.text in str(v) or PROMPT.text in str(v) for v in carried(test).values()), (
         "no prompt's text in the URL"
     )
@@ -204,9 +191,8 @@ def test_one_probe_with_two_sets_of_parameters(stored, seconds):
         holds(found, z)
         for z in (values(stored["layer_skip"]), values(theirs), values(theirs) - values(stored["layer_skip"]))
     )
-    assert (
-        "left out: attention" in said(test) and carried(test)["second_part"] == "attention" and "No ruler" in said(test)
-    )
+    assert "left out: attention" in words(test) and "No ruler" in words(test)
+    assert carried(test)["second_part"] == "attention"
 
 
 def test_with_and_without_the_first_token_is_a_pair_too(stored):
@@ -214,7 +200,7 @@ def test_with_and_without_the_first_token_is_a_pair_too(stored):
     assert not test.exception and not test.error
     result = stored["contributions"]
     lines = [v.sentence for v in (verdict.of_prompt(result, stored["logit_lens"], first) for first in (True, False))]
-    assert all(line in said(test) for line in lines) and "count the first token: no" in said(test)
+    assert all(line in words(test) for line in lines) and "count the first token: no" in words(test)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +282,7 @@ def test_the_second_side_outlives_a_page_change(stored, seconds):
 def test_nonsense_in_a_link_is_left_out(stored, query):
     mode = query["compare"]
     test = two(mode, **{k: v for k, v in query.items() if k != "compare"})
-    assert not test.exception and "passwd" not in str(carried(test)) + said(test)
+    assert not test.exception and "passwd" not in str(carried(test)) + words(test)
 
 
 def test_an_unknown_second_model_is_one_sentence(stored):
@@ -352,6 +338,6 @@ def test_what_explains_an_answer_is_left_out_without_one(stored):
         second="ed-demo-8",
         measures="logit_lens,residual_erasure,integrated_gradients",
     )
-    assert not test.exception and "Erase and Integrated gradients left out" in said(test)
+    assert not test.exception and "Erase and Integrated gradients left out" in words(test)
     batch = session_of(test).batches["two"]
     assert set(batch.requests) == {"first.logit_lens", "second.logit_lens"}

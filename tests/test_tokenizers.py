@@ -93,15 +93,11 @@ def test_a_model_without_a_chat_template_is_known_and_refuses(tmp_path):
     assert tokens.chats(resolve("org/elsewhere", "fp32")) is None
 
 
-def test_the_template_switch_is_there_where_the_model_has_one(tmp_path, monkeypatch):
+def test_the_template_switch_is_there_where_the_model_has_one(laboratory, tmp_path, monkeypatch):
     from test_pages import app
 
-    import ed_ui.running
-    from ed_core.service.jobs import Jobs
     from ed_core.sources.bundled import MODELS
 
-    monkeypatch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
-    ed_ui.running.jobs.clear()
     for name, template in (("with", TEMPLATE), ("without", None)):
         save(tmp_path / name, "llama", template)
         monkeypatch.setitem(MODELS, name, tmp_path / name)
@@ -110,4 +106,3 @@ def test_the_template_switch_is_there_where_the_model_has_one(tmp_path, monkeypa
         assert any(control.label == "Template" for control in test.button_group) == (template is not None)
         assert any("no chat template" in caption.value for caption in test.caption) == (template is None)
         assert any(":orange-background[`<s>`]" in m.value for m in test.markdown)
-    ed_ui.running.jobs.clear()
