@@ -157,7 +157,7 @@ def own_cache(tmp_path, monkeypatch):
 
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
     lookup.store.cache_clear()
-    yield
+    yield tmp_path / "cache"
     lookup.store.cache_clear()
 
 

@@ -21,11 +21,7 @@ PROMPTS = [
     Prompt("Sums mod 10:\n3 + 6 = 9\n4 + 1 = 5\n5 + 7 = ", "2"),
     Prompt("The quick brown fox jumps over the lazy dog."),
 ]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(scope="module")

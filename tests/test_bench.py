@@ -165,13 +165,12 @@ def test_the_floor_is_printed_beside_what_was_taken(monkeypatch):
     assert len(floor.on_paper()) == 4
 
 
-def test_the_pack_of_a_gpu_runs_whole_on_a_toy(capsys, tmp_path, monkeypatch):
+def test_the_pack_of_a_gpu_runs_whole_on_a_toy(own_cache, capsys, tmp_path, monkeypatch):
     """In the place of a GPU, which whoever has one fills the table with."""
     import json
 
     from tools.bench import gpu
 
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(gpu, "PRECISIONS", ("fp32",))
     out = tmp_path / "gpu.json"
     assert main(["bench", "gpu", "--device", "cpu", "--out", str(out), "--check"]) == 0

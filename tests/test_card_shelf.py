@@ -28,11 +28,7 @@ from ed_ui import runs
 
 SHIPPED = card.shipped()
 DOC = Path(__file__).parents[1] / "docs" / "studies" / "cards.md"
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture

@@ -125,9 +125,8 @@ def test_the_cuts_are_the_cheapest_stretches(told, alone):
         assert one.by_angle.start == int(np.argmin(lost["angular_distance"]))
 
 
-def test_under_a_fitted_lens_the_rules_are_those_of_its_prompts(tmp_path, monkeypatch):
+def test_under_a_fitted_lens_the_rules_are_those_of_its_prompts(own_cache, tmp_path):
     """On a small model with lenses, from the sums of the lens' study by hand."""
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
     parts, fits = tmp_path / "lenses", [fit for fit in of_model(resolve("ed-demo-8")) if fit.kind == "affine"]
     entry = SetEntry(name="copy", bundled="copy", limit=9)
     text = Study(
@@ -202,9 +201,8 @@ def test_what_was_measured_is_not_measured_again(out, model, prompts, monkeypatc
     assert {file: (out / file).read_bytes() for file in before} == before
 
 
-def test_prompts_without_answers_and_levels_make_a_card_too(model, tmp_path, monkeypatch):
+def test_prompts_without_answers_and_levels_make_a_card_too(model, own_cache, tmp_path):
     """Most claims do not apply to them; the rules, the cuts and the curves do."""
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
     (tmp_path / "bare.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in QUESTIONS[:8]))
     assert made(model, tmp_path / "bare.jsonl", tmp_path / "out") == 0
     told = card.read(tmp_path / "out" / card.FILE)

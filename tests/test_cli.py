@@ -34,11 +34,7 @@ PROMPTS = [
     {"text": "a=3; b=a; c=b; c?"},
 ]
 L = 5
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture

@@ -58,10 +58,8 @@ def test_a_series_is_everything_but_the_prompt(model_of):
     assert len({one.series, *(r.series for r in others)}) == 5
 
 
-def test_the_store_finds_a_series_newest_first_and_nothing_else(model_of, measure, tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    lookup.store.cache_clear()
-    store, model = Store(tmp_path), model_of("qwen3")
+def test_the_store_finds_a_series_newest_first_and_nothing_else(model_of, measure, own_cache):
+    store, model = Store(own_cache), model_of("qwen3")
     results = [measure(model, LogitLens(), Prompt(text)) for text in TEXTS[:3]]
     for result in [
         *results,
@@ -80,7 +78,6 @@ def test_the_store_finds_a_series_newest_first_and_nothing_else(model_of, measur
     assert sorted(int(s["n_tokens"]) for s in others) == sorted(r.n_tokens for r in (results[0], results[2])), (
         "itself is none of the others"
     )
-    lookup.store.cache_clear()
 
 
 def test_a_large_card_is_found_although_its_row_has_no_value(model_of, tmp_path):
@@ -96,17 +93,14 @@ def test_a_large_card_is_found_although_its_row_has_no_value(model_of, tmp_path)
     assert list(store.series(result.request.series)) == [result.request.key]
 
 
-def test_shipped_examples_count_as_other_prompts(tmp_path, monkeypatch):
+def test_shipped_examples_count_as_other_prompts(own_cache):
     from ed_core.service.resolve import resolve
     from ed_core.sources.bundled import EXAMPLE
 
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    lookup.store.cache_clear()
     shipped = next(p for p in load_prompts() if p["id"] == EXAMPLE)
     spec = resolve("ed-demo-8")
     assert len(lookup.alike(LayerSkip().request(spec, Prompt("something else")))) == 1
     assert lookup.alike(LayerSkip().request(spec, Prompt(shipped["text"], shipped["answer"]))) == {}
-    lookup.store.cache_clear()
 
 
 @pytest.mark.parametrize("probe", COMPARED, ids=lambda p: p.name)
@@ -361,10 +355,8 @@ def test_noise_does_not_pass_for_the_same_curve_and_a_clear_one_does():
     assert noise.count(0) == 0 and clear.count(0) == n
 
 
-def test_a_spread_without_sinks_is_that_of_the_other_tokens(model_of, measure, tmp_path, monkeypatch):
+def test_a_spread_without_sinks_is_that_of_the_other_tokens(model_of, measure, own_cache, monkeypatch):
     """Every prompt leaves out its own sinks; without its contributions there is nothing that could be left out."""
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    lookup.store.cache_clear()
     monkeypatch.setattr(sinks, "of_result", lambda r: sinks.find(*(r[n] for n in sinks.READS), 1.05))
     model, lens = model_of("qwen3"), LogitLens()
     results = [measure(model, lens, Prompt(text)) for text in TEXTS]
@@ -387,7 +379,6 @@ def test_a_spread_without_sinks_is_that_of_the_other_tokens(model_of, measure, t
                 rows = [sum(float(row[t]) for t in kept) / len(kept) for row in result[curve.name]]
                 np.testing.assert_allclose(among_others.curves_of(probe, left)[curve.name], rows, rtol=2e-5, atol=1e-6)
     assert among_others.without_sinks(LayerSkip(), [measure(model, LayerSkip(), Prompt("abc"))]) is None
-    lookup.store.cache_clear()
 
 
 def test_centres_are_of_the_largest_and_of_the_means():

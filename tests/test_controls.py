@@ -42,11 +42,7 @@ VARIANTS = (
     "llama",
     "bloom",
 )
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
@@ -208,16 +204,13 @@ def test_a_control_is_part_of_the_identity_and_no_other_key_changes(small_folder
     )
 
 
-def test_the_shipped_examples_are_still_found(tmp_path, monkeypatch):
+def test_the_shipped_examples_are_still_found():
     from ed_core.sources.bundled import EXAMPLE, load_prompts
 
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    lookup.store.cache_clear()
     chosen = next(p for p in load_prompts() if p["id"] == EXAMPLE)
     assert lookup.is_shipped(
         Contributions().request(resolve("ed-demo-8"), Prompt(chosen["text"], chosen["answer"])).key
     )
-    lookup.store.cache_clear()
 
 
 def test_a_control_run_writes_the_same_keys_and_says_whose_they_are(small_folder, prompts, tmp_path):

@@ -44,11 +44,7 @@ STATED = {  # as the publishers state them
     "openai-community/gpt2": 124_439_808,
     "openai-community/gpt2-xl": 1_557_611_200,
 }
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def on_meta(config) -> int:

@@ -35,10 +35,8 @@ def test_no_file_is_left_over_and_none_names_a_folder_of_some_machine():
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_a_real_model_is_shown_without_its_weights(name, tmp_path, monkeypatch):
+def test_a_real_model_is_shown_without_its_weights(name, own_cache):
     """All its results are there, under the identity that it has before it is fetched, and they are small."""
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    lookup.store.cache_clear()
     spec, known = resolve(name, "fp32"), next(p for p in load_prompts() if p["id"] == ENGLISH_EXAMPLE)
     found = [
         lookup.find(probe.at_first(spec).request(spec, Prompt(known["text"], known["answer"])))
@@ -49,12 +47,9 @@ def test_a_real_model_is_shown_without_its_weights(name, tmp_path, monkeypatch):
     size = sum((lookup.EXAMPLES / f"{r.request.key}.npz").stat().st_size for r in found)
     assert size <= 300 << 10, f"{size >> 10} KiB"
     assert "Tokyo" in next(r for r in found if r.request.probe == "continuation").provenance["continuation"]
-    lookup.store.cache_clear()
 
 
-def test_a_page_on_a_gpu_shows_what_is_shipped_and_says_where_it_was_measured(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    lookup.store.cache_clear()
+def test_a_page_on_a_gpu_shows_what_is_shipped_and_says_where_it_was_measured(own_cache):
     probe = HOME[0]
     here = probe.request(resolve("ed-demo-8"), example("ed-demo-8"))
     there = probe.request(resolve("ed-demo-8", device="cuda"), example("ed-demo-8"))
@@ -65,21 +60,17 @@ def test_a_page_on_a_gpu_shows_what_is_shipped_and_says_where_it_was_measured(tm
     assert lookup.find_shown(probe.request(resolve("ed-demo-8", device="cuda"), Prompt("another one"))) is None
     twin = probe.request(resolve("ed-demo-8", device="cuda", control="untrained", control_seed=1), here.prompts[0])
     assert lookup.is_read(twin) and lookup.find_read(twin).request.models[0].device == "cpu"
-    lookup.store.cache_clear()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_prompt_of_each_kind_is_shown_without_the_real_models_weights(kind, tmp_path, monkeypatch):
+def test_a_prompt_of_each_kind_is_shown_without_the_real_models_weights(kind, own_cache):
     """What Home shows; no file has more than 150 KB. It is the first that the kind's pill puts into the box."""
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    lookup.store.cache_clear()
     known = next(p for p in load_prompts() if p.get("kind") == kind)
     assert known["id"] == KINDS[kind]
     for probe in HOME:
         found = lookup.find(probe.request(resolve("smollm2", "fp32"), Prompt(known["text"], known["answer"])))
         assert found is not None, "run python -m tools.examples"
         assert (lookup.EXAMPLES / f"{found.request.key}.npz").stat().st_size <= 150_000
-    lookup.store.cache_clear()
 
 
 def test_what_is_shipped_is_what_the_script_writes():
@@ -94,9 +85,7 @@ def test_what_is_shipped_is_what_the_script_writes():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_home_opens_on_is_what_a_run_gives(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    lookup.store.cache_clear()
+def test_what_home_opens_on_is_what_a_run_gives(name, own_cache):
     spec = resolve(name)
     model = compute.Models().get(spec)
     for probe in HOME:
@@ -108,7 +97,6 @@ def test_what_home_opens_on_is_what_a_run_gives(name, tmp_path, monkeypatch):
             assert np.nanmax(np.abs(shipped[measure] - values.values)) <= 1e-3 * max(largest, 1e-3), (
                 f"{probe.name}.{measure}"
             )
-    lookup.store.cache_clear()
 
 
 def test_of_each_shipped_prompt_what_a_verdict_reads_of_five_twins_is_there():

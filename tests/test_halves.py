@@ -112,16 +112,13 @@ def test_mean_depth_at_half_layers_is_the_mean_over_thresholds():
     assert halves.mean_depth("kl", np.zeros(3), np.zeros(2)) is None
 
 
-def test_the_example_of_the_documentation_says_what_it_says_there(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    lookup.store.cache_clear()
+def test_the_example_of_the_documentation_says_what_it_says_there(own_cache, capsys):
     text = DOC.read_text(encoding="utf-8")
     (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     exec(program, {})
     said = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
     outside = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     assert said and [line.strip() for line in outside.splitlines() if line[:4] == "    "] == said
-    lookup.store.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -212,8 +212,7 @@ def test_only_one_figure_is_drawn_at_a_time(lens):
 
 
 @needs_browser
-def test_the_command_line_writes_a_figure_by_its_name(monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+def test_the_command_line_writes_a_figure_by_its_name(own_cache, tmp_path, capsys):
     kept = case(notes="**x**", probes=HOME)
     Kept().add(kept)
     assert main(["case", "export", kept.id, str(tmp_path / "x.svg"), "--figure", "Logit lens"]) == 0

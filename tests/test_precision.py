@@ -27,11 +27,7 @@ from ed_core.sources.specs import config_of
 from ed_core.types import ModelSpec, Prompt
 
 PROMPT = Prompt("5 + 7 + 5 + 3 = ", "20")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(scope="session")

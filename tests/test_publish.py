@@ -21,10 +21,7 @@ from ed_core.sharing import site
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import bundle as study_bundle
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture

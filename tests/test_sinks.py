@@ -536,20 +536,18 @@ def test_the_table_of_sinks_as_csv_and_parquet(pair):
     assert none.num_rows == 0 and none.column_names == table.column_names
 
 
-def test_a_case_study_kept_earlier_gets_its_sinks(tmp_path, monkeypatch, capsys):
+def test_a_case_study_kept_earlier_gets_its_sinks(own_cache, tmp_path, capsys):
     from ed_core.cases.kept import Kept
 
     out = export.case_arrays(case())
     assert out["sinks.pos.0"].shape == (0,) and out["effective_depth.kl_from_depth_1"] == 6 != out["effective_depth.kl"]
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
     one = case("Sums")
-    Kept(tmp_path).add(one)
+    Kept().add(one)
     assert main(["case", "export", one.id, str(tmp_path / "s.csv"), "--measure", "contributions.sinks"]) == 0
     assert (tmp_path / "s.csv").read_text().startswith("pos,token,depth,ratio")
 
 
-def test_the_shell_says_them_beside_what_it_wrote(small_folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+def test_the_shell_says_them_beside_what_it_wrote(small_folder, own_cache, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sinks, "FACTOR", 5.0)
     (tmp_path / "p.jsonl").write_text('{"text": "abc"}\n{"text": "de"}\n')
     command = ["run", "contributions", "--model", str(small_folder), "--prompts", str(tmp_path / "p.jsonl")]

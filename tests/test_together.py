@@ -88,8 +88,7 @@ def test_a_variant_without_sinks_is_that_of_all_prompts(results, monkeypatch):
     assert counted.statement(found.statements["kl"].sentence, again)
 
 
-def test_the_shell_says_it_after_a_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
+def test_the_shell_says_it_after_a_run(own_cache, tmp_path, capsys):
     file = tmp_path / "p.jsonl"
     lines = [json.dumps({"text": p.text, "answer": p.answer}) + "\n" for p in PROMPTS[:2]]
     command = ["run", "contributions", "logit_lens", "--model", "ed-demo-8", "--prompts", str(file)]

@@ -18,14 +18,6 @@ from hostile.forks import Trials
 from hostile.readers import FITS, STUDY
 
 
-@pytest.fixture
-def place(tmp_path):
-    folder = tmp_path / "here"
-    folder.mkdir()
-    lay(folder)
-    return folder
-
-
 def filled(argv) -> list[str]:
     from ed_core.cases.kept import SHIPPED
 
@@ -114,10 +106,7 @@ def test_hostile_arguments_are_refused_in_a_sentence(trials, place, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
-def test_any_hostile_arguments_are_refused_in_a_sentence(trials, tmp_path, name):
-    place = tmp_path / "here"
-    place.mkdir()
-    lay(place)
+def test_any_hostile_arguments_are_refused_in_a_sentence(trials, place, name):
     command, most = QUICK[name], usual(trials, place, name)
     good = filled(command.argv)
     words = st.sampled_from(WORDS) | st.text(
@@ -190,14 +179,11 @@ def on_a_full_disk(trials: Trials, place: Path, name: str) -> str:
 LIGHT = ("backup", "case export", "study export", "deploy")
 
 
-@pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.parametrize(
+    "name", [name if name in LIGHT else pytest.param(name, marks=pytest.mark.slow) for name in WRITERS]
+)
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(trials, place, name):
-    assert not on_a_full_disk(trials, place, name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_full_disk_is_one_sentence_after_the_work_too(trials, place, name):
+    """Before the work and, of those that compute, after it."""
     assert not on_a_full_disk(trials, place, name)
 
 

@@ -50,27 +50,12 @@ from ed_core.studies import items as study_folder
 from ed_core.studies import parquets, sets, study
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import prompt_set
-from hostile.commands import lay
 from hostile.readers import BEFORE, DEMO, FITS, adapter, one_tensor
 
 LONG = "x" * 10_000_000
 ID = "abcdefghij"  # of a case study
 DEMO_CARD = FITS.parent / "cards" / "ed-demo-8.json"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    folder = tmp_path / "here"
-    folder.mkdir()
-    lay(folder)
-    monkeypatch.chdir(folder)
-    return folder
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 # ---------------------------------------------------------------- models
@@ -630,8 +615,8 @@ BASE = {
     [{"n_layers": 50_000_000}, {"kind": [1]}, {"rank": [1]}, {"rank": 10**12}, {"n_layers": 10**30}, {"model": []}],
     ids=str,
 )
-def test_a_lens_that_lies_is_refused_and_does_no_harm_beside_others(cache, change):
-    place = cache / "fits"
+def test_a_lens_that_lies_is_refused_and_does_no_harm_beside_others(own_cache, change):
+    place = own_cache / "fits"
     place.mkdir(parents=True)
     told = {"certificate": json.dumps(BASE | change)}
     save_file({"A.0": np.zeros((4, 4), np.float32)}, place / "bad.safetensors", told)
@@ -649,11 +634,11 @@ def test_a_lens_that_lies_is_refused_and_does_no_harm_beside_others(cache, chang
 
 
 @pytest.mark.parametrize("made", ["cut off", "long", "pipe", "folder", "link", "two lines", "no UTF-8"])
-def test_an_owner_that_cannot_be_read_is_nobody_at_once(cache, made):
-    kept = Kept(cache, shipped=None)
+def test_an_owner_that_cannot_be_read_is_nobody_at_once(own_cache, made):
+    kept = Kept(own_cache, shipped=None)
     with kept.locked():
         kept.owners.write(ID, "ann@example.org")
-    file = cache / "kept" / f"{ID}.owner"
+    file = own_cache / "kept" / f"{ID}.owner"
     assert kept.owner(ID) == "ann@example.org"
     file.unlink()
     if made in ("pipe", "folder", "link"):
@@ -666,10 +651,10 @@ def test_an_owner_that_cannot_be_read_is_nobody_at_once(cache, made):
 
 
 @pytest.mark.parametrize("made", ["pipe", "folder"])
-def test_a_case_study_that_is_no_file_is_told_and_the_others_are_shown(cache, made):
-    kept = Kept(cache, shipped=None)
-    (cache / "kept").mkdir(parents=True)
-    (os.mkfifo if made == "pipe" else os.mkdir)(cache / "kept" / f"{ID}.edcase")
+def test_a_case_study_that_is_no_file_is_told_and_the_others_are_shown(own_cache, made):
+    kept = Kept(own_cache, shipped=None)
+    (own_cache / "kept").mkdir(parents=True)
+    (os.mkfifo if made == "pipe" else os.mkdir)(own_cache / "kept" / f"{ID}.edcase")
     assert kept.cards() == [] and f"is a {made}" in kept.problems[0]
     assert len(backup.check(kept)[1]) == 1
     with pytest.raises(StoreError, match=f"a {made}"):
@@ -683,19 +668,19 @@ def test_a_case_study_that_is_no_file_is_told_and_the_others_are_shown(cache, ma
     + ["x" * 100_000],
     ids=lambda text: text[:30],
 )
-def test_rates_that_cannot_be_are_those_of_before_anything_was_measured(cache, text):
-    cache.mkdir()
-    (cache / "rates.json").write_text(text)
+def test_rates_that_cannot_be_are_those_of_before_anything_was_measured(own_cache, text):
+    own_cache.mkdir()
+    (own_cache / "rates.json").write_text(text)
     assert estimate.load_rates("cpu") == (estimate.DEFAULT_RATES["cpu"], False)
     estimate.save_rates("cuda", estimate.DEFAULT_RATES["cuda"])
     assert estimate.load_rates("cuda")[1]
 
 
-def test_rates_in_whose_place_something_else_lies_are_one_sentence(cache, capsys):
-    (cache / "rates.json").mkdir(parents=True)
+def test_rates_in_whose_place_something_else_lies_are_one_sentence(own_cache, capsys):
+    (own_cache / "rates.json").mkdir(parents=True)
     refused(capsys, ["estimate", "ed-demo-8", "--calibrate"], "rates.json")
-    (cache / "rates.json").rmdir()
-    os.mkfifo(cache / "rates.json")
+    (own_cache / "rates.json").rmdir()
+    os.mkfifo(own_cache / "rates.json")
     assert estimate.load_rates("cpu") == (estimate.DEFAULT_RATES["cpu"], False)
 
 
@@ -844,15 +829,15 @@ def test_a_study_that_lies_in_its_own_folder_keeps_its_words_and_its_prompts(pla
     assert (place / "new" / "summary.csv").read_text() == table
 
 
-def test_a_backup_and_an_export_take_the_place_of_no_case_study(cache, capsys):
-    kept = Kept(cache, shipped=None)
+def test_a_backup_and_an_export_take_the_place_of_no_case_study(own_cache, capsys):
+    kept = Kept(own_cache, shipped=None)
     kept.take_in((BEFORE / "beforebefo.edcase").read_bytes())
-    file = cache / "kept" / "beforebefo.edcase"
+    file = own_cache / "kept" / "beforebefo.edcase"
     before = file.read_bytes()
     refused(capsys, ["backup", str(file)], "which is read as well")
     shipped = next(SHIPPED.glob("*.edcase")).stem
     refused(capsys, ["case", "export", shipped, str(file)], "which is read as well")
-    assert file.read_bytes() == before and main(["backup", str(cache / "b.zip")]) == 0
+    assert file.read_bytes() == before and main(["backup", str(own_cache / "b.zip")]) == 0
 
 
 @pytest.mark.parametrize("action", ["delete", "restore", "show"])
@@ -904,13 +889,13 @@ def broken(error: BaseException):
     return report
 
 
-def test_what_nobody_foresaw_is_one_sentence_with_an_id_and_a_log(cache, monkeypatch, capsys):
+def test_what_nobody_foresaw_is_one_sentence_with_an_id_and_a_log(own_cache, monkeypatch, capsys):
     monkeypatch.setattr("ed_core.service.estimate.report", broken(RuntimeError("the secret prompt")))
     assert main(["estimate", "ed-demo-8"]) == 70
     said = capsys.readouterr().err
     id = said.split(" under ")[1].split(",")[0]
     assert said.count("\n") == 1 and "shell.log" in said and "secret" not in said
-    log = cache / "shell.log"
+    log = own_cache / "shell.log"
     assert id in log.read_text() and "RuntimeError" in log.read_text() and log.stat().st_mode & 0o077 == 0
     monkeypatch.setenv("ED_DEBUG", "1")
     assert main(["estimate", "ed-demo-8"]) == 70
