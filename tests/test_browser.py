@@ -4,16 +4,16 @@ writes."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import psutil
 import pytest
+from shell import wrote
 
-from tools.bench.browser import ROOT, serving
+from ed_core.types import Prompt
+from tools.bench.browser import serving
 
 pytestmark = pytest.mark.browser
 
@@ -160,24 +160,8 @@ TEXT, ANSWER = "Sums mod 10:\n3 + 4 = 7\n8 + 5 = 3\n6 + 6 = ", "2"
 @pytest.fixture(scope="module")
 def computed(tmp_path_factory):
     """The command line's arrays for the same prompt."""
-    folder = tmp_path_factory.mktemp("cli")
-    (folder / "p.jsonl").write_text(json.dumps({"text": TEXT, "answer": ANSWER}))
-    command = [
-        sys.executable,
-        "-m",
-        "ed_core",
-        "run",
-        "contributions",
-        "logit_lens",
-        "layer_skip",
-        "--model",
-        "ed-demo-16",
-    ]
-    subprocess.run(
-        [*command, "--prompts", folder / "p.jsonl", "--out", folder / "r.npz", "--no-cache"], cwd=ROOT, check=True
-    )
-    with np.load(folder / "r.npz", allow_pickle=False) as data:
-        return {name: data[name] for name in data.files}
+    words = ("contributions", "logit_lens", "layer_skip", "--no-cache")
+    return wrote(tmp_path_factory.mktemp("cli"), [Prompt(TEXT, ANSWER)], *words, model="ed-demo-16")
 
 
 def test_panels_fill_live_and_end_as_the_command_line_says(slow, page, visitor, computed):

@@ -7,13 +7,13 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from shell import wrote
 from test_browser import ANSWER, PANELS, TEXT, fill, finished, settled, state, wait
 
 from ed_core.cards import card, words
 from ed_core.claims import find
 from ed_core.commands import main
 from ed_core.depth import halves
-from ed_core.prompts import to_jsonl
 from ed_core.sources import remote
 from ed_core.sources.bundled import mixed_prompts
 from ed_core.statistics import FEWEST
@@ -33,44 +33,19 @@ PLOTTED = """key => {
 }"""
 
 
-def command_line(
-    folder, prompts: list[Prompt], *probes: str, given: tuple[str, ...] = (), model: str = ""
-) -> dict[str, np.ndarray]:
-    """The command line's arrays for these prompts, computed anew; `given`: PROBE.PARAMETER=VALUE."""
-    folder.mkdir()
-    (folder / "p.jsonl").write_text(to_jsonl(prompts), encoding="utf-8")
-    command = [
-        "run",
-        *probes,
-        "--model",
-        model or MODEL,
-        "--prompts",
-        str(folder / "p.jsonl"),
-        "--out",
-        str(folder / "r.npz"),
-        "--no-cache",
-        *(part for one in given for part in ("--set", one)),
-    ]
-    assert main(command) == 0
-    with np.load(folder / "r.npz", allow_pickle=False) as data:
-        return {name: data[name] for name in data.files}
+PROMPT = Prompt(TEXT, ANSWER)
 
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory):
-    return command_line(
-        tmp_path_factory.mktemp("cli") / "one",
-        [Prompt(TEXT, ANSWER)],
-        "layer_skip",
-        "residual_erasure",
-        "integrated_gradients",
-    )
+    probes = ("layer_skip", "residual_erasure", "integrated_gradients")
+    return wrote(tmp_path_factory.mktemp("cli"), [PROMPT], *probes, "--no-cache")
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):
     prompts = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(3)]
-    return command_line(tmp_path_factory.mktemp("cli") / "three", prompts, "prune", "early_exit", "logit_lens")
+    return wrote(tmp_path_factory.mktemp("cli"), prompts, "prune", "early_exit", "logit_lens", "--no-cache")
 
 
 def plotted(page, key: str) -> dict[str, np.ndarray]:
@@ -174,7 +149,7 @@ def test_the_lenses_stand_side_by_side_and_a_token_is_followed(server, page, tmp
     """What is plotted is what the command line writes, of every lens; and the certificates are there."""
     names = [f"{MODEL}-{kind}" for kind in ("affine", "jacobian")]
     given = (f"lenses.fit={','.join(names)}", "lenses.follow=12")
-    expected = command_line(tmp_path / "lenses", [Prompt(TEXT, ANSWER)], "lenses", given=given)
+    expected = wrote(tmp_path, [PROMPT], "lenses", "--no-cache", given=given)
     run(page, f"{server}/lenses?model={MODEL}&shade=kl&follow=12")
     wait(page, lambda: "Affine lens" in plotted(page, "lens-overlap"))
     settled(page)
@@ -264,7 +239,7 @@ def test_a_card_is_made_from_the_page_and_goes_on_where_it_was_stopped(server, p
 def test_half_rows_and_the_branch_that_brings_the_answer(server, page, tmp_path):
     """Chosen under Options after a run at whole layers: twice the rows, the sentence and each branch's share."""
     given = ("logit_lens.points=halves",)
-    expected = command_line(tmp_path / "halves", [Prompt(TEXT, ANSWER)], "logit_lens", given=given)
+    expected = wrote(tmp_path, [PROMPT], "logit_lens", "--no-cache", given=given)
     whole, half = (expected[f"logit_lens.{name}top_probs.0"][..., 0] for name in ("", "half_"))
     run(page, f"{server}/logit_lens?model={MODEL}")
     wait(page, lambda: len(plotted(page, "map").get("z", ())) == len(whole))
@@ -338,7 +313,7 @@ def test_a_card_that_was_pulled_stands_beside_ones_own(connected, page, tmp_path
 def test_a_model_that_is_elsewhere_is_typed_run_and_drawn(connected, page, tmp_path):
     """What the page says is sent, Run, the maps of the model here, beside a model that is here, and what is refused."""
     address, _ = connected
-    expected = command_line(tmp_path / "here", [Prompt(TEXT, ANSWER)], "contributions", "logit_lens", "layer_skip")
+    expected = wrote(tmp_path, [PROMPT], "contributions", "logit_lens", "layer_skip", "--no-cache")
     page.goto(f"{address}/?model={MODEL}")
     button = page.get_by_role("button", name="Run")
     button.wait_for()

@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 from fake_hub import COMMIT, serving
+from shell import arrays
 from small_models import save_random
 from test_browser import ANSWER, TEXT, fill, settled, wait
 from test_browser_pages import plotted
@@ -28,19 +29,9 @@ def audited(tmp_path_factory):
     (folder / "p.jsonl").write_text(to_jsonl([Prompt(TEXT, ANSWER)]), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ED_CACHE", str(folder / "cache"))
-        command = [
-            "audit",
-            "ed-demo-8",
-            "--precisions",
-            "fp32,bf16",
-            "--prompts",
-            str(folder / "p.jsonl"),
-            "--out",
-            str(folder / "a.npz"),
-        ]
-        assert main(command) == 0
-    with np.load(folder / "a.npz", allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+        command = f"audit ed-demo-8 --precisions fp32,bf16 --prompts {folder / 'p.jsonl'} --out {folder / 'a.npz'}"
+        assert main(command.split()) == 0
+    return arrays(folder / "a.npz")
 
 
 @pytest.fixture(scope="module")

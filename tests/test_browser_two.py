@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from shell import wrote
 from test_browser import ANSWER, TEXT, settled, wait
 from test_browser_pages import plotted, run
 
-from ed_core.commands import main
-from ed_core.prompts import to_jsonl
 from ed_core.types import Prompt
 
 pytestmark = pytest.mark.browser
@@ -27,28 +26,9 @@ CURVES = {
 def computed(tmp_path_factory):
     """The command line's arrays: the model, its untrained twin, and a deeper model."""
     folder, found = tmp_path_factory.mktemp("cli"), {}
-    (folder / "p.jsonl").write_text(to_jsonl([Prompt(TEXT, ANSWER)]), encoding="utf-8")
     for name, more in {"own": [], "twin": ["--control", "untrained", "--seed", "7"], "deep": []}.items():
-        model, out = "ed-demo-16" if name == "deep" else "ed-demo-8", folder / f"{name}.npz"
-        assert (
-            main(
-                [
-                    "run",
-                    *PROBES,
-                    "--model",
-                    model,
-                    "--prompts",
-                    str(folder / "p.jsonl"),
-                    "--out",
-                    str(out),
-                    "--no-cache",
-                    *more,
-                ]
-            )
-            == 0
-        )
-        with np.load(out, allow_pickle=False) as data:
-            found[name] = {key: data[key] for key in data.files}
+        model = "ed-demo-16" if name == "deep" else "ed-demo-8"
+        found[name] = wrote(folder, [Prompt(TEXT, ANSWER)], *PROBES, "--no-cache", *more, model=model)
     return found
 
 

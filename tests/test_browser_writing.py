@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from shell import wrote
 from test_browser import fill, settled, slow, wait  # noqa: F401 (slow: a fixture)
-from test_browser_pages import command_line, plotted
+from test_browser_pages import plotted
 
 from ed_core.types import Prompt
 
@@ -18,8 +19,8 @@ MODEL, TEXT, ANSWER = "ed-demo-8", "Sums mod 10:\n4 + 5 + 3 = ", "2"
 @pytest.fixture(scope="module")
 def told(tmp_path_factory) -> dict[str, np.ndarray]:
     given = ("generation.n_tokens=12", "generation.threshold=0.5", "surgery.order=0-2,4-7", "surgery.continued=5")
-    folder = tmp_path_factory.mktemp("cli") / "written"
-    return command_line(folder, [Prompt(TEXT, ANSWER)], "generation", "surgery", given=given)
+    prompts, probes = [Prompt(TEXT, ANSWER)], ("generation", "surgery")
+    return wrote(tmp_path_factory.mktemp("cli"), prompts, *probes, "--no-cache", given=given)
 
 
 def asked(page, address: str) -> None:
@@ -120,7 +121,7 @@ def test_a_text_on_home_is_stopped_at_a_token(slow, page, told):  # noqa: F811
 
 def test_loops_plot_what_the_command_line_writes(server, page, tmp_path):
     text, answer, model = "\n3cf=", "1", "ed-loop-4x4"
-    made = command_line(tmp_path / "loops", [Prompt(text, answer)], "loops", model=model)
+    made = wrote(tmp_path, [Prompt(text, answer)], "loops", "--no-cache", model=model)
     page.goto(f"{server}/loops?model={model}")
     page.get_by_label("Prompt", exact=True).wait_for()
     settled(page)

@@ -67,18 +67,8 @@ def test_export_by_ending_and_import_elsewhere(folder, tmp_path, monkeypatch, ca
     folder.add(one)
     out = {end: tmp_path / f"x.{end}" for end in ("edcase", "html", "npz", "csv", "parquet", "sh", "py")}
     for end, file in out.items():
-        assert (
-            main(
-                [
-                    "case",
-                    "export",
-                    one.id,
-                    str(file),
-                    *(["--measure", "logit_lens.kl"] if end in ("csv", "parquet") else []),
-                ]
-            )
-            == 0
-        )
+        measure = ["--measure", "logit_lens.kl"] if end in ("csv", "parquet") else []
+        assert main(["case", "export", one.id, str(file), *measure]) == 0
     assert out["edcase"].read_bytes() == folder.read(one.id)
     assert "<title>Sums</title>" in out["html"].read_text() and "python -m ed_core run" in out["sh"].read_text()
     with np.load(out["npz"], allow_pickle=False) as arrays:

@@ -14,6 +14,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from shell import arrays, refused, wrote
 
 from ed_core.cards import making
 from ed_core.cases.snippet import run_command
@@ -26,7 +27,7 @@ from ed_core.probes.layer_skip import LayerSkip
 from ed_core.probes.lenses import LogitLens
 from ed_core.runs.run import AuditRun, CardRun, ClaimsRun, FitRun, Opened
 from ed_core.service.resolve import resolve
-from ed_core.types import command_line
+from ed_core.types import Prompt, command_line
 
 PROMPTS = [
     {"id": "sum", "text": "5 + 7 + 5 + 3 + 1 + 7 = ", "answer": "28"},
@@ -44,25 +45,21 @@ def prompts(tmp_path):
     return file
 
 
-def run(folder, prompts, out, *more, probes=("contributions", "logit_lens", "layer_skip")):
-    return main(["run", *probes, "--model", str(folder), "--prompts", str(prompts), "--out", str(out), *more])
+PROBES = ("contributions", "logit_lens", "layer_skip")
 
 
-def refused(capsys, code, *words):
-    """Exit code 2, one line on stderr, no traceback, and the words that help."""
-    err = capsys.readouterr().err.strip()
-    assert code == 2
-    assert "Traceback" not in err and len(err.splitlines()) == 1
-    for word in words:
-        assert word in err, err
-    return err
+def asked(folder, prompts, out, *more, probes=PROBES) -> list[str]:
+    return ["run", *probes, "--model", str(folder), "--prompts", str(prompts), "--out", str(out), *more]
+
+
+def run(*given) -> int:
+    return main(asked(*given))
 
 
 def test_run_writes_every_key_with_its_dims(small_folder, prompts, tmp_path):
     out = tmp_path / "r.npz"
     assert run(small_folder, prompts, out) == 0
-    with np.load(out, allow_pickle=False) as file:
-        data = {name: file[name] for name in file.files}
+    data = arrays(out)
     for i, prompt in enumerate(PROMPTS):
         n = len((prompt["text"] + prompt.get("answer", "")).encode())
         assert data[f"tokens.{i}"].shape == (n,)
@@ -123,9 +120,7 @@ def test_run_writes_every_key_with_its_dims(small_folder, prompts, tmp_path):
 
 def test_the_causal_probes_write_every_key_with_its_dims(small_folder, tmp_path):
     """Future mode with direct effects, erasure and gradients: per prompt, their aggregates, and nothing padded."""
-    asked, out = tmp_path / "asked.jsonl", tmp_path / "r.npz"
     texts = [("5 + 7 = ", "12"), ("1 + 2 + 3 = ", "6")]
-    asked.write_text("\n".join(json.dumps({"text": text, "answer": answer}) for text, answer in texts))
     probes = ["layer_skip", "residual_erasure", "integrated_gradients"]
     settings = [
         "layer_skip.mode=future",
@@ -133,27 +128,8 @@ def test_the_causal_probes_write_every_key_with_its_dims(small_folder, tmp_path)
         "layer_skip.direct=true",
         "integrated_gradients.nodes=3",
     ]
-    options = [word for setting in settings for word in ("--set", setting)]
-    assert (
-        main(
-            [
-                "run",
-                *probes,
-                "--model",
-                str(small_folder),
-                "--prompts",
-                str(asked),
-                "--out",
-                str(out),
-                "--memory",
-                "64M",
-                *options,
-            ]
-        )
-        == 0
-    )
-    with np.load(out, allow_pickle=False) as file:
-        data = {name: file[name] for name in file.files}
+    prompts = [Prompt(*one) for one in texts]
+    data = wrote(tmp_path, prompts, *probes, "--memory", "64M", given=settings, model=small_folder)
     for i, (text, answer) in enumerate(texts):
         n = len(text + answer)
         expected = {
@@ -198,18 +174,8 @@ def test_a_second_run_reads_the_store_and_gives_the_same_arrays(small_folder, pr
 
 
 def test_settings_reach_every_field(small_folder, prompts, tmp_path):
-    sets = [
-        "--set",
-        "layer_skip.mode=future",
-        "--set",
-        "layer_skip.boundaries=8,12",
-        "--set",
-        "layer_skip.part=attention",
-        "--set",
-        "logit_lens.k=3",
-        "--set",
-        "layer_skip.direct=true",
-    ]
+    given = ("mode=future", "boundaries=8,12", "part=attention", "direct=true")
+    sets = [word for one in given for word in ("--set", f"layer_skip.{one}")] + ["--set", "logit_lens.k=3"]
     assert run(small_folder, prompts, tmp_path / "r.npz", *sets) == 0
     with np.load(tmp_path / "r.npz") as data:
         assert data["layer_skip.boundaries.0"].tolist() == [8, 12]
@@ -260,16 +226,16 @@ def test_overwriting_a_folders_weights_gives_new_keys(small_folder, tmp_path):
 def test_a_bad_prompt_refuses_the_whole_run(small_folder, tmp_path, capsys, line, words):
     file = tmp_path / "bad.jsonl"
     file.write_text(line + "\n", encoding="utf-8")
-    refused(capsys, run(small_folder, file, tmp_path / "r.npz"), *words)
+    refused(capsys, asked(small_folder, file, tmp_path / "r.npz"), *words)
     assert not (tmp_path / "r.npz").exists()
 
 
 def test_the_limit_is_configurable(small_folder, prompts, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("ED_MAX_TOKENS", "10")
-    refused(capsys, run(small_folder, prompts, tmp_path / "r.npz"), "26 tokens", "limit is 10", "ED_MAX_TOKENS")
+    refused(capsys, asked(small_folder, prompts, tmp_path / "r.npz"), "26 tokens", "limit is 10", "ED_MAX_TOKENS")
     monkeypatch.setenv("ED_MAX_TOKENS", "2048")
     prompts.write_text(json.dumps({"text": "x" * 600}), encoding="utf-8")
-    refused(capsys, run(small_folder, prompts, tmp_path / "r.npz"), "600 tokens", "the model has 512 positions")
+    refused(capsys, asked(small_folder, prompts, tmp_path / "r.npz"), "600 tokens", "the model has 512 positions")
 
 
 @pytest.mark.parametrize(
@@ -289,24 +255,20 @@ def test_the_limit_is_configurable(small_folder, prompts, tmp_path, capsys, monk
     ],
 )
 def test_a_bad_parameter_names_what_exists(small_folder, prompts, tmp_path, capsys, more, words):
-    refused(capsys, run(small_folder, prompts, tmp_path / "r.npz", *more), *words)
+    refused(capsys, asked(small_folder, prompts, tmp_path / "r.npz", *more), *words)
 
 
 def test_an_unknown_probe_and_missing_folders(small_folder, prompts, tmp_path, capsys):
-    refused(
-        capsys,
-        run(small_folder, prompts, tmp_path / "r.npz", probes=("attention",)),
-        "no probe 'attention'",
-        "contributions",
-    )
-    refused(capsys, run(small_folder, tmp_path / "none.jsonl", tmp_path / "r.npz"), "no prompts file")
-    refused(capsys, run(small_folder, prompts, tmp_path / "no" / "r.npz"), "does not exist")
-    refused(capsys, run(tmp_path / "no model", prompts, tmp_path / "r.npz"), "no folder")
+    unknown = asked(small_folder, prompts, tmp_path / "r.npz", probes=("attention",))
+    refused(capsys, unknown, "no probe 'attention'", "contributions")
+    refused(capsys, asked(small_folder, tmp_path / "none.jsonl", tmp_path / "r.npz"), "no prompts file")
+    refused(capsys, asked(small_folder, prompts, tmp_path / "no" / "r.npz"), "does not exist")
+    refused(capsys, asked(tmp_path / "no model", prompts, tmp_path / "r.npz"), "no folder")
 
 
 def test_a_hub_id_without_a_network_is_refused_at_once(prompts, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", None)
-    refused(capsys, run("some-org/some-model", prompts, tmp_path / "r.npz"), "some-org/some-model", "bundled")
+    refused(capsys, asked("some-org/some-model", prompts, tmp_path / "r.npz"), "some-org/some-model", "bundled")
 
 
 def broken(folder, tmp_path, change):
@@ -364,7 +326,7 @@ def _nan_weights(folder):
     ids=lambda x: getattr(x, "__name__", None),
 )
 def test_a_broken_model_is_refused_with_the_reason(small_folder, prompts, tmp_path, capsys, change, words):
-    refused(capsys, run(broken(small_folder, tmp_path, change), prompts, tmp_path / "r.npz"), *words)
+    refused(capsys, asked(broken(small_folder, tmp_path, change), prompts, tmp_path / "r.npz"), *words)
 
 
 def test_verify_prints_the_identities_and_its_exit_code_tells(small_folder, capsys):

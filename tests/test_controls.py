@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 import torch
 from fake_hub import COMMIT, serving
+from shell import refused, wrote
 from small_models import byte_tokenizer, random_hf, save_random
 from test_unknown_families import forget, saved
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ed_core.architectures import find
-from ed_core.commands import main
 from ed_core.errors import ParameterError
 from ed_core.models import modules
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.models.verify import verify
 from ed_core.probes import Contributions
+from ed_core.prompts import read_jsonl
 from ed_core.results import lookup
 from ed_core.service.resolve import resolve, twin
 from ed_core.sources.specs import location
@@ -216,27 +217,8 @@ def test_the_shipped_examples_are_still_found():
 def test_a_control_run_writes_the_same_keys_and_says_whose_they_are(small_folder, prompts, tmp_path):
     files = {}
     for kind in ("", "untrained", "shuffled"):
-        out = tmp_path / f"{kind or 'own'}.npz"
         more = ["--control", kind, "--seed", "5"] if kind else []
-        assert (
-            main(
-                [
-                    "run",
-                    "contributions",
-                    "logit_lens",
-                    "--model",
-                    str(small_folder),
-                    "--prompts",
-                    str(prompts),
-                    "--out",
-                    str(out),
-                    *more,
-                ]
-            )
-            == 0
-        )
-        with np.load(out, allow_pickle=False) as file:
-            files[kind] = {name: file[name] for name in file.files}
+        files[kind] = wrote(tmp_path, read_jsonl(prompts), "contributions", "logit_lens", *more, model=small_folder)
     assert files[""].keys() == files["untrained"].keys() == files["shuffled"].keys()
     assert np.array_equal(files[""]["tokens.0"], files["untrained"]["tokens.0"])
     curves = [f["contributions.layer_cos"] for f in files.values()]
@@ -268,9 +250,7 @@ def test_a_seed_has_32_bits(small_folder):
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_makes_no_sense_is_refused_in_one_sentence(case, small_folder, capsys):
     more, words = REFUSED[case]
-    assert main(["verify", str(small_folder), *more]) == 2
-    err = capsys.readouterr().err.strip()
-    assert words in err and len(err.splitlines()) == 1
+    refused(capsys, ["verify", small_folder, *more], words)
 
 
 def test_shuffled_blocks_work_quantized(tmp_path):

@@ -3,7 +3,6 @@ loops over the tokens; intervals over forms and over prompts; tables of an earli
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import re
@@ -12,14 +11,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from pyarrow import parquet
+from shell import wrote
 
 import ed_core
 from ed_core.commands import main
 from ed_core.depth import wording
 from ed_core.depth.criteria import COSINES
+from ed_core.prompts import to_jsonl
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import tables
 from ed_core.studies.items import open_folder
+from ed_core.types import Prompt
 
 L, MODEL = 8, "ed-demo-8"
 TEXTS = [f"Sums mod 10:\n{a} + {b} = " for a, b in ((5, 7), (1, 2), (3, 3), (9, 8), (4, 0), (2, 6), (7, 7), (8, 1))]
@@ -35,15 +37,13 @@ def own_cache(cache, monkeypatch):
     monkeypatch.setenv("ED_CACHE", str(cache))
 
 
+def asked(forms=()) -> list[Prompt]:
+    return [Prompt(text, form=forms[i] if forms else "") for i, text in enumerate(TEXTS)]
+
+
 def ran(tmp_path, forms=()) -> dict[str, np.ndarray]:
     """What `run` writes of the prompts, each with its form where there are any."""
-    lines = [{"text": text} | ({"form": forms[i]} if forms else {}) for i, text in enumerate(TEXTS)]
-    file = tmp_path / "prompts.jsonl"
-    file.write_text("\n".join(map(json.dumps, lines)))
-    command = ["run", "contributions", "logit_lens", "--model", MODEL, "--prompts", str(file)]
-    assert main([*command, "--out", str(tmp_path / "out.npz")]) == 0
-    with np.load(tmp_path / "out.npz") as data:
-        return dict(data)
+    return wrote(tmp_path, asked(forms), "contributions", "logit_lens", model=MODEL)
 
 
 def naive(curves: list[list[float]], name: str) -> float:
@@ -103,9 +103,8 @@ def test_forms_of_the_prompts_that_were_asked_for_are_what_is_drawn(tmp_path):
 
 def test_a_study_has_the_same_and_draws_its_forms(tmp_path):
     data = ran(tmp_path)
-    for name, forms in (("bare", None), ("five", ["a", "a", "b", "b", "c", "d", "e", "e"])):
-        lines = [{"text": text} | ({"form": forms[i]} if forms else {}) for i, text in enumerate(TEXTS)]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    for name, forms in (("bare", ()), ("five", ["a", "a", "b", "b", "c", "d", "e", "e"])):
+        (tmp_path / f"{name}.jsonl").write_text(to_jsonl(asked(forms)))
     sets = "".join(f'\n[[sets]]\nname = "{name}"\nfile = "{name}.jsonl"\n' for name in ("bare", "five"))
     text = f'name = "s"\nmodels = ["{MODEL}"]\nprobes = ["contributions", "logit_lens"]\n{sets}'
     (tmp_path / "s.toml").write_text(text)

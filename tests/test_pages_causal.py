@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from charts import charts, fresh, numbers
+from shell import wrote
 from small_models import computed
 from streamlit.testing.v1 import AppTest
 from test_pages import PROMPT, app, holds, plotted, session_of
 
-from ed_core.commands import main
 from ed_core.depth import among_others, surgery
 from ed_core.probes import (
     Continuation,
@@ -87,23 +87,8 @@ def prune_on(prompts, **state) -> AppTest:
 def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_set, tmp_path):
     test = prune_on(SET, **{"prune.drop": "1,2"})
     assert not test.exception and not test.error
-    (tmp_path / "p.jsonl").write_text(to_jsonl(SET), encoding="utf-8")
-    command = [
-        "run",
-        "prune",
-        "early_exit",
-        "logit_lens",
-        "exact_answers",
-        "--model",
-        "small",
-        "--prompts",
-        str(tmp_path / "p.jsonl"),
-        "--out",
-        str(tmp_path / "r.npz"),
-    ]
-    assert main([*command, "--set", "prune.drop=1,2"]) == 0
-    with np.load(tmp_path / "r.npz", allow_pickle=False) as file:
-        data = {name: file[name] for name in file.files}
+    probes = ("prune", "early_exit", "logit_lens", "exact_answers")
+    data = wrote(tmp_path, SET, *probes, given=["prune.drop=1,2"], model="small")
     for name in ("kl", "top1_kept", "perplexity"):
         assert drawn(test, "over all tokens", data[f"prune.{name}"]), name
         assert drawn(

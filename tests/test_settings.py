@@ -312,19 +312,8 @@ def test_the_command_line_is_the_owners(small_folder, tmp_path):
 
     env = os.environ | {"ED_LOCAL_FOLDERS": "false", "ED_MAX_TOKENS_LAYERS": "1", "ED_CACHE": str(tmp_path)}
     (tmp_path / "p.jsonl").write_text('{"text": "5 + 7 = "}\n')
-    command = [
-        sys.executable,
-        "-m",
-        "ed_core",
-        "run",
-        "contributions",
-        "--model",
-        str(small_folder),
-        "--prompts",
-        str(tmp_path / "p.jsonl"),
-        "--out",
-        str(tmp_path / "r.npz"),
-    ]
+    run = f"run contributions --model {small_folder} --prompts {tmp_path / 'p.jsonl'} --out {tmp_path / 'r.npz'}"
+    command = [sys.executable, "-m", "ed_core", *run.split()]
     done = prepared.run(command, ROOT, env)
     assert done.returncode == 0, done.stderr
     unknown = prepared.run(command, ROOT, env | {"ED_LOGNI": "off"})

@@ -15,14 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from pyarrow import parquet
+from shell import wrote
 
 from ed_core.commands import main
 from ed_core.depth import criteria, sinks
 from ed_core.depth import verdict as verdict_of
 from ed_core.errors import StudyError
+from ed_core.prompts import read_jsonl
 from ed_core.sources.bundled import load_prompts
+from ed_core.sources.tokens import preview
 from ed_core.studies import items, plan, report, running, sets, study, tables
 from ed_core.studies.items import open_folder, shipped
+from ed_core.types import Prompt
 
 HEAD = 'name = "mine"\nmodels = ["ed-demo-8"]\nprobes = ["contributions", "logit_lens"]\n'
 SET = '[[sets]]\nname = "local"\nfile = "prompts.jsonl"\n'
@@ -646,33 +650,12 @@ def test_split_points_of_each_prompt_reach_the_probe(folder, tmp_path):
     made = plan.make(written, folder)
     plan.write_plan(made, tmp_path)
     assert running.run(made, tmp_path).counts["computed"] == 2
-    arguments = [
-        "run",
-        "layer_skip",
-        "--model",
-        "ed-demo-8",
-        "--no-cache",
-        "--set",
-        "layer_skip.mode=future",
-        "--prompts",
-    ]
-    prompt = json.loads((folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines()[9])
-    (tmp_path / "one.jsonl").write_text(json.dumps(prompt) + "\n", encoding="utf-8")
-    from ed_core.sources.tokens import preview
-    from ed_core.types import Prompt
-
-    start = len(preview(made.models[0].spec, Prompt(prompt["text"])))
-    arguments += [
-        str(tmp_path / "one.jsonl"),
-        "--set",
-        f"layer_skip.boundaries={start}",
-        "--out",
-        str(tmp_path / "o.npz"),
-    ]
-    assert main(arguments) == 0
+    prompt = read_jsonl(folder / "prompts.jsonl")[9]
+    start = len(preview(made.models[0].spec, Prompt(prompt.text)))
+    given = ["layer_skip.mode=future", f"layer_skip.boundaries={start}"]
+    data = wrote(tmp_path, [prompt], "layer_skip", "--no-cache", given=given)
     found = open_folder(tmp_path).sums("ed-demo-8", "local").probe("layer_skip")
-    with np.load(tmp_path / "o.npz") as data:
-        np.testing.assert_array_equal(found["effect"][9].astype(np.float32), data["layer_skip.effect.0"])
+    np.testing.assert_array_equal(found["effect"][9].astype(np.float32), data["layer_skip.effect.0"])
     with pytest.raises(StudyError, match="expected whole numbers like 8,16 or auto"):
         study.parse(HEAD.replace('"logit_lens"', skip.replace('"answer"', '"answers"')) + SET)
 

