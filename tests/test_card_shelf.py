@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from fake_hub import serving
 from huggingface_hub import HfApi
+from shell import refused
 
 from ed_core.cards import card
 from ed_core.commands import main
@@ -125,9 +126,7 @@ def test_a_shelf_that_is_not_there_or_no_shelf_is_refused(tmp_path, capsys):
         (["push", str(tmp_path), "--model", "ed-demo-8"], "without --model"),
         ([], "card needs --model"),
     ):
-        assert main(["card", *argv]) == 2
-        error = capsys.readouterr().err
-        assert says in error and error.count("\n") == 1
+        refused(capsys, ["card", *argv], says)
     assert (tmp_path / "notes" / "diary.txt").read_text() == "mine" and not (tmp_path / "new").exists()
 
 

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 from kept_cases import case, results, small
+from shell import refused
 
 from ed_core.cases import backup, bundle
 from ed_core.cases.case_study import edited
@@ -26,10 +27,6 @@ def folder(tmp_path, monkeypatch) -> Kept:
     return Kept(shipped=None)
 
 
-def said(capsys) -> tuple[str, str]:
-    return capsys.readouterr()
-
-
 def harm(file) -> None:
     data = bytearray(file.read_bytes())
     data[data.index(b"0.npz") + 300] ^= 1
@@ -40,17 +37,18 @@ def test_list_show_delete_and_restore(folder, capsys):
     one = case("Sums", notes="note well", tags=["x"])
     folder.add(one), folder.add(small("Other"))
     assert main(["case", "list", "well"]) == 0
-    out = said(capsys)[0]
+    out = capsys.readouterr().out
     assert one.id in out and "[x]" in out and "Other" not in out
     assert main(["case", "show", one.id]) == 0
-    out = said(capsys)[0]
+    out = capsys.readouterr().out
     assert one.verdict in out and "note well" in out and one.items[0].result.request.key in out
     assert main(["case", "delete", one.id]) == 0 and main(["case", "list", "--trash"]) == 0
-    assert "Sums" in said(capsys)[0]
-    assert main(["case", "show", one.id]) == 2 and "no case study" in said(capsys)[1]
+    assert "Sums" in capsys.readouterr().out
+    refused(capsys, ["case", "show", one.id], "no case study")
     assert main(["case", "restore", one.id]) == 0 and folder.open(one.id)[0] == one
     main(["case", "delete", one.id])
-    assert main(["case", "empty-trash"]) == 0 and "1 case study removed" in said(capsys)[0] and not folder.trash()
+    assert main(["case", "empty-trash"]) == 0 and not folder.trash()
+    assert "1 case study removed" in capsys.readouterr().out
     assert main(["case", "restore", one.id]) == 2, "gone for good"
 
 
@@ -58,7 +56,7 @@ def test_the_list_says_which_are_shipped(folder, monkeypatch, capsys):
     folder.add(case("Sums"))
     monkeypatch.setattr(cases, "Kept", Kept)
     assert main(["case", "list"]) == 0
-    *lines, mine = sorted(said(capsys)[0].splitlines(), key=lambda line: "Sums" in line)
+    *lines, mine = sorted(capsys.readouterr().out.splitlines(), key=lambda line: "Sums" in line)
     assert lines and all(line.endswith("  (shipped)") for line in lines) and "shipped" not in mine
 
 
@@ -75,24 +73,20 @@ def test_export_by_ending_and_import_elsewhere(folder, tmp_path, monkeypatch, ca
         assert np.array_equal(arrays["layer_skip.effect.0"], results()["layer_skip"]["effect"], equal_nan=True)
     assert out["csv"].read_text().startswith("depth,pos,token,kl") and out["parquet"].read_bytes()[:4] == b"PAR1"
     capsys.readouterr()
-    assert main(["case", "export", one.id, str(tmp_path / "x.pdf")]) == 2 and ".html" in said(capsys)[1]
-    assert main(["case", "export", one.id, str(tmp_path / "y.csv")]) == 2 and "logit_lens.kl" in said(capsys)[1]
-    assert (
-        main(["case", "export", one.id, str(tmp_path / "no" / "x.html")]) == 2
-        and "does not exist; make it first" in said(capsys)[1]
-    )
+    for name, says in (("x.pdf", ".html"), ("y.csv", "logit_lens.kl"), ("no/x.html", "does not exist; make it first")):
+        refused(capsys, ["case", "export", one.id, tmp_path / name], says)
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "there"))
     assert main(["case", "import", str(out["edcase"])]) == 0 and Kept(shipped=None).open(one.id)[0] == one
-    assert main(["case", "import", str(out["edcase"])]) == 0 and "already" in said(capsys)[0]
-    assert main(["case", "import", str(out["html"])]) == 2 and "not a case study" in said(capsys)[1]
-    assert main(["case", "import", str(tmp_path / "none")]) == 2 and "There is no file" in said(capsys)[1]
+    assert main(["case", "import", str(out["edcase"])]) == 0 and "already" in capsys.readouterr().out
+    refused(capsys, ["case", "import", out["html"]], "not a case study")
+    refused(capsys, ["case", "import", tmp_path / "none"], "There is no file")
 
 
 def test_a_backup_brings_everything_back_and_overwrites_nothing(folder, tmp_path, monkeypatch, capsys):
     kept = [case("one"), small("two"), small("three")]
     states = [folder.add(c) for c in kept]
     out = tmp_path / "b.zip"
-    assert main(["backup", str(out)]) == 0 and "3 case studies" in said(capsys)[0]
+    assert main(["backup", str(out)]) == 0 and "3 case studies" in capsys.readouterr().out
     folder.save(edited(kept[1], notes="newer"), states[1])
     folder.delete(kept[2].id)
     assert main(["restore", str(out)]) == 0
@@ -117,7 +111,7 @@ def test_a_damaged_backup_gives_what_is_whole_and_names_the_rest(folder, tmp_pat
     folder.delete(kept[0].id), folder.delete(kept[1].id)
     capsys.readouterr()
     assert main(["restore", str(out)]) == 1
-    assert kept[0].id in said(capsys)[1] and [c.id for c in folder.cards()] == [kept[1].id]
+    assert kept[0].id in capsys.readouterr().err and [c.id for c in folder.cards()] == [kept[1].id]
 
 
 def zipped(**files: bytes) -> bytes:
@@ -170,11 +164,11 @@ def test_check_names_what_is_damaged_and_changes_nothing(folder, capsys):
     [folder.add(c) for c in kept]
     folder.delete(kept[2].id)
     Store().put(results()["early_exit"])
-    assert main(["check"]) == 0 and "3 case studies and 1 result checked, nothing damaged" in said(capsys)[0]
+    assert main(["check"]) == 0 and "3 case studies and 1 result checked, nothing damaged" in capsys.readouterr().out
     harm(folder.path / f"{kept[0].id}.edcase")
     harm(next(folder.trash_path.iterdir()))
     assert main(["check"]) == 1
-    err = said(capsys)[1]
+    err = capsys.readouterr().err
     assert kept[0].id in err and f"trash/{kept[2].id}" in err and kept[1].id not in err
     assert (folder.path / f"{kept[0].id}.edcase").is_file()
 
@@ -188,7 +182,7 @@ def test_check_looks_into_the_store_too(folder, capsys):
             "UPDATE Cache SET value = X'00', filename = NULL, mode = 1 WHERE key = ?", (f"card/{key}",)
         )
     )
-    assert main(["check"]) == 1 and key in said(capsys)[1]
+    assert main(["check"]) == 1 and key in capsys.readouterr().err
 
 
 def test_a_full_disk_leaves_the_old_backup(folder, tmp_path, monkeypatch):
@@ -205,5 +199,5 @@ def test_a_backup_leaves_out_what_is_damaged_and_says_so(folder, tmp_path, capsy
     [folder.add(c) for c in kept]
     harm(folder.path / f"{kept[0].id}.edcase")
     assert main(["backup", str(tmp_path / "b.zip")]) == 1
-    assert kept[0].id in said(capsys)[1]
+    assert kept[0].id in capsys.readouterr().err
     assert bundle.decode(zipfile.ZipFile(tmp_path / "b.zip").read(f"{kept[1].id}.edcase")) == kept[1]

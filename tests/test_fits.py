@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from shell import refused
 
 from ed_core import fits
 from ed_core.commands import main
@@ -24,6 +25,7 @@ from ed_core.fits.file import Checkpoint, checkpoint_file
 from ed_core.fits.judged import Reader
 from ed_core.fits.streams import Streams, Sums, split
 from ed_core.probes import Lenses, LogitLens
+from ed_core.prompts import to_jsonl
 from ed_core.service import compute
 from ed_core.sources import bundled
 from ed_core.sources.bundled import FITS, MODELS
@@ -810,7 +812,7 @@ def test_an_older_certificate_is_marked_and_nothing_is_concluded_from_it(held, s
 
 
 def lines(path, some):
-    path.write_text("".join(json.dumps({"text": p.text}) + "\n" for p in some), encoding="utf-8")
+    path.write_text(to_jsonl(some), encoding="utf-8")
     return str(path)
 
 
@@ -861,11 +863,9 @@ def test_the_command_adds_shards(tmp_path, capsys, monkeypatch):
         (["--shard", "1/25", "--out", "3.sums"], "the set has 24 to fit on"),
         (["--shard", "1/2", "--out", "3.sums", "--rank", "8"], "--rank is of the lens that --merge writes"),
     ):
-        assert main([*fit, "--out", "x.safetensors", *more]) == 2, more
-        assert said in capsys.readouterr().err, more
-    jacobian_ = ["fit", "jacobian", *fit[2:], "--out", "x.safetensors"]
-    assert main([*jacobian_, "--merge", "1.sums", "2.sums"]) == 2
-    assert "is a shard of `fit affine`; expected one of `fit jacobian`" in capsys.readouterr().err
+        refused(capsys, [*fit, "--out", "x.safetensors", *more], said)
+    other = ["fit", "jacobian", *fit[2:], "--out", "x.safetensors", "--merge", "1.sums", "2.sums"]
+    refused(capsys, other, "is a shard of `fit affine`; expected one of `fit jacobian`")
     assert not list(tmp_path.glob("x.*")) and not list(tmp_path.glob("3.*"))
 
 
@@ -881,8 +881,7 @@ def test_the_command_adds_shards(tmp_path, capsys, monkeypatch):
 def test_what_the_command_refuses(tmp_path, capsys, monkeypatch, more, said):
     monkeypatch.chdir(tmp_path)
     some = lines(tmp_path / "set.jsonl", prompts(5))
-    assert main(["fit", "affine", "--model", "ed-demo-8", "--set", some, *more]) == 2
-    assert said in capsys.readouterr().err
+    refused(capsys, ["fit", "affine", "--model", "ed-demo-8", "--set", some, *more], said)
     assert [p.name for p in tmp_path.iterdir()] == ["set.jsonl"]
 
 

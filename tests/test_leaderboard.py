@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shell import refused
 
 from ed_core import figures
 from ed_core.commands import main
@@ -170,8 +171,7 @@ def test_a_file_of_ones_own_that_is_wrong_is_one_sentence(tmp_path, capsys, text
     file.write_text(text)
     with pytest.raises(StudyError, match=re.escape(said)):
         leaderboard.also(file)
-    assert main(["leaderboard", "--also", str(file)]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    refused(capsys, ["leaderboard", "--also", file], said)
 
 
 def test_own_models_join_the_fits_and_are_told_of(tmp_path, capsys):
@@ -186,8 +186,7 @@ def test_own_models_join_the_fits_and_are_told_of(tmp_path, capsys):
     expected = one.constant + one.slope * 60 + one.coefficients[SIZE] * math.log(1.5)
     assert f"me/deep: 12.00, {abs(12 - expected):.1f} points below" in said and "me/flat: 12.00" in said
     assert deep.family == "me/deep" and flat.check == leaderboard.OWN
-    assert main(["leaderboard", "--score", "elo"]) == 2
-    assert "expected one of average, ifeval" in capsys.readouterr().err
+    refused(capsys, ["leaderboard", "--score", "elo"], "expected one of average, ifeval")
 
 
 def test_too_few_or_equal_models_are_refused():

@@ -233,7 +233,7 @@ def test_the_model_card_holds_the_figures_of_the_latest_result(stored):
 
     def card_of(**chosen: str) -> str:
         test = opened(**chosen)
-        assert "**Family**" not in said(test), "drawn when it has been opened"
+        assert "**Family**" not in words(test), "drawn when it has been opened"
         test.session_state["Model card"] = True
         return next(c.value for c in test.run().caption if "**Family**" in c.value)
 

@@ -10,6 +10,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from shell import refused
 
 from ed_core.commands import main
 from ed_core.errors import ParameterError, StudyError
@@ -166,9 +167,8 @@ def test_without_ray_one_sentence_says_how_to_get_it(tmp_path, monkeypatch, caps
     monkeypatch.setitem(sys.modules, "ray", None)
     (tmp_path / "s.toml").write_text(TOML + SET, encoding="utf-8")
     arguments = ["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o")]
-    assert main([*arguments, "--engine", "ray"]) == 2
-    assert "python -m pip install 'ray==2.60.*'" in capsys.readouterr().err
-    assert main([*arguments, "--address", "1.2.3.4:6379"]) == 2 and "give --engine ray" in capsys.readouterr().err
+    refused(capsys, [*arguments, "--engine", "ray"], "python -m pip install 'ray==2.60.*'")
+    refused(capsys, [*arguments, "--address", "1.2.3.4:6379"], "give --engine ray")
 
 
 # ---------------------------------------------------------------- with it
@@ -182,8 +182,8 @@ def test_an_address_that_nobody_answers_at_is_refused_at_once(tmp_path, monkeypa
         nobody.bind(("127.0.0.1", 0))  # and nobody listens
         address = "{}:{}".format(*nobody.getsockname())
         arguments = ["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o")]
-        assert main([*arguments, "--engine", "ray", "--address", address]) == 2
-    assert f"Ray at {address} could not be reached" in capsys.readouterr().err
+        asked = [*arguments, "--engine", "ray", "--address", address]
+        refused(capsys, asked, f"Ray at {address} could not be reached")
     assert "RAY_USAGE_STATS_ENABLED" not in os.environ
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
+from shell import refused
 
 import ed_core
 from ed_core import settings
@@ -317,8 +318,7 @@ def test_without_nnsight_one_is_told_how_to_install_it(keyed, monkeypatch, tmp_p
     monkeypatch.setattr("ed_core.machine.installed", lambda package: package != "nnsight")
     (tmp_path / "p.jsonl").write_text('{"text": "5 + 7 = "}\n')
     arguments = ["run", "contributions", "--model", NAME, "--prompts", str(tmp_path / "p.jsonl")]
-    assert main([*arguments, "--out", str(tmp_path / "o.npz")]) == 2
-    assert "pip install 'effective-depth-lab[ndif]'" in capsys.readouterr().err
+    refused(capsys, [*arguments, "--out", tmp_path / "o.npz"], "pip install 'effective-depth-lab[ndif]'")
 
 
 # ---------------------------------------------------------------- with it
@@ -460,12 +460,12 @@ def test_the_settings_of_the_service_are_there():
 
 
 def test_what_opens_weights_says_where_they_are(keyed, capsys):
-    assert main(["verify", NAME]) == 2
-    assert "The weights of ndif:ed-demo-8 are elsewhere, and this needs them here" in capsys.readouterr().err
-    assert main(["card", "--model", NAME, "--out", "card"]) == 2
-    assert "A card needs weights, twins and precisions" in capsys.readouterr().err
-    assert main(["estimate", NAME]) == 2
-    assert "ndif:ed-demo-8 takes no memory for weights here" in capsys.readouterr().err
+    for argv, says in (
+        (["verify", NAME], "The weights of ndif:ed-demo-8 are elsewhere, and this needs them here"),
+        (["card", "--model", NAME, "--out", "card"], "A card needs weights, twins and precisions"),
+        (["estimate", NAME], "ndif:ed-demo-8 takes no memory for weights here"),
+    ):
+        refused(capsys, argv, says)
 
 
 @needs_nnsight

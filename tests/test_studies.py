@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from pyarrow import parquet
-from shell import wrote
+from shell import refused, wrote
 
 from ed_core.commands import main
 from ed_core.depth import criteria, sinks
@@ -640,8 +640,7 @@ def test_models_are_told_apart_by_their_labels(folder):
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "a/b", "1"])
 def test_a_shard_that_makes_no_sense_is_refused(folder, shard, capsys):
     (folder / "mine.toml").write_text(MINE, encoding="utf-8")
-    assert main(["study", str(folder / "mine.toml"), "--out", str(folder / "x"), "--shard", shard]) == 2
-    assert "expected I/N" in capsys.readouterr().err
+    refused(capsys, ["study", folder / "mine.toml", "--out", folder / "x", "--shard", shard], "expected I/N")
 
 
 def test_split_points_of_each_prompt_reach_the_probe(folder, tmp_path):
