@@ -67,67 +67,57 @@ def test_what_no_tool_has_names_for_is_refused(lens):
         ed_core.hook_names(replace(lens, provenance={**lens.provenance, "passes": 2}))
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama", "gemma2", "olmo2"])
-def test_transformer_lens_reads_the_same_under_these_names(tmp_path, family):
-    bridge = pytest.importorskip("transformer_lens.model_bridge").TransformerBridge
+def opened(tmp_path, family, tool):
+    """The model, a prompt's tokens, its trace here, and the tool's names."""
     result = of_family(tmp_path, family)
     model = open_model(result.request.models[0])
     ids = model.tensor(result.token_ids)
-    trace = model.trace(ids)
+    return model, ids, model.trace(ids), ed_core.hook_names(result, tool)
+
+
+def agree(trace, names, seen):
+    """What the tool saw under each name is what the trace holds at its point."""
+    mid = [resid + attn for resid, attn in zip(trace.resid, trace.attn_out)]
+    ours = {"resid": trace.resid, "attn": trace.attn_out, "mlp": trace.mlp_out, "mid": mid}
+    for point, index, name in names.itertuples(index=False):
+        expected = ours[point][index]
+        assert float((seen[name].reshape(expected.shape) - expected).abs().max() / expected.abs().max()) < 1e-5, name
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "gemma2", "olmo2"])
+def test_transformer_lens_reads_the_same_under_these_names(tmp_path, family):
+    bridge = pytest.importorskip("transformer_lens.model_bridge").TransformerBridge
+    model, ids, trace, names = opened(tmp_path, family, "transformer_lens")
     other = bridge.boot_transformers(str(tmp_path / family), hf_model=model.hf, tokenizer=model.tokenizer)
     _, cache = other.run_with_cache(ids)
-    ours = {
-        "resid": lambda l: trace.resid[l],
-        "attn": lambda l: trace.attn_out[l],
-        "mlp": lambda l: trace.mlp_out[l],
-        "mid": lambda l: trace.resid[l] + trace.attn_out[l],
-    }
-    names = ed_core.hook_names(result)
-    for point, index, name in names.itertuples(index=False):
-        expected = ours[point](index)
-        assert float((cache[name] - expected).abs().max() / expected.abs().max()) < 1e-5, name
+    agree(trace, names, cache)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "llama"])
 def test_nnterp_reads_the_same_under_these_names(tmp_path, family):
     standardized = pytest.importorskip("nnterp").StandardizedTransformer
-    result = of_family(tmp_path, family)
-    model = open_model(result.request.models[0])
-    ids = model.tensor(result.token_ids)
-    trace, seen = model.trace(ids), {}
-    names = ed_core.hook_names(result, "nnterp")
-    other = standardized(str(tmp_path / family), check_renaming=False)
+    model, ids, trace, names = opened(tmp_path, family, "nnterp")
+    seen, other = {}, standardized(str(tmp_path / family), check_renaming=False)
     with other.trace(ids):
         for layer in range(model.n_layers):  # modules are reached in the order in which they run
             for kind in ("layers_input", "attentions_output", "mlps_output", "layers_output"):
                 seen[f"{kind}[{layer}]"] = getattr(other, kind)[layer].save()
-    ours = {"resid": trace.resid, "attn": trace.attn_out, "mlp": trace.mlp_out}
-    for point, index, name in names.itertuples(index=False):
-        expected = ours[point][index]
-        assert float((seen[name] - expected).abs().max() / expected.abs().max()) < 1e-5, name
+    agree(trace, names, seen)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma2", "gpt2", "gpt_neox", "bloom", "glm4"])
 def test_nnsight_reads_the_same_under_these_names(tmp_path, family):
     nnsight = pytest.importorskip("nnsight")
-    result = of_family(tmp_path, family)
-    model = open_model(result.request.models[0])
-    ids = model.tensor(result.token_ids)
-    trace, seen = model.trace(ids), {}
-    names = ed_core.hook_names(result, "nnsight")
+    model, ids, trace, names = opened(tmp_path, family, "nnsight")
     order = {"resid": 0, "attn": 1, "mlp": 2}  # modules are reached in the order in which they run
-    n = model.n_layers
     asked = sorted(names.itertuples(index=False), key=lambda row: (row.index, order[row.point]))
-    other = nnsight.NNsight(model.hf)
+    seen, other = {}, nnsight.NNsight(model.hf)
     with other.trace(ids):
         for _, _, name in asked:
             found = eval(f"it.{name}", {"it": other})
             seen[name] = (found[0] if isinstance(found, tuple) else found).save()
-    ours = {"resid": trace.resid, "attn": trace.attn_out, "mlp": trace.mlp_out}
-    assert len(seen) == len(names) == 3 * n + 1
-    for point, index, name in names.itertuples(index=False):
-        expected = ours[point][index]
-        assert float((seen[name].reshape(expected.shape) - expected).abs().max() / expected.abs().max()) < 1e-5, name
+    assert len(seen) == len(names) == 3 * model.n_layers + 1
+    agree(trace, names, seen)
 
 
 def test_what_no_module_gives_has_no_name_in_nnsight(tmp_path):

@@ -1,4 +1,5 @@
-"""CONTRIBUTING's walk works as it is written, and the documentation's lists are complete."""
+"""CONTRIBUTING's walk works as it is written, the documentation's lists are complete, its examples say what they say
+there, and README's lines run."""
 
 from __future__ import annotations
 
@@ -10,8 +11,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from small_models import byte_tokenizer, random_hf
+from transformers import Trainer, TrainingArguments, default_data_collator
 
+import ed_core
 from ed_core import notebook
 from ed_core.probes import PROBES
 
@@ -80,3 +85,27 @@ def test_workflows_run_targets_that_exist_on_the_supported_versions():
     needed = tomllib.loads(read("pyproject.toml"))["project"]["requires-python"]
     assert needed == f">={versions[0]}"
     assert re.search(r"rev: v(\S+)", read(".pre-commit-config.yaml"))[1] in read("requirements.txt")
+
+
+@pytest.mark.parametrize("page", ["memory", "training", "bridges", "halves"])
+def test_the_examples_of_the_page_say_what_they_say_there(page, own_cache, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text, space = read(f"docs/studies/{page}.md"), {}
+    _, *parts = re.split(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    for program, behind in zip(parts[::2], parts[1::2], strict=True):
+        exec(program, space)
+        said = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+        assert said and [line[4:] for line in behind.splitlines() if line[:4] == "    "] == said
+
+
+def test_the_lines_of_the_readme_run(own_cache, tmp_path):
+    _, code = re.findall(r"```python\n(.*?)```", read("README.md"), re.DOTALL)
+    data = [{"input_ids": ids, "labels": ids} for ids in torch.randint(0, 200, (4, 8))]
+    args = TrainingArguments(str(tmp_path), max_steps=2, use_cpu=True, report_to=[], save_strategy="no")
+    model, tokenizer = random_hf("llama"), byte_tokenizer()
+    more = dict(processing_class=tokenizer, data_collator=default_data_collator)
+    trainer = Trainer(model, args, train_dataset=data, **more)
+    space = dict(ed_core=ed_core, model=model, tokenizer=tokenizer, trainer=trainer, prompts=["5 + 7 = ", "aaa"])
+    exec(code, space)
+    assert len(space["table"]) == 6 and (space["table"].difference != 0).any()
+    assert (tmp_path / "depth" / "rows.csv").is_file()

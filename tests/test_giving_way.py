@@ -155,14 +155,16 @@ class Wire(io.BufferedIOBase):
         return [frame for frame in self.frames if frame[0]["job"] == job][-1]
 
 
-def served(long: Request, short: Request, wire: Wire, cancelled: set[str] | None = None, models=None) -> Wire:
-    """What a worker says of a long job, and of a short one that comes while it computes."""
-    todo: queue.SimpleQueue[dict] = queue.SimpleQueue()
-    todo.put({"type": "run", "job": "short", "request": short.to_json()})
-    first = {"type": "run", "job": "long", "request": long.to_json()}
-    worker.serve(
-        first, opened_models() if models is None else models, wire, set() if cancelled is None else cancelled, todo
-    )
+def job(name: str, request: Request) -> dict:
+    return {"type": "run", "job": name, "request": request.to_json()}
+
+
+def served(long: Request, wire: Wire, *others: dict, cancelled=None, models=None, todo=None) -> Wire:
+    """What a worker says of a long job, and of others that come while it computes."""
+    todo, models = todo or queue.SimpleQueue(), opened_models() if models is None else models
+    for one in others:
+        todo.put(one)
+    worker.serve(job("long", long), models, wire, set() if cancelled is None else cancelled, todo)
     return wire
 
 
@@ -177,7 +179,7 @@ def pair(spec, other=None):
 
 def test_the_worker_serves_what_comes_inside_what_it_computes(spec):
     long, short = pair(spec)
-    wire = served(long, short, Wire())
+    wire = served(long, Wire(), job("short", short))
     said = [(header["job"], header["type"]) for header, _ in wire.frames if header["type"] != "stage"]
     first = said.index(("short", "begun"))
     assert said[:first] == [("long", "begun"), ("long", "partial")], "what there is is shown before it gives way"
@@ -192,15 +194,11 @@ def test_the_worker_serves_what_comes_inside_what_it_computes(spec):
 def test_one_job_inside_another_and_no_third(spec):
     """Who comes while the inner one computes is served when that is done."""
     long, short = LayerSkip().request(spec, QUESTION), LogitLens().request(spec, QUESTION)
-    todo: queue.SimpleQueue[dict] = queue.SimpleQueue()
-    for job in ("second", "third"):
-        todo.put({"type": "run", "job": job, "request": short.to_json()})
-    wire = Wire()
-    worker.serve({"type": "run", "job": "first", "request": long.to_json()}, opened_models(), wire, set(), todo)
+    wire = served(long, Wire(), job("second", short), job("third", short))
     said = [(h["job"], h["type"]) for h, _ in wire.frames if h["type"] in ("begun", "done")]
     assert said == [
-        *(("first", "begun"), ("second", "begun"), ("second", "done")),
-        *(("third", "begun"), ("third", "done"), ("first", "done")),
+        *(("long", "begun"), ("second", "begun"), ("second", "done")),
+        *(("third", "begun"), ("third", "done"), ("long", "done")),
     ]
 
 
@@ -208,15 +206,13 @@ def test_a_job_that_gave_way_waits_until_it_is_told_who_is_next(spec, monkeypatc
     monkeypatch.setattr(worker, "ANSWER_SECONDS", 600.0)
     todo: queue.SimpleQueue[dict] = queue.SimpleQueue()
     long, short = pair(spec)
-    answers = {"a": {"type": "run", "job": "b", "request": short.to_json()}, "b": {"type": "on"}}
+    answers = {"a": job("b", short), "b": {"type": "on"}}
 
     def on(header, result):
         if header["type"] == "done" and header["job"] in answers:
             threading.Timer(0.2, todo.put, [answers[header["job"]]]).start()
 
-    todo.put({"type": "run", "job": "a", "request": short.to_json()})
-    wire = Wire(on)
-    worker.serve({"type": "run", "job": "long", "request": long.to_json()}, opened_models(), wire, set(), todo)
+    wire = served(long, Wire(on), job("a", short), todo=todo)
     said = [(h["job"], h["type"]) for h, _ in wire.frames if h["type"] != "stage"]
     inside = said[said.index(("a", "begun")) : said.index(("b", "done"))]
     assert {job for job, _ in inside} == {"a", "b"}, "the long one computes nothing between the two"
@@ -228,9 +224,7 @@ def test_without_an_answer_a_job_that_gave_way_goes_on_and_a_late_one_is_nobodys
     todo: queue.SimpleQueue[dict] = queue.SimpleQueue()
     long, short = pair(spec)
     late = lambda header, result: (header["job"], header["type"]) == ("long", "partial") and todo.put({"type": "on"})
-    todo.put({"type": "run", "job": "short", "request": short.to_json()})
-    wire = Wire(late)
-    worker.serve({"type": "run", "job": "long", "request": long.to_json()}, opened_models(), wire, set(), todo)
+    wire = served(long, Wire(late), job("short", short), todo=todo)
     assert wire.kinds("short")[-1] == wire.kinds("long")[-1] == "done"
     same(wire.last("long")[1], computed(long))
 
@@ -241,7 +235,7 @@ def test_either_can_be_cancelled_while_one_runs_inside_the_other(spec, which):
     long, _ = pair(spec)
     short = LogitLens().request(spec, QUESTION)
     begun = lambda header, result: (header["job"], header["type"]) == ("short", "begun") and cancelled.add(which)
-    wire = served(long, short, Wire(begun), cancelled)
+    wire = served(long, Wire(begun), job("short", short), cancelled=cancelled)
     other = {"long": "short", "short": "long"}[which]
     assert wire.last(which)[0]["type"] == "failed" and wire.last(which)[0]["error"] == "Cancelled"
     assert wire.last(other)[0]["type"] == "done" and not cancelled
@@ -250,16 +244,16 @@ def test_either_can_be_cancelled_while_one_runs_inside_the_other(spec, which):
 
 def test_what_was_cancelled_before_it_began_opens_no_model(spec):
     wire, models = Wire(), compute.Models()
-    worker.serve({"type": "run", "job": "a", "request": pair(spec)[0].to_json()}, models, wire, {"a"})
+    worker.serve(job("a", pair(spec)[0]), models, wire, {"a"})
     assert wire.kinds() == ["begun", "failed"] and len(models) == 0
 
 
 def test_a_refusal_and_a_defect_inside_stay_inside(spec, monkeypatch):
     long, short = pair(spec)
-    wire = served(long, LayerSkip().request(spec, Prompt("5")), Wire())
+    wire = served(long, Wire(), job("short", LayerSkip().request(spec, Prompt("5"))))
     assert wire.last("short")[0]["error"] == "PromptError" and wire.last("long")[0]["type"] == "done"
     monkeypatch.setattr(Contributions, "compute", lambda *_: 1 / 0)
-    wire = served(long, short, Wire())
+    wire = served(long, Wire(), job("short", short))
     assert wire.last("short")[0]["error"] == "JobError" and wire.last("long")[0]["type"] == "done"
 
 
@@ -272,13 +266,11 @@ def test_memory_that_runs_out_inside_another_job_costs_neither(spec, monkeypatch
         raise error
 
     monkeypatch.setattr(Contributions, "compute", compute_it)
-    wire = served(long, short, Wire())
+    wire = served(long, Wire(), job("short", short))
     assert wire.last("short")[0] == {"type": "later", "job": "short"}
     assert wire.last("long")[0]["type"] == "done"
     same(wire.last("long")[1], computed(long))
-    worker.serve(
-        {"type": "run", "job": "short", "request": short.to_json()}, opened_models(), wire, set(), queue.SimpleQueue()
-    )
+    worker.serve(job("short", short), opened_models(), wire, set(), queue.SimpleQueue())
     assert wire.last("short")[0]["error"] == "OutOfMemory", "by itself it is told"
 
 
@@ -296,7 +288,7 @@ def test_the_model_of_a_job_that_gave_way_stays_open(spec, other):
     long, short = pair(spec, other)
     opened = []
     wire = Wire(lambda header, result: header["type"] == "begun" and opened.append(len(models)))
-    served(long, short, wire, models=models)
+    served(long, wire, job("short", short), models=models)
     assert wire.last("short")[0]["type"] == "later" and wire.last("long")[0]["type"] == "done"
     assert opened == [0, 1] and len(models) == 1 and models.get(spec) is models.get(spec)
     models.get(other)
@@ -322,7 +314,7 @@ def test_a_model_too_large_beside_the_held_one_is_refused_and_the_held_one_stays
 def test_both_models_stay_open_where_there_is_room(spec, other):
     models = compute.Models()
     long, short = pair(spec, other)
-    wire = served(long, short, Wire(), models=models)
+    wire = served(long, Wire(), job("short", short), models=models)
     assert wire.last("short")[0]["type"] == wire.last("long")[0]["type"] == "done" and len(models) == 2
     same(wire.last("long")[1], computed(long))
     same(wire.last("short")[1], computed(short))

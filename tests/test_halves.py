@@ -1,8 +1,6 @@
 """The lens within a layer: read after attention, against hooks on what the block reads there; depths by hand."""
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import naive
 import numpy as np
@@ -25,7 +23,6 @@ from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
 
 PROMPT = Prompt("5 + 7 + 1 = ", "13")
-DOC = Path(__file__).parents[1] / "docs" / "studies" / "halves.md"
 
 
 def read_after_attention(hf, ids) -> list[torch.Tensor]:
@@ -110,15 +107,6 @@ def test_mean_depth_at_half_layers_is_the_mean_over_thresholds():
     exact, finer = MEAN_DEPTH["kl"](falls[None])[0], halves.mean_depth("kl", falls, [8.0, 3.0, 1.0])
     assert finer == 1 + (6 + 3 + 2 + 1) / 6 / 2 and exact - 0.5 <= finer <= exact
     assert halves.mean_depth("kl", np.zeros(3), np.zeros(2)) is None
-
-
-def test_the_example_of_the_documentation_says_what_it_says_there(own_cache, capsys):
-    text = DOC.read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    exec(program, {})
-    said = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
-    outside = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    assert said and [line.strip() for line in outside.splitlines() if line[:4] == "    "] == said
 
 
 @pytest.fixture(scope="module")

@@ -125,20 +125,24 @@ class Opens(Pace):
         self.known.append((spec, seconds))
 
 
-@pytest.mark.parametrize("seconds, asks", [(3.0, True), (0.0, False), (None, False), (60.0, False)])
-def test_nothing_is_opened_ahead_that_is_open_unknown_or_slow(monkeypatch, spec, seconds, asks):
+def idle(monkeypatch, seconds: float | None = 3.0) -> tuple[Jobs, list]:
+    """A queue whose worker has nothing to do, and what that is told."""
     queue, told = Jobs(warm=False, pace=Opens(seconds)), []
     monkeypatch.setattr(queue, "_worker", object())
     monkeypatch.setattr(queue, "_tell", told.append)
+    return queue, told
+
+
+@pytest.mark.parametrize("seconds, asks", [(3.0, True), (0.0, False), (None, False), (60.0, False)])
+def test_nothing_is_opened_ahead_that_is_open_unknown_or_slow(monkeypatch, spec, seconds, asks):
+    queue, told = idle(monkeypatch, seconds)
     queue.open_ahead(spec)
     queue.open_ahead(spec)
     assert [one["type"] for one in told] == ["open"] * asks, "once"
 
 
 def test_a_model_that_cannot_be_opened_ahead_is_not_tried_again(monkeypatch, spec):
-    queue, told = Jobs(warm=False, pace=Opens(3.0)), []
-    monkeypatch.setattr(queue, "_worker", object())
-    monkeypatch.setattr(queue, "_tell", told.append)
+    queue, told = idle(monkeypatch)
     for is_open in (True, False):
         queue.open_ahead(spec)
         queue._heard({"type": "opened", "open": is_open, "seconds": 2.0, "models": [1, 7]}, b"")
@@ -147,9 +151,7 @@ def test_a_model_that_cannot_be_opened_ahead_is_not_tried_again(monkeypatch, spe
 
 
 def test_a_model_that_ends_the_worker_while_it_is_opened_ahead_is_not_tried_again(monkeypatch, spec):
-    queue, told, started = Jobs(warm=False, pace=Opens(3.0)), [], []
-    monkeypatch.setattr(queue, "_worker", object())
-    monkeypatch.setattr(queue, "_tell", told.append)
+    (queue, told), started = idle(monkeypatch), []
     monkeypatch.setattr(queue, "_dispatch", lambda: started.append(True))
     queue.open_ahead(spec)
     queue._died(-9)
@@ -171,9 +173,7 @@ def test_a_job_that_a_worker_without_its_device_had_not_begun_waits_for_the_next
 
 
 def test_nothing_is_opened_ahead_while_something_is_computed(monkeypatch, spec):
-    queue, told = Jobs(warm=False, pace=Opens(3.0)), []
-    monkeypatch.setattr(queue, "_worker", object())
-    monkeypatch.setattr(queue, "_tell", told.append)
+    queue, told = idle(monkeypatch)
     queue._running = jobs_module.Job(request(spec), {"me"})
     queue.open_ahead(spec)
     assert told == []

@@ -133,6 +133,13 @@ def stored(spec, models):
     return request
 
 
+def believed(spec, **more):
+    """Models whose kept identities are believed, what is said of them, and a result that is stored."""
+    opening.open_model(spec, trust_kept=True)
+    models = compute.Models(trust_kept=True, **more)
+    return models, io.BytesIO(), stored(spec, models)
+
+
 def frames(out: io.BytesIO):
     out.seek(0)
     return [frame[0] for frame in iter(lambda: worker.receive(out), None)]
@@ -140,9 +147,7 @@ def frames(out: io.BytesIO):
 
 @pytest.mark.parametrize("error", [None, NotFinite("not finite")])
 def test_what_rests_on_identities_that_fail_is_withdrawn(spec, monkeypatch, error):
-    opening.open_model(spec, trust_kept=True)
-    models, out = compute.Models(trust_kept=True), io.BytesIO()
-    request = stored(spec, models)
+    models, out, request = believed(spec)
     assert models.to_recheck
     breaks(monkeypatch, error)
     worker.rechecked(models, out)
@@ -155,9 +160,7 @@ def test_what_rests_on_identities_that_fail_is_withdrawn(spec, monkeypatch, erro
 
 
 def test_where_they_hold_nothing_is_said_and_nothing_lost(spec):
-    opening.open_model(spec, trust_kept=True)
-    models, out = compute.Models(trust_kept=True), io.BytesIO()
-    request = stored(spec, models)
+    models, out, request = believed(spec)
     worker.rechecked(models, out)
     assert not out.getvalue() and Store().get(request.key) is not None and len(models) == 1
     assert not models.to_recheck
@@ -166,9 +169,7 @@ def test_where_they_hold_nothing_is_said_and_nothing_lost(spec):
 
 
 def test_memory_that_runs_out_over_it_withdraws_nothing(spec, monkeypatch):
-    opening.open_model(spec, trust_kept=True)
-    models, out = compute.Models(trust_kept=True), io.BytesIO()
-    request = stored(spec, models)
+    models, out, request = believed(spec)
     breaks(monkeypatch, TooLarge("no room"))
     worker.rechecked(models, out)
     assert not out.getvalue() and Store().get(request.key) is not None and not len(models)
@@ -186,9 +187,7 @@ def another(tmp_path):
 
 @pytest.mark.parametrize("error", [None, NotFinite("not finite")])
 def test_a_model_that_is_closed_before_is_measured_then(spec, another, monkeypatch, error):
-    opening.open_model(spec, trust_kept=True)
-    models, out = compute.Models(budget=1, trust_kept=True), io.BytesIO()
-    request = stored(spec, models)
+    models, out, request = believed(spec, budget=1)
     breaks(monkeypatch, error)
     models.get(another)
     assert len(models) == 1 and models.to_recheck
@@ -200,9 +199,8 @@ def test_a_model_that_is_closed_before_is_measured_then(spec, another, monkeypat
 
 
 def test_one_that_holds_when_it_is_closed_loses_nothing(spec, another, measured):
-    opening.open_model(spec, trust_kept=True)
-    models, before = compute.Models(budget=1, trust_kept=True), len(measured)
-    request = stored(spec, models)
+    models, _, request = believed(spec, budget=1)
+    before = len(measured)
     models.get(another)
     assert len(measured) == before + 1 and not models.to_recheck and Store().get(request.key) is not None
     models.get(spec)
@@ -211,9 +209,7 @@ def test_one_that_holds_when_it_is_closed_loses_nothing(spec, another, measured)
 
 @pytest.mark.parametrize("holds", [True, False])
 def test_one_without_room_to_be_measured_is_measured_at_its_next_opening(spec, another, measured, monkeypatch, holds):
-    opening.open_model(spec, trust_kept=True)
-    models, out = compute.Models(budget=1, trust_kept=True), io.BytesIO()
-    request = stored(spec, models)
+    models, out, request = believed(spec, budget=1)
     with monkeypatch.context() as patch:
         breaks(patch, TooLarge("no room"))
         models.get(another)
