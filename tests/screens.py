@@ -18,7 +18,7 @@ from typing import Any
 import kept_cases
 import pytest
 import test_pages_claims
-import test_pages_maps
+import test_pages_fits
 from charts import idle
 from drawn import digest
 from google.protobuf import text_format
@@ -225,7 +225,7 @@ def begin(patch: pytest.MonkeyPatch, cache: Path) -> None:
     idle(patch, cache)
     patch.setattr(ed_ui.downloads, "_asking", lambda: SimpleNamespace(submit=lambda *_: answer))
     patch.setattr(ed_ui.running, "free", lambda device: 64 << 30)
-    test_pages_maps.stored(test_pages_maps.wanted("ed-demo-8", "ed-demo-16"))
+    test_pages_fits.stored(test_pages_fits.wanted("ed-demo-8", "ed-demo-16"))
     test_pages_claims.stored(test_pages_claims.wanted())
     own = kept_cases.small("Our <b>own</b>", tags=("x",), notes="*n*")
     Kept(cache).add(replace(own, id="bcdfghjkmn", created=1.7e9, changed=1.7e9 + 90))

@@ -1,36 +1,62 @@
-"""The report in a real browser: it draws, asks nobody, runs nothing of a stranger's, and can be read on a telephone."""
+"""The report and a published site in a real browser, from a file and from a server's subfolder: they draw, ask nobody,
+run nothing of a stranger's, follow the theme, and can be read on a telephone; and every room on paper."""
 
 from __future__ import annotations
 
+import functools
+import http.server
+import math
+import re
+import threading
+
 import pytest
-from kept_cases import HOME, case
-from test_browser import settled
+from hosted_app import until
+from kept_cases import HOME, case, small
+from test_browser import settled, wait
 from test_report import hostile
 
 from ed_core.cases.drawings import drawings
+from ed_core.cases.kept import Kept
 from ed_core.cases.report import report
+from ed_core.sharing import site
+from ed_core.sources.bundled import STUDIES
 
 pytestmark = pytest.mark.browser
 
+LIGHT, DARK = "rgb(31, 36, 48)", "rgb(230, 232, 238)"
+INK = "getComputedStyle(document.querySelector('.plot .xtick text')).fill"
 DRAWN = "Array.from(document.querySelectorAll('.plot')).filter(p => p._fullData && p.querySelector('.main-svg')).length"
 
 
 @pytest.fixture
-def opened(visitor, tmp_path):
-    """`opened(case, …)`: a tab with the case's report; requests, errors and dialogs are collected on it."""
+def watched(visitor):
+    """`watched(address, own, …)`: a tab there; what it must not do is collected on it: a request for anything else than
+    its own, a failed one, a word on the console, an error, a dialog."""
 
-    def show(kept, width=1200, scheme="light"):
-        file = tmp_path / "report.html"
-        file.write_text(report(kept), encoding="utf-8")
-        tab = visitor(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+    def show(address, own, loud=("error",), width=1200, scheme="light"):
+        viewport, offline = {"width": width, "height": 900}, address.startswith("file:")
+        tab = visitor(viewport=viewport, color_scheme=scheme, offline=offline)
         tab.seen = []
-        tab.on(
-            "request", lambda r: tab.seen.append(r.url) if not r.url.startswith(("file:", "data:", "blob:")) else None
-        )
-        tab.on("console", lambda m: tab.seen.append(m.text) if m.type == "error" else None)
+        own = (own, "data:", "blob:")
+        tab.on("request", lambda r: tab.seen.append(r.url) if not r.url.startswith(own) else None)
+        tab.on("response", lambda r: tab.seen.append(f"{r.status} {r.url}") if r.status >= 400 else None)
+        tab.on("console", lambda m: tab.seen.append(m.text) if m.type in loud else None)
         tab.on("pageerror", lambda e: tab.seen.append(str(e)))
         tab.on("dialog", lambda d: (tab.seen.append("dialog " + d.message), d.dismiss()))
-        tab.goto(file.as_uri())
+        tab.goto(address)
+        return tab
+
+    return show
+
+
+@pytest.fixture
+def opened(watched, tmp_path):
+    """`opened(case, …)`: a tab with the case's report."""
+
+    def show(kept, **more):
+        file = tmp_path / "report.html"
+        file.write_text(report(kept), encoding="utf-8")
+        tab = watched(file.as_uri(), "file:", **more)
         tab.wait_for_function(f"{DRAWN} === document.querySelectorAll('.plot').length")
         return tab
 
@@ -53,11 +79,199 @@ def test_no_script_of_a_stranger_runs(opened):
     assert tab.seen == [] and tab.evaluate("document.querySelectorAll('img, svg[onload], script').length") == 3
 
 
-@pytest.mark.parametrize("scheme, ink", [("light", "rgb(31, 36, 48)"), ("dark", "rgb(230, 232, 238)")])
+@pytest.mark.parametrize("scheme, ink", [("light", LIGHT), ("dark", DARK)])
 def test_light_and_dark_and_readable_at_400_pixels(opened, scheme, ink):
     tab = opened(case(title="A sum " * 20, notes="x" * 300), width=400, scheme=scheme)
     assert tab.evaluate("document.documentElement.scrollWidth") <= 400, (
         "figures scroll within their frames, the page does not"
     )
-    assert tab.evaluate("getComputedStyle(document.querySelector('.plot .xtick text')).fill") == ink
+    assert tab.evaluate(INK) == ink
     assert tab.seen == []
+
+
+# ---------------------------------------------------------------- a published site
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A site in a subfolder: (its folder, the server's address of it, the ids of a sum, a small one, a hostile one)."""
+    folder = tmp_path_factory.mktemp("www")
+    kept = Kept(folder / "cache")
+    cases = [case("A sum", HOME, notes="**carried** over", tags=["by hand"]), small("Straße nach Rom"), hostile()]
+    for one in cases:
+        kept.add(one)
+    site.write([*(site.of_case(kept, one.id) for one in cases), site.of_study(STUDIES / "toys")], folder / "a" / "b")
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield folder / "a" / "b", f"http://127.0.0.1:{server.server_address[1]}/a/b", [one.id for one in cases]
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def site_opened(watched, published):
+    """`site_opened(how, …)`: a tab with the index, "file" or "server"."""
+    bases = {"file": published[0].as_uri(), "server": published[1]}
+    loud = ("error", "warning")
+    return lambda how, **more: watched(f"{bases[how]}/index.html", f"{bases[how]}/", loud, **more)
+
+
+def drawn(tab) -> int:
+    """How many figures there are, once all are drawn. (The page's policy lets nobody evaluate a text within it.)"""
+    until(
+        lambda: tab.evaluate(
+            f"document.readyState === 'complete' && {DRAWN} === document.querySelectorAll('.plot').length"
+        )
+    )
+    return tab.evaluate(DRAWN)
+
+
+def shown(tab) -> list[str]:
+    return tab.locator("li:visible h3").all_inner_texts()
+
+
+@pytest.mark.parametrize("how", ["file", "server"])
+def test_every_page_is_drawn_and_asks_nobody(site_opened, published, how):
+    tab = site_opened(how)
+    for title, figures in (("A sum", 6), ("toys", 13)):
+        tab.get_by_role("link", name=title, exact=True).click()
+        assert drawn(tab) >= figures
+        tab.get_by_role("link", name="← Effective depth").click()
+        tab.get_by_label("Search").wait_for()
+    with tab.expect_download() as download:
+        tab.get_by_role("link", name="A sum", exact=True).click()
+        drawn(tab)
+        tab.hover(".plot >> nth=1")
+        tab.locator(".plot .hoverlayer text, .plot .hoverlayer .hovertext").first.wait_for()
+        tab.get_by_role("link", name="case study, to import").click()
+    out, _, (id, *_) = published
+    assert download.value.path().read_bytes() == (out / f"cases/{id}.edcase").read_bytes()
+    assert tab.seen == []
+
+
+def test_no_script_of_a_stranger_runs_on_a_site(site_opened, published):
+    tab = site_opened("server")
+    tab.locator(f"a[href='cases/{published[2][2]}.html']").click()
+    drawn(tab)
+    tab.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    tab.wait_for_timeout(500)
+    assert tab.seen == [] and tab.evaluate("document.querySelectorAll('img, svg[onload]').length") == 0
+
+
+def test_search_takes_every_word_and_says_how_many_there_are(site_opened):
+    tab = site_opened("file")
+    assert len(shown(tab)) == 4 and tab.locator("#found").inner_text() == ""
+    box = tab.get_by_label("Search")
+    box.fill("SUM carried")
+    assert shown(tab) == ["A sum"] and tab.locator("#found").inner_text() == "1 page"
+    assert tab.locator("h2:visible").all_inner_texts() == ["Case studies"], "a kind without a page is not shown"
+    box.fill("STRASSE")
+    assert shown(tab) == [] and tab.locator("#found").inner_text() == "No page has all of these words."
+    box.fill("straße ROM")
+    assert shown(tab) == ["Straße nach Rom"]
+    box.fill("ed-demo-8")
+    assert len(shown(tab)) == 3 and tab.locator("#found").inner_text() == "3 pages"  # two case studies and the study
+    box.fill("")
+    tab.get_by_role("button", name="by hand", exact=True).click()
+    assert box.input_value() == "by hand" and shown(tab) == ["A sum"]
+
+
+@pytest.mark.parametrize("how", ["file", "server"])
+def test_the_theme_follows_the_system_until_it_is_chosen_and_is_kept(site_opened, how):
+    tab = site_opened(how, scheme="dark")
+    ink = "getComputedStyle(document.body).color"
+    assert tab.evaluate(ink) == DARK
+    tab.get_by_role("link", name="A sum", exact=True).click()
+    drawn(tab)
+    assert tab.evaluate(INK) == DARK
+    tab.emulate_media(color_scheme="light")
+    until(lambda: tab.evaluate(INK) == LIGHT)
+    tab.get_by_label("Theme").select_option("Dark")
+    until(lambda: tab.evaluate(INK) == DARK)
+    tab.get_by_role("link", name="← Effective depth").click()
+    tab.get_by_label("Search").wait_for()
+    assert tab.evaluate(ink) == DARK and tab.get_by_label("Theme").input_value() == "dark"
+    tab.get_by_label("Theme").select_option("System")
+    assert tab.evaluate(ink) == LIGHT
+    tab.reload()
+    assert tab.evaluate(ink) == LIGHT and tab.get_by_label("Theme").input_value() == "" and tab.seen == []
+
+
+def test_it_can_be_read_at_400_pixels(site_opened):
+    tab = site_opened("file", width=400)
+    wide = "document.documentElement.scrollWidth"
+    assert tab.evaluate(wide) <= 400
+    for title in ("A sum", "toys"):
+        tab.get_by_role("link", name=title, exact=True).click()
+        drawn(tab)
+        assert tab.evaluate(wide) <= 400, "figures and tables scroll within their frames, the page does not"
+        tab.go_back()
+    assert tab.seen == []
+
+
+# ---------------------------------------------------------------- on paper
+
+
+WIDE, HIGH = 703, 1031  # pixels of A4 within margins of 12 mm
+ROOMS = ("", "skip", "surgery", "two", "studies", "cards", "cases")
+PRESSED = ".stSidebar, .stAppHeader button, " + ", ".join(
+    f".st{kind}" for kind in ("Button", "DownloadButton", "PageLink", "Slider", "Selectbox", "Popover")
+)
+ON_PAPER = """pressed => {
+  const kept = '.st-key-model-box, [class*=st-key-title-]';
+  const seen = e => e.checkVisibility({visibilityProperty: true}) && !e.closest(kept);
+  const light = color => color.match(/\\d+/g).slice(0, 3).reduce((sum, one) => sum + Number(one), 0) / 765;
+  const style = (e, what) => light(getComputedStyle(e)[what]);
+  return {
+    pressed: [...document.querySelectorAll(pressed)].filter(seen).map(e => `${e.className}: ${e.innerText}`),
+    edges: [...document.querySelectorAll('.ed-chart')].map(e => {
+      const [box, svg] = [e, e.querySelector('.main-svg')].map(one => one?.getBoundingClientRect());
+      return svg && [box.left, svg.left, svg.right, box.right];
+    }),
+    ground: style(document.querySelector('.stApp'), 'backgroundColor'),
+    letters: style(document.querySelector('.st-key-room h3'), 'color'),
+    ticks: [...document.querySelectorAll('.xtick text')].map(e => style(e, 'fill')),
+    tables: [...document.querySelectorAll('.ed-paper')].map(e => [seen(e), e.getBoundingClientRect().right]),
+    canvases: [...document.querySelectorAll('.stDataFrame')].filter(seen).length,
+    clicks: document.querySelector('.stMain').innerText.match(/.*\\bclick\\b.*/gi) || [],
+    bottom: document.querySelector('.stMainBlockContainer').getBoundingClientRect().bottom,
+  };
+}"""
+WIDTHS = "[...document.querySelectorAll('.ed-chart .main-svg:first-child')].map(e => e.clientWidth)"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_is_printed_whole_in_light_colours_and_without_buttons(server, visitor, room):
+    tab = visitor(color_scheme="dark", viewport={"width": 1440, "height": 900})
+    tab.goto(f"{server}/{room}")
+    tab.locator(".st-key-page").wait_for(state="attached")
+    wait(tab, lambda: tab.evaluate("window.edBrowser"))
+    if room != "cases":
+        wait(tab, lambda: tab.locator(".ed-chart .main-svg").count())
+    settled(tab)
+    on_screen = tab.evaluate(WIDTHS)
+
+    printed = tab.pdf(format="A4", prefer_css_page_size=True, print_background=True)
+    sheets = len(re.findall(rb"/Type\s*/Page\b", printed))
+    settled(tab)
+    assert tab.evaluate(WIDTHS) == on_screen and tab.locator(".stSidebar").is_visible(), "the screen as it was"
+
+    tab.emulate_media(media="print", color_scheme="dark")
+    tab.set_viewport_size({"width": WIDE, "height": HIGH})
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    found = tab.evaluate(ON_PAPER, PRESSED)
+    assert not found["pressed"] and not found["clicks"]
+    if room == "cases":
+        assert tab.locator("[class*=st-key-title-] a").first.is_visible(), "a case study's title is no button"
+    assert all(found["edges"]), "every figure is drawn"
+    for left, begins, ends, right in found["edges"]:
+        assert left <= begins + 1 and ends <= right + 1 <= WIDE + 2, (left, begins, ends, right)
+    assert not found["canvases"] and all(there and right <= WIDE + 2 for there, right in found["tables"])
+    assert len(found["tables"]) == (room in ("studies", "surgery")), "its table"
+    assert found["ground"] == 1 and found["letters"] < 0.2 and all(tick < 0.5 for tick in found["ticks"])
+    assert math.ceil(found["bottom"] / HIGH) <= sheets <= 2 * math.ceil(found["bottom"] / HIGH), "nothing is left out"

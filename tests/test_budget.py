@@ -7,7 +7,7 @@ import naive
 import numpy as np
 import pytest
 import torch
-from test_probes_naive import PROMPTS, agree, prompt_ids
+from test_naive import PROMPTS, agree, prompt_ids
 
 from ed_core.errors import JobError, ParameterError, ran_out
 from ed_core.probes import EarlyExit, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure

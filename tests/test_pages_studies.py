@@ -1,4 +1,5 @@
-"""The Studies page: what it plots is what the study's tables hold; a study is written, checked, started and stopped."""
+"""The Studies page: what it plots is what the study's tables hold, of one study, beside what is published, and over a
+training's steps; a study is written, checked, started and stopped."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import pytest
 from charts import charts, fresh, idle, numbers, traces, words
 from hosted_app import until
 from pyarrow import parquet
+from small_models import byte_tokenizer, random_hf
 from streamlit.testing.v1 import AppTest
 
 from ed_core.commands import main
@@ -23,12 +25,15 @@ from ed_core.runs.launch import Run
 from ed_core.runs.run import RUNNING, WAITING, Status
 from ed_core.service.estimate import duration
 from ed_core.sources import tokens
-from ed_core.sources.catalogue import CAVEATS, CITATION, published, published_marks
-from ed_core.studies import bundle, items, study
+from ed_core.sources.bundled import STUDIES
+from ed_core.sources.catalogue import CAVEATS, CITATION, PAIRS, published, published_marks
+from ed_core.studies import bundle, items, points, steps, study, tables, trends
 from ed_core.studies import plan as planning
 from ed_core.studies.form import levels_of
 from ed_core.studies.items import open_folder
+from ed_core.training import DepthCallback
 from ed_ui import runs, studies
+from ed_ui.study_panels import CRITERIA, READING
 
 pytestmark = pytest.mark.usefixtures("forks")
 
@@ -396,3 +401,184 @@ def test_a_place_that_runs_no_studies_takes_none_in(computed, laboratory, monkey
     monkeypatch.setenv("ED_STUDIES", "false")
     with pytest.raises(NotAllowed, match="takes no studies from the browser"):
         studies.take_in(bundle.packed(computed / "studies" / "small"))
+
+
+# ---------------------------------------------------------------- beside what is published
+
+
+@pytest.fixture
+def toys(laboratory):
+    """The page on the bundled study."""
+    return fresh("pages/studies/studies.py", study="toys").run()
+
+
+def against_size(test: AppTest) -> list[dict]:
+    """The traces of the figure against size."""
+    specs = charts(test)
+    return next(spec["data"] for spec in specs if "parameters" in spec["layout"]["xaxis"]["title"]["text"])
+
+
+def test_the_published_table_stands_beside_what_was_measured(toys):
+    assert not toys.exception and not toys.error
+    frame = toys.dataframe[0].value
+    assert len(frame) == 2 + 36 and "2512.14064" in words(toys) and "stray dip" in words(toys)
+    row = frame[(frame["model"] == "Qwen2.5-7B-Instruct") & (frame["set"] == "gsm8k")].iloc[0]
+    assert [row[f"papers: {rule}, published"] for rule in ("cosine", "KL", "overlap")] == ["20", "25", "26"]
+    measured = points.measured_points(open_folder(STUDIES / "toys"), "sums")
+    for p in measured:
+        own = frame[(frame["model"] == p.model) & (frame["set"] == "sums")].iloc[0]
+        assert own[f"{CRITERIA[p.criterion]}, measured"] == points.in_words(p)
+
+
+def test_what_is_chosen_is_what_is_listed_drawn_and_spoken_of(toys):
+    assert "Published depths exist for the papers' rules alone" in words(toys)
+    toys.segmented_control(key="studies.criterion").set_value("overlap")
+    toys.selectbox(key="studies.published_set").set_value("aime24")
+    toys.selectbox(key="studies.training").set_value("instruct")
+    toys.selectbox(key="studies.size").set_value("3B to 10B").run()
+    frame = toys.dataframe[0].value
+    assert [(r["model"], r["set"]) for _, r in frame.iterrows()] == [("Qwen2.5-7B-Instruct", "aime24")]
+    toys.selectbox(key="studies.size").set_value("all").run()
+    some = [
+        p for p in points.published_points() if (p.set, p.training, p.criterion) == ("aime24", "instruct", "overlap")
+    ]
+    marks, line = against_size(toys)
+    assert list(numbers(marks["x"])) == [p.parameters for p in some]
+    assert list(numbers(marks["y"])) == [p.ratio for p in some]
+    found = trends.slope(some)
+    assert list(numbers(line["y"])) == [found.start[1], found.end[1]] and found.sentence in words(toys)
+
+
+def test_every_rule_has_its_own_sentences_on_size_and_pairs(toys):
+    for criterion in ("cosine", "kl"):
+        toys.segmented_control(key="studies.criterion").set_value(criterion).run()
+        own = [p for p in points.published_points() if p.criterion == criterion]
+        assert trends.slope(own).sentence in words(toys)
+        told = trends.over_pairs(own, PAIRS, "the base model", "the long-chain-of-thought model")
+        assert told.sentence in words(toys)
+        assert all(trends.difference(own, *pair).sentence in words(toys) for pair in PAIRS)
+    toys.segmented_control(key="studies.criterion").set_value("mean_kl").run()
+    measured = [p for p in points.measured_points(open_folder(STUDIES / "toys"), "sums") if p.criterion == "mean_kl"]
+    assert trends.slope(measured).sentence in words(toys)
+    assert trends.difference(measured, "ed-demo-8", "ed-demo-16").sentence in words(toys)
+    toys.selectbox(key="studies.base").set_value("ed-demo-16").run()
+    assert trends.difference(measured, "ed-demo-16", "ed-demo-8").sentence in words(toys)
+
+
+def test_scores_stand_against_layers_with_size_and_width_held_equal_or_not(toys):
+    from ed_core.studies import leaderboard
+
+    def of_figure(test):
+        return next(
+            c["data"]
+            for c in charts(test)
+            if c["layout"]["xaxis"]["title"]["text"] == "layers"
+            and any(t.get("name") == "in the fits" for t in c["data"])
+        )
+
+    every = leaderboard.entries()
+    sized = leaderboard.fit(every, "average", (leaderboard.SIZE,))
+    assert sized.sentence.replace("−", "-") in words(toys).replace("−", "-")
+    assert "2505.13898" in words(toys) and "not published" in words(toys)
+    shown = {t["name"]: t for t in of_figure(toys)}
+    assert len(numbers(shown["in the fits"]["x"])) == 102 and "size held fixed" in shown
+    toys.segmented_control(key="studies.held").set_value("both").run()
+    assert not toys.exception and "Interval and bootstrap do not both exclude 0" in words(toys)
+    toys.segmented_control(key="studies.held").set_value("none").run()
+    assert not any("held fixed" in t["name"] for t in of_figure(toys))
+    toys.selectbox(key="studies.score").set_value("math_lvl5").run()
+    assert leaderboard.fit(every, "math_lvl5").sentence in words(toys)
+
+
+# ---------------------------------------------------------------- over training
+
+
+NINE = [f"{i} + {3 * i % 7} = " for i in range(9)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A cache folder with a training of three steps, and one beside it whose steps are of two trainings."""
+    root, model = tmp_path_factory.mktemp("cache"), random_hf("llama")
+    depth = DepthCallback(NINE, every=1, tokenizer=byte_tokenizer(), out=root / "studies" / "mine", share=None)
+    for step in (0, 2, 30):
+        depth.measure(model, step)
+        model.lm_head.weight.data.mul_(1.5)
+    return root
+
+
+@pytest.fixture
+def training(trained, monkeypatch):
+    """The page on that training."""
+    idle(monkeypatch, trained)
+    return fresh("pages/studies/studies.py", study="mine").run()
+
+
+def test_the_part_draws_the_tables_at_every_step_and_the_slider_chooses_one(training, trained):
+    assert not training.exception and not training.error
+    assert training.segmented_control(key="studies.view").value == "over training"
+    folder = open_folder(trained / "studies" / "mine")
+    labels = steps.series(folder)[""]
+    rows = steps.depths(tables.verdict(folder).to_pylist(), labels, "prompts")
+    depth, ratio, cosine, lens = charts(training)
+    means = [row["depth"] for row in rows if (row["criterion"], row["variant"]) == ("kl", "mean")]
+    np.testing.assert_allclose(numbers(traces(depth)["mean depth, KL"]["y"]), means)
+    assert all(said in words(training) for said in steps.course(rows)) and len(steps.course(rows)) == 3
+    assert READING in words(training), "how to read it, behind the figure's Details"
+    summary = tables.summary(folder).to_pylist()
+    for chart, measure in (
+        (ratio, "contributions.layer_ratio"),
+        (cosine, "contributions.layer_cos"),
+        (lens, "logit_lens.kl"),
+    ):
+        z = steps.over_layers(summary, labels, "prompts", measure)
+        np.testing.assert_array_equal(numbers(chart["data"][0]["z"]), z)
+        np.testing.assert_array_equal(numbers(traces(chart)["mean"]["x"]), z[:, 2])
+    slider = training.select_slider(key="studies.step")
+    assert slider.value == "30" and list(slider.options) == ["0", "2", "30"]
+    slider.set_value("2").run()
+    z = steps.over_layers(summary, labels, "prompts", "contributions.layer_ratio")
+    np.testing.assert_array_equal(numbers(traces(charts(training)[1])["mean"]["x"]), z[:, 1])
+    training.segmented_control(key="studies.branch").set_value("attn").run()
+    z = steps.over_layers(summary, labels, "prompts", "contributions.attn_cos")
+    np.testing.assert_array_equal(numbers(traces(charts(training)[2])["mean"]["x"]), z[:, 1])
+    assert list(numbers(traces(charts(training)[0])["mean depth, KL"]["x"])) == pytest.approx(
+        [np.log10(2) - 0.5, np.log10(2), np.log10(30)]
+    )
+    training.segmented_control(key="studies.axis").set_value("linear").run()
+    assert list(numbers(traces(charts(training)[0])["mean depth, KL"]["x"])) == [0, 2, 30]
+
+
+def test_steps_stand_beside_each_other_as_models_do(training):
+    training.segmented_control(key="studies.view").set_value("side by side").run()
+    assert not training.exception and training.selectbox(key="studies.model").options == [
+        "step 0",
+        "step 2",
+        "step 30",
+    ]
+    assert not training.get("select_slider") and training.selectbox(key="studies.curve")
+
+
+def test_a_step_in_a_link_that_is_none_gives_the_last(training):
+    training.query_params["step"] = "7"
+    training.run()
+    assert not training.exception and training.select_slider(key="studies.step").value == "30"
+
+
+def test_two_trainings_are_chosen_between_and_other_studies_have_no_switch(training, trained, monkeypatch, tmp_path):
+    shutil.copytree(trained / "studies" / "mine", tmp_path / "studies" / "two")
+    file = tmp_path / "studies" / "two" / "plan.json"
+    plan = json.loads(file.read_text())
+    for model, name in zip(plan["models"], ("a", "b", "b"), strict=True):
+        model["series"] = name
+    file.write_text(json.dumps(plan))
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    test = fresh("pages/studies/studies.py", study="two").run()
+    assert not test.exception and test.selectbox(key="studies.series").options == ["a", "b"]
+    assert not test.get("select_slider"), "a has one step"
+    test.selectbox(key="studies.series").set_value("b").run()
+    assert not test.exception and list(test.select_slider(key="studies.step").options) == ["2", "30"]
+    test.selectbox(key="studies.study").set_value("toys").run()
+    assert not test.exception
+    with pytest.raises(KeyError):
+        test.segmented_control(key="studies.view")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from test_browser import finished, settled, wait
-from test_probes_naive import agree
+from test_naive import agree
 
 from ed_core.probes import (
     Continuation,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_files_before import ABOUT, BEFORE, of_arrays, of_case, of_maps, of_result
+from test_before import ABOUT, FILES, of_arrays, of_case, of_maps, of_result
 
 from ed_core.cards import card
 from ed_core.cases import backup, bundle
@@ -70,7 +70,7 @@ def opened_study(file: Path) -> str:
 
 
 def study_again(_, file: Path) -> None:
-    study.unpack(BEFORE / "before.edstudy", file.parent / "study")
+    study.unpack(FILES / "before.edstudy", file.parent / "study")
     file.write_bytes(study.packed(file.parent / "study"))
     shutil.rmtree(file.parent / "study")
 
@@ -132,7 +132,7 @@ def good(tmp_path_factory) -> dict[tuple[str, str], bytes]:
     found = {}
     for one in ONES.values():
         folder = tmp_path_factory.mktemp("good")
-        file = Path(shutil.copy(BEFORE / one.name, folder / one.name))
+        file = Path(shutil.copy(FILES / one.name, folder / one.name))
         found[one.name, "before"] = file.read_bytes()
         one.again(one.read(file), file)
         found[one.name, "now"] = file.read_bytes()
