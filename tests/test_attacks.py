@@ -461,8 +461,7 @@ def test_folders_get_names_of_the_same_length(monkeypatch, tmp_path):
     text = f"No room in {tmp_path}/a_cache/kept; see {show.plain(f'{tmp_path}/a_cache')} and /elsewhere/a_cache."
     streamlit_edges.keep_paths(places, lambda message: message)
     found = streamlit_edges.starlette_websocket.serialize_forward_msg(text.encode()).decode()
-    assert len(found) == len(text) and " ".join(found.split()).startswith(
-        "No room in cache/kept; see cache and /elsewhere/a"
-    )
+    assert len(found) == len(text)
+    assert " ".join(found.split()).startswith("No room in cache/kept; see cache and /elsewhere/a")
     monkeypatch.setenv("ED_LOCAL_FOLDERS", "true")
     assert server.places_of_the_server() == {}, "who may type paths may read them"

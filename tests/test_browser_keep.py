@@ -105,10 +105,8 @@ def test_a_finding_goes_from_home_to_a_colleague_without_the_model(cache, model,
                 assert np.array_equal(data["contributions.layer_ratio.0"], numbers[0].result["layer_ratio"])
             with tab.expect_download() as download:
                 tab.get_by_role("button", name="Report").click()
-            assert (
-                "What we found" in download.value.path().read_text()
-                and download.value.suggested_filename == f"what-we-found-{card.id}.html"
-            )
+            assert "What we found" in download.value.path().read_text()
+            assert download.value.suggested_filename == f"what-we-found-{card.id}.html"
             with tab.expect_download() as download:
                 tab.get_by_role("button", name="Commands (.sh)").click()
             commands = download.value.path().read_text()

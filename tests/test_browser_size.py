@@ -128,10 +128,8 @@ def test_a_gated_model_says_which_token_and_the_rest_goes_on(offered, page):
     page.goto(f"{offered}/contributions?model=org/model&precision=fp32")
     page.get_by_role("button", name="Download").click()
     page.get_by_text("org/model is gated").wait_for()
-    assert (
-        "HF_TOKEN" in page.locator(".st-key-model-trouble").inner_text()
-        and page.get_by_role("button", name="Run").is_disabled()
-    )
+    assert "HF_TOKEN" in page.locator(".st-key-model-trouble").inner_text()
+    assert page.get_by_role("button", name="Run").is_disabled()
     page.locator(".st-key-model-box button").first.click()
     model = page.get_by_label("Model", exact=True)
     model.fill("ed-demo-8")

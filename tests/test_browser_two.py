@@ -34,9 +34,8 @@ def computed(tmp_path_factory):
 
 def near(shown: np.ndarray, expected: np.ndarray) -> None:
     expected = expected.astype(float)
-    assert shown.shape == expected.shape and np.nanmax(np.abs(shown - expected)) <= 1e-6 * max(
-        1.0, np.nanmax(np.abs(expected))
-    )
+    assert shown.shape == expected.shape
+    assert np.nanmax(np.abs(shown - expected)) <= 1e-6 * max(1.0, np.nanmax(np.abs(expected)))
 
 
 def filled(page, n: int) -> bool:

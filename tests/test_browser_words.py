@@ -64,11 +64,8 @@ def test_what_does_run_is_seen(visitor, content, what):
 def test_words_come_in_turn_and_the_same_every_time():
     found = list(words(1000))
     assert found == list(words(1000)) and [kind for kind, _ in found[:8]] == [*KINDS, *KINDS]
-    assert (
-        max(len(text) for _, text in found) > 100_000
-        and any("\u202e" in text for _, text in found)
-        and any("{{" in text for _, text in found)
-    )
+    assert max(len(text) for _, text in found) > 100_000 and any("\u202e" in text for _, text in found)
+    assert any("{{" in text for _, text in found)
 
 
 def run(folder: Path, n: int, visitor) -> tuple[Counter, float]:

@@ -240,9 +240,8 @@ def test_the_page_of_cards_shows_pulled_ones_after_ones_own_and_says_whose_they_
     both, damaged = runs.cards()
     assert list(both)[: len(own)] == list(own) and len(both) == len(own) + len(SHIPPED) and not damaged
     pulled = [file for file, _ in both.values() if runs.pulled_from(file)]
-    assert len(pulled) == len(SHIPPED) and all(
-        runs.pulled_from(f).startswith("tmp") or runs.pulled_from(f) for f in pulled
-    )
+    assert len(pulled) == len(SHIPPED)
+    assert all(runs.pulled_from(f).startswith("tmp") or runs.pulled_from(f) for f in pulled)
     assert not runs.pulled_from(SHIPPED[0])
     of = runs.card_of(resolve("ed-demo-8", "fp32"))
     assert of is not None and of.model.name == "ed-demo-8"

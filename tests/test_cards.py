@@ -334,11 +334,8 @@ def test_the_cut_says_what_the_proxy_would_have_chosen():
     other = card.ByAngle(start=2, loss=price(4.0))
     cut = card.Cut(layers=4, start=20, prompts=9, kl=price(0.3), loss=price(0.5), kept=price(0.8), by_angle=other)
     said = words.cut(cut)
-    assert (
-        "layers 20–23" in said
-        and "the loss changes by +0.50 (+0.40 to +0.60) nats" in said
-        and "80 % (70 to 90)" in said
-    )
+    assert "layers 20–23" in said and "the loss changes by +0.50 (+0.40 to +0.60) nats" in said
+    assert "80 % (70 to 90)" in said
     assert "chooses layers 2–5: there the loss changes by +4.00 (+3.90 to +4.10) nats per token" in said
     assert "chooses the same" in words.cut(cut.but(by_angle=card.ByAngle(start=20, loss=price(0.5))))
 
@@ -370,11 +367,8 @@ def test_a_card_is_published_with_its_files(out, tmp_path):
     text = file.read_text()
     assert {f.suffix for f in file.parent.iterdir()} == {".html", ".json", ".md"}
     assert card.read(file.with_suffix(".json")) == card.read(out / card.FILE)
-    assert (
-        "../assets/site.css" in text
-        and "../index.html" in text
-        and f"cards/{file.name}" in (tmp_path / "site" / site.INDEX).read_text()
-    )
+    assert "../assets/site.css" in text and "../index.html" in text
+    assert f"cards/{file.name}" in (tmp_path / "site" / site.INDEX).read_text()
     assert site.of_card(out / card.FILE).kind == "Depth cards"
 
 

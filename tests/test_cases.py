@@ -177,12 +177,10 @@ def test_the_same_probe_twice_opens_a_second_view():
 def test_a_case_study_of_the_first_schema_opens():
     kept = bundle.decode(OLD.read_bytes())
     assert (kept.id, kept.title, kept.tags) == ("aaaaaaaaa2", "The first schema", ("fixture",))
-    assert kept.notes.startswith("Kept so that every later version") and kept.items[0].shown == Shown(
-        "home", (2, 30), 5, (("shade", "kl"),)
-    )
-    assert kept.items[0].result["exit_depth"].shape == (78,) and kept.items[0].result[
-        "confidence"
-    ].sum() == pytest.approx(459.2434, abs=1e-2)
+    assert kept.notes.startswith("Kept so that every later version")
+    assert kept.items[0].shown == Shown("home", (2, 30), 5, (("shade", "kl"),))
+    assert kept.items[0].result["exit_depth"].shape == (78,)
+    assert kept.items[0].result["confidence"].sum() == pytest.approx(459.2434, abs=1e-2)
 
 
 def test_an_older_schema_is_migrated_step_by_step_and_written_in_the_present_one(monkeypatch):

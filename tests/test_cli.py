@@ -179,9 +179,8 @@ def test_settings_reach_every_field(small_folder, prompts, tmp_path):
     assert run(small_folder, prompts, tmp_path / "r.npz", *sets) == 0
     with np.load(tmp_path / "r.npz") as data:
         assert data["layer_skip.boundaries.0"].tolist() == [8, 12]
-        assert data["layer_skip.effect_by_boundary.0"].shape == (2, L, L) and data[
-            "layer_skip.output_by_boundary.0"
-        ].shape == (2, L)
+        assert data["layer_skip.effect_by_boundary.0"].shape == (2, L, L)
+        assert data["layer_skip.output_by_boundary.0"].shape == (2, L)
         assert (
             data["layer_skip.effect_direct.0"].shape
             == data["layer_skip.effect_direct"].shape

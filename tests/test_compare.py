@@ -307,10 +307,8 @@ def test_a_controls_curve_is_told_by_order_and_course(case):
     assert expected in said and "untrained twin" in said and said.count(".") == 1
     assert "need" not in said, "one draw carries no conclusion"
     if shape == 0:
-        assert (
-            found[0].size == pytest.approx((FALLING / 10 + 3).mean() / FALLING.mean())
-            and "ρ = 1.00; each scaled to its own range, at most 0 % apart" in found[0].text
-        )
+        assert found[0].size == pytest.approx((FALLING / 10 + 3).mean() / FALLING.mean())
+        assert "ρ = 1.00; each scaled to its own range, at most 0 % apart" in found[0].text
 
 
 def test_one_control_is_told_as_one_and_another_curve_means_nothing():
@@ -338,9 +336,8 @@ def test_several_controls_are_counted_and_a_minority_concludes_nothing(kind):
     said = among_others.against_control(kind, twins)
     assert said.startswith(f"3 of 3 {many} show") and "; none of 3 show the same shape for best tokens" in said
     flat = [likenesses(FALLING, np.ones(7))] * 2
-    assert "cannot be compared" in among_others.against_control(kind, flat) and f"2 {many}" in (
-        among_others.against_control(kind, flat)
-    )
+    assert "cannot be compared" in among_others.against_control(kind, flat)
+    assert f"2 {many}" in (among_others.against_control(kind, flat))
 
 
 def test_noise_does_not_pass_for_the_same_curve_and_a_clear_one_does():
@@ -400,7 +397,5 @@ def test_three_others_make_a_spread_and_two_do_not():
     ten, n = among_others.quantiles([np.full(4, float(i)) for i in range(11)])
     assert ten[:, 0].tolist() == pytest.approx([1.0, 5.0, 9.0])
     assert [among_others.spread_of(n, "others") for n in (3, 11)] == ["all 3 others", "10–90 % of 11 others"]
-    assert (
-        len(among_others.quantiles(curves[:2])[0]) == 0
-        and among_others.quantiles([*curves[:2], np.full(4, np.nan)])[1] == 2
-    )
+    assert len(among_others.quantiles(curves[:2])[0]) == 0
+    assert among_others.quantiles([*curves[:2], np.full(4, np.nan)])[1] == 2

@@ -57,12 +57,8 @@ def test_the_variables_of_the_space_are_accepted(monkeypatch):
             if name.startswith("ED_"):
                 monkeypatch.setenv(name, values[min(i, len(values) - 1)])
     found = settings.current()
-    assert (
-        not found.local_folders
-        and not found.hub_ids
-        and found.max_jobs == 40
-        and found.frames == ("https://huggingface.co", "https://*.hf.space")
-    )
+    assert not found.local_folders and not found.hub_ids and found.max_jobs == 40
+    assert found.frames == ("https://huggingface.co", "https://*.hf.space")
 
 
 def test_a_space_is_what_the_hub_offers():

@@ -66,10 +66,8 @@ def test_depths_that_rise_by_one_a_level_are_seen_as_that(kind, pairs):
     assert (trend.first, trend.last, trend.slope, trend.low, trend.high) == (2, 4, 1, 1, 1)
     assert trend.paired == (8 if pairs else 0) and trend.over == over
     scale = "of 8" if kind in ("kl", "overlap") else "(layers 0 to 7)"
-    assert (
-        f"goes from 2.00 to 4.00 {scale}" in found.sentence
-        and "a line through the levels: +1.00 a level (the same in at least 90 % of resamples of 8 " in found.sentence
-    )
+    assert f"goes from 2.00 to 4.00 {scale}" in found.sentence
+    assert "a line through the levels: +1.00 a level (the same in at least 90 % of resamples of 8 " in found.sentence
     assert found.sentence.endswith("The interval lies above 0.")
 
 
@@ -119,9 +117,8 @@ def test_pairs_of_one_form_are_drawn_together():
     assert by_pair.low > 0 and by_pair.over == "60 groups (a prompt from each level)" and by_form.slope == by_pair.slope
     assert by_form.low < 0 < by_form.high and by_form.over == "60 groups (a prompt from each level) of 6 forms"
     few = difficulty.look(Made({"1": first, "2": second}, True, forms=["a"] * 120), "m", "made").trend
-    assert (
-        few.over == "60 groups (a prompt from each level) of one form; other text may differ" and few.low == by_pair.low
-    )
+    assert few.over == "60 groups (a prompt from each level) of one form; other text may differ"
+    assert few.low == by_pair.low
     apart = difficulty.look(Made({"1": first, "2": second}, False, forms=forms), "m", "made").trend
     assert apart.over == "60 prompts a level, of 6 forms or more" and not apart.paired
 

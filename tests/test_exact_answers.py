@@ -146,11 +146,8 @@ def test_memory_for_one_row_changes_nothing(model_of, measure):
 
 
 def test_when_a_text_is_or_can_still_become_the_answer():
-    assert (
-        prompts.settled("", " 17") is None
-        and prompts.settled(" 1", "17") is None
-        and prompts.settled("17", "17") is None
-    )
+    assert prompts.settled("", " 17") is None and prompts.settled(" 1", "17") is None
+    assert prompts.settled("17", "17") is None
     assert prompts.settled("17.", "17") is True and prompts.settled("170", "17") is False
     assert prompts.settled("2", "17") is False and prompts.settled("\n 17\n", "17") is True
     assert prompts.settled("Z\ufffd", "Zürich") is None and prompts.settled("Za\ufffd", "Zürich") is False

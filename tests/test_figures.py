@@ -544,9 +544,8 @@ def test_the_ruler_shows_what_is_not_clear_and_the_range_of_the_twins():
     bands = {s.name: (s.x0 + 0.4, s.x1 - 0.4) for s in fig.layout.shapes if (s.name or "").endswith("band")}
     assert bands == {"cosine band": pytest.approx((3, 12)), "kl band": pytest.approx((4, 4))}
     (range_,) = [s for s in fig.layout.shapes if s.name == "kl twins"]
-    assert (range_.x0, range_.x1) == (6.0, 7.5) and "three untrained twins: 6.5 to 8" in traces["kl twins"].customdata[
-        0
-    ]
+    assert (range_.x0, range_.x1) == (6.0, 7.5)
+    assert "three untrained twins: 6.5 to 8" in traces["kl twins"].customdata[0]
     np.testing.assert_allclose(traces["blocks"].z[0], cosine)
 
 

@@ -183,9 +183,8 @@ def test_first_prompts_that_mislead_do_not_decide():
     lens = constant + np.stack([apart, np.repeat(rng.normal(0, 1.5, 10), 10)], 1) + rng.normal(0, 0.5, (100, 2))
     found = judged.told({"lens": lens * 50, "logit": constant * 60, "constant": constant * 50}, counts, forms)
     assert (lens - constant)[:10, 0].mean() > 0.5, "the first tokens say that it is mute"
-    assert found["kl"]["lens"][0] == pytest.approx(lens[:, 0].mean()) and found["kl"]["constant"][0] == pytest.approx(
-        9.6
-    )
+    assert found["kl"]["lens"][0] == pytest.approx(lens[:, 0].mean())
+    assert found["kl"]["constant"][0] == pytest.approx(9.6)
     assert found["kl_over"] == "100 prompts of 10 forms"
     low, high = (found["kl_minus"]["constant"][end] for end in ("low", "high"))
     assert high[0] < 0 and low[1] < 0 < high[1] and found["says"] == 0.5

@@ -36,11 +36,8 @@ def refusal(model) -> str:
     with pytest.raises(IdentityFailed) as caught:
         verify(model).require(model.architecture)
     message = str(caught.value)
-    assert (
-        model.architecture.family in message
-        and "ed_core/architectures/families.py" in message
-        and "python -m ed_core verify" in message
-    )
+    assert model.architecture.family in message and "ed_core/architectures/families.py" in message
+    assert "python -m ed_core verify" in message
     assert model.architecture.modules_read() in message
     return message
 
@@ -84,9 +81,8 @@ def test_every_family_is_accepted_with_figures_within_the_limits(family, precisi
     figures = verify(random_model(family, DTYPES[precision]))
     miss_limit, slope_limit = LIMITS[precision]
     assert figures.failures() == [] and (figures.miss_limit, figures.slope_limit) == LIMITS[precision]
-    assert (
-        len(figures.miss) == len(figures.slope_attn) == len(figures.slope_mlp) == 5 and max(figures.miss) <= miss_limit
-    )
+    assert len(figures.miss) == len(figures.slope_attn) == len(figures.slope_mlp) == 5
+    assert max(figures.miss) <= miss_limit
     for slope in (*figures.slope_attn, *figures.slope_mlp):
         assert slope is not None and abs(slope - 1) <= slope_limit
     assert figures.closure <= miss_limit and figures.left_behind == 0

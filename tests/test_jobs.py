@@ -286,11 +286,8 @@ def test_a_job_on_somebodys_screen_goes_on_however_long_the_browser_is_busy(spec
 def test_a_refusal_arrives_as_itself_and_the_worker_lives(jobs, spec):
     refused = jobs.submit(request(spec, LayerSkip(), text="5"), "me")
     until(lambda: jobs.poll(refused).over)
-    assert (
-        refused.state == "failed"
-        and type(refused.error).__name__ == "PromptError"
-        and "at least 2" in str(refused.error)
-    )
+    assert refused.state == "failed" and type(refused.error).__name__ == "PromptError"
+    assert "at least 2" in str(refused.error)
     pid = jobs._worker.pid
     fine = jobs.submit(request(spec), "me")
     until(lambda: jobs.poll(fine).over)

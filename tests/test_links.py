@@ -165,10 +165,8 @@ def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):
     assert not said(test) and test.text_area(key="text").value == "3 + 4 = "
     assert test.selectbox(key="control").value == "untrained" and test.number_input(key="control.seed").value == 7
     test = opened("pages/prompt/logit_lens.py", run=stored["logit_lens"].request.key).run()
-    assert (
-        test.query_params["run"] == stored["logit_lens"].request.key[:12]
-        and test.selectbox(key="control").value == "none"
-    )
+    assert test.query_params["run"] == stored["logit_lens"].request.key[:12]
+    assert test.selectbox(key="control").value == "none"
 
 
 def test_a_run_of_other_weights_and_one_of_a_model_that_is_gone_say_which(stored, monkeypatch):
@@ -209,9 +207,8 @@ def test_the_store_finds_ids_by_their_beginning(stored, tmp_path):
     other = replace(result, request=replace(result.request, prompts=(Prompt("other", "x"),)))
     for each in (result, other):
         store.put(each)
-    assert store.keys(result.request.key[:10]) == [result.request.key] and store.keys(other.request.key) == [
-        other.request.key
-    ]
+    assert store.keys(result.request.key[:10]) == [result.request.key]
+    assert store.keys(other.request.key) == [other.request.key]
     assert len(store.keys("")) == 2 and store.keys("zz") == store.keys("*") == store.keys("%' OR 1=1") == []
 
 

@@ -163,9 +163,8 @@ def test_prompt_sets_are_read_by_the_studies(task, tmp_path):
     assert len(made) == 20 * len(task.trained + task.longer)
     for prompt in made:
         *shown, question = prompt.text.strip("\n").split("\n")
-        assert task.answer(question) == prompt.answer and all(
-            task.answer(q + "=") == a for q, a in (s.split("=") for s in shown)
-        )
+        assert task.answer(question) == prompt.answer
+        assert all(task.answer(q + "=") == a for q, a in (s.split("=") for s in shown))
 
 
 def test_the_loop_has_as_many_parameters_as_the_shallow_one():
@@ -199,9 +198,8 @@ def test_what_ships_of_the_prompts_is_what_the_tool_writes_and_the_loop_solves_a
     every = list(bundled.load_prompts("ed-loop-4x4"))
     for task in looped.TASKS:
         rows = [json.loads(line) for line in (bundled.SETS / f"{task.name}.jsonl").read_text().splitlines()]
-        assert rows == list(looped.prompts(task, task.trained)) and {row["level"] for row in rows} == set(
-            map(str, task.trained)
-        )
+        assert rows == list(looped.prompts(task, task.trained))
+        assert {row["level"] for row in rows} == set(map(str, task.trained))
         every += rows
     for prompt in every:
         answer = prompt["answer"] + looped.END

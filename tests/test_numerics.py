@@ -140,11 +140,8 @@ def test_a_sink_is_named_with_its_depth_and_size(found):
     last = np.ones_like(norms)
     last[-1, 4] = 40.0
     ends = exactness.sink(changed(found, "resid_norm", last))
-    assert (
-        not ends.holds
-        and "Token 4 (" in ends.text
-        and ends.text.endswith("no attention reads it, so it is not a sink.")
-    )
+    assert not ends.holds and "Token 4 (" in ends.text
+    assert ends.text.endswith("no attention reads it, so it is not a sink.")
     three = np.tile(np.float32([40.0, 1.0, 3.0]), (len(norms), 1))
     assert "up to 20 times" in exactness.sink(changed(found, "resid_norm", three)).text, "the median of the others"
 
@@ -155,11 +152,8 @@ def test_all_checks_pass_or_the_sentence_says_which_failed(found):
     worse = changed(changed(found, "detour", 0.25), "slope_mlp", np.full_like(found["slope_mlp"], 1.5))
     said = exactness.verdict(worse)
     assert not said.holds and said.text.startswith("2 of 5 checks failed on this prompt: the slopes are off by 5.0e-01")
-    assert (
-        "with another stream put in at layer 0" in said.text
-        and "2.5e-01" in said.text
-        and "last residual" not in said.text
-    )
+    assert "with another stream put in at layer 0" in said.text and "2.5e-01" in said.text
+    assert "last residual" not in said.text
     assert not exactness.verdict(changed(found, "closure", np.nan)).holds, "what is not there has not passed"
 
 

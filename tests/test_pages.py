@@ -189,9 +189,8 @@ def test_the_lens_has_its_place_before_there_is_one():
 
     for page, least in (("pages/prompt/home.py", 420), ("pages/prompt/logit_lens.py", 520)):
         test = app(page, prompt=Prompt("Nobody has asked for"), model="smollm2")
-        assert not plotted(test) and figures.lens_height(30, figures.View(height=least)) + show.CAPTION in boxes(
-            test.main
-        )
+        assert not plotted(test)
+        assert figures.lens_height(30, figures.View(height=least)) + show.CAPTION in boxes(test.main)
 
 
 def test_a_figure_taller_than_the_screen_is_scrolled(monkeypatch):

@@ -96,9 +96,8 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
         ), name
     for name in ("block_influence", "angular_distance", "update_cosine"):
         assert drawn(test, name.replace("_", " "), data[f"prune.{name}"]), name
-    assert drawn(test, "agreement", data["early_exit.agreement"]) and drawn(
-        test, "confidence", data["early_exit.confidence"]
-    )
+    assert drawn(test, "agreement", data["early_exit.agreement"])
+    assert drawn(test, "confidence", data["early_exit.confidence"])
     values = {m.label: m.value for m in test.metric}
     for label, name in {
         "Block influence": "block_influence",
@@ -114,11 +113,8 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
     said = " ".join(m.value for m in test.markdown)
     best = int(data["prune.cheapest"])
     assert f"Least KL, one layer: {best}" in said and f"KL {data['prune.kl'][best]:.3g} nats" in said
-    assert (
-        "The chosen set: 1, 2" in said
-        and f"KL {data['prune.drop_kl']:.3g} nats" in said
-        and f"→ {data['prune.drop_perplexity']:.3g}" in said
-    )
+    assert "The chosen set: 1, 2" in said and f"KL {data['prune.drop_kl']:.3g} nats" in said
+    assert f"→ {data['prune.drop_perplexity']:.3g}" in said
     assert f"Over **4 prompts**, {data['n_tokens']} tokens" in said
     code = next(c.value for c in test.code if c.value.startswith("python")).replace("\\\n  ", "")
     assert (
@@ -196,9 +192,8 @@ def test_an_empty_list_is_no_error_and_a_long_one_is_cut_openly(stored):
     test = prune_on("")
     assert not test.exception and not test.error and "No prompts yet" in test.info[0].value
     test = prune_on([Prompt(f"prompt {i}") for i in range(25)])
-    assert any("25 prompts; the first 20" in w.value for w in test.warning) and any(
-        "Nothing measured yet" in m.value for m in test.markdown
-    )
+    assert any("25 prompts; the first 20" in w.value for w in test.warning)
+    assert any("Nothing measured yet" in m.value for m in test.markdown)
     asked = {request.prompts[0].text for request in session_of(test).batches["prune"].requests.values()}
     assert asked == {f"prompt {i}" for i in range(20)}
 
@@ -223,9 +218,8 @@ def test_bundled_prompts_are_chosen_by_task_and_difficulty(stored):
     assert any(c.value.startswith("12 prompts, spread evenly") for c in test.caption)
     test.multiselect(key="prompts.tasks").set_value(["copy"]).run()
     test.multiselect(key="prompts.difficulties").set_value([9]).run()
-    assert not test.exception and any(
-        c.value.startswith("2 prompts, spread evenly: Copy 9 letters (a)") for c in test.caption
-    )
+    assert not test.exception
+    assert any(c.value.startswith("2 prompts, spread evenly: Copy 9 letters (a)") for c in test.caption)
     test.multiselect(key="prompts.tasks").set_value(["sum_mod10"]).run()
     assert not test.exception and any(c.value.startswith("12 prompts") for c in test.caption), (
         "a difficulty that the task does not have is let go"
@@ -267,10 +261,8 @@ def test_without_others_one_sentence_says_how_to_get_some(stored):
     test = app("pages/intervene/skip.py")
     test.segmented_control(key="layer_skip.part").set_value("mlp").run()
     said = " ".join(m.value for m in test.markdown)
-    assert (
-        "No other prompt has been measured with these parameters: measure the bundled set." in said
-        and "depth score" in said
-    )
+    assert "No other prompt has been measured with these parameters: measure the bundled set." in said
+    assert "depth score" in said
     assert not any("median" in figure for figure in traces(test))
     assert "12 bundled prompts" in test.button(key="measure.layer_skip").label
 
@@ -308,10 +300,8 @@ def test_layers_whose_integral_did_not_settle_are_empty_and_said_to_be(stored):
     lookup.store().put(result)
     failed = incomplete(result)
     test = app("pages/intervene/gradients.py", run=result.request.key)
-    assert (
-        failed
-        and f"did not settle at layer{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}" in test.warning[0].value
-    )
+    assert failed
+    assert f"did not settle at layer{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}" in test.warning[0].value
     expected = result["attribution"].astype(float)
     expected[failed] = np.nan
     assert len(failed) == 5 or holds(plotted(test), expected)

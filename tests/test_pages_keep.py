@@ -76,12 +76,8 @@ def test_home_is_kept_as_it_is_seen(folder):
     assert (kept.title, kept.tags, kept.notes, kept.first_token) == ("Mine", ("a", "b"), "*n*", False)
     assert [i.result.request.probe for i in kept.items] == ["contributions", "continuation", "logit_lens", "layer_skip"]
     shown = kept.items[0].shown
-    assert (
-        shown.page == "home"
-        and shown.selected == 3
-        and dict(shown.settings) == {"branch": "mlp", "shade": "kl"}
-        and shown.window
-    )
+    assert shown.page == "home" and shown.selected == 3 and dict(shown.settings) == {"branch": "mlp", "shade": "kl"}
+    assert shown.window
     assert kept.verdict and any(kept.title in s.value for s in test.success)
     assert "keep.home.save" not in [b.key for b in test.button], "a second click does not save the same view twice"
 
@@ -109,10 +105,8 @@ def test_an_untouched_title_follows_the_prompt_and_a_typed_one_stays(folder):
     assert "keep.home.save" not in [b.key for b in test.button], "nothing is computed for the prompt without its answer"
     session_of(test).inputs["answer"] = next(p["answer"] for p in load_prompts() if p["id"] == EXAMPLE)
     test.run()
-    assert (
-        test.text_area(key="keep.home.notes").value == "unsaved"
-        and test.text_input(key="keep.home.title").value == before
-    )
+    assert test.text_area(key="keep.home.notes").value == "unsaved"
+    assert test.text_input(key="keep.home.title").value == before
 
 
 def test_nothing_can_be_saved_before_something_is_complete(folder):
@@ -248,12 +242,8 @@ def test_newer_and_damaged_files_are_told_and_left_alone(folder):
     test = app(CASE, id=newer.id)
     assert not test.exception and "version 9" in words(test) and (folder.path / f"{newer.id}.edcase").is_file()
     test = app(GALLERY)
-    assert (
-        not test.exception
-        and "version 9" in words(test)
-        and f"{damaged.id} is damaged" in words(test)
-        and "whole" in words(test) + tiles(test)
-    )
+    assert not test.exception and "version 9" in words(test) and f"{damaged.id} is damaged" in words(test)
+    assert "whole" in words(test) + tiles(test)
     test.button(key="gallery.understood").click().run()
     assert "version 9" not in words(test), "told once"
     assert not (folder.path / f"{damaged.id}.edcase").exists()
@@ -283,12 +273,8 @@ def test_hostile_words_are_shown_as_they_are(folder):
     for test in (app(CASE, id=kept.id), app(GALLERY)):
         assert not test.exception and not test.error
         said = html(test)
-        assert (
-            "<script" not in said
-            and "onerror=alert(1)>" not in said
-            and 'href="javascript' not in said
-            and "<img src=x" not in said
-        )
+        assert "<script" not in said and "onerror=alert(1)>" not in said and 'href="javascript' not in said
+        assert "<img src=x" not in said
         shown = "\n".join(
             [
                 *(m.value for m in test.markdown),
@@ -405,18 +391,14 @@ def test_open_live_puts_everything_back_into_the_boxes(folder):
     test.button(key="case.live").click().run()
     assert not test.exception
     request = kept.items[0].result.request
-    assert (
-        test.text_area(key="text").value == request.prompts[0].text and test.selectbox(key="model").value == "ed-demo-8"
-    )
-    assert (
-        test.segmented_control(key="branch").value == "attention"
-        and test.selectbox(key="shade").value == "KL to output"
-    )
+    assert test.text_area(key="text").value == request.prompts[0].text
+    assert test.selectbox(key="model").value == "ed-demo-8"
+    assert test.segmented_control(key="branch").value == "attention"
+    assert test.selectbox(key="shade").value == "KL to output"
     assert test.slider(key="kl_threshold").value == 0.25 and test.toggle(key="first_token").value is False
     assert test.slider(key="window").value == (2, 40) and session_of(test).inputs["token"] == 5
-    assert holds(plotted(test), results()["contributions"]["attn_ratio"]) and holds(
-        plotted(test), results()["logit_lens"]["kl"]
-    )
+    assert holds(plotted(test), results()["contributions"]["attn_ratio"])
+    assert holds(plotted(test), results()["logit_lens"]["kl"])
 
 
 def test_back_from_open_live_finds_the_case_study_again(folder):

@@ -105,7 +105,6 @@ def test_the_story_and_the_maps_part_the_passes_of_a_looped_model():
             ends = {s[f"{axis}0"] for s in fig.layout.shapes if s["type"] == "line" and s[f"{axis}0"] == s[f"{axis}1"]}
             assert ends >= {3.5, 7.5, 11.5}, axis
     once = lookup.find(LogitLens().request(resolve("ed-plain-4"), Prompt("\n5cegf=", "6")))
-    assert "passes" not in prompt_panels.story_of(once, (), None) and "pass ends" not in caption(
-        LogitLens.pictures[0], once, Look()
-    )
+    assert "passes" not in prompt_panels.story_of(once, (), None)
+    assert "pass ends" not in caption(LogitLens.pictures[0], once, Look())
     assert "where a pass ends, of 4" in caption(LogitLens.pictures[0], results["logit_lens"], Look())

@@ -108,23 +108,18 @@ def test_parameters_and_the_chosen_boundary_come_back(stored, folder):
     test = case_page(kept.id)
     assert holds(plotted(test), result["effect_by_boundary"][1])
     test.button(key="case.live").click().run()
-    assert (
-        not test.exception
-        and test.segmented_control(key="layer_skip.mode").value == "future"
-        and test.text_input(key="layer_skip.boundaries").value == "4,8"
-    )
-    assert test.segmented_control(key="skip.boundary").value == 1 and holds(
-        plotted(test), result["effect_by_boundary"][1]
-    )
+    assert not test.exception and test.segmented_control(key="layer_skip.mode").value == "future"
+    assert test.text_input(key="layer_skip.boundaries").value == "4,8"
+    assert test.segmented_control(key="skip.boundary").value == 1
+    assert holds(plotted(test), result["effect_by_boundary"][1])
 
 
 def test_a_control_is_kept_as_a_view_of_its_own_behind_the_models(stored, controlled, folder, monkeypatch):  # noqa: F811
     live = opened("pages/prompt/home.py")
     kept = save(live, "home", folder)
     assert [len(view.by_probe) for view in kept.views] == [4, 3] and kept.views[1].models[0].control == "untrained"
-    assert [line.startswith("small (fp32" if "small" in line else "") for line in kept.verdict.splitlines()] and len(
-        kept.verdict.splitlines()
-    ) == 2
+    assert [line.startswith("small (fp32" if "small" in line else "") for line in kept.verdict.splitlines()]
+    assert len(kept.verdict.splitlines()) == 2
     assert "untrained twin, seed 3" in kept.verdict.splitlines()[1]
     test = case_page(kept.id)
     assert any("untrained twin, seed 3" in m.value for m in test.markdown)
@@ -135,11 +130,8 @@ def test_a_control_is_kept_as_a_view_of_its_own_behind_the_models(stored, contro
     monkeypatch.undo()
     monkeypatch.setattr("ed_ui.case_studies.kept", lambda: folder)
     test.button(key="case.live").click().run()
-    assert (
-        not test.exception
-        and test.selectbox(key="control").value == "untrained"
-        and test.number_input(key="control.seed").value == 3
-    )
+    assert not test.exception and test.selectbox(key="control").value == "untrained"
+    assert test.number_input(key="control.seed").value == 3
 
 
 def test_pruning_over_prompts_is_kept_over_prompts(stored_set, folder):  # noqa: F811
@@ -232,11 +224,8 @@ def test_a_comparison_is_kept_with_both_sides_and_leads_back(stored, seconds, fo
     before = plotted(live)
     kept = save(live, "two", folder)
     keys = [i.result.request.key for i in kept.items]
-    assert (
-        len(set(keys)) == len(keys)
-        and {r.request.key for r in seconds[second].values()} < set(keys)
-        and len(kept.views) == 2
-    )
+    assert len(set(keys)) == len(keys) and {r.request.key for r in seconds[second].values()} < set(keys)
+    assert len(kept.views) == 2
     test = case_page(kept.id)
     for results in (stored, seconds[second]):
         assert holds(plotted(test), results["layer_skip"]["effect"])

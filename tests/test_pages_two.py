@@ -135,11 +135,8 @@ def test_models_of_different_depth_have_a_difference_on_relative_depth(stored, s
     sides = [(stored[p], seconds["model"][p]) for p in DRAWN]
     assert all(holds(found, values(r)) for pair in sides for r in pair)
     drawn = [pair for pair in sides if not side_by_side.no_difference(*pair, dims(pair[0]))]
-    assert (
-        drawn
-        and len(found) == 6 + len(drawn)
-        and words(test).count("A's 5 layers, each against B's nearest") == len(drawn)
-    )
+    assert drawn and len(found) == 6 + len(drawn)
+    assert words(test).count("A's 5 layers, each against B's nearest") == len(drawn)
     for a, b in drawn:
         assert holds(found, side_by_side.difference(a, b, DRAWN[a.request.probe]))
     assert words(test).count("No map of B − A") == 3 - len(drawn) and "of the depth" in words(test)
@@ -167,7 +164,8 @@ def test_two_prompts_have_a_difference_of_blocks_only(stored, seconds):
     runs = lambda results: {r.request.key[: lookup.SHORT] for r in results}
     assert link["run"] in runs(stored[p] for p in DRAWN) and link["second_run"] in runs(seconds["prompt"].values())
     fresh = two("prompts", prompt=None, **{name: link[name] for name in ("run", "second_run")})
-    assert not fresh.exception and [fresh.text_area(key=key).value for key in ("text", "two.text")] == [
+    assert not fresh.exception
+    assert [fresh.text_area(key=key).value for key in ("text", "two.text")] == [
         PROMPT.text,
         OTHER.text,
     ]
@@ -239,9 +237,8 @@ def test_swapping_changes_places_and_signs(stored, seconds):
     test.button(key="two.swap").click().run()
     assert not test.exception and carried(test)["swapped"] == "true"
     mine, theirs = stored["logit_lens"], seconds["twin"]["logit_lens"]
-    assert holds(plotted(test), values(mine) - values(theirs)) and not holds(
-        plotted(test), values(theirs) - values(mine)
-    )
+    assert holds(plotted(test), values(mine) - values(theirs))
+    assert not holds(plotted(test), values(theirs) - values(mine))
     a = next(m.value for m in test.markdown if m.value.startswith("**A**"))
     assert "untrained twin" in a
     test.button(key="two.swap").click().run()

@@ -92,11 +92,8 @@ def test_every_probe_runs_quantized_or_refuses_with_the_reason(folder_of, wanted
                 run(model, request)
             continue
         result = run(model, request)
-        assert (
-            result.complete
-            and result.provenance["precision"]["name"] == wanted
-            and "bitsandbytes" in result.provenance["libraries"]
-        )
+        assert result.complete and result.provenance["precision"]["name"] == wanted
+        assert "bitsandbytes" in result.provenance["libraries"]
 
 
 def unpacked(model: LanguageModel) -> torch.nn.Module:

@@ -102,9 +102,8 @@ def test_one_that_brings_its_own_code_is_refused_by_name_too(tmp_path):
 
 
 def test_the_reasons_are_those_of_what_is_seen_below():
-    assert {REFUSED[name] for name in SEVERAL} == {STREAMS} and REFUSED["inkling2"] == REFUSED[
-        "inkling2_text"
-    ] == SOURCES
+    assert {REFUSED[name] for name in SEVERAL} == {STREAMS}
+    assert REFUSED["inkling2"] == REFUSED["inkling2_text"] == SOURCES
     assert REFUSED["hrm_text"] == TWO_STATES and REFUSED["albert"] == REFUSED["huginn_raven"] == NORMED_LOOP
 
 

@@ -51,14 +51,8 @@ def write(tmp_path, monkeypatch):
 def test_without_a_file_everything_is_open():
     assert settings.file() is None
     found = settings.current()
-    assert (
-        found.models == ("*",)
-        and found.local_folders
-        and found.hub_ids
-        and found.downloads
-        and found.login == "off"
-        and found.gallery == "open"
-    )
+    assert found.models == ("*",) and found.local_folders and found.hub_ids and found.downloads and found.login == "off"
+    assert found.gallery == "open"
 
 
 def test_the_environment_wins_over_the_file(write, monkeypatch):
@@ -66,12 +60,8 @@ def test_the_environment_wins_over_the_file(write, monkeypatch):
     monkeypatch.setenv("ED_LOCAL_FOLDERS", "true")
     monkeypatch.setenv("ED_MODELS", "ed-demo-16, Qwen/*")
     found = settings.current()
-    assert (
-        found.models == ("ed-demo-16", "Qwen/*")
-        and found.local_folders
-        and found.max_tokens == 99
-        and found.probe_memory == 2 << 30
-    )
+    assert found.models == ("ed-demo-16", "Qwen/*") and found.local_folders and found.max_tokens == 99
+    assert found.probe_memory == 2 << 30
     with pytest.raises(Exception, match="frozen"):
         found.local_folders = False
 
@@ -473,11 +463,8 @@ def test_a_refused_job_is_a_sentence_on_the_page(stored, write, monkeypatch):
     write("max_tokens_layers = 10")
     batch = running.Batch({"a": asked(1), "b": asked(2)})
     running.submit(batch)
-    assert (
-        not batch.running
-        and all("max_tokens_layers" in str(e) for e in batch.errors.values())
-        and len(batch.errors) == 2
-    )
+    assert not batch.running and all("max_tokens_layers" in str(e) for e in batch.errors.values())
+    assert len(batch.errors) == 2
 
 
 def test_a_batch_waits_for_room_of_its_own_and_ends_where_there_is_none(write, monkeypatch):
@@ -508,6 +495,5 @@ def test_with_wrong_settings_nothing_is_served(stored, monkeypatch):
 def test_title_and_banner_are_plain_text(stored, write):
     write("title = 'Our lab'\nbanner = '[Maintenance](http://127.0.0.1/x) on **Monday**'")
     said = app().info[0].value
-    assert (
-        said.replace("\\", "") == "[Maintenance](http://127.0.0.1/x) on **Monday**" and "\\[" in said and "\\*" in said
-    )
+    assert said.replace("\\", "") == "[Maintenance](http://127.0.0.1/x) on **Monday**" and "\\[" in said
+    assert "\\*" in said

@@ -297,6 +297,5 @@ def test_a_folder_with_something_in_it_is_left_as_it_was(tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years")
     assert main(["deploy", "space", "ada/lab", "--dry-run", str(tmp_path / "mine")]) == 2
-    assert "is there already" in capsys.readouterr().err and [f.name for f in files(tmp_path / "mine")] == [
-        "thesis.tex"
-    ]
+    assert "is there already" in capsys.readouterr().err
+    assert [f.name for f in files(tmp_path / "mine")] == ["thesis.tex"]

@@ -124,9 +124,8 @@ def test_steps_of_the_other_kind_are_refused(checkpoints, tmp_path, source, kind
     with pytest.raises(StudyError) as caught:
         plan.make(study.read(file), tmp_path)
     assert says in str(caught.value)
-    assert (
-        main(["study", str(file), "--out", str(tmp_path / "out"), "--dry-run"]) != 0 and says in capsys.readouterr().err
-    )
+    assert main(["study", str(file), "--out", str(tmp_path / "out"), "--dry-run"]) != 0
+    assert says in capsys.readouterr().err
 
 
 def test_a_study_keeps_its_steps_when_it_is_written(tmp_path):

@@ -191,10 +191,8 @@ def test_the_sentence_never_goes_beyond_the_interval():
     falling = trends.slope(made(-0.1, 0.01))
     assert "it falls with size over these 12 models." in falling.sentence and "−" in falling.sentence
     small = trends.slope(made(0.02, 0.001))
-    assert (
-        small.low > 0
-        and "rises with size over these 12 models, and all of the interval is less than one layer" in small.sentence
-    )
+    assert small.low > 0
+    assert "rises with size over these 12 models, and all of the interval is less than one layer" in small.sentence
     assert "less than one layer" not in wide.sentence and "less than one layer" not in rising.sentence
 
 
@@ -329,9 +327,8 @@ def test_so_many_prompts_as_are_named_tell_two_models_apart_four_times_of_five()
         told += np.quantile(again, 0.05) > 0
     assert 0.72 <= told / 400 <= 0.88
     close = trends.difference([a, replace(b, ratio=0.52, drawn=b.drawn - 0.08)], "a", "b")
-    assert close.needed > 900 and close.sentence.endswith(
-        f"about {-(-close.needed // 10) * 10} prompts would tell four times of five."
-    )
+    assert close.needed > 900
+    assert close.sentence.endswith(f"about {-(-close.needed // 10) * 10} prompts would tell four times of five.")
     assert trends.difference([a, replace(b, ratio=0.5)], "a", "b").needed is None, "no difference, no number"
     assert trends.difference([a, replace(a, model="b", ratio=0.6)], "a", "b").needed is None, "no spread, no number"
 
