@@ -116,6 +116,31 @@ def small_folder(tmp_path_factory):
     return save_random(tmp_path_factory.mktemp("model"))
 
 
+@pytest.fixture(scope="session")
+def spec(small_folder):
+    """The model in that folder, in float32."""
+    from ed_core.service.resolve import resolve
+
+    return resolve(str(small_folder))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An empty folder of case studies."""
+    from ed_core.cases.kept import Kept
+
+    return Kept(tmp_path, shipped=None)
+
+
+@pytest.fixture(scope="session")
+def toys():
+    """The bundled study."""
+    from ed_core.sources.bundled import STUDIES
+    from ed_core.studies.items import open_folder
+
+    return open_folder(STUDIES / "toys")
+
+
 @pytest.fixture(scope="module")
 def stored(small_folder, tmp_path_factory):
     """A store that holds every page's results for one prompt on a small model; no worker is started."""

@@ -28,29 +28,13 @@ class Hub(ThreadingHTTPServer):
     of its own. `asked`: what was asked for."""
 
     daemon_threads = True
+    gated, slow, silent, cut, lie, spoil = 0, 0.0, False, 0, 0, False
 
-    def __init__(
-        self,
-        folder: Path,
-        gated: int = 0,
-        slow: float = 0.0,
-        silent: bool = False,
-        cut: int = 0,
-        lie: int = 0,
-        spoil: bool = False,
-        revisions: dict[str, Path] | None = None,
-    ):
+    def __init__(self, folder: Path, revisions: dict[str, Path] | None = None, **behaviour):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.folder, self.gated, self.slow, self.silent, self.cut, self.lie, self.spoil = (
-            folder,
-            gated,
-            slow,
-            silent,
-            cut,
-            lie,
-            spoil,
-        )
-        self.revisions = revisions or {}
+        assert all(hasattr(Hub, name) for name in behaviour), behaviour
+        vars(self).update(behaviour)
+        self.folder, self.revisions = folder, revisions or {}
         self.asked: list[tuple[str, str, str]] = []
         self.was_cut: set[str] = set()
         self.ended = threading.Event()

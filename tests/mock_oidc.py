@@ -75,24 +75,14 @@ class Provider:
     def token(self, form: dict, authorization: str) -> dict:
         """The tokens for a code, which is good once, for the client that has the secret and the verifier."""
         query = self.asked.pop(form["code"])
-        assert (
-            authorization == "Basic " + base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
-            or form.get("client_secret") == SECRET
-        )
-        challenge = (
-            base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).rstrip(b"=").decode()
-        )
+        basic = "Basic " + base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
+        assert authorization == basic or form.get("client_secret") == SECRET
+        verifier = hashlib.sha256(form["code_verifier"].encode()).digest()
+        challenge = base64.urlsafe_b64encode(verifier).rstrip(b"=").decode()
         assert challenge == query["code_challenge"] and form["redirect_uri"] == query["redirect_uri"]
         now = int(time.time())
-        claims = {
-            "iss": self.address,
-            "aud": CLIENT,
-            "iat": now,
-            "exp": now + 3600,
-            "nonce": query["nonce"],
-            **self.who,
-            **self.lies,
-        }
+        claims = {"iss": self.address, "aud": CLIENT, "iat": now, "exp": now + 3600, "nonce": query["nonce"]}
+        claims |= self.who | self.lies
         found = {"access_token": secrets.token_urlsafe(24), "token_type": "Bearer", "expires_in": 3600}
         found["id_token"] = jwt.encode({"alg": "RS256", "kid": "1"}, claims, self._key)
         self.tokens += [found["access_token"], found["id_token"]]

@@ -17,60 +17,55 @@ MODEL, SET = "ed-demo-16", "sums"
 
 
 @pytest.fixture(scope="module")
-def folder():
-    return open_folder(STUDIES / "toys")
+def found(toys):
+    rows = tables.stored(toys, "verdict").to_pylist()
+    return {one.name: one for one in agreement.estimates(toys, MODEL, SET, rows)}
 
 
-@pytest.fixture(scope="module")
-def found(folder):
-    rows = tables.stored(folder, "verdict").to_pylist()
-    return {one.name: one for one in agreement.estimates(folder, MODEL, SET, rows)}
-
-
-def value(folder, measure: str) -> dict:
-    rows = tables.stored(folder, "summary").to_pylist()
+def value(toys, measure: str) -> dict:
+    rows = tables.stored(toys, "summary").to_pylist()
     return next(r for r in rows if (r["model"], r["set"], f"{r['probe']}.{r['measure']}") == (MODEL, SET, measure))
 
 
-def curve(folder, name: str) -> np.ndarray:
+def curve(toys, name: str) -> np.ndarray:
     """The aggregated curve from the summary, without the output."""
-    rows = tables.stored(folder, "summary").to_pylist()
+    rows = tables.stored(toys, "summary").to_pylist()
     own = [r for r in rows if (r["model"], r["set"], r["probe"], r["measure"]) == (MODEL, SET, "logit_lens", name)]
     return np.array([r["value"] for r in sorted(own, key=lambda r: r["layer"])])[:-1]
 
 
 @pytest.mark.parametrize("name, rule", [("kl", by_kl), ("overlap", by_overlap)])
-def test_a_band_holds_what_the_rule_gives_at_each_threshold(folder, found, name, rule):
-    given = [rule(curve(folder, name), at).depth for at in RULES[name].band]
+def test_a_band_holds_what_the_rule_gives_at_each_threshold(toys, found, name, rule):
+    given = [rule(curve(toys, name), at).depth for at in RULES[name].band]
     given = [depth for depth in given if depth is not None]
     assert found[name].thresholds == (min(given), max(given)) and min(given) < max(given)
-    assert found[name].depth == rule(curve(folder, name)).depth
+    assert found[name].depth == rule(curve(toys, name)).depth
 
 
-def test_what_variants_give_is_the_tables(folder, found):
-    for row in tables.stored(folder, "verdict").to_pylist():
+def test_what_variants_give_is_the_tables(toys, found):
+    for row in tables.stored(toys, "verdict").to_pylist():
         if (row["model"], row["set"]) == (MODEL, SET) and row["variant"] not in ("paper", "mean", "turn"):
             assert found[row["criterion"]].instead[row["variant"]] == row["depth"]
 
 
-def test_mean_depths_come_first_and_stand_at_the_layer_before(folder, found):
+def test_mean_depths_come_first_and_stand_at_the_layer_before(toys, found):
     assert list(found)[:2] == ["mean_kl", "mean_overlap"]
-    for row in tables.stored(folder, "verdict").to_pylist():
+    for row in tables.stored(toys, "verdict").to_pylist():
         if (row["model"], row["set"], row["variant"]) == (MODEL, SET, "mean"):
             one = found[f"mean_{row['criterion']}"]
             assert (one.depth, one.low, one.high) == (row["depth"] - 1, row["low"] - 1, row["high"] - 1)
             assert one.ratio == pytest.approx(row["depth"] / 16) and one.over == "96 prompts of 8 forms"
 
 
-def test_the_settle_depths_mark_is_the_layer_before_it(folder, found):
-    settle, row = found["settle"], value(folder, "logit_lens.settle_depth")
+def test_the_settle_depths_mark_is_the_layer_before_it(toys, found):
+    settle, row = found["settle"], value(toys, "logit_lens.settle_depth")
     assert settle.depth == pytest.approx(row["value"] - 1) and settle.n_layers == 16
     assert (settle.low, settle.high) == pytest.approx((row["low"] - 1, row["high"] - 1))
     assert settle.ratio == pytest.approx(row["value"] / 16)
 
 
-def test_depth_scores_are_the_effects_centre(folder, found):
-    columns = folder.sums(MODEL, SET).probe("layer_skip")
+def test_depth_scores_are_the_effects_centre(toys, found):
+    columns = toys.sums(MODEL, SET).probe("layer_skip")
     output, effect = columns["output"].mean(0), columns["effect"].mean(0)
     later = [sum(effect[s][s + 1 :]) / max(15 - s, 1) for s in range(16)]
     for name, e in (("output", output), ("effect", np.array(later))):

@@ -3,14 +3,12 @@ run nothing of a stranger's, follow the theme, and can be read on a telephone; a
 
 from __future__ import annotations
 
-import functools
-import http.server
 import math
 import re
-import threading
+from http.server import SimpleHTTPRequestHandler
 
 import pytest
-from hosted_app import until
+from hosted_app import answering, until
 from kept_cases import HOME, case, small
 from test_browser import settled, wait
 from test_report import hostile
@@ -102,15 +100,8 @@ def published(tmp_path_factory):
         kept.add(one)
     site.write([*(site.of_case(kept, one.id) for one in cases), site.of_study(STUDIES / "toys")], folder / "a" / "b")
 
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield folder / "a" / "b", f"http://127.0.0.1:{server.server_address[1]}/a/b", [one.id for one in cases]
-    server.shutdown()
-    server.server_close()
+    with answering(SimpleHTTPRequestHandler, directory=folder) as server:
+        yield folder / "a" / "b", f"http://127.0.0.1:{server.server_port}/a/b", [one.id for one in cases]
 
 
 @pytest.fixture

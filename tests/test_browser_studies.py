@@ -22,11 +22,6 @@ DRAWN = """key => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def folder():
-    return open_folder(STUDIES / "toys")
-
-
 def drawn(page, key: str) -> dict[str, dict]:
     """The traces of a figure, by name."""
     page.locator(".st-key-run-row-top").wait_for()
@@ -34,11 +29,11 @@ def drawn(page, key: str) -> dict[str, dict]:
     return {trace["name"]: trace for trace in wait(page, lambda: page.evaluate(DRAWN, key))}
 
 
-def test_a_study_is_plotted_as_its_tables_say(server, page, folder):
+def test_a_study_is_plotted_as_its_tables_say(server, page, toys):
     page.goto(f"{server}/studies?study=toys&set={SET}")
     marks = drawn(page, "study-depths")
     verdict = [
-        r for r in tables.stored(folder, "verdict").to_pylist() if r["set"] == SET and r["variant"] in tables.LEADING
+        r for r in tables.stored(toys, "verdict").to_pylist() if r["set"] == SET and r["variant"] in tables.LEADING
     ]
     assert {r["variant"] for r in verdict} == set(tables.LEADING), "mean depths and the papers' rules"
     for criterion, name in ((rule.name, rule.label) for rule in RULES.values()):
@@ -46,8 +41,8 @@ def test_a_study_is_plotted_as_its_tables_say(server, page, folder):
         assert (marks[name]["x"] if name in marks else []) == pytest.approx(ratios), name
     assert page.get_by_text("not defined").count(), "what gives no layer is said"
     curves = drawn(page, "study-curves")
-    summary = tables.stored(folder, "summary").to_pylist()
-    for model in folder.models:
+    summary = tables.stored(toys, "summary").to_pylist()
+    for model in toys.models:
         own = [
             r for r in summary if (r["model"], r["set"], r["probe"], r["measure"]) == (model, SET, "logit_lens", "kl")
         ]
@@ -139,11 +134,11 @@ def test_a_study_is_chosen_in_a_form_run_and_followed_to_its_end(server, page):
     assert len(marks["KL"]["x"]) >= 2, "a mean depth of each model"
 
 
-def test_depth_scores_are_plotted_as_the_study_has_them(server, page, folder):
+def test_depth_scores_are_plotted_as_the_study_has_them(server, page, toys):
     page.goto(f"{server}/difficulty?study=toys&set={SET}&effect=output")
     lines = drawn(page, "study-levels")
-    for model in folder.models:
-        found = difficulty.look(folder, model, SET, "output")
+    for model in toys.models:
+        found = difficulty.look(toys, model, SET, "output")
         means = np.array([level.mean for level in found.levels]) / (found.n_layers - 1)
         assert lines[model]["y"] == pytest.approx(means, rel=1e-6)
         assert page.get_by_text(found.sentence.split(";")[0].split(" has ")[0][:60]).count(), found.sentence

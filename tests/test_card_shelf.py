@@ -4,20 +4,19 @@ shown beside one's own."""
 from __future__ import annotations
 
 import contextlib
-import functools
 import gzip
-import http.server
 import inspect
 import json
 import re
 import shlex
 import shutil
-import threading
 import time
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 from fake_hub import serving
+from hosted_app import answering
 from huggingface_hub import HfApi
 from shell import refused
 
@@ -132,11 +131,8 @@ def test_a_shelf_that_is_not_there_or_no_shelf_is_refused(tmp_path, capsys):
 
 @pytest.fixture
 def address(shelf):
-    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=str(shelf)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/"
-    server.shutdown()
+    with answering(SimpleHTTPRequestHandler, directory=str(shelf)) as server:
+        yield f"http://127.0.0.1:{server.server_port}/"
 
 
 def test_a_shelf_is_read_over_an_address_within_bounds(shelf, address, monkeypatch):
@@ -155,10 +151,7 @@ def test_an_address_that_answers_with_a_trap_is_one_sentence(monkeypatch, capsys
     """3 kB that were packed twice took 5 GB; bytes that came one by one were waited for without end."""
     packed = gzip.compress(gzip.compress(bytes(1 << 26)))
 
-    class Trap(http.server.BaseHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
+    class Trap(BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200)
             twice = how == "packed twice"
@@ -172,14 +165,10 @@ def test_an_address_that_answers_with_a_trap_is_one_sentence(monkeypatch, capsys
                     time.sleep(0.05)
 
     monkeypatch.setattr(card_shelf, "SECONDS", 1.0)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Trap)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     name = "a" * 5000 if how == "a name too long" else "127.0.0.1"
-    assert main(["card", "pull", f"http://{name}:{server.server_address[1]}"]) == 2
-    server.shutdown()
     said = {"packed twice": "is sent packed", "drop by drop": "took more than 1 s"}.get(how, "does not answer")
-    error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
+    with answering(Trap) as server:
+        refused(capsys, ["card", "pull", f"http://{name}:{server.server_port}"], said)
 
 
 def test_a_dataset_of_the_hub_is_a_shelf(shelf, client):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hostile import sealed_anew
+from hostile.archives import sealed_anew
 from kept_cases import HOME, case, results, small
 from PIL import Image
 from test_figures import fake

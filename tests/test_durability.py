@@ -26,14 +26,9 @@ LONGEST = 0.12  # seconds that a writer may live after its first report
 GONE = "gone"
 
 
-@pytest.fixture
-def kept(tmp_path) -> Kept:
-    return Kept(tmp_path, shipped=None)
-
-
 @pytest.mark.parametrize("kills", [10, pytest.param(500, marks=pytest.mark.slow)])
-def test_killed_writers_lose_nothing(kept, kills):
-    counts = run(kept, kills, random.Random(kills))
+def test_killed_writers_lose_nothing(folder, kills):
+    counts = run(folder, kills, random.Random(kills))
     assert counts["kills"] >= kills and counts["reported"] > 0 and counts["lost"] == counts["torn"] == 0, counts
 
 
@@ -42,7 +37,7 @@ def caught(kept: Kept, what: str) -> bool:
     return any(run(kept, 10, random.Random(seed))[what] for seed in range(20))
 
 
-def test_a_writer_that_writes_in_place_is_caught(kept, monkeypatch):
+def test_a_writer_that_writes_in_place_is_caught(folder, monkeypatch):
     def write(self, file, data):
         with file.open("wb") as handle:
             handle.write(data[:1000])
@@ -51,12 +46,12 @@ def test_a_writer_that_writes_in_place_is_caught(kept, monkeypatch):
             handle.write(data[1000:])
 
     monkeypatch.setattr(SafeFolder, "write", write)
-    assert caught(kept, "torn")
+    assert caught(folder, "torn")
 
 
-def test_a_writer_that_reports_too_early_is_caught(kept, monkeypatch):
+def test_a_writer_that_reports_too_early_is_caught(folder, monkeypatch):
     monkeypatch.setattr(Kept, "save", lambda self, case, opened: "")
-    assert caught(kept, "lost")
+    assert caught(folder, "lost")
 
 
 def run(kept: Kept, kills: int, rng: random.Random) -> dict[str, int]:

@@ -58,11 +58,6 @@ SHORT = (
 )  # with and without gradients
 
 
-@pytest.fixture(scope="module")
-def spec(small_folder):
-    return resolve(str(small_folder))
-
-
 def same(one: ProbeResult, other: ProbeResult) -> None:
     """Bitwise, whatever may be compared."""
     assert set(one.measures) == set(other.measures)

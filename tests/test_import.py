@@ -9,10 +9,10 @@ from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
-import hostile
 import numpy as np
 import pytest
-from hostile import ARRAYS, handmade, mutated
+from hostile import archives
+from hostile.archives import ARRAYS, handmade, mutated
 from kept_cases import case, small
 from safetensors.numpy import save_file
 
@@ -31,11 +31,6 @@ from ed_core.sources import specs, weights
 from ed_core.studies.items import open_folder
 
 MEMORY = 40 * 2**20  # bytes that refusing a bundle may take at most, beside the bundle itself
-
-
-@pytest.fixture
-def folder(tmp_path) -> Kept:
-    return Kept(tmp_path, shipped=None)
 
 
 def left_behind(folder: Kept) -> list[str]:
@@ -92,9 +87,9 @@ def test_hostile_bundles_are_refused_in_one_sentence_with_bounded_memory(folder,
 def test_the_handmade_ones_are_refused_for_what_they_are():
     """A bundle taken apart and put together again opens: it is the lies that are refused, not the putting together."""
     kept = case(probes=("layer_skip", "contributions", "continuation"))
-    files = hostile._files(bundle.encode(kept))
-    assert bundle.drawable(hostile._zip(files)) == kept
-    same = hostile._with_result(files, hostile._wire_header(files["0.npz"], lambda h: h))
+    files = archives._files(bundle.encode(kept))
+    assert bundle.drawable(archives._zip(files)) == kept
+    same = archives._with_result(files, archives._wire_header(files["0.npz"], lambda h: h))
     assert bundle.drawable(same).items[0].result["effect"].shape == (8, 8)
 
 
@@ -145,7 +140,7 @@ def test_the_card_is_made_anew_and_not_believed(folder):
     """A bundle whose list entry promises another prompt and picture than its results hold."""
     one = small()
     lie = {"prompt": "another prompt", "model": "gpt-5", "thumbnail": [[255]]}
-    lied = hostile.sealed_anew(bundle.encode(one), lambda told: told | {"card": told["card"] | lie})
+    lied = archives.sealed_anew(bundle.encode(one), lambda told: told | {"card": told["card"] | lie})
     folder.take_in(lied)
     (card,) = folder.cards()
     assert card.model == "ed-demo-8" and card.prompt == one.items[0].result.request.prompts[0].text[:300]
@@ -159,7 +154,7 @@ def with_header(change) -> bytes:
         change(told)
         return told
 
-    return hostile.sealed_anew(bundle.encode(small(now=1e9)), changed)
+    return archives.sealed_anew(bundle.encode(small(now=1e9)), changed)
 
 
 @pytest.mark.parametrize(
@@ -219,10 +214,10 @@ def test_nothing_is_unpickled(folder, tmp_path):
 
     buffer = io.BytesIO()
     np.save(buffer, np.array([Evil()], object), allow_pickle=True)
-    files = hostile._files(bundle.encode(small()))
-    npz = hostile._replaced(buffer.getvalue())(files["0.npz"])
+    files = archives._files(bundle.encode(small()))
+    npz = archives._replaced(buffer.getvalue())(files["0.npz"])
     with pytest.raises(ImportRefused):
-        folder.take_in(hostile._with_result(files, npz))
+        folder.take_in(archives._with_result(files, npz))
     assert not (tmp_path / "evil").exists()
     np.load(io.BytesIO(buffer.getvalue()), allow_pickle=True)
     assert (tmp_path / "evil").exists(), "it would have worked"

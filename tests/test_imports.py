@@ -183,8 +183,8 @@ for names in {light()!r}:
     assert out.returncode == 0, out.stderr[-2000:]
 
 
-def test_the_app_imports_no_torch_after_home_has_run_and_opened_a_stored_result():
-    """A fresh process runs the whole app as a browser would, on the shipped example."""
+def test_the_app_imports_no_torch_after_its_pages_have_run_and_opened_stored_results():
+    """A fresh process runs the whole app as a browser would: the shipped example, a case study and the gallery."""
     code = """
 import sys
 from streamlit.testing.v1 import AppTest
@@ -192,7 +192,14 @@ app = AppTest.from_file("app.py", default_timeout=60).run()
 assert not app.exception, app.exception
 charts = app.get("bidi_component")
 assert len(charts) >= 5, f"{len(charts)} figures: the stored example is not on the screen"
-print(",".join(sorted({m.split(".")[0] for m in sys.modules} & {"torch", "transformers"})))
+app.switch_page("pages/case_studies/case.py")
+app.query_params["id"] = "denon6ly2j"
+app.run()
+assert not app.exception and not app.error and len(app.get("bidi_component")) >= 5
+app.switch_page("pages/case_studies/gallery.py").run()
+from ed_core.cases.kept import SHIPPED
+assert not app.exception and len(app.main.get("page_link")) >= len(list(SHIPPED.glob("*.edcase")))
+print(",".join(sorted({m.split(".")[0] for m in sys.modules} & {"torch", "transformers", "accelerate"})))
 """
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert out.returncode == 0, out.stderr[-2000:]

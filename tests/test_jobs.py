@@ -21,7 +21,6 @@ from ed_core.service import compute, turns
 from ed_core.service import jobs as jobs_module
 from ed_core.service.estimate import Expected, Pace
 from ed_core.service.jobs import Jobs
-from ed_core.service.resolve import resolve
 from ed_core.service.worker import DEVICE_LOST, receive, send
 from ed_core.types import Prompt
 
@@ -44,11 +43,6 @@ def jobs(tmp_path_factory):
         made = Jobs(command=worker())
         yield made
         made.close()
-
-
-@pytest.fixture(scope="module")
-def spec(small_folder):
-    return resolve(str(small_folder))
 
 
 def request(spec, probe=Contributions(), text=TEXT):

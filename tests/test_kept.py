@@ -14,7 +14,7 @@ from pathlib import Path
 from string import ascii_uppercase
 
 import pytest
-from hostile import sealed_anew
+from hostile.archives import sealed_anew
 from kept_cases import case, small
 
 from ed_core.cases import bundle, kept
@@ -24,11 +24,6 @@ from ed_core.errors import CaseChanged, CaseError, NewerSchema, StoreError
 from ed_core.files import Bounds
 
 ROOT = Path(__file__).parent.parent
-
-
-@pytest.fixture
-def folder(tmp_path) -> Kept:
-    return Kept(tmp_path, shipped=None)
 
 
 def files(folder: Kept) -> list[str]:

@@ -27,11 +27,6 @@ ASKED = Prompt("5 + 7 = ")
 
 
 @pytest.fixture
-def spec(small_folder):
-    return resolve(str(small_folder))
-
-
-@pytest.fixture
 def measured(monkeypatch):
     """How often identities were measured."""
     found = []

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hostile import sealed_anew
+from hostile.archives import sealed_anew
 from shell import refused
 from small_models import byte_tokenizer, random_model, save_random
 from tokenizers import Tokenizer, models, pre_tokenizers

@@ -6,7 +6,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from hostile import sealed_anew
+from hostile.archives import sealed_anew
 from kept_cases import small
 from streamlit.testing.v1 import AppTest
 from test_settings import clean, write  # noqa: F401  (fixtures)
@@ -18,11 +18,6 @@ from ed_core.errors import CaseError, StoreError
 from ed_ui import visitor
 
 ADA, BOB = "ada@lab.org", "bob@lab.org"
-
-
-@pytest.fixture
-def folder(tmp_path) -> Kept:
-    return Kept(tmp_path, shipped=None)
 
 
 def test_an_owner_stands_beside_the_case_study_and_not_in_its_file(folder):

@@ -10,14 +10,13 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
-from hosted_app import free_port, until
+from hosted_app import answering, free_port, until
 from huggingface_hub import HfApi
 
 from ed_core.commands import main
@@ -197,9 +196,6 @@ def hub():
     """A hub that knows no Space and answers the making of one with `hub.status`; `hub.made`: what it was asked."""
 
     class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
         def do_GET(self):
             self.answer(404, "RepoNotFound")
 
@@ -215,12 +211,9 @@ def hub():
             self.end_headers()
             self.wfile.write(body)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.status, server.made = 402, None
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with answering(Handler) as server:
+        server.status, server.made = 402, None
+        yield server
 
 
 @pytest.mark.parametrize(

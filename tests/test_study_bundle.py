@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow
 import pytest
-from hostile import MANIFEST, resealed
+from hostile.archives import MANIFEST, resealed
 from pyarrow import parquet
 from shell import refused
 

@@ -12,15 +12,8 @@ from statsmodels.regression.mixed_linear_model import MixedLM
 from test_trends import made
 
 from ed_core.depth.criteria import depths
-from ed_core.sources.bundled import STUDIES
 from ed_core.statistics import ENDS, interval, percentile, student, units
 from ed_core.studies import difficulty, tables, trends
-from ed_core.studies.items import open_folder
-
-
-@pytest.fixture(scope="module")
-def folder():
-    return open_folder(STUDIES / "toys")
 
 
 def test_the_interval_of_a_token_weighted_mean_is_scipys_bootstrap():
@@ -42,13 +35,13 @@ def test_the_interval_of_a_token_weighted_mean_is_scipys_bootstrap():
     assert ours == pytest.approx(theirs.confidence_interval, abs=0.05 * spread)
 
 
-def test_the_interval_of_a_depth_is_scipys_bootstrap(folder):
+def test_the_interval_of_a_depth_is_scipys_bootstrap(toys):
     """The whole way on real sums: forms drawn, curves made anew in every resample, the rule read off each."""
     model, name = "ed-demo-16", "look-ups"
-    some = folder.sums(model, name)
-    sums, counts = tables.curves(folder, some, "overlap", "paper")
+    some = toys.sums(model, name)
+    sums, counts = tables.curves(toys, some, "overlap", "paper")
     (curve,) = sums.values()
-    forms = np.array([folder.sets[name]["forms"][place] for place in some.index])
+    forms = np.array([toys.sets[name]["forms"][place] for place in some.index])
     curve, counts = (np.stack([each[forms == form].sum(0) for form in np.unique(forms)]) for each in (curve, counts))
     assert len(counts) == 8
 
@@ -68,7 +61,7 @@ def test_the_interval_of_a_depth_is_scipys_bootstrap(folder):
     )
     row = next(
         r
-        for r in tables.stored(folder, "verdict").to_pylist()
+        for r in tables.stored(toys, "verdict").to_pylist()
         if (r["model"], r["set"], r["criterion"], r["variant"]) == (model, name, "overlap", "paper")
     )
     low, high, undefined = interval(theirs.bootstrap_distribution)
@@ -94,15 +87,15 @@ def test_the_line_against_size_is_the_one_of_least_squares_with_a_height_for_eac
 
 @pytest.mark.filterwarnings("ignore::statsmodels.tools.sm_exceptions.ConvergenceWarning")  # pairs differ hardly
 @pytest.mark.parametrize("kind", difficulty.KINDS)
-def test_the_trend_over_pairs_is_that_of_a_mixed_model(folder, kind):
+def test_the_trend_over_pairs_is_that_of_a_mixed_model(toys, kind):
     """A random line for each form: its mean slope is the mean of the forms' own. The interval is that of Student's t
     over the forms' own slopes; the mixed model's is wider where its variance stands at 0."""
-    found = difficulty.look(folder, "ed-demo-8", "look-ups", kind)
+    found = difficulty.look(toys, "ed-demo-8", "look-ups", kind)
     n_levels, n_pairs = len(found.levels), found.trend.paired
     assert n_pairs >= 10
     by_pair = [dict(zip(level.pairs, level.own)) for level in found.levels]
     pairs = [pair for pair in by_pair[0] if all(pair in of for of in by_pair)]
-    told = folder.sets["look-ups"]
+    told = toys.sets["look-ups"]
     form_of = dict(zip(told["pairs"], told["forms"]))
     forms = sorted(set(form_of.values()))
     of_form = [[[of[pair] for pair in pairs if form_of[pair] == form] for of in by_pair] for form in forms]

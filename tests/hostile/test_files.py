@@ -27,7 +27,7 @@ from ed_core.fits import measured, shards
 from ed_core.fits.file import Checkpoint
 from ed_core.results.wire import pack, unpack
 from ed_core.studies import bundle as study
-from hostile import MANIFEST, _files, _zip, mutated, sealed_anew
+from hostile.archives import MANIFEST, _files, _zip, mutated, sealed_anew
 
 BOMB = 264 << 20  # bytes of zeros, a thousandth of that when compressed
 MEMORY = 40 << 20  # bytes that refusing a file may take at most
