@@ -26,9 +26,8 @@ def example(model: str) -> Prompt:
 def test_no_file_is_left_over_and_none_names_a_folder_of_some_machine():
     files = {f.stem: unpack(f.read_bytes()) for f in lookup.EXAMPLES.glob("*.npz")}
     hashes = {twin(resolve(name), control).content_hash for name, control, *_ in (*shipped(), *compared())}
-    assert files and {r.request.models[0].content_hash for r in files.values()} == hashes, (
-        "run python -m tools.examples"
-    )
+    assert files
+    assert {r.request.models[0].content_hash for r in files.values()} == hashes, "run python -m tools.examples"
     for key, result in files.items():
         assert result.request.key == key and result.complete
         assert result.request.models[0].source in (*MODELS, *REAL) and "/" not in result.provenance["model"]["source"]

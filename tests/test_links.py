@@ -152,9 +152,8 @@ def test_what_a_link_does_not_say_is_at_its_default(stored):
     test.run()  # what a page's first run puts into the URL is put there by the browser
     assert test.query_params["control"] == "shuffled" and "shade" not in test.query_params, shared
     follow(test.switch_page("pages/prompt/logit_lens.py"), model="small")
-    assert test.selectbox(key="control").value == "none" and "shade" not in test.query_params, (
-        "as after the browser's Back"
-    )
+    assert test.selectbox(key="control").value == "none"
+    assert "shade" not in test.query_params, "as after the browser's Back"
 
 
 def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):

@@ -69,9 +69,8 @@ def test_imports_belong_to_whoever_imports(folder):
     one = small("one")
     case, new = folder.take_in(bundle.encode(one), ADA)
     assert new and folder.owner(case.id) == ADA
-    assert folder.take_in(bundle.encode(one), BOB) == (one, False) and folder.owner(one.id) == ADA, (
-        "it is here already, and stays hers"
-    )
+    assert folder.take_in(bundle.encode(one), BOB) == (one, False)
+    assert folder.owner(one.id) == ADA, "it is here already, and stays hers"
     other, new = folder.take_in(bundle.encode(edited(one, notes="his")), BOB)
     assert new and other.id != one.id and folder.owner(other.id) == BOB
 
@@ -85,9 +84,8 @@ def test_nobody_takes_over_what_another_deleted(folder):
     hers, _ = folder.take_in(bundle.encode(one), ADA)
     assert hers.id == one.id and folder.owner(one.id) == ADA
     folder.delete(one.id)
-    assert folder.take_in(bundle.encode(one))[0].id == one.id and folder.owner(one.id) == ADA, (
-        "from the command line it comes back as hers"
-    )
+    assert folder.take_in(bundle.encode(one))[0].id == one.id
+    assert folder.owner(one.id) == ADA, "from the command line it comes back as hers"
 
 
 def test_a_backup_brings_owners_back(folder, tmp_path):

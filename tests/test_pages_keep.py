@@ -209,9 +209,8 @@ def test_a_link_opens_every_figure_in_a_fresh_session_without_the_model(folder, 
     shown = charts(test)
     assert len(shown) == len(drawings(kept)) == 6
     spec = shown[1]["layout"]
-    assert spec["xaxis"]["range"] == [1.5, 40.5] and any(s.get("x0") == 4.5 for s in spec["shapes"]), (
-        "window and token as they were kept"
-    )
+    assert spec["xaxis"]["range"] == [1.5, 40.5]
+    assert any(s.get("x0") == 4.5 for s in spec["shapes"]), "window and token as they were kept"
     assert len([p for p in test.get("popover") if p.proto.popover.label == "Details"]) == 6
     assert "model" not in {box.key for box in test.selectbox}, "no model is chosen on this page"
 

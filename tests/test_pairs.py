@@ -80,9 +80,8 @@ def test_curves_stand_on_relative_depth_only_where_depths_differ():
     fig = figures.pair_curves(pair([1, 2, 3, 4], [1, 2]), ("x", "y"))
     assert [t.name for t in fig.data] == ["A: x", "B: y"], "no bars: no layer of one is a layer of the other"
     assert fig.data[0].x.tolist() == [0.25, 0.5, 0.75, 1.0] and fig.data[1].x.tolist() == [0.5, 1.0]
-    assert fig.data[0].y.tolist() == [1, 2, 3, 4] and fig.data[1].y.tolist() == [1, 2], (
-        "nothing is interpolated in what is drawn"
-    )
+    assert fig.data[0].y.tolist() == [1, 2, 3, 4]
+    assert fig.data[1].y.tolist() == [1, 2], "nothing is interpolated in what is drawn"
     fig = figures.pair_curves(pair([1, 2, 3, 4], [1, 2]), ("x", "y"), by_number=True)
     assert [t.x.tolist() for t in fig.data] == [[0, 1, 2, 3], [0, 1]], "layer above layer, where that is asked for"
     assert fig.data[1].text[1] == "layer 1 of 2" and fig.layout.xaxis.title.text == "layer"
