@@ -396,7 +396,6 @@ def test_what_is_imported_is_spared_by_collections_and_what_visitors_leave_is_no
 # ---------------------------------------------------------------- behind the public interface
 
 
-ROOT = Path(__file__).parent.parent
 LOOKED_AT = {"streamlit": "1.67.0", "uvicorn": "0.54.0"}
 # By what `ed_ui/streamlit_edges.py` replaces or reaches into: a digest of its source.
 # Where one differs, read the new source beside what the edge says of it ("Cures", "Not needed"), then write the digest
