@@ -12,6 +12,7 @@ from ed_core.depth.continuous import MeanDepth
 from ed_core.errors import ParameterError
 from ed_core.probes import find
 from ed_core.results.aggregate import summarize
+from ed_core.service.compute import Models, run
 from ed_core.service.resolve import in_precisions, resolve
 from ed_core.sources.sizes import WIDEST_FIRST
 from ed_core.statistics import Interval
@@ -27,8 +28,6 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 @pytest.fixture(scope="module")
 def whole():
     """Two prompts in float32 and bfloat16; what the narrower precisions found is as good."""
-    from ed_core.service.compute import Models, run
-
     models, plan = Models(), audit.plan(in_precisions(resolve("ed-demo-8"), ["fp32", "bf16"]), PROMPTS)
     found = {p: [run(models.get(r.models[0]), r) for r in requests] for p, requests in plan.items()}
     return found | dict.fromkeys(("int8", "4bit"), found["bf16"])
@@ -38,7 +37,6 @@ def whole():
 def test_the_bundled_models_keep_their_curves_and_depths_in_every_precision(name):
     """Contributions and lens over every twelfth bundled prompt; skip effects need more prompts for their order to
     settle (see the log)."""
-    from ed_core.service.compute import Models, run
     from ed_core.sources.bundled import load_prompts
 
     prompts = [Prompt(p["text"], p["answer"]) for p in load_prompts()[::12]]

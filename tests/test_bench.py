@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ed_core.commands import main
 from ed_core.probes import LayerSkip, ResidualErasure
 from ed_core.service import compute
+from ed_core.sources import sizes
 from tools import bench
 from tools.bench import causal, lens, opening, skip
 from tools.bench.random_model import prompt, random_llama
@@ -123,7 +124,6 @@ def test_an_installation_without_the_tools_says_where_benchmarks_run(capsys, mon
 
 def test_the_floor_of_a_probe_is_its_reading_or_its_multiplying(monkeypatch):
     from ed_core.probes import PROBES, Contributions, LogitLens
-    from ed_core.sources import sizes
     from tools.bench import floor
 
     size = sizes.read(
@@ -148,7 +148,6 @@ def test_the_floor_of_a_probe_is_its_reading_or_its_multiplying(monkeypatch):
 def test_the_floor_is_printed_beside_what_was_taken(monkeypatch):
     from ed_core.models.opening import open_model
     from ed_core.service.resolve import resolve
-    from ed_core.sources import sizes
     from ed_core.sources.specs import config_of
     from ed_core.types import Prompt
     from tools.bench import floor

@@ -229,8 +229,6 @@ def test_prompts_whose_completeness_fails_are_in_no_spread_and_counted(model_of,
 
 
 def test_a_result_of_an_older_version_still_opens(model_of, measure):
-    from dataclasses import replace
-
     from ed_core.results.aggregate import summarize
     from ed_core.results.wire import pack, unpack
 

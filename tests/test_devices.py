@@ -28,6 +28,7 @@ from ed_core.machine import probe_bytes
 from ed_core.models import devices, identities, loading, opening, verify
 from ed_core.models.identities import wide
 from ed_core.models.language_model import LanguageModel
+from ed_core.notebook import model as notebook
 from ed_core.notebook.model import on
 from ed_core.probes import IntegratedGradients, LayerSkip, LogitLens, Numerics, ResidualErasure, Surgery
 from ed_core.runs import execute, processes
@@ -475,7 +476,6 @@ def test_auto_is_a_gpu_where_there_is_one_and_the_default_everywhere(gpus, monke
 
     import ed_core
     from ed_core.commands import parser
-    from ed_core.notebook import model as notebook
     from ed_core.runs.run import Opened, StudyRun
 
     words = {
@@ -498,8 +498,6 @@ def test_auto_is_a_gpu_where_there_is_one_and_the_default_everywhere(gpus, monke
 
 
 def test_auto_takes_what_is_listed_first(gpus, monkeypatch):
-    from ed_core.notebook import model as notebook
-
     gpus(10 * GIB, 80 * GIB)
     monkeypatch.setattr(notebook, "may_have_gpu", lambda: True)
     assert devices.devices() == ["cuda", "cuda:0", "cuda:1", "cpu"] and devices.pick("auto") == "cuda"

@@ -94,8 +94,6 @@ def test_it_reads_the_logit_lens(model_of, measure):
 
 
 def test_layers_that_add_nothing_settle_at_once(model_of, measure):
-    from small_models import random_model
-
     model = random_model("llama")
     with torch.no_grad():
         for block in model.blocks[2:]:

@@ -206,8 +206,6 @@ def test_nothing_is_unpickled(folder, tmp_path):
     import io
     import os
 
-    import numpy as np
-
     class Evil:
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "evil"),)

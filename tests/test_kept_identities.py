@@ -10,6 +10,7 @@ from dataclasses import replace
 import prepared
 import pytest
 from hosted_app import until
+from small_models import save_random
 
 from ed_core.commands import main
 from ed_core.errors import IdentityFailed, NotFinite, TooLarge
@@ -67,8 +68,6 @@ def test_whoever_does_not_measure_later_measures_now(spec, measured):
 
 @pytest.mark.parametrize("other", ["code", "weights", "precision", "library", "threads"])
 def test_figures_of_anything_else_are_not_believed(spec, measured, other, monkeypatch, tmp_path):
-    from small_models import save_random
-
     opening.open_model(spec, trust_kept=True)
     if other == "code":
         monkeypatch.setattr(opening, "code_hash", lambda: "another")
@@ -173,8 +172,6 @@ def test_memory_that_runs_out_over_it_withdraws_nothing(spec, monkeypatch):
 @pytest.fixture
 def another(tmp_path):
     """A second model whose identities are kept, for which the first one has to be closed."""
-    from small_models import save_random
-
     found = resolve(str(save_random(tmp_path / "another", "llama")))
     opening.open_model(found, trust_kept=True)
     return found

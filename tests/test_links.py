@@ -23,6 +23,7 @@ from ed_core.service.resolve import resolve, twin
 from ed_core.types import Prompt
 from ed_ui import inputs, link, session, streamlit_edges
 from ed_ui.inputs import of_probe
+from ed_ui.navigation import ROOMS as rooms
 
 OWN = {  # a page, a parameter of its own, and where it must arrive
     "pages/prompt/home.py": {
@@ -212,8 +213,6 @@ def test_the_store_finds_ids_by_their_beginning(stored, tmp_path):
 
 
 def test_no_parameter_of_a_page_has_the_name_of_one_that_all_pages_share(stored):
-    from ed_ui import link
-
     common = {p.name for p in (*link.OF_A_RUN, *link.BESIDE_IT)} | {"run", "example"}
     for probes in PAGES.values():
         for probe in probes:
@@ -335,7 +334,6 @@ ROOMS = {  # every address that ever was, and where it leads
 
 def test_every_address_leads_to_its_room():
     from ed_ui.navigation import KEPT_FROM
-    from ed_ui.navigation import ROOMS as rooms
 
     found = {room.title: tuple(tab.address for tab in room.tabs) for room in rooms}
     assert found == ROOMS and all((ROOT / tab.file).is_file() for room in rooms for tab in room.tabs)
@@ -344,8 +342,6 @@ def test_every_address_leads_to_its_room():
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_the_frame_says_which_room_is_open(stored, room):
-    from ed_ui.navigation import ROOMS as rooms
-
     (here,) = (one for one in rooms if one.title == room)
     tab = here.tabs[min(1, len(here.tabs) - 1)]
     test = fresh(tab.file).run()

@@ -15,7 +15,7 @@ from ed_core.cases import backup, bundle
 from ed_core.cases.case_study import edited
 from ed_core.cases.kept import UNREADABLE, Kept, SafeFolder
 from ed_core.errors import CaseError, StoreError
-from ed_ui import visitor
+from ed_ui import case_studies, visitor
 
 ADA, BOB = "ada@lab.org", "bob@lab.org"
 
@@ -209,8 +209,6 @@ def test_an_address_in_the_list_is_that_address_alone(write, as_user):  # noqa: 
 
 
 def test_an_owners_address_is_for_those_who_are_logged_in(write, as_user, folder, monkeypatch):  # noqa: F811
-    from ed_ui import case_studies
-
     monkeypatch.setattr(case_studies, "kept", lambda: folder)
     write(OWNERS)
     one, two = small("one"), small("two")
@@ -225,8 +223,6 @@ def test_an_owners_address_is_for_those_who_are_logged_in(write, as_user, folder
 
 def test_what_a_button_would_not_do_is_refused_behind_it(write, as_user, folder, monkeypatch):  # noqa: F811
     """The writing itself asks, whatever the button said when it was drawn."""
-    from ed_ui import case_studies
-
     monkeypatch.setattr(case_studies, "kept", lambda: folder)
     write(OWNERS)
     one = small("one")

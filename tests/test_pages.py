@@ -15,6 +15,7 @@ from charts import charts, fresh, numbers
 from small_models import computed
 from streamlit.testing.v1 import AppTest
 
+from ed_core.depth import verdict
 from ed_core.errors import EffectiveDepthError
 from ed_core.probes import (
     Continuation,
@@ -29,7 +30,7 @@ from ed_core.probes import (
 from ed_core.results import lookup
 from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
-from ed_ui import downloads, session, show
+from ed_ui import downloads, running, session, show
 
 ROOT = Path(__file__).parent.parent
 PROMPT = Prompt("5 + 7 + 5 + 3 + 1 + 7 = ", "28")
@@ -96,8 +97,6 @@ def test_a_page_draws_exactly_what_is_stored(stored, page):
 
 
 def test_home_says_the_verdict_and_what_the_model_continues(stored):
-    from ed_core.depth import verdict
-
     test = app()
     said = " ".join(m.value for m in test.markdown)
     reached = verdict.of_prompt(stored["contributions"], stored["logit_lens"])
@@ -146,8 +145,6 @@ def test_a_sink_stands_outside_the_colours(page):
 
 
 def test_home_reads_its_strips_where_the_rules_are_read(stored):
-    from ed_core.depth import verdict
-
     test = app()
     test.segmented_control(key="of").set_value("answer")
     test.run()
@@ -261,7 +258,6 @@ def test_a_prompt_outside_what_the_models_know_is_marked(stored):
 
 def test_a_long_answer_is_judged_to_its_end():
     """Nine letters take nine tokens: eight of them right are not yet an answer, and not a wrong one either."""
-    from ed_core.depth import verdict
     from ed_core.sources.bundled import load_prompts
 
     asked = next(p for p in load_prompts() if p["id"] == "copy-12-a")
@@ -404,7 +400,7 @@ def test_an_edited_example_does_not_come_back_with_what_a_browser_still_says(sto
 def test_an_edited_examples_answer_does_not_come_back_with_a_press_that_knows_nothing_of_it(stored, monkeypatch):
     """A press on Run right after the typing says again what the answer's box held before; how long the page took in
     between says nothing, only when its end was sent."""
-    from ed_ui import inputs, prompt_box, running, streamlit_edges
+    from ed_ui import inputs, prompt_box, streamlit_edges
 
     test = app(prompt=None, model="ed-demo-8", example="copy-3-a")
     answer, known = held(test)[1], session_of(test)
@@ -485,8 +481,6 @@ def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(sto
 
 
 def test_an_example_that_takes_little_time_runs_by_itself(stored, monkeypatch):
-    from ed_ui import running
-
     ran, seconds, of = [], 1.9, running.outlook
     monkeypatch.setattr(running, "submit", lambda batch: ran.append(batch.page))
     monkeypatch.setattr(running, "outlook", lambda *a: replace(of(*a), seconds=seconds))
@@ -682,8 +676,6 @@ def test_a_page_shows_the_shade_and_marks_the_token_of_its_link(stored):
 
 
 def test_a_click_selects_the_token_of_its_cell_not_the_layer(stored, monkeypatch):
-    from ed_ui import show
-
     chosen = []
     monkeypatch.setattr(show, "draw", lambda key, fig, alt, clickable=False, *more: [3, 2] if clickable else None)
     monkeypatch.setattr(show, "_choose", chosen.append)
@@ -692,6 +684,4 @@ def test_a_click_selects_the_token_of_its_cell_not_the_layer(stored, monkeypatch
 
 
 def test_a_token_cannot_end_its_code():
-    from ed_ui import show
-
     assert show.token("a`b") == "`aˋb`" and show.token("<s>", special=True) == ":orange-background[`<s>`]"

@@ -19,7 +19,9 @@ from ed_core.cases import kept as kept_module
 from ed_core.cases.case_study import Shown
 from ed_core.cases.drawings import drawings
 from ed_core.cases.kept import Kept
+from ed_core.errors import CaseError
 from ed_core.sources.bundled import EXAMPLE, load_prompts
+from ed_ui import case_studies
 
 ROOT = Path(__file__).parent.parent
 GALLERY, CASE = "pages/case_studies/gallery.py", "pages/case_studies/case.py"
@@ -81,7 +83,7 @@ def test_home_is_kept_as_it_is_seen(folder):
 
 
 def test_thresholds_and_the_first_token_are_kept_as_they_are_set(monkeypatch):
-    from ed_ui import case_studies, inputs
+    from ed_ui import inputs
 
     held = {"kl_threshold": 0.25, "overlap_threshold": 0.6, "first_token": False, "contributions.first_token": False}
     monkeypatch.setattr(inputs, "value", lambda key, default=None: held.get(key, default))
@@ -153,9 +155,6 @@ def test_who_may_not_keep_is_told_why(folder, monkeypatch):
     assert off["case.edit"] and off["case.delete"] and off["case.duplicate"] and not off["case.live"]
     test = app(GALLERY)
     assert test.button(key=f"delete-{one.id}").disabled
-    from ed_core.errors import CaseError
-    from ed_ui import case_studies
-
     for write in (
         lambda: case_studies.add(one),
         lambda: case_studies.save(one, ""),
@@ -169,7 +168,6 @@ def test_who_may_not_keep_is_told_why(folder, monkeypatch):
 
 
 def test_what_does_not_fit_is_left_out_by_whole_probes_or_refused():
-    from ed_core.errors import CaseError
     from ed_ui.case_studies import fitting
 
     def many(n: int) -> list:

@@ -76,7 +76,7 @@ def test_auto_says_what_it_came_to_and_what_is_needed_in_a_line_each(stored):
 def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started(stored):
     from ed_core.machine import ROOM
     from ed_core.service import estimate
-    from ed_core.sources import sizes, specs
+    from ed_core.sources import sizes
 
     size = sizes.read(specs.config_of(resolve("small")))
     free = int(estimate.estimate(size, "bf16", device="cpu").peak / ROOM) + 1
@@ -328,7 +328,6 @@ def test_the_sentence_follows_the_findings(stored):
 
 def test_a_model_that_was_never_opened_takes_the_memory_of_its_precision():
     from ed_core.machine import gigabytes
-    from ed_core.sources import specs
 
     for precision in ("fp32", "bf16"):
         spec = resolve("ed-demo-8", precision)

@@ -298,9 +298,7 @@ def test_a_study_is_read_anew_only_where_something_was_added(computed, monkeypat
 
 
 def test_depth_and_difficulty_opens_on_the_bundled_study_and_says_what_is_computed(opened):
-    from ed_core.sources.bundled import STUDIES
     from ed_core.studies import difficulty
-    from ed_core.studies.items import open_folder
 
     test = opened.switch_page("pages/studies/difficulty.py").run()
     assert not test.exception and test.selectbox(key="difficulty.study").options == ["small", "toys"]

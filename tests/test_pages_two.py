@@ -14,11 +14,13 @@ from small_models import computed
 from test_pages import PROMPT, app, holds, plotted, session_of
 
 from ed_core.depth import side_by_side, verdict
+from ed_core.errors import HubUnreachable
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.service.resolve import resolve, twin
 from ed_core.sources.bundled import MODELS
 from ed_core.types import Prompt
+from ed_ui import downloads
 from tools.examples import REAL
 
 PAGE = "pages/compare/two.py"
@@ -289,9 +291,6 @@ def test_an_unknown_second_model_is_one_sentence(stored):
 
 @pytest.mark.parametrize("model", ["small", "Qwen/Qwen2.5-1.5B"])
 def test_a_second_model_that_is_not_here_is_offered_and_run_is_off(stored, model, monkeypatch):
-    from ed_core.errors import HubUnreachable
-    from ed_ui import downloads
-
     monkeypatch.setattr(downloads.hub, "plan", lambda *_: (_ for _ in ()).throw(HubUnreachable("no network")))
     test = two(model=model, second="Qwen/Qwen2.5-3B")
     assert not test.exception and not test.error and test.button(key="run.two").disabled
@@ -301,9 +300,6 @@ def test_a_second_model_that_is_not_here_is_offered_and_run_is_off(stored, model
 
 @pytest.mark.parametrize("looks", [1, 2, 3, 4])
 def test_an_answer_of_the_hub_may_come_while_the_page_is_drawn(stored, looks, monkeypatch):
-    from ed_core.errors import HubUnreachable
-    from ed_ui import downloads
-
     class Late(Future):
         looked = 0
 

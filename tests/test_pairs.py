@@ -425,8 +425,6 @@ def test_a_request_of_a_side_is_the_probes_own():
 
 
 def test_sides_that_differ_in_a_sink_alone_are_said_to():
-    from dataclasses import replace
-
     one = replace(pair([1, 2, 3], [1, 2, 3]), counted=np.array([0.0, 0.0, 90.0]), sinks="the sink (token 0)")
     assert one.text == (
         "A curve: the same, sinks left out. With the sink (token 0) counted the largest difference B − A is +90 unit, "

@@ -17,6 +17,7 @@ import numpy as np
 import pandas
 import pytest
 from shell import refused
+from small_models import byte_tokenizer
 
 import ed_core
 from ed_core import settings
@@ -342,8 +343,6 @@ def test_the_numbers_are_those_of_the_model_here(local):
 def test_other_families_too(local, family, model_of, tmp_path):
     """Another tree of modules; parallel branches; norms behind branches and a soft-cap; multipliers; additions in
     place."""
-    from small_models import byte_tokenizer
-
     model = model_of(family)
     model.hf.save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
@@ -354,7 +353,7 @@ def test_other_families_too(local, family, model_of, tmp_path):
 
 @needs_nnsight
 def test_values_that_are_not_finite_are_told_as_ever(local, tmp_path):
-    from small_models import byte_tokenizer, random_hf
+    from small_models import random_hf
 
     hf = random_hf("llama")
     hf.model.layers[2].mlp.down_proj.weight.data[0, 0] = float("nan")

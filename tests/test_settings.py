@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import prepared
 import pytest
 from charts import charts
+from huggingface_hub import constants
 from test_pages import app, session_of
 
 from ed_core import settings
@@ -22,6 +24,7 @@ from ed_core.service.jobs import Jobs
 from ed_core.service.resolve import admit, resolve
 from ed_core.sources import hub, permits, specs, tokens
 from ed_core.types import ModelSpec, Prompt
+from ed_ui import running
 
 ROOT = Path(__file__).parent.parent
 
@@ -235,8 +238,6 @@ def test_folders_of_a_list_are_not_left_by_dots(write, small_folder):
 @pytest.mark.parametrize("revision", ["../../../../../../../etc/hostname", "/etc/hostname", "a/../../../x"])
 def test_a_revision_is_no_way_out_of_the_hub_cache(tmp_path, monkeypatch, revision):
     """Without any settings: a branch's name is looked up as a file."""
-    from huggingface_hub import constants
-
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     (tmp_path / "models--a--b" / "refs").mkdir(parents=True)
     (tmp_path / "models--a--b" / "snapshots").mkdir()
@@ -267,8 +268,6 @@ def test_adapters_downloads_and_background_files(write, tmp_path):
 
 
 def test_a_downloaded_adapter_goes_by_its_hub_id(write, monkeypatch, tmp_path):
-    from huggingface_hub import constants
-
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     write("local_folders = false\nmodels = ['ed-demo-8', 'me/*']")
     inside = tmp_path / "models--me--lora" / "snapshots" / "0"
@@ -298,8 +297,6 @@ def test_a_request_made_elsewhere_is_refused_at_the_queue(write, small_folder, t
 
 
 def test_the_command_line_is_the_owners(small_folder, tmp_path):
-    import sys
-
     env = os.environ | {"ED_LOCAL_FOLDERS": "false", "ED_MAX_TOKENS_LAYERS": "1", "ED_CACHE": str(tmp_path)}
     (tmp_path / "p.jsonl").write_text('{"text": "5 + 7 = "}\n')
     run = f"run contributions --model {small_folder} --prompts {tmp_path / 'p.jsonl'} --out {tmp_path / 'r.npz'}"
@@ -349,8 +346,6 @@ def test_where_only_the_model_can_count_the_worker_refuses(write, small_folder):
 
 
 def idle_jobs() -> Jobs:
-    import sys
-
     return Jobs(warm=False, command=(sys.executable, "-c", "import time; time.sleep(60)"))
 
 
@@ -456,8 +451,6 @@ def test_run_is_off_with_the_reason_where_the_prompt_is_too_long_for_the_limit(s
 
 def test_a_refused_job_is_a_sentence_on_the_page(stored, write, monkeypatch):
     """Whatever Run said when it was drawn, the queue refuses."""
-    from ed_ui import running
-
     monkeypatch.setattr(running, "viewer", lambda: "me")
     write("max_tokens_layers = 10")
     batch = running.Batch({"a": asked(1), "b": asked(2)})
@@ -467,8 +460,6 @@ def test_a_refused_job_is_a_sentence_on_the_page(stored, write, monkeypatch):
 
 
 def test_a_batch_waits_for_room_of_its_own_and_ends_where_there_is_none(write, monkeypatch):
-    from ed_ui import running
-
     queue = idle_jobs()
     monkeypatch.setattr(running, "jobs", lambda: queue)
     monkeypatch.setattr(running, "viewer", lambda: "me")

@@ -218,8 +218,6 @@ def test_a_line_ends_with_a_line_feed_alone(tmp_path):
     assert parse_jsonl(to_jsonl(prompts), "own") == prompts
     assert parse_jsonl('{"text": "a"}\r\n{"text": "b"}\r\n', "x") == [Prompt("a"), Prompt("b")]
     (tmp_path / "s.jsonl").write_text(to_jsonl(prompts))
-    from ed_core.studies import sets
-
     found = sets.load(study.SetEntry(name="s", file="s.jsonl"), tmp_path, "ed-demo-8")
     assert [one.prompt.text for one in found.examples] == [one.text for one in prompts]
 
