@@ -9,6 +9,7 @@ import math
 import re
 import shutil
 import subprocess
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -191,9 +192,7 @@ def test_what_was_measured_is_not_measured_again(out, model, prompts, monkeypatc
     from ed_core.fits import replacement
     from ed_core.studies import items
 
-    def never(*_, **__):
-        raise AssertionError("it is there already")
-
+    never = Mock(side_effect=AssertionError("it is there already"))
     monkeypatch.setattr(items, "compute", never)
     monkeypatch.setattr(replacement, "by_prompt", never)
     before = {file: (out / file).read_bytes() for file in (card.FILE, card.HTML, card.MARKDOWN)}

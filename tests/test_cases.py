@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -507,7 +508,7 @@ def test_a_full_disk_leaves_the_old_backup(folder, tmp_path, monkeypatch):
     folder.add(small())
     out = tmp_path / "b.zip"
     out.write_bytes(b"old")
-    monkeypatch.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
     assert main(["backup", str(out)]) == 2
     assert out.read_bytes() == b"old" and sorted(p.name for p in tmp_path.iterdir()) == ["b.zip", "here"]
 

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import naive
 import numpy as np
@@ -588,9 +589,7 @@ def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_pa
     assert by_id["one-layer-robust"]["prompts"] == 18 and by_id["one-layer-robust"]["control"]
     assert str(tmp_path) not in (out / running.FOUND).read_text() + (out / running.REPORT).read_text()
 
-    def never(*_, **__):
-        raise AssertionError("it is there already")
-
+    never = Mock(side_effect=AssertionError("it is there already"))
     monkeypatch.setattr(items, "compute", never)
     monkeypatch.setattr(replacement, "by_prompt", never)
     before = (out / running.FOUND).read_bytes()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import queue
 import threading
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -256,11 +257,7 @@ def test_a_refusal_and_a_defect_inside_stay_inside(spec, monkeypatch):
 def test_memory_that_runs_out_inside_another_job_costs_neither(spec, monkeypatch, error):
     """The long one goes on, the short one is tried again by itself."""
     long, short = pair(spec)
-
-    def compute_it(*_):
-        raise error
-
-    monkeypatch.setattr(Contributions, "compute", compute_it)
+    monkeypatch.setattr(Contributions, "compute", Mock(side_effect=error))
     wire = served(long, Wire(), job("short", short))
     assert wire.last("short")[0] == {"type": "later", "job": "short"}
     assert wire.last("long")[0]["type"] == "done"
@@ -293,11 +290,7 @@ def test_the_model_of_a_job_that_gave_way_stays_open(spec, other):
 def test_a_model_too_large_beside_the_held_one_is_refused_and_the_held_one_stays(spec, other, monkeypatch):
     models = compute.Models()
     held = models.get(spec)
-
-    def open_model(spec, trust_kept):
-        raise TooLarge("no room")
-
-    monkeypatch.setattr(compute, "open_model", open_model)
+    monkeypatch.setattr(compute, "open_model", Mock(side_effect=TooLarge("no room")))
     with models.hold(held), pytest.raises(TooLarge):
         models.get(other)
     assert models.get(spec) is held

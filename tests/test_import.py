@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -127,9 +128,7 @@ def test_too_large_is_said_before_anything_is_read(folder, monkeypatch):
 def test_what_cannot_be_drawn_is_refused(folder, monkeypatch):
     from ed_core.cases import drawings
 
-    def broken(*_):
-        raise IndexError("index 5 is out of bounds")
-
+    broken = Mock(side_effect=IndexError("index 5 is out of bounds"))
     monkeypatch.setitem(drawings.OVER_SEVERAL, EarlyExit, broken)
     with pytest.raises(ImportRefused, match="out of bounds"):
         folder.take_in(bundle.encode(small()))

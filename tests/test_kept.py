@@ -12,6 +12,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from string import ascii_uppercase
+from unittest.mock import Mock
 
 import pytest
 from hostile.archives import sealed_anew
@@ -179,14 +180,8 @@ def test_a_file_of_a_later_version_stays_where_it_is(folder):
 def test_a_disk_that_refuses_is_one_sentence_and_the_old_version_stays(folder, monkeypatch, at, number, says):
     one = small(notes="old")
     state = folder.add(one)
-
-    def fail(*_, **__):
-        raise OSError(number, os.strerror(number))
-
-    if at == "write":
-        monkeypatch.setattr(Path, "open", fail)
-    else:
-        monkeypatch.setattr(os, at, fail)
+    where, name = (Path, "open") if at == "write" else (os, at)
+    monkeypatch.setattr(where, name, Mock(side_effect=OSError(number, os.strerror(number))))
     with pytest.raises(StoreError, match=says) as caught:
         folder.save(edited(one, notes="new"), state)
     monkeypatch.undo()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -182,7 +183,7 @@ def test_other_prompts_do_not_take_over_what_was_kept(pair, tmp_path, monkeypatc
     monkeypatch.setattr("ed_core.fits.file.EVERY", 0.0)
     out, others = tmp_path / "found.npz", prompts(12, seed=5)
     with pytest.raises(Stopped):
-        replacement.fit(pair[0], USED, out, HELD_OUT, lambda share: (_ for _ in ()).throw(Stopped))
+        replacement.fit(pair[0], USED, out, HELD_OUT, Mock(side_effect=Stopped))
     found = replacement.fit(pair[0], others, out, HELD_OUT)
     assert (found.loss == replacement.fit(pair[0], others, test=HELD_OUT).loss).all()
 

@@ -4,8 +4,10 @@ and brought back."""
 from __future__ import annotations
 
 import errno
+import os
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from charts import charts, fresh, words
@@ -128,15 +130,9 @@ def test_words_that_cannot_be_kept_are_refused_and_stay_in_their_boxes(folder):
 
 @pytest.mark.parametrize("number, told", [(errno.ENOSPC, "full"), (errno.EROFS, ""), (errno.EACCES, "")])
 def test_a_disk_that_does_not_take_it_is_said_and_no_word_is_lost(folder, monkeypatch, number, told):
-    import os
-
     test = app()
     type_in(test, "keep.home", notes="mine")
-
-    def refuse(*args):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr("ed_core.disk.os.fsync", refuse)
+    monkeypatch.setattr("ed_core.disk.os.fsync", Mock(side_effect=OSError(number, os.strerror(number))))
     test.button(key="keep.home.save").click().run()
     monkeypatch.undo()
     assert not test.exception and len(test.error) == 1 and told in test.error[0].value
@@ -344,11 +340,7 @@ def test_a_full_disk_while_editing_keeps_the_old_words_on_disk_and_the_new_in_th
     kept = case(notes="old")
     folder.add(kept)
     test = edit(app(CASE, id=kept.id), kept.id, notes="mine")
-
-    def full(*args):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("ed_core.disk.os.fsync", full)
+    monkeypatch.setattr("ed_core.disk.os.fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     test.button(key=f"edit.{kept.id}.save").click().run()
     monkeypatch.undo()
     assert any("full" in e.value for e in test.error) and test.text_area(key=f"edit.{kept.id}.notes").value == "mine"

@@ -6,6 +6,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -291,7 +292,7 @@ def test_an_unknown_second_model_is_one_sentence(stored):
 
 @pytest.mark.parametrize("model", ["small", "Qwen/Qwen2.5-1.5B"])
 def test_a_second_model_that_is_not_here_is_offered_and_run_is_off(stored, model, monkeypatch):
-    monkeypatch.setattr(downloads.hub, "plan", lambda *_: (_ for _ in ()).throw(HubUnreachable("no network")))
+    monkeypatch.setattr(downloads.hub, "plan", Mock(side_effect=HubUnreachable("no network")))
     test = two(model=model, second="Qwen/Qwen2.5-3B")
     assert not test.exception and not test.error and test.button(key="run.two").disabled
     told = [*test.warning, *test.markdown] if model.startswith("Qwen") else test.warning

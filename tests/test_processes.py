@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -25,6 +26,7 @@ TOML = (
     '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\nper_level = 3\n'
 )
 N_ITEMS = 6  # three of each model
+FULL = "The study's folder cannot be written: the disk is full."
 
 
 def digest(out) -> str:
@@ -104,10 +106,7 @@ def test_a_model_that_cannot_be_opened_is_told_before_anything_is_computed(made,
 
 
 def test_a_full_disk_ends_the_run_with_its_sentence(made, engine, monkeypatch):
-    def full(*_):
-        raise StudyError("The study's folder cannot be written: the disk is full.")
-
-    monkeypatch.setattr(items, "write", full)
+    monkeypatch.setattr(items, "write", Mock(side_effect=StudyError(FULL)))
     with pytest.raises(StudyError, match="the disk is full"):
         running.run(*made, engine=engine)
 
@@ -200,10 +199,7 @@ def test_what_fails_ahead_is_met_again_by_its_study_alone(several, ahead, monkey
 
 
 def test_a_full_disk_ends_what_is_computed_ahead(ahead, monkeypatch):
-    def full(*_):
-        raise StudyError("The study's folder cannot be written: the disk is full.")
-
-    monkeypatch.setattr(items, "write", full)
+    monkeypatch.setattr(items, "write", Mock(side_effect=StudyError(FULL)))
     with pytest.raises(StudyError, match="the disk is full"):
         ahead()
 

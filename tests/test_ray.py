@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from shell import refused
@@ -136,10 +137,8 @@ def test_an_item_whose_actor_always_ends_fails_its_model_with_the_reason(made, m
 
 
 def test_a_full_disk_ends_the_run_with_its_sentence(made, monkeypatch):
-    def full(*_):
-        raise StudyError("The study's folder cannot be written: the disk is full.")
-
-    monkeypatch.setattr(items, "write", full)
+    full = StudyError("The study's folder cannot be written: the disk is full.")
+    monkeypatch.setattr(items, "write", Mock(side_effect=full))
     with pytest.raises(StudyError, match="the disk is full"):
         run(made, FakeRay(), monkeypatch)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -97,10 +98,7 @@ def test_what_is_not_known_is_refused_in_one_sentence(capsys, tmp_path, argument
 def test_a_set_that_cannot_be_had_says_what_to_give_before_anything_is_computed(capsys, tmp_path, files, monkeypatch):
     from ed_core.studies import sets
 
-    def refuse(name):
-        raise ConnectionError("no network")
-
-    monkeypatch.setattr(sets, "_at_once", refuse)
+    monkeypatch.setattr(sets, "_at_once", Mock(side_effect=ConnectionError("no network")))
     given = [f"gsm8k={files / 'gsm8k.jsonl'}", "hellaswag"]
     code, _, err = ran(capsys, "hu2025", "--models", "ed-demo-8", "--sets", *given, "--out", tmp_path / "out")
     assert code == 2 and "Give a local copy with the hub's columns: --sets hellaswag=FILE." in err

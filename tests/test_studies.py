@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -586,12 +587,9 @@ def test_damage_and_a_full_disk_are_one_sentence_each_and_lose_nothing(small, mo
     with pytest.raises(StudyError, match="is damaged; delete it and run the study again"):
         tables.verdict(open_folder(out))
     files[0].unlink()
-
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(items.parquet, "write_table", full)
+        full = OSError(errno.ENOSPC, "No space left on device")
+        patch.setattr(items.parquet, "write_table", Mock(side_effect=full))
         with pytest.raises(StudyError, match="the disk is full"):
             running.run(made, out)
     assert len(list(out.rglob("items/*/*"))) == 4, "nothing unfinished is left"

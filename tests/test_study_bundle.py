@@ -9,6 +9,7 @@ import shutil
 import warnings
 import zipfile
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -241,10 +242,7 @@ def test_a_report_holds_no_html(computed, tmp_path):
 
 
 def test_a_full_disk_is_not_blamed_on_the_file(good, tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(report.disk, "write", full)
+    monkeypatch.setattr(report.disk, "write", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(StudyError, match="the disk is full") as error:
         bundle.unpack(io.BytesIO(good), tmp_path / "there")
     assert not isinstance(error.value, ImportRefused) and not list(tmp_path.iterdir())

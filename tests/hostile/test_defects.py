@@ -16,6 +16,7 @@ import unicodedata
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow
@@ -871,15 +872,8 @@ def test_the_folder_of_the_cache_has_a_name_that_a_disk_can_have(monkeypatch, ca
 # ---------------------------------------------------------------- what is unforeseen
 
 
-def broken(error: BaseException):
-    def report(*_):
-        raise error
-
-    return report
-
-
 def test_what_nobody_foresaw_is_one_sentence_with_an_id_and_a_log(own_cache, monkeypatch, capsys):
-    monkeypatch.setattr("ed_core.service.estimate.report", broken(RuntimeError("the secret prompt")))
+    monkeypatch.setattr("ed_core.service.estimate.report", Mock(side_effect=RuntimeError("the secret prompt")))
     assert main(["estimate", "ed-demo-8"]) == 70
     said = capsys.readouterr().err
     id = said.split(" under ")[1].split(",")[0]
@@ -901,7 +895,7 @@ def test_what_nobody_foresaw_is_one_sentence_with_an_id_and_a_log(own_cache, mon
     ids=str,
 )
 def test_what_the_machine_lacks_is_refused(monkeypatch, capsys, error, says):
-    monkeypatch.setattr("ed_core.service.estimate.report", broken(error))
+    monkeypatch.setattr("ed_core.service.estimate.report", Mock(side_effect=error))
     refused(capsys, ["estimate", "ed-demo-8"], says)
 
 
@@ -910,11 +904,11 @@ def test_what_the_machine_lacks_is_refused(monkeypatch, capsys, error, says):
     [([], models.STORED), (["--no-cache"], "stopped; nothing was stored.")],
 )
 def test_an_interrupt_says_what_is_true(place, monkeypatch, capsys, more, says):
-    monkeypatch.setattr("ed_core.prompts.read_jsonl", broken(KeyboardInterrupt()))
+    monkeypatch.setattr("ed_core.prompts.read_jsonl", Mock(side_effect=KeyboardInterrupt()))
     argv = [one for one in RUN if one != "--no-cache"] + ["r.npz", *more]
     assert main(argv) == 130
     assert capsys.readouterr().err == f"ed_core: {says}\n"
-    monkeypatch.setattr("ed_core.service.estimate.report", broken(KeyboardInterrupt()))
+    monkeypatch.setattr("ed_core.service.estimate.report", Mock(side_effect=KeyboardInterrupt()))
     assert main(["estimate", "ed-demo-8"]) == 130
     assert capsys.readouterr().err == "ed_core: stopped.\n"
 
