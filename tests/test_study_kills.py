@@ -74,6 +74,22 @@ def killed(process: subprocess.Popen, out: Path, chance: random.Random) -> None:
     process.communicate()
 
 
+def killed_with_all(process: subprocess.Popen, out: Path, least: int) -> None:
+    """Kill a run in the middle; of so many processes that belong to it none is left."""
+    until(lambda: n_items(out) >= 3, process)
+    belonging = psutil.Process(process.pid).children(recursive=True)
+    assert len(belonging) >= least
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    until(lambda: not any(map(alive, belonging)))
+
+
+def ends_as(expected: str, process: subprocess.Popen, out: Path) -> None:
+    """It ends well, and all its items are those of a run that nobody disturbed."""
+    assert process.wait(PATIENCE) == 0, process.stderr.read()
+    assert n_items(out) == N_ITEMS and digest(out) == expected
+
+
 def test_ten_kills_lose_nothing_and_add_nothing(undisturbed, tmp_path):
     file, expected = undisturbed
     chance, seen = random.Random(1), []
@@ -81,9 +97,7 @@ def test_ten_kills_lose_nothing_and_add_nothing(undisturbed, tmp_path):
         killed(begin(file, tmp_path), tmp_path, chance)
         seen.append(n_items(tmp_path))
     assert seen == sorted(seen) and 0 < seen[-1] < N_ITEMS, "it was killed in the middle of the work"
-    process = begin(file, tmp_path)
-    assert process.wait(PATIENCE) == 0, process.stderr.read()
-    assert n_items(tmp_path) == N_ITEMS and digest(tmp_path) == expected
+    ends_as(expected, begin(file, tmp_path), tmp_path)
 
 
 def test_two_shards_that_are_killed_and_go_on_make_the_same(undisturbed, tmp_path):
@@ -96,28 +110,19 @@ def test_two_shards_that_are_killed_and_go_on_make_the_same(undisturbed, tmp_pat
     assert n_items(tmp_path) < N_ITEMS
     for i in (1, 2):
         assert begin(file, tmp_path, "--shard", f"{i}/2").wait(PATIENCE) == 0
-    assert begin(file, tmp_path, "--merge").wait(PATIENCE) == 0
-    assert n_items(tmp_path) == N_ITEMS and digest(tmp_path) == expected
+    ends_as(expected, begin(file, tmp_path, "--merge"), tmp_path)
 
 
 def test_of_a_run_in_processes_that_is_killed_nothing_is_left_and_it_goes_on(undisturbed, tmp_path):
     file, expected = undisturbed
-    process = begin(file, tmp_path, "--processes", "2")
-    until(lambda: n_items(tmp_path) >= 3, process)
-    belonging = psutil.Process(process.pid).children(recursive=True)
-    assert len(belonging) >= 2
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    until(lambda: not any(map(alive, belonging)))
+    killed_with_all(begin(file, tmp_path, "--processes", "2"), tmp_path, 2)
     assert n_items(tmp_path) < N_ITEMS
     process = begin(file, tmp_path, "--processes", "2")
     until(lambda: n_items(tmp_path) >= 8, process)
     os.kill(process.pid, signal.SIGINT)  # as Ctrl-C
     assert process.wait(PATIENCE) == 130 and b"Traceback" not in process.stderr.read()
     assert n_items(tmp_path) < N_ITEMS
-    process = begin(file, tmp_path, "--processes", "2")
-    assert process.wait(PATIENCE) == 0, process.stderr.read()
-    assert n_items(tmp_path) == N_ITEMS and digest(tmp_path) == expected
+    ends_as(expected, begin(file, tmp_path, "--processes", "2"), tmp_path)
 
 
 @needs_ray
@@ -127,25 +132,17 @@ def test_actors_that_are_killed_are_replaced(undisturbed, tmp_path):
     for kill in (1, 2):
         until(lambda: n_items(tmp_path) >= 8 * kill and actors(process.pid), process)
         actors(process.pid)[0].kill()
-    assert process.wait(PATIENCE) == 0, process.stderr.read()
-    assert n_items(tmp_path) == N_ITEMS and digest(tmp_path) == expected
+    ends_as(expected, process, tmp_path)
 
 
 @needs_ray
 def test_of_a_driver_that_is_killed_nothing_is_left_and_the_study_goes_on(undisturbed, tmp_path):
     file, expected = undisturbed
     process = begin(file, tmp_path, "--engine", "ray")
-    until(lambda: n_items(tmp_path) >= 3, process)
-    belonging = psutil.Process(process.pid).children(recursive=True)
-    assert len(belonging) > 5, "a cluster was there"
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    until(lambda: not any(map(alive, belonging)))
+    killed_with_all(process, tmp_path, 6)  # a cluster was there
     until(lambda: not left_by(process.pid))
     assert n_items(tmp_path) < N_ITEMS
-    process = begin(file, tmp_path, "--engine", "ray")
-    assert process.wait(PATIENCE) == 0, process.stderr.read()
-    assert n_items(tmp_path) == N_ITEMS and digest(tmp_path) == expected
+    ends_as(expected, begin(file, tmp_path, "--engine", "ray"), tmp_path)
 
 
 def actors(driver: int) -> list[psutil.Process]:
