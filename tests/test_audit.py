@@ -14,6 +14,7 @@ from ed_core.probes import find
 from ed_core.results.aggregate import summarize
 from ed_core.service.compute import Models, run
 from ed_core.service.resolve import in_precisions, resolve
+from ed_core.sources.bundled import load_prompts
 from ed_core.sources.sizes import WIDEST_FIRST
 from ed_core.statistics import Interval
 from ed_core.types import Measure, Prompt
@@ -37,8 +38,6 @@ def whole():
 def test_the_bundled_models_keep_their_curves_and_depths_in_every_precision(name):
     """Contributions and lens over every twelfth bundled prompt; skip effects need more prompts for their order to
     settle (see the log)."""
-    from ed_core.sources.bundled import load_prompts
-
     prompts = [Prompt(p["text"], p["answer"]) for p in load_prompts()[::12]]
     models, plan = Models(), audit.plan(in_precisions(resolve(name), WIDEST_FIRST), prompts)
     results = {

@@ -9,7 +9,7 @@ from test_browser_pages import ON_TOKENS
 
 from ed_core.depth.criteria import RULES
 from ed_core.sources.bundled import STUDIES
-from ed_core.studies import difficulty, steps, tables
+from ed_core.studies import difficulty, leaderboard, steps, tables
 from ed_core.studies.items import open_folder
 
 pytestmark = pytest.mark.browser
@@ -145,8 +145,6 @@ def test_depth_scores_are_plotted_as_the_study_has_them(server, page, toys):
 
 
 def test_a_click_on_a_mark_of_the_leaderboard_names_its_model_and_where_its_layers_were_read(server, page):
-    from ed_core.studies import leaderboard
-
     page.goto(f"{server}/studies?study=toys")
     marks = drawn(page, "leaderboard")["in the fits"]
     at = int(np.argmax(marks["y"]))

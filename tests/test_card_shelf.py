@@ -23,6 +23,7 @@ from shell import refused
 from ed_core.cards import card
 from ed_core.commands import main
 from ed_core.errors import CardError, PublishError
+from ed_core.service.resolve import resolve
 from ed_core.sharing import card_shelf
 from ed_ui import runs
 
@@ -221,8 +222,6 @@ def test_cards_are_pushed_to_the_hub_as_one_commit_and_no_other_dataset_is_touch
 
 
 def test_the_page_of_cards_shows_pulled_ones_after_ones_own_and_says_whose_they_are(shelf):
-    from ed_core.service.resolve import resolve
-
     shutil.rmtree(card_shelf.folder(), ignore_errors=True)
     own, _ = runs.cards()
     card_shelf.pull(str(shelf))

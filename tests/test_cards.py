@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import yaml
+from charts import fresh
 from scipy import stats
 from small_models import opened_models, save_random
 from test_report import Page
@@ -26,15 +27,19 @@ from ed_core.commands import main
 from ed_core.depth import continuous, sinks
 from ed_core.depth.criteria import RULES, by_cosine, by_kl, by_overlap
 from ed_core.errors import CardError
-from ed_core.fits import of_model
+from ed_core.figures import images
+from ed_core.fits import of_model, replacement
 from ed_core.probes import Contributions, LogitLens, Prune
 from ed_core.results.aggregate import aggregate
+from ed_core.runs import launch
 from ed_core.service import compute
 from ed_core.service.resolve import resolve
 from ed_core.sharing import site
+from ed_core.studies import items
 from ed_core.studies.items import open_folder
 from ed_core.studies.study import ModelEntry, ProbeEntry, SetEntry, Study
 from ed_core.types import Prompt
+from ed_ui import runs, show
 
 EVIL = "<script>alert(1)</script>"
 QUESTIONS = [f"{'1 + ' * level}{i} = " for level in (1, 2) for i in range(6)]
@@ -189,9 +194,6 @@ def test_it_says_what_the_model_is_and_what_was_not_measured(told, model):
 
 
 def test_what_was_measured_is_not_measured_again(out, model, prompts, monkeypatch):
-    from ed_core.fits import replacement
-    from ed_core.studies import items
-
     never = Mock(side_effect=AssertionError("it is there already"))
     monkeypatch.setattr(items, "compute", never)
     monkeypatch.setattr(replacement, "by_prompt", never)
@@ -395,8 +397,6 @@ def test_the_small_models_and_the_real_ones_have_a_card():
 @pytest.mark.browser
 @pytest.mark.parametrize("file", card.shipped(), ids=lambda file: file.stem)
 def test_a_printed_card_fills_two_pages(file, tmp_path):
-    from ed_core.figures import images
-
     source, pdf = tmp_path / "card.html", tmp_path / "card.pdf"
     source.write_bytes(page.html(card.read(file)))
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", f"--print-to-pdf={pdf}"]
@@ -405,11 +405,6 @@ def test_a_printed_card_fills_two_pages(file, tmp_path):
 
 
 def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
-    from charts import fresh
-
-    from ed_core.runs import launch
-    from ed_ui import runs, show
-
     begun = []
     monkeypatch.setattr(launch, "begin", lambda spec, folder, *_: begun.append((spec, folder)))
     test = fresh("pages/model/cards.py", model="ed-demo-8", precision="fp32").run()

@@ -39,10 +39,14 @@ from ed_core.commands import main
 from ed_core.depth import sinks
 from ed_core.depth.continuous import mean_depth_kl
 from ed_core.errors import ClaimRefused, ParameterError, PromptError, StudyError
+from ed_core.fits import replacement
+from ed_core.models.language_model import LanguageModel
 from ed_core.probes import Answers, Prune
+from ed_core.service.compute import Models
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import SETS
-from ed_core.studies import sets
+from ed_core.studies import items, sets
+from ed_core.studies.items import open_folder
 from ed_core.sweeps import dropping
 from ed_core.types import Prompt
 
@@ -566,9 +570,6 @@ def asked(model, prompts, out, *more: str) -> int:
 
 
 def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_path, monkeypatch, capsys):
-    from ed_core.fits import replacement
-    from ed_core.studies import items
-
     out = tmp_path / "out"
     assert asked(model, prompts, out, "--claim", "turn", "--claim", "adaptive") == 0
     first = json.loads((out / running.FOUND).read_text())
@@ -609,9 +610,6 @@ def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_pa
 
 def test_parts_share_the_traces_of_a_chunk(model, prompts, tmp_path, monkeypatch):
     """Where a model keeps fewer traces than there are prompts, a part after the other would trace each anew."""
-    from ed_core.models.language_model import LanguageModel
-    from ed_core.service.compute import Models
-
     passes, logits, opened = Counter(), LanguageModel.logits, Models._opened
 
     def counted(self, ids, keep=0):
@@ -636,8 +634,6 @@ def test_parts_share_the_traces_of_a_chunk(model, prompts, tmp_path, monkeypatch
 
 def test_values_are_those_of_the_parts(model, prompts, tmp_path):
     """From the sums on disk, by hand."""
-    from ed_core.studies.items import open_folder
-
     out = tmp_path / "out"
     assert asked(model, prompts, out, "--claim", "one-layer-robust", "--claim", "likelihood-or-generation") == 0
     one = json.loads((out / running.FOUND).read_text())["findings"][0]["quantities"][0]

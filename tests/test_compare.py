@@ -15,8 +15,11 @@ from ed_core.probes.base import depth_score, layer_effect
 from ed_core.probes.integrated_gradients import completeness, incomplete
 from ed_core.prompts import parse_jsonl, to_jsonl
 from ed_core.results import lookup
+from ed_core.results.aggregate import summarize
 from ed_core.results.store import Store
-from ed_core.sources.bundled import load_prompts, mixed_prompts
+from ed_core.results.wire import pack, unpack
+from ed_core.service.resolve import resolve
+from ed_core.sources.bundled import EXAMPLE, load_prompts, mixed_prompts
 from ed_core.types import Prompt
 
 TEXTS = ("5 + 7 + 5 = ", "a=3; b=a; b?", "The capital of France is", "copy a b c: a b", "one two three four")
@@ -94,9 +97,6 @@ def test_a_large_card_is_found_although_its_row_has_no_value(model_of, tmp_path)
 
 
 def test_shipped_examples_count_as_other_prompts(own_cache):
-    from ed_core.service.resolve import resolve
-    from ed_core.sources.bundled import EXAMPLE
-
     shipped = next(p for p in load_prompts() if p["id"] == EXAMPLE)
     spec = resolve("ed-demo-8")
     assert len(lookup.alike(LayerSkip().request(spec, Prompt("something else")))) == 1
@@ -229,9 +229,6 @@ def test_prompts_whose_completeness_fails_are_in_no_spread_and_counted(model_of,
 
 
 def test_a_result_of_an_older_version_still_opens(model_of, measure):
-    from ed_core.results.aggregate import summarize
-    from ed_core.results.wire import pack, unpack
-
     new = measure(model_of("qwen3"), IntegratedGradients(nodes=3), Prompt(TEXTS[0], " 17"))
     old = summarize(replace(new, request=replace(new.request, probe_version=2)))
     assert "completeness" in new.summary and "completeness" not in old.summary

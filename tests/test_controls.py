@@ -16,8 +16,8 @@ from test_unknown_families import forget, saved
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ed_core.architectures import find
-from ed_core.errors import ParameterError
-from ed_core.models import modules
+from ed_core.errors import ParameterError, TooLarge
+from ed_core.models import loading, modules
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.models.verify import verify
@@ -25,6 +25,7 @@ from ed_core.probes import Contributions
 from ed_core.prompts import read_jsonl
 from ed_core.results import lookup
 from ed_core.service.resolve import resolve, twin
+from ed_core.sources.bundled import EXAMPLE, load_prompts
 from ed_core.sources.specs import location
 from ed_core.types import ModelSpec, Prompt, Request
 
@@ -206,8 +207,6 @@ def test_a_control_is_part_of_the_identity_and_no_other_key_changes(small_folder
 
 
 def test_the_shipped_examples_are_still_found():
-    from ed_core.sources.bundled import EXAMPLE, load_prompts
-
     chosen = next(p for p in load_prompts() if p["id"] == EXAMPLE)
     assert lookup.is_shipped(
         Contributions().request(resolve("ed-demo-8"), Prompt(chosen["text"], chosen["answer"])).key
@@ -260,9 +259,6 @@ def test_shuffled_blocks_work_quantized(tmp_path):
 
 
 def test_a_twin_that_does_not_fit_is_refused_before_it_is_drawn(small_folder, monkeypatch):
-    from ed_core.errors import TooLarge
-    from ed_core.models import loading
-
     monkeypatch.setattr(loading, "free_memory", lambda: 1000)
     with pytest.raises(TooLarge, match="drawn in float32"):
         open_model(resolve(str(small_folder), control="untrained"))

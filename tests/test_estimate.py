@@ -12,7 +12,9 @@ from small_models import FAMILIES
 from ed_core.architectures.small import COMMON, VARIANTS, config_fields
 from ed_core.commands import main
 from ed_core.errors import ModelNotFound, ParameterError
-from ed_core.probes import Continuation, Surgery
+from ed_core.models import devices
+from ed_core.models.devices import measure_rates
+from ed_core.probes import PROBES, Continuation, Surgery
 from ed_core.probes.base import Shape
 from ed_core.probes.generation import TYPICAL_TOKENS
 from ed_core.service import estimate
@@ -113,8 +115,6 @@ def test_narrower_is_smaller_and_longer_needs_more(name):
 
 
 def test_every_probe_has_a_row():
-    from ed_core.probes import PROBES
-
     assert {need.probe for need in estimate.estimate(size_of("ed-demo-8"), "fp32").needs} == {
         probe.name for probe in PROBES
     }
@@ -184,8 +184,6 @@ def test_folders_and_bundled_models_are_read_and_unknown_names_refused(small_fol
 
 
 def test_a_calibration_is_kept_used_and_distrusted(tmp_path):
-    from ed_core.models.devices import measure_rates
-
     size = size_of("Qwen/Qwen2.5-7B")
     assert not estimate.estimate(size, "bf16").calibrated
     rates = measure_rates("cpu")
@@ -207,8 +205,6 @@ def test_a_tenth_of_what_is_free_stays_free():
 
 
 def test_a_calibration_tells_reading_from_multiplying(monkeypatch):
-    from ed_core.models import devices
-
     monkeypatch.setattr(devices, "_maps", lambda weights: {"fp32": lambda x: x})
     monkeypatch.setattr(devices, "_seconds", lambda call, x: 3.0 + 2.0 * len(x))
     weights = devices.WIDTH["cpu"] ** 2

@@ -13,12 +13,13 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from shell import refused
+from small_models import random_model
 
 from ed_core import fits
 from ed_core.commands import main
 from ed_core.depth import lenses
 from ed_core.depth.criteria import OF_LENS
-from ed_core.errors import EffectiveDepthError, FitRefused, ParameterError
+from ed_core.errors import EffectiveDepthError, FitRefused, NotAllowed, ParameterError
 from ed_core.fits import affine, jacobian, judged, shards
 from ed_core.fits import file as files
 from ed_core.fits.file import Checkpoint, checkpoint_file
@@ -27,6 +28,7 @@ from ed_core.fits.streams import Streams, Sums, split
 from ed_core.probes import Lenses, LogitLens
 from ed_core.prompts import to_jsonl
 from ed_core.service import compute
+from ed_core.service.resolve import resolve
 from ed_core.sources import bundled
 from ed_core.sources.bundled import FITS, MODELS
 from ed_core.types import Prompt
@@ -456,8 +458,6 @@ def answer_to(model, ids, depth, change):
 
 
 def test_the_jacobian_is_what_finite_differences_give():
-    from small_models import random_model
-
     model = random_model("gpt2")  # its norms stay in float64, those of others go through float32
     model.hf.double()
     model.dtype = torch.float64
@@ -695,8 +695,6 @@ def test_fits_are_found_by_name_here_and_in_the_cache(model, fitted, tmp_path, m
 
 
 def test_a_path_needs_leave_and_a_name_does_not(model, fitted, tmp_path, monkeypatch):
-    from ed_core.errors import NotAllowed
-
     monkeypatch.setenv("ED_LOCAL_FOLDERS", "false")
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     files.folder().mkdir()
@@ -921,8 +919,6 @@ def test_a_shipped_fit_is_of_its_model_and_its_lens_beats_its_controls(file):
         assert all(high < 0 for control in said["kl_minus"].values() for high in control["high"])
         assert said["says"] == 1
     if name in MODELS:
-        from ed_core.service.resolve import resolve
-
         fit.require(resolve(name))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fake_hub import COMMIT, serving
+from small_models import random_hf
 
 from ed_core.errors import BrokenWeights
 from ed_core.sources import weights
@@ -247,7 +248,6 @@ def test_the_apps_worker_downloads_what_is_asked_for_and_stores_it_under_the_com
 
 
 def test_an_adapter_comes_from_the_hub_too(client, tmp_path, small_folder):
-    from small_models import random_hf
     from test_precision import save_adapter
 
     save_adapter(tmp_path / "adapter", random_hf("qwen3"), small_folder)

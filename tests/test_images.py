@@ -11,6 +11,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -118,8 +119,6 @@ def harmless(root: ElementTree.Element) -> bool:
 
 @needs_browser
 def test_hostile_words_are_text(lens):
-    from dataclasses import replace
-
     strange = replace(lens, tokens=(HOSTILE,) * len(lens.tokens), token_text=dict.fromkeys(lens.token_text, HOSTILE))
     svg = images.render(figures.lens_map(strange, View(window=(0, 3)), "prob"), "svg", HOSTILE, HOSTILE)
     root = ElementTree.fromstring(svg)

@@ -3,6 +3,8 @@ left behind; other files are refused in a sentence too."""
 
 from __future__ import annotations
 
+import io
+import os
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,12 +16,12 @@ import numpy as np
 import pytest
 from hostile import archives
 from hostile.archives import ARRAYS, handmade, mutated
-from kept_cases import case, small
+from kept_cases import case, results, small
 from safetensors.numpy import save_file
 
 from ed_core.cards import card
-from ed_core.cases import bundle
-from ed_core.cases.case_study import edited
+from ed_core.cases import bundle, drawings
+from ed_core.cases.case_study import edited, make
 from ed_core.cases.kept import Kept
 from ed_core.claims import running as claims
 from ed_core.errors import EffectiveDepthError, ImportRefused
@@ -126,8 +128,6 @@ def test_too_large_is_said_before_anything_is_read(folder, monkeypatch):
 
 
 def test_what_cannot_be_drawn_is_refused(folder, monkeypatch):
-    from ed_core.cases import drawings
-
     broken = Mock(side_effect=IndexError("index 5 is out of bounds"))
     monkeypatch.setitem(drawings.OVER_SEVERAL, EarlyExit, broken)
     with pytest.raises(ImportRefused, match="out of bounds"):
@@ -202,8 +202,6 @@ def test_a_view_has_all_its_fields(name):
 
 def test_nothing_is_unpickled(folder, tmp_path):
     """An array of objects that would write a file when it is unpickled."""
-    import io
-    import os
 
     class Evil:
         def __reduce__(self):
@@ -222,10 +220,6 @@ def test_nothing_is_unpickled(folder, tmp_path):
 
 def test_a_control_that_does_not_exist_is_refused(folder):
     """Headings, verdicts and figures name a control: one that nobody knows would break the page that shows it."""
-    from kept_cases import results
-
-    from ed_core.cases.case_study import make
-
     one = results()["contributions"]
     evil = replace(one, request=replace(one.request, models=(replace(one.request.models[0], control="<evil>"),)))
     with pytest.raises(ImportRefused, match="evil"):

@@ -23,6 +23,7 @@ from ed_core.cases.case_study import edited, new_id
 from ed_core.cases.kept import Kept
 from ed_core.errors import CaseChanged, CaseError, NewerSchema, StoreError
 from ed_core.files import Bounds
+from ed_core.results.store import Store
 
 ROOT = Path(__file__).parent.parent
 
@@ -40,8 +41,6 @@ def test_what_is_kept_opens_in_another_process_object(folder):
 
 
 def test_the_folder_is_that_of_the_cache_and_survives_its_clearing(tmp_path, monkeypatch):
-    from ed_core.results.store import Store
-
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     one = small()
     Kept().add(one)

@@ -16,6 +16,7 @@ from ed_core.commands import main
 from ed_core.errors import IdentityFailed, NotFinite, TooLarge
 from ed_core.models import opening
 from ed_core.models.verify import verify
+from ed_core.notebook import model
 from ed_core.probes import Contributions, LogitLens
 from ed_core.results.store import Store
 from ed_core.service import compute, worker
@@ -252,8 +253,6 @@ def shell(small_folder, tmp_path, monkeypatch):
     asked, out = tmp_path / "asked.jsonl", tmp_path / "r.npz"
 
     def run(text, *options):
-        from ed_core.notebook import model
-
         model._models.cache_clear()
         asked.write_text(json.dumps({"text": text}))
         argv = ["run", "contributions", "--model", str(small_folder), "--prompts", str(asked), "--out", str(out)]

@@ -21,8 +21,9 @@ from ed_core.results import lookup
 from ed_core.results.store import Store
 from ed_core.service.resolve import resolve, twin
 from ed_core.types import Prompt
-from ed_ui import inputs, link, session, streamlit_edges
+from ed_ui import inputs, link, picker, session, streamlit_edges
 from ed_ui.inputs import of_probe
+from ed_ui.navigation import KEPT_FROM
 from ed_ui.navigation import ROOMS as rooms
 
 OWN = {  # a page, a parameter of its own, and where it must arrive
@@ -302,8 +303,6 @@ def test_a_window_beyond_the_prompt_is_not_kept(monkeypatch):
 
 
 def test_a_revision_belongs_to_a_hub_model_alone(monkeypatch, tmp_path):
-    from ed_ui import picker
-
     for name, expected in {
         "ed-demo-8": "ed-demo-8",
         str(tmp_path): str(tmp_path),
@@ -333,8 +332,6 @@ ROOMS = {  # every address that ever was, and where it leads
 
 
 def test_every_address_leads_to_its_room():
-    from ed_ui.navigation import KEPT_FROM
-
     found = {room.title: tuple(tab.address for tab in room.tabs) for room in rooms}
     assert found == ROOMS and all((ROOT / tab.file).is_file() for room in rooms for tab in room.tabs)
     assert {"home", "contributions", "two", "audit", "prune", "surgery", "generation", "numerics"} <= KEPT_FROM.keys()

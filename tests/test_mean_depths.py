@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import random
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -169,8 +170,6 @@ def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
 
 def test_tables_of_an_earlier_version_are_made_anew(tmp_path):
     """A study's folder as it was before there were mean depths: it opens, and its table has them."""
-    import shutil
-
     shutil.copytree(STUDIES / "gsm8k", tmp_path / "old")
     folder = open_folder(tmp_path / "old")
     made = tables.verdict(folder)

@@ -12,7 +12,7 @@ from small_models import FAMILIES, random_model
 from ed_core.architectures import find
 from ed_core.depth import exactness
 from ed_core.errors import PromptError
-from ed_core.models.verify import verify
+from ed_core.models.verify import PROBE_TEXT, verify
 from ed_core.probes import Contributions, LogitLens, Numerics
 from ed_core.service import compute
 from ed_core.types import Measure, Prompt
@@ -75,8 +75,6 @@ def test_a_third_branch_is_one_more_addition(variant_model, measure, variant):
 
 def test_the_figures_on_logits_are_those_of_verify(model_of, measure):
     """On its own text, and where the last tokens alone are compared, no larger."""
-    from ed_core.models.verify import PROBE_TEXT
-
     model = model_of("gemma2", torch.bfloat16)
     figures, found = verify(model), measure(model, Numerics(), Prompt(PROBE_TEXT[:40]))
     assert figures.n_tokens > 32

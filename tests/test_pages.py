@@ -15,8 +15,9 @@ from charts import charts, fresh, numbers
 from small_models import computed
 from streamlit.testing.v1 import AppTest
 
+from ed_core import figures
 from ed_core.depth import verdict
-from ed_core.errors import EffectiveDepthError
+from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.probes import (
     Continuation,
     Contributions,
@@ -29,8 +30,11 @@ from ed_core.probes import (
 )
 from ed_core.results import lookup
 from ed_core.service.resolve import resolve
+from ed_core.sources import tokens
+from ed_core.sources.bundled import KINDS, load_prompts
 from ed_core.types import Prompt
-from ed_ui import downloads, running, session, show
+from ed_ui import downloads, inputs, live, picker, prompt_box, running, session, show, streamlit_edges
+from ed_ui.prompt_box import examples
 
 ROOT = Path(__file__).parent.parent
 PROMPT = Prompt("5 + 7 + 5 + 3 + 1 + 7 = ", "28")
@@ -182,8 +186,6 @@ def boxes(block, name: str = "") -> list[int]:
 
 
 def test_the_lens_has_its_place_before_there_is_one():
-    from ed_core import figures
-
     for page, least in (("pages/prompt/home.py", 420), ("pages/prompt/logit_lens.py", 520)):
         test = app(page, prompt=Prompt("Nobody has asked for"), model="smollm2")
         assert not plotted(test)
@@ -258,8 +260,6 @@ def test_a_prompt_outside_what_the_models_know_is_marked(stored):
 
 def test_a_long_answer_is_judged_to_its_end():
     """Nine letters take nine tokens: eight of them right are not yet an answer, and not a wrong one either."""
-    from ed_core.sources.bundled import load_prompts
-
     asked = next(p for p in load_prompts() if p["id"] == "copy-12-a")
     spec = resolve("ed-demo-8")
     result = computed(Continuation().request(spec, Prompt(asked["text"], asked["answer"])))
@@ -332,8 +332,6 @@ def test_controls_change_what_is_shown_not_what_is_stored(stored):
 
 
 def test_the_preview_shows_the_models_own_tokens(stored):
-    from ed_core.sources import tokens
-
     result = stored["contributions"]
     assert tuple(tokens.preview(result.request.models[0], PROMPT)) == result.tokens
     test = app()
@@ -400,8 +398,6 @@ def test_an_edited_example_does_not_come_back_with_what_a_browser_still_says(sto
 def test_an_edited_examples_answer_does_not_come_back_with_a_press_that_knows_nothing_of_it(stored, monkeypatch):
     """A press on Run right after the typing says again what the answer's box held before; how long the page took in
     between says nothing, only when its end was sent."""
-    from ed_ui import inputs, prompt_box, streamlit_edges
-
     test = app(prompt=None, model="ed-demo-8", example="copy-3-a")
     answer, known = held(test)[1], session_of(test)
     test.text_area(key="text").set_value("words of mine").run()
@@ -450,8 +446,6 @@ def test_an_edited_examples_answer_does_not_come_back_with_a_press_that_knows_no
 def test_a_model_has_the_examples_that_it_can_make_something_of(stored):
     """A bundled one what it was taught, any other kinds of English prompts; the first of each kind is stored for the
     real one."""
-    from ed_core.sources.bundled import KINDS
-
     of = {model: app(prompt=None, example="english-b", model=model) for model in ("ed-demo-8", "smollm2")}
     pills = {model: test.button_group(key="task.0") for model, test in of.items()}
     assert pills["ed-demo-8"].options[0] == "Sums mod 10" and pills["ed-demo-8"].options[-1] == "Plain English"
@@ -465,8 +459,6 @@ def test_a_model_has_the_examples_that_it_can_make_something_of(stored):
 
 
 def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(stored, monkeypatch):
-    from ed_ui import picker
-
     known = picker.names()
     monkeypatch.setattr(picker, "names", lambda: [*known, "/nowhere/at/all"])
     test = app()
@@ -520,8 +512,6 @@ def test_harder_steps_up_the_same_task(stored):
     test = app(prompt=None)
     before = session_of(test).inputs["example"]
     test.button(key="harder").click().run()
-    from ed_ui.prompt_box import examples
-
     known = examples()
     after = known[session_of(test).inputs["example"]]
     assert after["task"] == known[before]["task"] and after["difficulty"] > known[before]["difficulty"]
@@ -620,9 +610,6 @@ def test_a_part_that_runs_by_itself_fails_by_itself(stored, monkeypatch, failure
 
 def test_a_guard_lets_streamlits_own_stops_pass_and_says_known_errors_in_their_words(monkeypatch, failures):
     from streamlit.runtime.scriptrunner import RerunData, RerunException, StopException
-
-    from ed_core.errors import ParameterError
-    from ed_ui import live
 
     told = []
     monkeypatch.setattr(live.st, "error", lambda text, **_: told.append(text))

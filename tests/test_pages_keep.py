@@ -18,12 +18,13 @@ from test_pages import holds, plotted, session_of
 
 from ed_core.cases import bundle, case_study
 from ed_core.cases import kept as kept_module
-from ed_core.cases.case_study import Shown
+from ed_core.cases.case_study import Shown, new_id
 from ed_core.cases.drawings import drawings
 from ed_core.cases.kept import Kept
 from ed_core.errors import CaseError
 from ed_core.sources.bundled import EXAMPLE, load_prompts
-from ed_ui import case_studies
+from ed_ui import case_studies, inputs
+from ed_ui.case_studies import fitting
 
 ROOT = Path(__file__).parent.parent
 GALLERY, CASE = "pages/case_studies/gallery.py", "pages/case_studies/case.py"
@@ -85,8 +86,6 @@ def test_home_is_kept_as_it_is_seen(folder):
 
 
 def test_thresholds_and_the_first_token_are_kept_as_they_are_set(monkeypatch):
-    from ed_ui import inputs
-
     held = {"kl_threshold": 0.25, "overlap_threshold": 0.6, "first_token": False, "contributions.first_token": False}
     monkeypatch.setattr(inputs, "value", lambda key, default=None: held.get(key, default))
     assert case_studies.judged("home") == {"kl_threshold": 0.25, "overlap_threshold": 0.6, "first_token": False}
@@ -164,8 +163,6 @@ def test_who_may_not_keep_is_told_why(folder, monkeypatch):
 
 
 def test_what_does_not_fit_is_left_out_by_whole_probes_or_refused():
-    from ed_ui.case_studies import fitting
-
     def many(n: int) -> list:
         lens, skip = results()["logit_lens"], results()["layer_skip"]
         return [r for i in range(n) for r in (lens, skip)]
@@ -457,8 +454,6 @@ def test_imports_are_taken_refused_and_recognised(folder, tmp_path):
 
 
 def test_of_three_hundred_case_studies_none_is_opened_for_the_list(folder, monkeypatch):
-    from ed_core.cases.case_study import new_id
-
     first = small()
     folder.path.mkdir(parents=True, exist_ok=True)
     for i in range(300):

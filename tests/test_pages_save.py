@@ -13,13 +13,16 @@ from test_pages_causal import SET, drawn, prune_on, stored_set  # noqa: F401 (a 
 from test_pages_controls import controlled, opened, traces  # noqa: F401 (a fixture)
 from test_pages_two import OTHER, seconds, two  # noqa: F401 (a fixture)
 
+from ed_core.cases import case_study
+from ed_core.cases.case_study import Shown
 from ed_core.cases.drawings import sections
 from ed_core.cases.kept import Kept
 from ed_core.cases.report import report
-from ed_core.depth import audit
+from ed_core.depth import audit, exactness
 from ed_core.probes import LayerSkip, Numerics, Prune
 from ed_core.results import aggregate, lookup
 from ed_core.service.resolve import in_precisions, resolve
+from ed_ui import case_studies
 
 CASE = "pages/case_studies/case.py"
 NAMES = {
@@ -36,8 +39,6 @@ NAMES = {
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """An empty folder of case studies beside the module's store."""
-    from ed_ui import case_studies
-
     found = Kept(tmp_path, shipped=None)
     case_studies.kept.clear()
     monkeypatch.setattr(case_studies, "kept", lambda: found)
@@ -87,8 +88,6 @@ def test_every_page_keeps_what_it_shows_and_leads_back(stored, folder, page):
 
 
 def test_numerics_is_kept_with_what_it_says(stored, folder):
-    from ed_core.depth import exactness
-
     result = computed(Numerics().request(resolve("small"), PROMPT))
     lookup.store().put(result)
     kept = save(app("pages/model/numerics.py"), "numerics", folder)
@@ -188,9 +187,6 @@ def test_an_audit_is_kept_curve_over_curve(stored, folder):
 
 def test_half_an_audit_and_half_a_pruning_are_still_drawn(stored_set, stored, folder):  # noqa: F811
     """What a page kept is drawn one by one where it does not make what that page shows."""
-    from ed_core.cases import case_study
-    from ed_core.cases.case_study import Shown
-
     lens = stored_set["logit_lens"]
     assert len(sections(case_study.make("lenses", lens, shown=Shown("prune")))) == len(SET)
     assert len(sections(case_study.make("one precision", lens, shown=Shown("audit")))) == len(SET)

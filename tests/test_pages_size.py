@@ -22,10 +22,12 @@ from test_pages_causal import drawn
 from ed_core import disk
 from ed_core.depth import audit
 from ed_core.errors import BrokenWeights, Cancelled
+from ed_core.machine import ROOM, gigabytes
 from ed_core.probes import Contributions
 from ed_core.results import lookup
+from ed_core.service import estimate
 from ed_core.service.resolve import in_precisions, resolve
-from ed_core.sources import hub, specs, wheels
+from ed_core.sources import hub, sizes, specs, tokens, wheels
 from ed_core.sources.bundled import MODELS
 from ed_core.types import ModelSpec
 from ed_ui import downloads, picker, running
@@ -74,10 +76,6 @@ def test_auto_says_what_it_came_to_and_what_is_needed_in_a_line_each(stored):
 
 
 def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started(stored):
-    from ed_core.machine import ROOM
-    from ed_core.service import estimate
-    from ed_core.sources import sizes
-
     size = sizes.read(specs.config_of(resolve("small")))
     free = int(estimate.estimate(size, "bf16", device="cpu").peak / ROOM) + 1
     assert estimate.fitting(size, free) and estimate.fitting(size, free)[0] == "bf16"
@@ -242,8 +240,6 @@ def test_the_model_card_holds_the_figures_of_the_latest_result(stored):
 def test_special_tokens_and_what_is_added_come_from_the_tokenizers_files(tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-    from ed_core.sources import tokens
-
     tokenizer = Tokenizer(models.WordLevel({"a": 0, "<s>": 1, "</s>": 2}, unk_token="a"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -327,8 +323,6 @@ def test_the_sentence_follows_the_findings(stored):
 
 
 def test_a_model_that_was_never_opened_takes_the_memory_of_its_precision():
-    from ed_core.machine import gigabytes
-
     for precision in ("fp32", "bf16"):
         spec = resolve("ed-demo-8", precision)
         expected = gigabytes(specs.size_of("ed-demo-8").weight_bytes(precision))

@@ -27,7 +27,7 @@ from ed_core.service.estimate import duration
 from ed_core.sources import tokens
 from ed_core.sources.bundled import STUDIES
 from ed_core.sources.catalogue import CAVEATS, CITATION, PAIRS, published, published_marks
-from ed_core.studies import bundle, items, points, steps, study, tables, trends
+from ed_core.studies import bundle, difficulty, items, leaderboard, points, steps, study, tables, trends
 from ed_core.studies import plan as planning
 from ed_core.studies.form import levels_of
 from ed_core.studies.items import open_folder
@@ -298,8 +298,6 @@ def test_a_study_is_read_anew_only_where_something_was_added(computed, monkeypat
 
 
 def test_depth_and_difficulty_opens_on_the_bundled_study_and_says_what_is_computed(opened):
-    from ed_core.studies import difficulty
-
     test = opened.switch_page("pages/studies/difficulty.py").run()
     assert not test.exception and test.selectbox(key="difficulty.study").options == ["small", "toys"]
     kinds = test.segmented_control(key="difficulty.kind")
@@ -463,8 +461,6 @@ def test_every_rule_has_its_own_sentences_on_size_and_pairs(toys):
 
 
 def test_scores_stand_against_layers_with_size_and_width_held_equal_or_not(toys):
-    from ed_core.studies import leaderboard
-
     def of_figure(test):
         return next(
             c["data"]

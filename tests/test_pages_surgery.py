@@ -234,8 +234,6 @@ def test_the_shipped_example_has_its_depths_at_once_and_letters_where_they_fit(s
 
 def test_a_click_on_the_ruler_edits_the_order(results, monkeypatch):
     """The clicked cell comes from the browser; here it is handed to the page."""
-    from ed_ui import show
-
     clicks, draw = [[0, 3]], show.draw
 
     def clicked(key, fig, alt, clickable=False, over=None):

@@ -3,6 +3,8 @@ adapters and offload."""
 
 import json
 import shutil
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +23,7 @@ from ed_core.models.loading import load
 from ed_core.models.verify import verify
 from ed_core.probes import PROBES, IntegratedGradients, LayerSkip, LogitLens, Loops
 from ed_core.service import estimate
-from ed_core.service.compute import run
+from ed_core.service.compute import Models, run
 from ed_core.service.resolve import resolve
 from ed_core.sources import sizes, weights
 from ed_core.sources.specs import config_of
@@ -149,9 +151,6 @@ def test_a_quantized_checkpoint_is_opened_as_it_comes(tmp_path, wanted):
 
 
 def test_the_library_is_imported_without_fetching_compiled_code(monkeypatch):
-    import subprocess
-    import sys
-
     code = (
         "import sys, types; k = types.ModuleType('kernels'); k.get_kernel = lambda *a, **b: print('FETCHED'); "
         "sys.modules['kernels'] = k\n"
@@ -421,8 +420,6 @@ def test_probes_see_one_device_even_where_blocks_lie_on_another(model_of):
 
 
 def test_models_that_lie_idle_make_room_for_one_that_does_not_fit_beside_them(folder_of, monkeypatch):
-    from ed_core.service.compute import Models
-
     models = Models()
     specs = [resolve(str(folder_of(family))) for family in ("qwen3", "llama", "gpt2")]
     models.get(specs[0])

@@ -17,7 +17,7 @@ import numpy as np
 import pandas
 import pytest
 from shell import refused
-from small_models import byte_tokenizer
+from small_models import byte_tokenizer, random_hf
 
 import ed_core
 from ed_core import settings
@@ -36,11 +36,11 @@ from ed_core.errors import (
 from ed_core.models import loading
 from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens, ResidualErasure
 from ed_core.remote import model as remote_model
-from ed_core.remote import process
+from ed_core.remote import process, there
 from ed_core.remote.model import RemoteModel
 from ed_core.service import compute
 from ed_core.service.resolve import in_precisions, resolve, twin
-from ed_core.sources import permits, remote
+from ed_core.sources import permits, remote, specs
 from ed_core.types import ModelSpec, Prompt, Request
 
 ROOT = Path(__file__).parent.parent
@@ -302,8 +302,6 @@ def test_at_most_a_megabyte_of_one_probe_comes_back_at_80_layers_and_256_tokens(
 def test_three_bytes_keep_what_they_are_asked_to():
     import torch
 
-    from ed_core.remote import there
-
     shares = torch.tensor([0.0, 1e-7, 1 / 3, 0.5, 1.0])
     whole = torch.tensor([0, 1, 255, 256, 151_935, 2**24 - 1])
     np.testing.assert_allclose(remote_model._share(there.share(shares).numpy()), shares, atol=6e-8, rtol=0)
@@ -353,8 +351,6 @@ def test_other_families_too(local, family, model_of, tmp_path):
 
 @needs_nnsight
 def test_values_that_are_not_finite_are_told_as_ever(local, tmp_path):
-    from small_models import random_hf
-
     hf = random_hf("llama")
     hf.model.layers[2].mlp.down_proj.weight.data[0, 0] = float("nan")
     hf.save_pretrained(tmp_path)
@@ -366,8 +362,6 @@ def test_values_that_are_not_finite_are_told_as_ever(local, tmp_path):
 @needs_nnsight
 @pytest.mark.real
 def test_a_real_model_too(local, monkeypatch):
-    from ed_core.sources import specs
-
     monkeypatch.delenv("ED_CACHE", raising=False)
     if not specs.of_gguf(ModelSpec("smollm2")).converted:
         pytest.skip("smollm2 is not here: it was not fetched, or no registry had it")

@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 import zlib
 from dataclasses import replace
 from html import unescape
@@ -24,8 +25,9 @@ import prepared
 import pytest
 from kept_cases import case, results, small
 from plotly.offline import get_plotlyjs
+from small_models import random_hf
 
-from ed_core.cases import case_study, export
+from ed_core.cases import bundle, case_study, export
 from ed_core.cases import report as report_module
 from ed_core.cases.drawings import Drawing, Section
 from ed_core.cases.report import report, to_html
@@ -192,8 +194,6 @@ def test_notes_keep_their_form_and_lose_their_teeth():
 
 
 def test_notes_that_nest_without_end_are_read_in_time():
-    import time
-
     for hard in ("[", "> ", "- ", "*a ", "![", "`a", "|a", "[a][", "_"):
         begin = time.process_time()
         to_html((hard * 20_000)[: case_study.NOTES])
@@ -265,7 +265,6 @@ def test_the_notebook_makes_the_same_numbers_again(computed, capsys):
 @pytest.fixture(scope="module")
 def variants(tmp_path_factory, small_folder):
     """Models that a name alone does not say: twins, a precision, an adapter."""
-    from small_models import random_hf
     from test_precision import save_adapter
 
     adapter = save_adapter(tmp_path_factory.mktemp("it's an") / "adapter $x", random_hf("qwen3"), "somewhere")
@@ -394,8 +393,6 @@ def test_parquet_holds_what_the_csv_holds():
 
 
 def test_the_report_of_what_was_imported_is_that_of_what_was_exported():
-    from ed_core.cases import bundle
-
     one = small(now=1e9)
     assert report(bundle.decode(bundle.encode(one))) == report(one)
 

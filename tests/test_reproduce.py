@@ -16,8 +16,9 @@ from ed_core.probes.base import layer_effect
 from ed_core.runs import execute
 from ed_core.sources.catalogue import Published, published
 from ed_core.statistics import units
-from ed_core.studies import difficulty, reproduce, study, tables
+from ed_core.studies import difficulty, plan, points, reproduce, sets, study, tables
 from ed_core.studies.items import open_folder
+from ed_core.studies.reproduce import precision_of
 
 MODELS = [study.ModelEntry(source="ed-demo-8")]
 
@@ -96,8 +97,6 @@ def test_what_is_not_known_is_refused_in_one_sentence(capsys, tmp_path, argument
 
 
 def test_a_set_that_cannot_be_had_says_what_to_give_before_anything_is_computed(capsys, tmp_path, files, monkeypatch):
-    from ed_core.studies import sets
-
     monkeypatch.setattr(sets, "_at_once", Mock(side_effect=ConnectionError("no network")))
     given = [f"gsm8k={files / 'gsm8k.jsonl'}", "hellaswag"]
     code, _, err = ran(capsys, "hu2025", "--models", "ed-demo-8", "--sets", *given, "--out", tmp_path / "out")
@@ -175,8 +174,6 @@ def test_future_effects_are_the_second_halfs_over_the_firsts():
 
 def test_measured_stands_beside_published_and_a_second_run_computes_nothing(capsys, tmp_path, files, monkeypatch):
     """A published entry is made up for the bundled model, so that every verdict is met on a model that is here."""
-    from ed_core.studies import points
-
     given = [f"{name}={files / name}.jsonl" for name in ("gsm8k", "aime24", "hellaswag")]
     out = tmp_path / "out"
     command = ["hu2025", "--models", "ed-demo-8", "--precision", "float32", "--sets", *given, "--out", out]
@@ -237,8 +234,6 @@ def test_csordas_runs_part_by_part_on_local_files(capsys, tmp_path, files):
 
 
 def test_without_the_library_it_runs_in_float32_and_says_so(monkeypatch):
-    from ed_core.studies.reproduce import precision_of
-
     assert precision_of(None, "int8", "cpu")[0] == ("int8" if importlib.util.find_spec("bitsandbytes") else "fp32")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     found, told = precision_of(None, "int8", "cpu")
@@ -261,8 +256,6 @@ def test_a_count_of_verdicts_names_every_kind():
 
 
 def test_a_study_may_name_its_pairs_and_a_name_that_no_model_has_is_refused(tmp_path):
-    from ed_core.studies import plan
-
     text = 'name = "p"\nmodels = ["ed-demo-8", "ed-demo-16"]\nprobes = ["contributions"]\n'
     text += 'pairs = [{base = "ed-demo-8", other = "ed-demo-16"}]\n[[sets]]\nname = "s"\nbundled = "copy"\nlimit = 1\n'
     found = study.parse(text)

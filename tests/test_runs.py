@@ -12,8 +12,9 @@ import pytest
 from hosted_app import until
 
 from ed_core import machine
+from ed_core.claims import running
 from ed_core.claims.running import Asked
-from ed_core.commands import main
+from ed_core.commands import long_work, main
 from ed_core.errors import FitRefused, NotAllowed, QueueFull, StudyError
 from ed_core.runs import launch
 from ed_core.runs.launch import Run
@@ -290,8 +291,6 @@ def test_as_many_compute_at_once_as_the_settings_and_the_memory_allow(cache, mon
 
 
 def test_a_run_of_the_shell_stands_in_the_line_and_in_its_folder(cache, monkeypatch, capsys):
-    from ed_core.claims import running
-
     seen = []
 
     def run(asked, out, tell, **_):
@@ -311,8 +310,6 @@ def test_a_run_of_the_shell_stands_in_the_line_and_in_its_folder(cache, monkeypa
 
 
 def test_a_card_run_holds_all_that_the_command_was_given(cache, monkeypatch):
-    from ed_core.commands import long_work
-
     seen = []
     monkeypatch.setattr(long_work, "in_shell", lambda spec, folder, lines: seen.append((spec, folder)) or 0)
     words = ["card", "--model", "ed-demo-8", "--set", "copy", "--prompts", "7", "--precisions", "bf16", "--seed", "3"]

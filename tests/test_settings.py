@@ -19,10 +19,11 @@ from test_pages import app, session_of
 from ed_core import settings
 from ed_core.errors import ModelNotFound, NotAllowed, QueueFull, SettingsError
 from ed_core.probes import Contributions, LayerSkip, ResidualErasure
-from ed_core.service import estimate
+from ed_core.service import compute, estimate
 from ed_core.service.jobs import Jobs
 from ed_core.service.resolve import admit, resolve
 from ed_core.sources import hub, permits, specs, tokens
+from ed_core.sources.bundled import MODELS
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import running
 
@@ -335,8 +336,6 @@ def test_a_request_over_the_limit_never_enters_the_queue(write):
 
 def test_where_only_the_model_can_count_the_worker_refuses(write, small_folder):
     """A chat template's tokens are not known in the app."""
-    from ed_core.service import compute
-
     spec = resolve(str(small_folder))
     request = Contributions().request(spec, Prompt("5 + 7 = "))
     model = compute.Models().get(spec)
@@ -420,8 +419,6 @@ def test_a_page_says_what_is_not_allowed_and_why(stored, write):
 
 def app_typed(model: str, page: str = "pages/prompt/home.py", **query):
     """As `app`, with a name that may not be among the options."""
-    from ed_core.sources.bundled import MODELS
-
     with pytest.MonkeyPatch.context() as patch:
         if model not in MODELS and not model.startswith("ed-"):
             import ed_ui.picker

@@ -11,8 +11,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from kept_cases import case, results
+from small_models import random_model
 
 from ed_core.cases import export
+from ed_core.cases.kept import Kept
 from ed_core.commands import main
 from ed_core.depth import criteria, sinks, verdict, wording
 from ed_core.notebook.model import Result
@@ -422,7 +424,6 @@ def test_where_only_sinks_are_left_nothing_is_defined(model_of, measure):
 def test_a_models_own_embedding_is_named_as_the_writer(measure):
     """End to end: one byte's embedding is made 300 times as long."""
     import torch
-    from small_models import random_model
 
     model = random_model("llama")
     with torch.no_grad():
@@ -537,8 +538,6 @@ def test_the_table_of_sinks_as_csv_and_parquet(pair):
 
 
 def test_a_case_study_kept_earlier_gets_its_sinks(own_cache, tmp_path, capsys):
-    from ed_core.cases.kept import Kept
-
     out = export.case_arrays(case())
     assert out["sinks.pos.0"].shape == (0,) and out["effective_depth.kl_from_depth_1"] == 6 != out["effective_depth.kl"]
     one = case("Sums")

@@ -21,8 +21,9 @@ from shell import refused, wrote
 from ed_core.commands import main
 from ed_core.depth import criteria, sinks
 from ed_core.depth import verdict as verdict_of
-from ed_core.errors import StudyError
+from ed_core.errors import JobError, StudyError
 from ed_core.prompts import read_jsonl
+from ed_core.service import compute
 from ed_core.sources.bundled import load_prompts
 from ed_core.sources.tokens import preview
 from ed_core.studies import items, plan, report, running, sets, study, tables
@@ -532,9 +533,6 @@ def test_a_probe_that_reads_a_fitted_lens_is_measured_and_another_models_lens_re
 
 def test_a_model_that_fails_in_the_middle_is_noted_and_the_rest_goes_on(small, folder, monkeypatch, capsys):
     _, out = small
-    from ed_core.errors import JobError
-    from ed_core.service import compute
-
     run, calls = compute.run, []
 
     def failing(model, request, **more):

@@ -5,6 +5,7 @@ import naive
 import numpy as np
 import pytest
 import torch
+from small_models import random_model
 
 from ed_core.errors import Cancelled, ParameterError
 from ed_core.models import modules
@@ -72,8 +73,6 @@ def test_every_variant_is_measured_as_if_it_ran_alone(model, measure):
 
 def changed(model_of, family="llama", **overrides):
     """A model of one's own: its weights may be changed."""
-    from small_models import random_model
-
     return random_model(family, **overrides)
 
 

@@ -12,6 +12,7 @@ from ed_core.errors import PromptError
 from ed_core.models.opening import open_model
 from ed_core.service.resolve import resolve
 from ed_core.sources import tokens
+from ed_core.sources.bundled import MODELS
 from ed_core.sources.specs import location
 from ed_core.types import Prompt
 
@@ -95,8 +96,6 @@ def test_a_model_without_a_chat_template_is_known_and_refuses(tmp_path):
 
 def test_the_template_switch_is_there_where_the_model_has_one(laboratory, tmp_path, monkeypatch):
     from test_pages import app
-
-    from ed_core.sources.bundled import MODELS
 
     for name, template in (("with", TEMPLATE), ("without", None)):
         save(tmp_path / name, "llama", template)

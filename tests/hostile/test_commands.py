@@ -13,14 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ed_core.cases.kept import SHIPPED
 from hostile.commands import HEAVY, NO_FOLDERS, OUTS, QUICK, WORDS, WRITERS, lay
 from hostile.forks import Trials
 from hostile.readers import FITS, STUDY
 
 
 def filled(argv) -> list[str]:
-    from ed_core.cases.kept import SHIPPED
-
     card = FITS.parent / "cards" / "ed-demo-8.json"
     case = next(SHIPPED.glob("*.edcase")).stem
     told = {"{in}": "in.jsonl", "{case}": case, "{study}": str(STUDY), "{card}": str(card)}

@@ -25,7 +25,7 @@ from pyarrow import parquet
 from safetensors.numpy import save_file
 from shell import refused
 
-from ed_core import disk, machine, outside
+from ed_core import disk, machine, outside, settings
 from ed_core.cases import backup
 from ed_core.cases.kept import SHIPPED, UNREADABLE, Kept
 from ed_core.commands import main, models
@@ -46,7 +46,7 @@ from ed_core.prompts import UNFAITHFUL, check_length, check_text, max_characters
 from ed_core.service import estimate
 from ed_core.service.resolve import resolve
 from ed_core.sources import gguf_files, tokens, weights
-from ed_core.sources.specs import named
+from ed_core.sources.specs import content_of, named
 from ed_core.studies import bundle as study_bundle
 from ed_core.studies import items as study_folder
 from ed_core.studies import parquets, sets, study
@@ -224,8 +224,6 @@ def test_a_line_ends_with_a_line_feed_alone(tmp_path):
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path, monkeypatch):
-    from ed_core import settings
-
     mark = "\ufeff"
     (tmp_path / "p.jsonl").write_text(mark + '{"text": "a"}\n')
     assert read_jsonl(tmp_path / "p.jsonl") == [Prompt("a")]
@@ -623,8 +621,6 @@ def test_a_lens_that_lies_is_refused_and_does_no_harm_beside_others(own_cache, c
     with pytest.raises(FitRefused):
         lens.read(place / "bad.safetensors")
     assert time.process_time() - began < 2
-    from ed_core.sources.specs import content_of
-
     spec = ModelSpec("ed-demo-8", content_hash=content_of(named("ed-demo-8")))
     assert [fit.path.stem for fit in lens.of_model(spec)] == ["ed-demo-8-affine", "ed-demo-8-jacobian"]
 

@@ -3,6 +3,7 @@ refused in one sentence with bounded memory, or read as exactly the original."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import shutil
@@ -406,8 +407,6 @@ def test_what_is_found_what_is_expected_and_what_to_do_are_said(tmp_path):
     ],
 )
 def test_every_bound_is_kept(bounds, says):
-    import dataclasses
-
     data = seal(NOTE, {"text": "x"}, {"a": np.zeros(125), "b": np.zeros(125)})
     with open_sealed(data, NOTE) as sealed:
         assert sealed.arrays().keys() == {"a", "b"}
