@@ -258,27 +258,28 @@ def test_a_site_is_written_through_no_link_and_removes_no_folder(out, tmp_path, 
     assert f"{site.ASSETS} is a link" in capsys.readouterr().err and sorted(tmp_path.iterdir()) == before
 
 
-def test_a_named_one_that_is_damaged_changes_nothing(out, capsys):
-    kept = Kept()
-    good, bad = small("Good"), small("Bad")
-    kept.add(good)
-    kept.add(bad)
+@pytest.fixture
+def two():
+    """A case study, another, and how that is damaged."""
+    kept, good, bad = Kept(), small("Good"), small("Bad")
+    kept.add(good), kept.add(bad)
+    file = kept.path / f"{bad.id}.edcase"
+    return good, bad, lambda: file.write_bytes(file.read_bytes()[:-40])
+
+
+def test_a_named_one_that_is_damaged_changes_nothing(out, two, capsys):
+    good, bad, damage = two
     assert publish(out, "--case", good.id, bad.id) == 0
     before = {name: (out / name).read_bytes() for name in files(out)}
-    file = kept.path / f"{bad.id}.edcase"
-    file.write_bytes(file.read_bytes()[:-40])
+    damage()
     assert publish(out, "--case", good.id, bad.id) == 2
     assert "damaged" in capsys.readouterr().err
     assert {name: (out / name).read_bytes() for name in files(out)} == before
 
 
-def test_what_is_damaged_and_not_named_is_left_out_and_said(out, capsys):
-    kept = Kept()
-    good, bad = small("Good"), small("Bad")
-    kept.add(good)
-    kept.add(bad)
-    file = kept.path / f"{bad.id}.edcase"
-    file.write_bytes(file.read_bytes()[:-40])
+def test_what_is_damaged_and_not_named_is_left_out_and_said(out, two, capsys):
+    good, bad, damage = two
+    damage()
     capsys.readouterr()
     assert publish(out) == 0
     told = capsys.readouterr()

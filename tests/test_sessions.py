@@ -64,6 +64,12 @@ def house(monkeypatch):
     made, clock, collected = Runtime(), SimpleNamespace(now=100.0), []
     monkeypatch.setattr(streamlit_edges.runtime, "get_instance", lambda: made)
     departed = streamlit_edges.Departed(lambda: clock.now, lambda: collected.append(clock.now))
+
+    def later(seconds: float) -> None:
+        clock.now += seconds
+        departed.look()
+
+    clock.later = later
     return made, clock, departed, collected
 
 
@@ -72,18 +78,15 @@ def test_who_has_gone_for_long_is_shut_down_and_who_is_there_is_not(house):
     made.here["a"], made.kept["b"], made.kept["c"] = session("a"), session("b"), session("c")
     stays, goes = made.here["a"], made.kept["b"]
     departed.look()
-    clock.now += streamlit_edges.LEFT_SECONDS - 1
-    departed.look()
+    clock.later(streamlit_edges.LEFT_SECONDS - 1)
     assert made.closed == [] and goes.ended == 0
     made.here["c"] = made.kept.pop("c")  # came back
     departed.look()
-    clock.now += 1
-    departed.look()
+    clock.later(1)
     assert made.closed == ["b"] and goes.ended == 1 and stays.ended == made.here["c"].ended == 0
     made.kept["c"] = made.here.pop("c")
     departed.look()
-    clock.now += streamlit_edges.LEFT_SECONDS - 1
-    departed.look()
+    clock.later(streamlit_edges.LEFT_SECONDS - 1)
     assert made.closed == ["b"], "its time begins anew"
 
 
@@ -99,8 +102,7 @@ def test_a_session_that_streamlit_dropped_is_shut_down(house):
 def test_memory_is_collected_after_somebody_was_shut_down_rarely_and_in_an_idle_moment(house):
     made, clock, departed, collected = house
     made.here["a"] = busy = session("a")
-    clock.now += streamlit_edges.ANYWAY_SECONDS - 1
-    departed.look()
+    clock.later(streamlit_edges.ANYWAY_SECONDS - 1)
     assert collected == [], "nobody has gone"
     made.kept["b"] = session("b")
     departed.look()
@@ -115,21 +117,16 @@ def test_memory_is_collected_after_somebody_was_shut_down_rarely_and_in_an_idle_
     made.kept["c"] = session("c")
     departed.look()
     del made.kept["c"]
-    clock.now += streamlit_edges.COLLECT_SECONDS - 1
-    departed.look()
+    clock.later(streamlit_edges.COLLECT_SECONDS - 1)
     assert len(collected) == 1
-    clock.now += 1
-    departed.look()
+    clock.later(1)
     assert len(collected) == 2
-    clock.now += streamlit_edges.ANYWAY_SECONDS - 1
-    departed.look()
+    clock.later(streamlit_edges.ANYWAY_SECONDS - 1)
     assert len(collected) == 2
-    clock.now += 1
-    departed.look()
+    clock.later(1)
     assert len(collected) == 3, "pages that stay open leave something behind, too"
     made.here.clear()
-    clock.now += 2 * streamlit_edges.ANYWAY_SECONDS
-    departed.look()
+    clock.later(2 * streamlit_edges.ANYWAY_SECONDS)
     assert len(collected) == 3, "nobody is there"
 
 
@@ -137,11 +134,9 @@ def test_memory_is_collected_in_the_end_where_a_page_is_always_drawn(house):
     made, clock, departed, collected = house
     made.here["a"] = busy = session("a")
     busy._state = AppSessionState.APP_IS_RUNNING
-    clock.now += streamlit_edges.BUSY_SECONDS - 1
-    departed.look()
+    clock.later(streamlit_edges.BUSY_SECONDS - 1)
     assert collected == []
-    clock.now += 1
-    departed.look()
+    clock.later(1)
     departed.look()
     assert collected == [clock.now]
 
