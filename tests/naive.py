@@ -606,3 +606,27 @@ def turns(hf, ids) -> dict[str, np.ndarray]:
         return np.array([[math.degrees(math.acos(cosine(x, y))) for x, y in zip(a, b)] for a, b in pairs])
 
     return {"stream_angle": angles(through), "update_angle": angles(itertools.pairwise(updates))}
+
+
+def bootstrap_t(sums, counts):
+    """5 and 95 % of a ratio of sums, resample by resample."""
+
+    def ratio(s, w):
+        m, n = s.sum() / w.sum(), len(s)
+        return m, (n / (n - 1) * ((s - m * w) ** 2).sum()) ** 0.5 / w.sum()
+
+    value, error = ratio(sums, counts)
+    times = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=1000)
+    draws = []
+    for drawn in times:
+        chosen = np.repeat(np.arange(len(sums)), drawn)
+        again, own = ratio(sums[chosen], counts[chosen])
+        draws.append(value - error * (again - value) / own)
+    return np.quantile(draws, [0.05, 0.95])
+
+
+def mean_depth(curve, name: str) -> float:
+    """The mean over thresholds of the depth from which a curve stays below: its highest value from each depth on."""
+    if name == "kl":
+        return 1 + sum(max(curve[l:]) for l in range(1, len(curve))) / max(curve[1:])
+    return sum(1 - min(curve[l:]) for l in range(len(curve)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import naive
 import numpy as np
 import pytest
 
@@ -161,7 +162,7 @@ def test_prompts_without_boundaries_are_left_out_and_said_to_be(model_of, measur
 def test_criteria_are_compared_by_their_layer(model_of, measure):
     results = [measure(model_of("qwen3"), LogitLens(), Prompt(text)) for text in TEXTS]
     said = among_others.sentence(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
-    found = [naive_mean_depth(r["kl"].mean(1)) for r in results]
+    found = [naive.mean_depth(r["kl"].mean(1), "kl") for r in results]
     middle = np.median(found[1:])
     begins = f"On this prompt mean depth over thresholds is {found[0]:.1f} of 5 (KL, from the mean curve); "
     assert said.startswith(begins)
@@ -170,7 +171,7 @@ def test_criteria_are_compared_by_their_layer(model_of, measure):
     assert "count all tokens" in counted
     pooled = np.concatenate([r["kl"] for r in results], axis=1).mean(1)
     assert together.startswith(
-        f"The mean curve over all prompts has mean depth {naive_mean_depth(pooled):.1f} (5 prompts: too few for "
+        f"The mean curve over all prompts has mean depth {naive.mean_depth(pooled, 'kl'):.1f} (5 prompts: too few for "
         "an interval; other text may differ)"
     )
     made = [measure(model_of("qwen3"), Contributions(), Prompt(text)) for text in TEXTS]
@@ -179,17 +180,6 @@ def test_criteria_are_compared_by_their_layer(model_of, measure):
     rule = "The papers' cosine rule"
     gives = f"{rule} gives {'no layer' if depth is None else f'layer {depth}'}"
     assert said.startswith(f"{gives} for this prompt")
-
-
-def naive_mean_depth(kl):
-    """Mean over 4 000 thresholds of the first depth from 1 on from which the curve stays below that share of its
-    highest value."""
-    kl, depths = [float(v) for v in kl], []
-    highest = max(kl[1:])
-    for i in range(4000):
-        bound = (i + 0.5) / 4000 * highest
-        depths.append(next(d for d in range(1, len(kl) + 1) if all(v < bound for v in kl[d:])))
-    return sum(depths) / len(depths)
 
 
 def test_completeness_is_measured_against_the_scale_and_by_the_engines_own_limit(model_of, measure):

@@ -3,6 +3,7 @@ a naive recomputation on real sums."""
 
 from __future__ import annotations
 
+import naive
 import numpy as np
 import pytest
 
@@ -140,22 +141,15 @@ def test_the_bundled_studys_mean_depths_and_their_slopes_are_those_of_plain_loop
             for i, place in enumerate(some.index):
                 of_level.append([value / lens["n_tokens"][i] for value in lens[f"{kind}.sum"][i]])
                 mark = folder.sets["look-ups"]["pairs"][place]
-                by_pair.setdefault(mark, []).append(naive_mean_depth(of_level[-1], kind))
+                by_pair.setdefault(mark, []).append(naive.mean_depth(of_level[-1], kind))
             total = sum(lens["n_tokens"])
             whole = [sum(lens[f"{kind}.sum"][:, l]) / total for l in range(17)]
-            assert level.mean == pytest.approx(naive_mean_depth(whole, kind))
+            assert level.mean == pytest.approx(naive.mean_depth(whole, kind))
             assert level.low < level.mean < level.high
         slopes = [sum((x - 1.5) * y for x, y in enumerate(of_pair)) / 5 for of_pair in by_pair.values()]
         assert len(slopes) == found.trend.paired == 24
         assert found.trend.slope == pytest.approx(sum(slopes) / 24)
         assert found.trend.low < found.trend.slope < found.trend.high
-
-
-def naive_mean_depth(curve: list[float], kind: str) -> float:
-    if kind == "kl":
-        highest = max(curve[1:])
-        return 1 + sum(max(curve[l:]) / highest for l in range(1, len(curve)))
-    return sum(1 - min(curve[l:]) for l in range(len(curve)))
 
 
 def test_a_levels_interval_ends_where_its_prompts_do():

@@ -7,6 +7,7 @@ import json
 import shutil
 from dataclasses import replace
 
+import naive
 import numpy as np
 import pytest
 import torch
@@ -140,27 +141,10 @@ def test_divergence_is_that_of_all_sets_and_its_interval_is_over_prompts(model, 
     for name, values in apart.items():
         assert found["kl"][name][depth] == pytest.approx(sum(values) / n, rel=1e-4)
     assert found["kl_over"] == "15 prompts of 3 forms; other text may differ"  # too few forms to be units
-    low, high = plain_bootstrap_t(np.subtract(apart["lens"], apart["constant"]), np.array(lengths, float))
+    low, high = naive.bootstrap_t(np.subtract(apart["lens"], apart["constant"]), np.array(lengths, float))
     assert found["kl_minus"]["constant"]["low"][depth] == pytest.approx(low, rel=1e-3)
     assert found["kl_minus"]["constant"]["high"][depth] == pytest.approx(high, rel=1e-3)
     assert found["says"] == np.mean(np.array(found["kl_minus"]["constant"]["high"]) < 0)
-
-
-def plain_bootstrap_t(sums, counts):
-    """5 and 95 % of a ratio of sums, resample by resample."""
-
-    def ratio(s, w):
-        m, n = s.sum() / w.sum(), len(s)
-        return m, (n / (n - 1) * ((s - m * w) ** 2).sum()) ** 0.5 / w.sum()
-
-    value, error = ratio(sums, counts)
-    times = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=1000)
-    draws = []
-    for drawn in times:
-        chosen = np.repeat(np.arange(len(sums)), drawn)
-        again, own = ratio(sums[chosen], counts[chosen])
-        draws.append(value - error * (again - value) / own)
-    return np.quantile(draws, [0.05, 0.95])
 
 
 @pytest.mark.parametrize("budget, n", [(10**6, 5 + 100 + 1 + 40), (30, 30), (3, 4)])

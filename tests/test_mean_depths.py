@@ -9,6 +9,7 @@ import re
 import shutil
 from dataclasses import replace
 
+import naive
 import numpy as np
 import pytest
 from pyarrow import parquet
@@ -47,12 +48,9 @@ def ran(tmp_path, forms=()) -> dict[str, np.ndarray]:
     return wrote(tmp_path, asked(forms), "contributions", "logit_lens", model=MODEL)
 
 
-def naive(curves: list[list[float]], name: str) -> float:
+def over_tokens(curves: list[list[float]], name: str) -> float:
     """The mean depth of the mean over all tokens, each with its curve over depths."""
-    mean = [sum(curve[l] for curve in curves) / len(curves) for l in range(L + 1)]
-    if name == "kl":
-        return 1 + sum(max(mean[l:]) for l in range(1, L + 1)) / max(mean[1:])
-    return sum(max(1 - value for value in mean[l:]) for l in range(L + 1))
+    return naive.mean_depth([sum(curve[l] for curve in curves) / len(curves) for l in range(L + 1)], name)
 
 
 def tokens(data, name: str) -> list[list[list[float]]]:
@@ -65,10 +63,10 @@ def test_what_run_writes_is_that_of_plain_loops(tmp_path):
     for name in ("kl", "overlap"):
         of_prompt = tokens(data, name)
         depth = data[f"effective_depth.{name}_mean"]
-        assert depth == pytest.approx(naive([c for prompt in of_prompt for c in prompt], name), rel=1e-5)
+        assert depth == pytest.approx(over_tokens([c for prompt in of_prompt for c in prompt], name), rel=1e-5)
         low, high = (data[f"effective_depth.{name}_mean_{end}"] for end in ("low", "high"))
         assert 0 < low < depth < high < L
-        without = [naive([c for j, p in enumerate(of_prompt) if j != i for c in p], name) for i in range(8)]
+        without = [over_tokens([c for j, p in enumerate(of_prompt) if j != i for c in p], name) for i in range(8)]
         error = math.sqrt(7 / 8 * sum((one - sum(without) / 8) ** 2 for one in without))
         assert 1.5 * error < high - low < 12 * error  # t of seven degrees of freedom: about 3.8
     cosine = np.mean([data[f"contributions.{name}"] for name in ("attn_cos", "mlp_cos", "layer_cos")], 0).tolist()
@@ -200,7 +198,9 @@ def test_a_notebooks_result_has_them(tmp_path):
     model = ed_core.open(MODEL)
     lens, written = model.run(ed_core.LogitLens(), TEXTS[0]), model.run(ed_core.Contributions(), TEXTS[0])
     for name, found in lens.mean_depth.items():
-        assert found.depth == pytest.approx(naive(tokens(data, name)[0], name), rel=1e-5) and found.interval is None
+        assert (
+            found.depth == pytest.approx(over_tokens(tokens(data, name)[0], name), rel=1e-5) and found.interval is None
+        )
         assert found.ratio == found.depth / L
     assert 0 < written.turn.p <= 1 and written.turn.n_layers == L
     for result, name in ((lens, "turn"), (written, "mean_depth")):
