@@ -186,6 +186,30 @@ def own_cache(tmp_path, monkeypatch):
     lookup.store.cache_clear()
 
 
+@pytest.fixture
+def clean(monkeypatch):
+    """Settings: neither a developer's own lab.toml nor another test's variables."""
+    from ed_core import settings
+
+    monkeypatch.setattr(settings, "HOME", Path("/nowhere"))
+    settings._read.cache_clear()
+    yield settings
+    settings._read.cache_clear()
+
+
+@pytest.fixture
+def write(clean, tmp_path, monkeypatch):
+    """`write(text)`: a settings file in force."""
+
+    def written(text: str):
+        (tmp_path / "lab.toml").write_text(text)
+        monkeypatch.setenv("ED_CONFIG", str(tmp_path / "lab.toml"))
+        clean._read.cache_clear()
+        return clean.current()
+
+    return written
+
+
 @pytest.fixture(scope="session")
 def hub_model(tmp_path_factory):
     """A folder for `fake_hub`: about 1 MB, so that a download takes several chunks."""

@@ -9,7 +9,7 @@ import pytest
 from hostile.archives import sealed_anew
 from kept_cases import small
 from streamlit.testing.v1 import AppTest
-from test_settings import clean, write  # noqa: F401  (fixtures)
+from test_pages_keep import GALLERY, app
 
 from ed_core.cases import backup, bundle
 from ed_core.cases.case_study import edited
@@ -18,6 +18,7 @@ from ed_core.errors import CaseError, StoreError
 from ed_ui import case_studies, visitor
 
 ADA, BOB = "ada@lab.org", "bob@lab.org"
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 def test_an_owner_stands_beside_the_case_study_and_not_in_its_file(folder):
@@ -156,7 +157,7 @@ def test_without_settings_everybody_may_do_everything(as_user):
     assert visitor.name() == "", "a cookie left from other settings names nobody"
 
 
-def test_the_owner_and_admins_change_others_duplicate(write, as_user):  # noqa: F811
+def test_the_owner_and_admins_change_others_duplicate(write, as_user):
     write(OWNERS)
     assert "Log in" in visitor.why_not() and "Log in" in visitor.why_not(ADA)
     as_user("Ada@Lab.org")
@@ -168,7 +169,7 @@ def test_the_owner_and_admins_change_others_duplicate(write, as_user):  # noqa: 
     assert not visitor.why_not(UNREADABLE)
 
 
-def test_a_read_only_gallery_is_for_admins(write, as_user):  # noqa: F811
+def test_a_read_only_gallery_is_for_admins(write, as_user):
     write(OWNERS.replace("'owners'", "'read-only'"))
     for who in ("", ADA):
         as_user(who)
@@ -177,7 +178,7 @@ def test_a_read_only_gallery_is_for_admins(write, as_user):  # noqa: F811
     assert not visitor.why_not() and not visitor.why_not(ADA)
 
 
-def test_an_open_gallery_with_a_login_is_open_to_whoever_is_logged_in(write, as_user):  # noqa: F811
+def test_an_open_gallery_with_a_login_is_open_to_whoever_is_logged_in(write, as_user):
     write(OWNERS.replace("'owners'", "'open'"))
     assert "Log in" in visitor.why_not()
     as_user(ADA)
@@ -194,21 +195,21 @@ def test_an_open_gallery_with_a_login_is_open_to_whoever_is_logged_in(write, as_
         ({"email": None}, "no e-mail address"),
     ],
 )
-def test_who_may_not_log_in_is_nobody(write, as_user, claims, words):  # noqa: F811
+def test_who_may_not_log_in_is_nobody(write, as_user, claims, words):
     write(OWNERS)
     as_user(**{"email": ADA, "is_logged_in": True} | claims)
     assert visitor.name() == "" and words in visitor.trouble().replace("has not verified", "not verified")
     assert visitor.why_not() == visitor.trouble()
 
 
-def test_an_address_in_the_list_is_that_address_alone(write, as_user):  # noqa: F811
+def test_an_address_in_the_list_is_that_address_alone(write, as_user):
     write(OWNERS.replace("'@lab.org'", f"'{ADA}'"))
     for address, may in ((ADA, True), (ADA.upper(), True), (f"x{ADA}", False), (BOB, False)):
         as_user(address)
         assert visitor.name() == (ADA if may else "")
 
 
-def test_an_owners_address_is_for_those_who_are_logged_in(write, as_user, folder, monkeypatch):  # noqa: F811
+def test_an_owners_address_is_for_those_who_are_logged_in(write, as_user, folder, monkeypatch):
     monkeypatch.setattr(case_studies, "kept", lambda: folder)
     write(OWNERS)
     one, two = small("one"), small("two")
@@ -221,7 +222,7 @@ def test_an_owners_address_is_for_those_who_are_logged_in(write, as_user, folder
 # -------------------------------------------------------------------- pages
 
 
-def test_what_a_button_would_not_do_is_refused_behind_it(write, as_user, folder, monkeypatch):  # noqa: F811
+def test_what_a_button_would_not_do_is_refused_behind_it(write, as_user, folder, monkeypatch):
     """The writing itself asks, whatever the button said when it was drawn."""
     monkeypatch.setattr(case_studies, "kept", lambda: folder)
     write(OWNERS)
@@ -257,20 +258,13 @@ def test_what_a_button_would_not_do_is_refused_behind_it(write, as_user, folder,
             way()
 
 
-def test_a_read_only_gallery_says_so_on_its_buttons(stored, write, monkeypatch, tmp_path):  # noqa: F811
-    from test_pages_keep import GALLERY, app
-
-    import ed_ui.case_studies
-
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    ed_ui.case_studies.kept.clear()
+def test_a_read_only_gallery_says_so_on_its_buttons(write, laboratory):
     one = small("one")
     Kept().add(one, ADA)
     write("gallery = 'read-only'")
     test = app(GALLERY)
     button = test.button(key=f"delete-{one.id}")
     assert button.disabled and "read-only" in button.help.replace("\\", "")
-    ed_ui.case_studies.kept.clear()
 
 
 INSIDE = "from ed_ui import visitor\nimport streamlit as st\nvisitor.gate()\nvisitor.sidebar()\nst.markdown('inside')"
@@ -292,15 +286,7 @@ INSIDE = "from ed_ui import visitor\nimport streamlit as st\nvisitor.gate()\nvis
     ],
 )
 def test_who_is_let_in_and_which_way_out_there_is(
-    write,  # noqa: F811
-    as_user,
-    monkeypatch,
-    login,
-    who,
-    claims,
-    inside,
-    words,
-    button,
+    write, as_user, monkeypatch, login, who, claims, inside, words, button
 ):
     write("" if login == "off" else f"login = '{login}'\nlogin_allowed = ['@lab.org']")
     as_user(who or "", **claims)

@@ -30,26 +30,7 @@ from ed_ui import running
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(autouse=True)
-def clean(monkeypatch):
-    """Neither a developer's own lab.toml nor another test's variables."""
-    monkeypatch.setattr(settings, "HOME", Path("/nowhere"))
-    settings._read.cache_clear()
-    yield
-    settings._read.cache_clear()
-
-
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    """`write(text)`: a settings file in force."""
-
-    def written(text: str) -> settings.Settings:
-        (tmp_path / "lab.toml").write_text(text)
-        monkeypatch.setenv("ED_CONFIG", str(tmp_path / "lab.toml"))
-        settings._read.cache_clear()
-        return settings.current()
-
-    return written
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 def test_without_a_file_everything_is_open():
