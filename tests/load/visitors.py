@@ -81,6 +81,11 @@ class Visitor:
         self.marks = [shown(text, 40) for text in tokens.preview(spec, prompt)]
         self.board.owners[self.text] = self.name
 
+    async def type(self, text: str) -> None:
+        self.text, self.marks = "", []  # until the page has heard of it the former one stands there
+        await self.session.type("text", text)
+        self.expect(Prompt(text))
+
     def look(self) -> None:
         """Errors, and figures or origins of another prompt than one's own."""
         session = self.session
@@ -213,10 +218,7 @@ async def prompter(address: str, board: Board, number: int) -> None:
     async with Session(address, "", f"model={model}") as session:
         visitor = Visitor(board, session, f"prompter {number}", model, chance)
         while board.open:
-            text = sums(chance, 3)
-            visitor.text, visitor.marks = "", []  # until the page has heard of it the former one stands there
-            await session.type("text", text)
-            visitor.expect(Prompt(text))
+            await visitor.type(sums(chance, 3))
             beside = board.sweeps > 0
             took = await visitor.compute(visitor.complete)
             if took >= 0:
@@ -230,10 +232,7 @@ async def sweeper(address: str, board: Board, number: int) -> None:
     async with Session(address, "erase", "model=ed-demo-16&target=future") as session:
         visitor = Visitor(board, session, f"sweeper {number}", MODELS[1], chance)
         while board.open:
-            text = sums(chance, 14)
-            visitor.text, visitor.marks = "", []
-            await session.type("text", text)
-            visitor.expect(Prompt(text))
+            await visitor.type(sums(chance, 14))
             board.sweeps += 1
             try:
                 if chance.random() < 0.5:
