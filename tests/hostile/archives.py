@@ -13,7 +13,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -112,8 +112,16 @@ def _text(value) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _case(**words) -> Callable[[dict], dict]:
-    return lambda h: {**h, "case": {**h["case"], **words}}
+def _within(part: str, **changed) -> Callable[[dict], dict]:
+    """A part of a header with other words; a function makes one of what the part was."""
+
+    def other(was: dict) -> dict:
+        return {**was, **{name: new(was) if callable(new) else new for name, new in changed.items()}}
+
+    return lambda h: {**h, part: other(h[part])}
+
+
+_case, _asked, _provenance = (partial(_within, part) for part in ("case", "request", "provenance"))
 
 
 def _shown(**view) -> Callable[[dict], dict]:
@@ -235,30 +243,17 @@ def _head_of(npz: bytes) -> str:
     return MANIFEST if MANIFEST in _files(npz) else "header.npy"
 
 
-def _provenance(**more) -> Callable[[dict], dict]:
-    return lambda h: {**h, "provenance": {**h["provenance"], **more}}
-
-
 WIRE_HEADERS: dict[str, Callable[[dict], dict]] = {
     "not complete": lambda h: {**h, "complete": False},
     "NaN as progress": lambda h: {**h, "progress": float("nan")},
-    "another result's key": lambda h: {**h, "request": {**h["request"], "key": "0" * 32}},
-    "an unknown probe": lambda h: {**h, "request": {**h["request"], "probe": "os.system"}},
-    "a model of numbers": lambda h: {
-        **h,
-        "request": {**h["request"], "models": [{**h["request"]["models"][0], "source": 5}]},
-    },
-    "no model": lambda h: {**h, "request": {**h["request"], "models": []}},
-    "no prompt": lambda h: {**h, "request": {**h["request"], "prompts": []}},
-    "a prompt with a NUL": lambda h: {
-        **h,
-        "request": {**h["request"], "prompts": [{**h["request"]["prompts"][0], "text": "a\0b"}]},
-    },
-    "a parameter nobody knows": lambda h: {**h, "request": {**h["request"], "parameters": [["evil", 1]]}},
-    "a parameter of another type": lambda h: {
-        **h,
-        "request": {**h["request"], "parameters": [[n, str(v)] for n, v in h["request"]["parameters"]]},
-    },
+    "another result's key": _asked(key="0" * 32),
+    "an unknown probe": _asked(probe="os.system"),
+    "a model of numbers": _asked(models=lambda asked: [{**asked["models"][0], "source": 5}]),
+    "no model": _asked(models=[]),
+    "no prompt": _asked(prompts=[]),
+    "a prompt with a NUL": _asked(prompts=lambda asked: [{**asked["prompts"][0], "text": "a\0b"}]),
+    "a parameter nobody knows": _asked(parameters=[["evil", 1]]),
+    "a parameter of another type": _asked(parameters=lambda asked: [[n, str(v)] for n, v in asked["parameters"]]),
     "token texts of numbers": lambda h: {**h, "token_text": [[1, 2]]},
     "tokens of lists": lambda h: {**h, "tokens": [[] for _ in h["tokens"]]},
     "more layers": lambda h: {**h, "n_layers": h["n_layers"] + 1},

@@ -147,7 +147,7 @@ SURROUNDINGS = {
 @pytest.mark.parametrize("name", SURROUNDINGS)
 @pytest.mark.parametrize("command", ["settings", "cache", "case list"])
 def test_hostile_surroundings_are_one_sentence(trials, place, name, command):
-    assert not tried(trials, place, list(QUICK[command].argv), **SURROUNDINGS[name])
+    assert not tried(trials, place, QUICK[command].argv, **SURROUNDINGS[name])
 
 
 SAYING = ("settings", "models", "case list", "estimate", "cache", "check")  # print something when all is well
