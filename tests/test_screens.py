@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import screens
+from charts import forget
 from screens import ROOMS, SUMS, as_before, opened, section
 
 from ed_core.cards import card
@@ -14,7 +15,7 @@ def nothing_computed(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         screens.begin(patch, tmp_path_factory.mktemp("cache"))
         yield
-    screens.forget()
+    forget()
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: section(*room)[2:])
