@@ -17,9 +17,10 @@ from types import SimpleNamespace
 import numpy as np
 import psutil
 import pytest
+from charts import forget
 from drawn import digest
 from made_up_claims import MADE_UP, Draw, fewer_resamples
-from screens import EXACT, begin, forget, in_sections, short, written
+from screens import EXACT, begin, in_sections, short, written
 
 from ed_core import machine
 from ed_core.claims import find, finding
