@@ -20,7 +20,7 @@ from ed_core import fits
 from ed_core.commands import main
 from ed_core.depth import lenses
 from ed_core.depth.criteria import OF_LENS
-from ed_core.errors import EffectiveDepthError, FitRefused, NotAllowed, ParameterError
+from ed_core.errors import EffectiveDepthError, FitRefused, NotAllowed, ParameterError, TooLarge
 from ed_core.fits import affine, jacobian, judged, shards
 from ed_core.fits import file as files
 from ed_core.fits.file import Checkpoint, checkpoint_file
@@ -908,3 +908,12 @@ def test_a_shipped_fit_is_of_its_model_and_its_lens_beats_its_controls(file):
 
 def test_every_error_of_a_fit_is_one_of_ours():
     assert issubclass(FitRefused, EffectiveDepthError)
+
+
+def test_a_jacobian_lens_whose_sums_do_not_fit_is_refused_before_any_pass(monkeypatch, tmp_path):
+    model = random_model("llama")
+    needed = 3 * 8 * model.n_layers * model.d_model**2
+    monkeypatch.setattr(jacobian, "free_memory", lambda: 0.99 * needed / jacobian.ROOM)
+    prompts = [Prompt("one two three four five six " * n) for n in range(5, 11)]
+    with pytest.raises(TooLarge, match=f"sums {model.n_layers} matrices of"):
+        jacobian.fit(model, prompts, tmp_path / "lens.safetensors")

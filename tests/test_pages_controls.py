@@ -4,6 +4,7 @@ nothing of it is the model's map."""
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -212,3 +213,11 @@ def test_the_story_draws_the_twins_ranks_where_their_curves_are_stored_and_nothi
         guess = int(twins[0]["top_ids"][3, at, 0])
         assert found["steps"][3]["twin"] == twins[0].token_text[guess]
     assert "ghost" not in prompt_panels.story_of(lens, (), None)
+
+
+def test_a_controls_mean_is_over_the_models_own_prompts_or_not_there():
+    there = {f"prune.{i}{running.CONTROL}": f"control of {i}" for i in (0, 2)}
+    batch = SimpleNamespace(complete=there.get)
+    assert control_model.results(batch, ["prune.2", "prune.0"]) == ["control of 2", "control of 0"]
+    assert control_model.results(batch, ["prune.0", "prune.1"]) == [], "as many as another prompt's would be"
+    assert control_model.results(batch, []) == []

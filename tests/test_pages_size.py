@@ -269,6 +269,16 @@ def test_the_catalogue_lists_models_by_group_and_takes_one(stored):
     )
 
 
+def test_the_catalogue_says_of_what_its_publisher_asks(stored):
+    test = opened()
+    test.session_state["Catalogue"] = True
+    test.run().selectbox(key="catalogue.group").set_value("Llama 3.1 and 3.2").run()
+    each = [c.value for c in test.caption if " parameters · " in c.value]
+    assert len(each) == 4 and all(" · gated" in one for one in each)
+    test.selectbox(key="catalogue.group").set_value("GPT-2").run()
+    assert "gated" not in words(test)
+
+
 def test_the_list_of_models_says_what_each_takes(stored, monkeypatch):
     monkeypatch.setattr(running, "free", lambda device: 20 << 30)
     listed = opened().selectbox(key="model").options

@@ -335,3 +335,9 @@ def test_what_explains_an_answer_is_left_out_without_one(stored):
     assert not test.exception and "Erase and Integrated gradients left out" in words(test)
     batch = session_of(test).batches["two"]
     assert set(batch.requests) == {"first.logit_lens", "second.logit_lens"}
+
+
+def test_what_went_wrong_on_a_side_stands_above_the_sides(stored):
+    test = two(second="ed-demo-8")
+    session_of(test).batches["two"].errors["second.logit_lens"] = HubUnreachable("It broke.")
+    assert [one.value for one in test.run().error] == ["It broke."]

@@ -70,6 +70,7 @@ def pytest_configure(config):
 SAME = re.compile("/ReplaceComparisonOperator_(Is|IsNot)_(?!Is)|/ReplaceComparisonOperator_(?!Is).*_(Is|IsNot)$")
 # pytest-cov's "test|phase", and pytest's own "test (phase)" in processes that a test starts.
 CONTEXT = re.compile(r"(?P<file>.*?)(?P<test>::.*)(\||\ \()(?P<phase>\w+)\)?", re.DOTALL)
+WORD = re.compile(r"[A-Za-z_]\w{3,}")
 QUOTED = re.compile(r"""["']([\w.]{3,})["']""")
 PASSED, FAILED = 0, 1
 Line = tuple[str, int]  # a file's path from the root, and which of its lines
@@ -92,17 +93,27 @@ class Mutant:
 class Reached:
     """What a run without defects told: the tests by file and line, and how long each that passed took, in seconds; by
     the file of a module, the files of tests that name it (`named`); by file and line of what runs while a module is
-    imported, the lines that use it (`used`)."""
+    imported, the lines that use it (`used`); by file of tests the words in it (`words`)."""
 
     tests: dict[str, dict[int, frozenset[str]]]
     seconds: dict[str, float]
     named: dict[str, frozenset[str]] = field(default_factory=dict)
     used: dict[str, dict[int, set[Line]]] = field(default_factory=dict)
+    words: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def alike(self, text: str) -> dict[str, float]:
+        """By file of tests, how much of a line's words it has: the fewer files have a word, the more it counts."""
+        found: dict[str, float] = defaultdict(float)
+        for word in set(WORD.findall(text)):
+            having = [file for file, words in self.words.items() if word in words]
+            for file in having:
+                found[file] += 1 / len(having)
+        return found
 
     def of(self, mutant: Mutant) -> list[str]:
-        """The tests that reach a defect's line, those whose file names its module first, the quickest first, then those
-        which name it and do not reach it, since they may have met what another test had kept, as many as SECONDS and
-        NAMING hold. A line that runs while a module is
+        """The tests that reach a defect's line, those first whose file names its module, has the line's words, and the
+        quickest, then those which name it and do not reach it, since they may have met what another test had kept, as
+        many as SECONDS and NAMING hold. A line that runs while a module is
         imported is reached by all tests that reach another line of it; first come those of whose parameters the
         line names one ("gemma2"), those that reach a line which uses it, those that name the module."""
         lines, naming = self.tests.get(mutant.file, {}), self.named.get(mutant.file, frozenset())
@@ -114,14 +125,15 @@ class Reached:
         found |= {test for test in self.seconds if test.partition("::")[0] in naming}
 
         text = "".join(mutant.text.splitlines()[mutant.line - 1 : mutant.line])
+        alike = self.alike(text)
         named = set(QUOTED.findall(text)) if at_import else set()
 
-        def order(test: str) -> tuple[bool, bool, bool, bool, float, str]:
+        def order(test: str) -> tuple[bool, bool, bool, bool, float, float, str]:
             file, _, name = test.partition("::")
             parameters = re.split(r"[\[\]-]", name)[1:]
             there = not at_import and test not in reached
-            took = self.seconds.get(test, 1.0)
-            return named.isdisjoint(parameters), test not in using, there, file not in naming, took, test
+            unlike, took = -alike.get(file, 0.0), self.seconds.get(test, 1.0)
+            return named.isdisjoint(parameters), test not in using, there, file not in naming, unlike, took, test
 
         ordered = sorted(found, key=order)
         each = one_of_each(ordered)
@@ -404,7 +416,11 @@ def read(copy: Path, told: Path) -> Reached:
         if Path(file).is_relative_to(copy)  # a test may copy the program
     }
     passed = {name: took for name, took in seconds.items() if name not in failed}
-    return Reached(tests, passed, naming(copy), using(copy))
+    words = {
+        file.relative_to(copy).as_posix(): frozenset(WORD.findall(file.read_text(encoding="utf-8")))
+        for file in (copy / "tests").rglob("test_*.py")
+    }
+    return Reached(tests, passed, naming(copy), using(copy), words)
 
 
 def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> tuple[int | None, list[str]]:
