@@ -89,7 +89,7 @@ def test_a_line_that_runs_at_import_is_tried_first_where_it_is_used(tmp_path):
 
 
 def test_of_many_tests_those_come_first_that_have_the_lines_words():
-    seconds = {"a::quick": 1.0, "b::slow": 9.0, "c::slower": 10.0}
+    seconds = {"a::quick": 1.0, "b::slow": 2.0, "c::slower": 10.0}
     words = {"a": {"model", "layers"}, "b": {"model", "trust_kept"}, "c": {"model"}}
     reached = Reached({"x.py": {1: frozenset(seconds)}}, seconds, words={f: frozenset(of) for f, of in words.items()})
     assert reached.of(Mutant("x.py", 1, "", "def open(model, trust_kept=True)")) == ["b::slow", "a::quick", "c::slower"]

@@ -37,6 +37,7 @@ CODE = ("ed_core", "ed_ui", "pages")
 SAMPLE, SEED, ENOUGH = 120, 1, 0.9
 SECONDS = 100.0  # of tests that one defect is tried with, by what they took without it
 NAMING = 30.0  # of them, of those that do not reach its line and name its module
+AT_LEAST, UNLIKE = 0.3, 0.1  # a test's seconds beyond its own, and what one counts that has none of a line's words
 HANGS = 120  # a run that takes this much longer than it should
 QUICK = "not browser and not real and not slow"  # what `make test` runs
 PYTEST = ("-q", "-p", "no:cacheprovider", "--tb=no", "-rfE")
@@ -111,9 +112,9 @@ class Reached:
         return found
 
     def of(self, mutant: Mutant) -> list[str]:
-        """The tests that reach a defect's line, those first whose file names its module, has the line's words, and the
-        quickest, then those which name it and do not reach it, since they may have met what another test had kept, as
-        many as SECONDS and NAMING hold. A line that runs while a module is
+        """The tests that reach a defect's line, those first whose file names its module; among these the quick ones
+        whose file has the line's words; then those which name it and do not reach it, since they may have met what
+        another test had kept; as many as SECONDS and NAMING hold. A line that runs while a module is
         imported is reached by all tests that reach another line of it; first come those of whose parameters the
         line names one ("gemma2"), those that reach a line which uses it, those that name the module."""
         lines, naming = self.tests.get(mutant.file, {}), self.named.get(mutant.file, frozenset())
@@ -128,12 +129,12 @@ class Reached:
         alike = self.alike(text)
         named = set(QUOTED.findall(text)) if at_import else set()
 
-        def order(test: str) -> tuple[bool, bool, bool, bool, float, float, str]:
+        def order(test: str) -> tuple[bool, bool, bool, bool, float, str]:
             file, _, name = test.partition("::")
             parameters = re.split(r"[\[\]-]", name)[1:]
             there = not at_import and test not in reached
-            unlike, took = -alike.get(file, 0.0), self.seconds.get(test, 1.0)
-            return named.isdisjoint(parameters), test not in using, there, file not in naming, unlike, took, test
+            worth = (AT_LEAST + self.seconds.get(test, 1.0)) / (UNLIKE + alike.get(file, 0.0))
+            return named.isdisjoint(parameters), test not in using, there, file not in naming, worth, test
 
         ordered = sorted(found, key=order)
         each = one_of_each(ordered)
