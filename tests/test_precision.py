@@ -338,6 +338,19 @@ def test_an_adapter_for_another_base_is_refused(folder_of, tmp_path):
         resolve("Qwen/Qwen3-1.7B", adapter=str(named))
 
 
+@pytest.mark.parametrize("rank", [8, 7])
+def test_an_adapter_that_names_no_rank_has_pefts_own(tmp_path, rank):
+    (tmp_path / weights.ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "LORA"}))
+    matrices = {f"base_model.model.q_proj.lora_{x}.weight": torch.ones(shape) for x, shape in
+                (("A", (rank, 16)), ("B", (16, rank)))}  # fmt: skip
+    save_file(matrices, tmp_path / weights.ADAPTER_WEIGHTS)
+    if rank == 8:
+        assert weights.adapter_config(tmp_path) == {"peft_type": "LORA"}
+    else:
+        with pytest.raises(ParameterError, match="rank 8 and its matrices have 7"):
+            weights.adapter_config(tmp_path)
+
+
 def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path):
     adapter = save_adapter(tmp_path / "a", random_hf("qwen3"), "somewhere")
     for wanted in sizes.QUANTIZED:
