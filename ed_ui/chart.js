@@ -20,7 +20,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const chart = charts.get(parentElement);
   chart.tell = (point) => setTriggerValue('clicked', point);
   chart.show(new TextDecoder().decode(data));
-  return () => parentElement.isConnected || chart.end(); // it is called, too, for a version that the next one overtook
+  return () => parentElement.isConnected || chart.end();
 }
 
 class Chart {

@@ -97,7 +97,11 @@ def plotly_script() -> str:
 # Loads a component's own script; `document.baseURI` may lie below the app's root.
 LOADED = """const streamlit = document.querySelector('script[src*="static/js/"]').src;
 const { default: show } = await import(new URL('%s', streamlit));
-export default show;
+export default given => {
+  let end;
+  const later = setTimeout(() => { end = show(given); });
+  return () => { clearTimeout(later); end?.(); };
+};
 """
 ours: dict[str, bytes] = {}  # the app's own scripts by the names under which the server has them beside Streamlit's
 
@@ -107,8 +111,11 @@ def component(name: str, script: str) -> Any:
     so an app that draws by it is an `App` with what `server.around` gives.
 
     Cures: Streamlit sends a component's script with every version of everything that is drawn by it, and the browser
-    counts its digest each time: 17 kB for each of the dozen figures of a page.
-    Not needed: where two figures of a page are `ForwardMsg`s without the script, or with its address alone."""
+    counts its digest each time: 17 kB for each of the dozen figures of a page. While the script loads, versions that
+    came meanwhile are handed over in any order, so that a half-filled map could stay for good over the whole one; one
+    that a later version overtook is ended at once, and so is not shown.
+    Not needed: where two figures of a page are `ForwardMsg`s without the script, or with its address alone, and where
+    `BidiComponent` does not call a version that was overtaken."""
     file = f"{name}.{hashlib.sha256(script.encode()).hexdigest()[:12]}.js"
     ours[file] = script.encode()
     return st.components.v2.component(name, js=LOADED % file, isolate_styles=False)

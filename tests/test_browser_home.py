@@ -10,6 +10,7 @@ import pytest
 from hosted_app import hosted
 from test_browser import fill, settled, wait
 
+from ed_ui import show, streamlit_edges
 from ed_ui.server import STYLE
 from tools.bench.browser import ROOT, serving
 
@@ -347,6 +348,30 @@ MOVED = """async () => {
   const marks = [...document.querySelectorAll('.ed-cursor-depth')].filter(one => one.style.display !== 'none');
   return {middle: took.sort((a, b) => a - b)[30], marks: marks.length};
 }"""
+
+OVERTAKEN = """async source => {
+  const { default: show } = await import(URL.createObjectURL(new Blob([source], {type: 'text/javascript'})));
+  const told = alt => new TextEncoder().encode(JSON.stringify({alt, figure: {data: [], layout: {height: 60}}}));
+  const found = {};
+  for (const [name, versions] of Object.entries({inOrder: ['old', 'new'], late: ['new', 'old']})) {
+    const parentElement = document.body.appendChild(document.createElement('div'));
+    for (const alt of versions) {  // as Streamlit: it ends what was overtaken as soon as it has called it
+      const end = show({data: told(alt), parentElement, setTriggerValue: () => {}});
+      if (alt === 'old') Promise.resolve(end).then(one => one());
+    }
+    await new Promise(done => setTimeout(done, 200));
+    found[name] = parentElement.firstChild.getAttribute('aria-label');
+    parentElement.remove();
+  }
+  return found;
+}"""
+
+
+def test_a_version_that_the_next_one_overtook_is_not_shown(server, page):
+    page.goto(f"{server}/?model=ed-demo-8")
+    settled(page)
+    file = next(name for name, script in streamlit_edges.ours.items() if script == show._script.encode())
+    assert page.evaluate(OVERTAKEN, streamlit_edges.LOADED % file) == {"inOrder": "new", "late": "new"}
 
 
 def test_the_cursor_moves_through_six_maps_of_a_large_model_within_a_frame(tmp_path, visitor):
