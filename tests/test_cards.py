@@ -406,9 +406,15 @@ def test_a_printed_card_fills_two_pages(file, tmp_path):
 
 def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
     begun = []
-    monkeypatch.setattr(launch, "begin", lambda spec, folder, *_: begun.append((spec, folder)))
+
+    def begin(spec, folder, *_):
+        begun.append((spec, folder))
+        folder.mkdir(parents=True)
+        shutil.copy(next(file for file in card.shipped() if file.stem == "ed-demo-8"), folder / card.FILE)
+
+    monkeypatch.setattr(launch, "begin", begin)
     test = fresh("pages/model/cards.py", model="ed-demo-8", precision="fp32").run()
-    assert not test.exception
+    assert not test.exception and test.selectbox(key="cards.card").value == "ed-demo-8"
     said = " ".join(w.value for w in test.markdown)
     shipped = [card.read(file) for file in card.shipped()]
     for told in shipped:
@@ -422,6 +428,7 @@ def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
     asked = making.Asked("ed-demo-8", "sum_mod10")
     assert asked.place == wanted.out, "the command without --out makes it where the page looks"
     assert wanted.spec().asked.command == asked.command
+    assert test.selectbox(key="cards.card").value == runs.card_name(place / card.FILE), "the one just made"
 
 
 def test_the_bundled_loop_has_a_card_with_its_passes_and_without_stretches(told, tmp_path):

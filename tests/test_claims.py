@@ -129,6 +129,20 @@ def value(name: str, of: Evidence, quantity: int = 0) -> Estimate:
 # ---------------------------------------------------------------- what was judged wrongly before
 
 
+@pytest.mark.parametrize(
+    "low, high, said",
+    [
+        (0.001, 0.03, "0.001 to 0.030"),
+        (-0.03, -0.004, "-0.030 to -0.004"),
+        (0.0, 0.03, "0.00 to 0.03"),
+        (1e-13, 0.03, "0.00 to 0.03"),
+        (0.02, 0.02, "0.02 in at least 90 % of resamples"),
+    ],
+)
+def test_the_ends_of_an_interval_are_told_from_0_where_they_can_be(low, high, said):
+    assert finding.between(low, high, 2).replace("−", "-") == said
+
+
 def test_no_turn_is_seen_in_a_zigzag_in_a_dip_and_in_noise():
     zigzag, dip = np.tile([-0.3, 0.3], 15), np.full(30, 0.3)
     dip[14] = -0.2

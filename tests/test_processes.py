@@ -24,6 +24,7 @@ from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.runs import execute, processes
 from ed_core.service import compute
+from ed_core.sources import permits
 from ed_core.studies import items, plan, running, study
 from ed_core.studies.items import open_folder
 
@@ -264,6 +265,14 @@ def test_two_processes_give_the_same_measures_and_are_gone_afterwards(made, tmp_
     plan.write_plan(made[0], tmp_path / "here")
     running.run(made[0], tmp_path / "here")
     assert digest(made[1]) == digest(tmp_path / "here")
+
+
+@pytest.mark.parametrize("owner", [False, True])
+def test_a_process_may_do_what_its_parent_may(owner, monkeypatch):
+    monkeypatch.setattr(permits, "_owner", owner)
+    pool = processes.Pool(1)
+    with pool:
+        assert pool.executor.submit(permits.is_owner).result() is owner
 
 
 def test_a_process_that_ends_is_told_in_a_sentence(made):
