@@ -131,8 +131,8 @@ def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
 def picker(row, batch: running.Batch) -> None:
     """Which control, and its seed, at the end of a row or among other inputs."""
     common = dict(label_visibility="collapsed")
-    kinds = dict(options=(NONE, *controls.KINDS), format_func=lambda kind: f"Control: {controls.KINDS.get(kind, NONE)}")
-    CONTROL.draw(row.selectbox, width=220, help=HELP, **kinds, **common)
+    called = dict(format_func=lambda kind: f"Control: {controls.KINDS.get(kind, NONE)}")
+    CONTROL.draw(row.selectbox, width=220, help=HELP, **called, **common)
     kind, seed = chosen()
     if not kind:
         return

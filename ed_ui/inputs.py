@@ -293,7 +293,7 @@ SHADES = {
 FOLLOWED = "rank of the followed token"
 OF_LENSES = {name: short for name, short in SHADES.items() if short != "entropy"} | {FOLLOWED: "token_rank"}
 NONE = "none"
-CONTROL = choice("control", "control", NONE, controls.KINDS.keys(), "Control")
+CONTROL = choice("control", "control", NONE, (NONE, *controls.KINDS), "Control")
 CONTROL_SEED = number("control_seed", "control.seed", 0, 0, controls.MOST, int, "Seed of the control")
 COUNT_SINKS = flag("sinks", "count_sinks", False, "Count the sinks (◆)")
 BRANCH = choice("branch", "branch", "both", BRANCHES, "Contribution of", held=True)

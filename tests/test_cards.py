@@ -431,6 +431,17 @@ def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
     assert test.selectbox(key="cards.card").value == runs.card_name(place / card.FILE), "the one just made"
 
 
+def test_the_card_shown_is_the_chosen_models_until_another_is_chosen(laboratory):
+    test = fresh("pages/model/cards.py", model="ed-demo-8", precision="fp32", card="nowhere").run()
+    assert not test.exception and "card 'nowhere'" in " ".join(w.value for w in test.warning)
+    assert test.selectbox(key="cards.card").value == "ed-demo-8" and "card" not in test.run().query_params
+    test.selectbox(key="model").set_value("ed-demo-16").run()
+    assert test.selectbox(key="cards.card").value == "ed-demo-16" and not test.warning
+    test.selectbox(key="cards.card").select("smollm2").run()
+    test.selectbox(key="model").set_value("ed-demo-8").run()
+    assert test.selectbox(key="cards.card").value == test.query_params["card"] == "smollm2"
+
+
 def test_the_bundled_loop_has_a_card_with_its_passes_and_without_stretches(told, tmp_path):
     """A stretch as long as a pass leaves the same layers wherever it lies."""
     assert made("ed-loop-4x4", "chains", tmp_path, "--prompts", "8") == 0

@@ -156,6 +156,7 @@ def test_what_a_link_does_not_say_is_at_its_default(stored):
     follow(test.switch_page("pages/prompt/logit_lens.py"), model="small")
     assert test.selectbox(key="control").value == "none"
     assert "shade" not in test.query_params, "as after the browser's Back"
+    assert not said(opened("pages/prompt/logit_lens.py", control="none")), "a link may say what is so anyway"
 
 
 def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):

@@ -2,7 +2,8 @@
 
 A sample of the defects that cosmic-ray makes (an operator, a comparison, a number, a keyword or a decorator changed;
 not `is` for `==`), drawn from every folder of the program's code or from the files named. Each is tried in a copy of
-the repository with the tests that reach its line, the quickest first, until one fails or SECONDS of them have run.
+the repository with the tests that reach its line, the quickest first, until one fails or SECONDS of them have run, by
+what they took without it; on a slow machine more, a SHARE of what all tests take.
 Which tests those are is measured first, by one run of `make test` without any defect, under coverage, its processes
 included.
 
@@ -35,8 +36,8 @@ from queue import SimpleQueue
 ROOT = Path(__file__).resolve().parent.parent
 CODE = ("ed_core", "ed_ui", "pages")
 SAMPLE, SEED, ENOUGH = 120, 1, 0.9
-SECONDS = 100.0  # of tests that one defect is tried with, by what they took without it
-NAMING = 30.0  # of them, of those that do not reach its line and name its module
+SECONDS, SHARE = 100.0, 1 / 30  # of tests that one defect is tried with: so many, or this part of what all take
+NAMING = 0.3  # of them, of those that do not reach its line and name its module
 AT_LEAST, UNLIKE = 0.3, 0.1  # a test's seconds beyond its own, and what one counts that has none of a line's words
 HANGS = 120  # a run that takes this much longer than it should
 QUICK = "not browser and not real and not slow"  # what `make test` runs
@@ -102,6 +103,11 @@ class Reached:
     used: dict[str, dict[int, set[Line]]] = field(default_factory=dict)
     words: dict[str, frozenset[str]] = field(default_factory=dict)
 
+    @property
+    def limit(self) -> float:
+        """Seconds of tests that one defect is tried with."""
+        return max(SECONDS, SHARE * sum(self.seconds.values()))
+
     def alike(self, text: str) -> dict[str, float]:
         """By file of tests, how much of a line's words it has: the fewer files have a word, the more it counts."""
         found: dict[str, float] = defaultdict(float)
@@ -114,7 +120,7 @@ class Reached:
     def of(self, mutant: Mutant) -> list[str]:
         """The tests that reach a defect's line, those first whose file names its module; among these the quick ones
         whose file has the line's words; then those which name it and do not reach it, since they may have met what
-        another test had kept; as many as SECONDS and NAMING hold. A line that runs while a module is
+        another test had kept; as many as `limit` and NAMING hold. A line that runs while a module is
         imported is reached by all tests that reach another line of it; first come those of whose parameters the
         line names one ("gemma2"), those that reach a line which uses it, those that name the module."""
         lines, naming = self.tests.get(mutant.file, {}), self.named.get(mutant.file, frozenset())
@@ -138,8 +144,8 @@ class Reached:
 
         ordered = sorted(found, key=order)
         each = one_of_each(ordered)
-        kept, left = [], SECONDS
-        left_of_naming = SECONDS if at_import else NAMING
+        kept, left = [], self.limit
+        left_of_naming = left if at_import else NAMING * left
         for test in dict.fromkeys([*each, *ordered]):
             took, names = self.seconds.get(test, 1.0), test not in reached
             if not kept or took <= (min(left, left_of_naming) if names else left):
@@ -457,7 +463,7 @@ def _tested(copy: Path, scratch: Path, arguments: list[str]) -> None:
     os._exit(code)  # whatever threads a test has left
 
 
-def tried(mutant: Mutant, copy: Path, tests: list[str]) -> Outcome:
+def tried(mutant: Mutant, copy: Path, tests: list[str], limit: float = SECONDS) -> Outcome:
     """The tests in a copy that has the defect; the copy is as before then."""
     begun = time.monotonic()
 
@@ -471,7 +477,7 @@ def tried(mutant: Mutant, copy: Path, tests: list[str]) -> Outcome:
     try:
         file.write_text(mutant.text, encoding="utf-8")
         os.utime(file, (stamp := next(STAMPS), stamp))
-        code, failed = run(copy, tests, "-x")
+        code, failed = run(copy, tests, "-x", limit=limit)
     finally:
         file.write_text(before, encoding="utf-8")
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -503,7 +509,7 @@ def main(names: list[str], count: int, seed: int, workers: int, root: Path = ROO
         def work(mutant: Mutant) -> Outcome:
             copy = copies.get()
             try:
-                found = tried(mutant, copy, reached.of(mutant))
+                found = tried(mutant, copy, reached.of(mutant), reached.limit)
             finally:
                 copies.put(copy)
             print(found, flush=True)

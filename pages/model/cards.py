@@ -26,6 +26,7 @@ FILES = {
 
 def main() -> None:
     link.own(PARAMETERS)
+    link.among(CARD, cards()[0], "card")
     link.say_troubles()
     model = picker.required()
     open_ = card_of(model) is None or SOURCE.value != "bundled"
@@ -144,8 +145,10 @@ def whole(found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None) -> N
     first = next((name for name, (_, told) in found.items() if wanted and told.model.name == wanted.model.name), "")
     usual = own if own in found else first or next(iter(found))
     if CARD.value not in found:
-        inputs.put({CARD.key: usual})
-    name = CARD.draw(st.selectbox, options=list(found), format_func=lambda name: titled(*found[name]), width=420)
+        inputs.forget(CARD.key)
+    name = CARD.draw(
+        st.selectbox, default=usual, options=list(found), format_func=lambda name: titled(*found[name]), width=420
+    )
     told = found[name][1]
     row = st.container(horizontal=True, key="files-of-card")
     made = {card.HTML: page.html, card.MARKDOWN: words.markdown, card.FILE: card.to_json}
