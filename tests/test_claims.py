@@ -136,6 +136,7 @@ def value(name: str, of: Evidence, quantity: int = 0) -> Estimate:
         (-0.03, -0.004, "-0.030 to -0.004"),
         (0.0, 0.03, "0.00 to 0.03"),
         (1e-13, 0.03, "0.00 to 0.03"),
+        (1e-7, 0.03, "0.00 to 0.03"),
         (0.02, 0.02, "0.02 in at least 90 % of resamples"),
     ],
 )

@@ -95,6 +95,13 @@ def test_of_many_tests_those_come_first_that_have_the_lines_words():
     assert reached.of(Mutant("x.py", 1, "", "def open(model, trust_kept=True)")) == ["b::slow", "a::quick", "c::slower"]
 
 
+def test_a_defect_is_tried_with_a_share_of_all_tests_where_these_are_slow():
+    quick, slow = ({f"a{i}::t": each for i in range(100)} for each in (5.0, 50.0))
+    lines = {"x.py": {1: frozenset(quick)}}
+    assert [len(Reached(lines, of).of(Mutant("x.py", 1, "", ""))) for of in (quick, slow)] == [20, 3]
+    assert Reached(lines, slow).limit == pytest.approx(5000 / 30)
+
+
 def test_what_nothing_evaluates_is_not_drawn():
     told = "@dataclass(frozen=True)\nclass A:\n    x: int | None = 1 + 2\n\n\nclass P(Protocol):\n    y: int = 3 + 4\n"
     (decorator, protocol, first, _) = mutants.unread(told)
@@ -137,13 +144,16 @@ def test_a_run_under_coverage_tells_which_tests_reach_a_line(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers =\n    browser\n    real\n    slow\n")
     (tmp_path / "ed_core/signs.py").write_text("SIGN = 1\n")
-    test = TEST.replace("from sums", "from ed_core.sums").format(3, 5)
+    (tmp_path / "tests/keeping.py").write_text('FILE = "kept.txt"\n')
+    (tmp_path / "tests/kept.txt").write_text("folded")
+    test = TEST.replace("from sums", "import keeping  # noqa: F401\nfrom ed_core.sums").format(3, 5)
     test += "\n\ndef test_false():\n    assert add(1, 1) == 3\n"
     (tmp_path / "tests/test_sums.py").write_text(test)
     (tmp_path / "tests/test_apart.py").write_text(APART)
     os.environ.pop("COV_CORE_SOURCE", None)
     reached = mutants.measured(tmp_path, 1)
     assert set(reached.seconds) == {"tests/test_sums.py::test_add", "tests/test_apart.py::test_apart[a|b]"}
+    assert [name for name, words in reached.words.items() if "folded" in words] == ["tests/test_sums.py"]
     lines = reached.tests["ed_core/sums.py"]
     assert lines[2] == {"tests/test_sums.py::test_add"}, "one that fails without any defect says nothing"
     assert lines[6] == {"tests/test_apart.py::test_apart[a|b]"}, "in a process that the test starts"

@@ -28,6 +28,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,7 +96,7 @@ class Mutant:
 class Reached:
     """What a run without defects told: the tests by file and line, and how long each that passed took, in seconds; by
     the file of a module, the files of tests that name it (`named`); by file and line of what runs while a module is
-    imported, the lines that use it (`used`); by file of tests the words in it (`words`)."""
+    imported, the lines that use it (`used`); by file of tests the words in it and in texts it reads (`words`)."""
 
     tests: dict[str, dict[int, frozenset[str]]]
     seconds: dict[str, float]
@@ -325,14 +326,30 @@ def naming(copy: Path) -> dict[str, frozenset[str]]:
 
 
 def _imported(file: Path) -> set[str]:
+    """The modules that a file of tests imports, itself or by the tests' own helpers."""
+    return set().union(*(_modules(one) for one in _with_helpers(file)))
+
+
+def _modules(file: Path) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    helpers = [file.with_name(f"{name}.py") for name in found if not name.startswith("test_")]
-    return found.union(*(_imported(helper) for helper in helpers if helper.is_file()))
+    return found
+
+
+def _with_helpers(file: Path) -> set[Path]:
+    helpers = [file.with_name(f"{name}.py") for name in _modules(file) if not name.startswith("test_")]
+    return {file}.union(*(_with_helpers(helper) for helper in helpers if helper.is_file()))
+
+
+def _words(file: Path, kept: Iterable[Path]) -> frozenset[str]:
+    """The words of a file of tests, and of the `kept` texts that it or one of its helpers names."""
+    named = "".join(one.read_text(encoding="utf-8") for one in _with_helpers(file))
+    files = [file, *(one for one in kept if one.name in named)]
+    return frozenset().union(*(WORD.findall(one.read_text(encoding="utf-8")) for one in files))
 
 
 def using(copy: Path) -> dict[str, dict[int, set[Line]]]:
@@ -423,10 +440,8 @@ def read(copy: Path, told: Path) -> Reached:
         if Path(file).is_relative_to(copy)  # a test may copy the program
     }
     passed = {name: took for name, took in seconds.items() if name not in failed}
-    words = {
-        file.relative_to(copy).as_posix(): frozenset(WORD.findall(file.read_text(encoding="utf-8")))
-        for file in (copy / "tests").rglob("test_*.py")
-    }
+    kept = [file for file in (copy / "tests").rglob("*") if file.suffix in (".txt", ".toml")]
+    words = {file.relative_to(copy).as_posix(): _words(file, kept) for file in (copy / "tests").rglob("test_*.py")}
     return Reached(tests, passed, naming(copy), using(copy), words)
 
 

@@ -317,7 +317,7 @@ def decimals(low: float, high: float, digits: int, from_0: bool = False) -> int 
     from 0 (`from_0`); None for ends that are alike."""
     apart = [n for n in range(digits, digits + 4) if f"{low:.{n}f}" != f"{high:.{n}f}"]
     whole = (n for n in apart if not from_0 or all(round(end, n) or not end for end in (low, high)))
-    return next(whole, apart[-1] if apart else None)
+    return next(whole, apart[0] if apart else None)
 
 
 def over_what(ends: str, words: str) -> str:
