@@ -85,7 +85,9 @@ def test_a_line_that_runs_at_import_is_tried_first_where_it_is_used(tmp_path):
     assert reached.of(Mutant("ed_core/limits.py", 1, "", "")) == ["a::slow", "b::room"]
     lines = {"ed_core/few.py": {7: frozenset({"a::t[gemma]", "a::t[olmo-1]"})}}
     seconds = {"a::t[gemma]": 1.0, "a::t[olmo-1]": 2.0}
-    assert Reached(lines, seconds).of(Mutant("ed_core/few.py", 1, "", '("olmo", 2)')) == ["a::t[olmo-1]", "a::t[gemma]"]
+    for line, text in {1: '("olmo", 2)', 3: 'of("gemma")\nof(\n    "olmo",\n    2,\n)'}.items():
+        mutant = Mutant("ed_core/few.py", line, "", text)
+        assert Reached(lines, seconds).of(mutant) == ["a::t[olmo-1]", "a::t[gemma]"], "the line's, or its call's"
 
 
 def test_of_many_tests_those_come_first_that_have_the_lines_words():

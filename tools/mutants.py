@@ -91,6 +91,15 @@ class Mutant:
     what: str
     text: str
 
+    def around(self, calls: bool) -> str:
+        """Its line; with `calls` the shortest call that it is in, as that of a family among others."""
+        nodes = ast.walk(ast.parse(self.text)) if calls else ()
+        inside = (n for n in nodes if isinstance(n, ast.Call) and n.lineno <= self.line <= n.end_lineno)
+        ends = min(
+            ((n.lineno, n.end_lineno) for n in inside), key=lambda e: e[1] - e[0], default=(self.line, self.line)
+        )
+        return "\n".join(self.text.splitlines()[ends[0] - 1 : ends[1]])
+
 
 @dataclass(frozen=True)
 class Reached:
@@ -132,7 +141,7 @@ class Reached:
         found = reached or frozenset().union(*lines.values(), using)
         found |= {test for test in self.seconds if test.partition("::")[0] in naming}
 
-        text = "".join(mutant.text.splitlines()[mutant.line - 1 : mutant.line])
+        text = mutant.around(calls=at_import)
         alike = self.alike(text)
         named = set(QUOTED.findall(text)) if at_import else set()
 
