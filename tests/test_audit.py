@@ -11,6 +11,7 @@ from ed_core.depth import audit
 from ed_core.depth.continuous import MeanDepth
 from ed_core.errors import ParameterError
 from ed_core.probes import find
+from ed_core.probes.base import rank_correlation
 from ed_core.results.aggregate import summarize
 from ed_core.service.compute import Models, run
 from ed_core.service.resolve import in_precisions, resolve
@@ -75,6 +76,22 @@ def test_a_curve_that_is_ordered_otherwise_and_a_depth_that_moved_are_findings(w
     beyond = {(row.title, *row.beyond) for row in outcome.rows() if row.beyond}
     assert {("KL to the output", "int8"), ("Effective depth, KL rule", "int8")} <= beyond
     assert sum(len(row.beyond) for row in outcome.rows()) == len(found), "the table marks what is a finding"
+
+
+def test_the_same_order_is_kept_and_one_below_the_limit_is_told_from_it():
+    values = np.random.default_rng(0).normal(size=64)
+    assert {rank_correlation(values[:n], values[:n]) for n in range(3, 65)} == {1.0}
+    below = audit.Comparison("bf16", "logit_lens.kl", 0.98 - 2e-5, 0.01)
+    (line,) = audit.Audit("fp32", {"fp32": {}, "bf16": {}}, (below,), {}).findings()
+    assert "(ρ = 0.97998, expected at least 0.98)" in line
+
+
+def test_curves_of_one_or_two_layers_have_no_order_and_are_not_called_constant(model_of, measure):
+    results = [measure(model_of("llama", num_hidden_layers=1), probe, Prompt("3 + 4")) for probe in audit.PROBES]
+    outcome = audit.compare({"fp32": results, "bf16": results}, "fp32")
+    cells = [cell for row in outcome.rows() for cell in row.cells.values()]
+    said = " ".join([outcome.sentence(), *audit.table(outcome), *cells])
+    assert "no order" in said and "fewer than three values" in said and said.count("constant") == 1
 
 
 def test_a_depth_that_is_no_longer_defined_is_a_finding(whole):

@@ -305,6 +305,7 @@ def test_the_headline_is_the_mean_depth_and_of_an_older_card_the_rules(told):
 
 def test_a_depth_in_words():
     assert words.depth(row(20, 19, 21)) == "20 (19–21)" and words.depth(row(5, 5.0, 5.0)) == "5"
+    assert words.depth(row(None, 0, 3)) == "– (0–3)", "layer 0 is a layer"
     assert words.depth(row(None)) == "–" and words.depth(row(3)) == "3" and words.depth(None) == "–"
     assert words.rule(row(3)) == "KL, logit lens" and words.rule(row(3, rule="cosine", lens="")) == "Cosine"
     assert words.value(card.Value(value=0.5, low=0.25, high=0.75), percent=True) == "50 % (25 to 75)"

@@ -225,6 +225,25 @@ def test_what_is_not_defined_cannot_be_told():
         assert judged(claim, replace(found, estimates=less)).verdict == CANNOT_BE_TOLD
 
 
+def test_one_layer_has_no_variation_so_two_middle_ones_have_no_interval_over_layers():
+    rng, tokens = np.random.default_rng(0), np.full(20, 30)
+    stream, update = (np.array(angles) + rng.normal(size=(20, len(angles))) for angles in ([80, 8, 30, 60], [90] * 3))
+    part = Part({"stream_angle.sum": stream * 30, "update_angle.sum": update * 30, "n_tokens": tokens})
+    claim = find("even-turns")
+    assert judged(claim, claim.of(Evidence(4, {"turns": part}))).verdict == CANNOT_BE_TOLD
+
+
+@pytest.mark.parametrize("n_layers", [5, 6, 7])
+def test_the_second_half_begins_where_its_formula_says(n_layers):
+    effect, e = np.zeros((20, n_layers, n_layers)), np.array([1.0, 1.0, 0.9, 0.1, 0.5, 0.3][: n_layers - 1])
+    for layer, value in enumerate(e):
+        effect[:, layer, layer + 1 :] = value
+    second = np.arange(n_layers - 1) >= n_layers / 2
+    claim = find("second-half-weak")
+    found = claim.of(Evidence(n_layers, {"future": Part({"effect": effect})})).estimates[claim.quantities[0].name]
+    assert found.value == pytest.approx(e[second].mean() / e[~second].mean())
+
+
 # ---------------------------------------------------------------- from values to a verdict
 
 
@@ -497,7 +516,8 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
 def test_no_turn_is_said_with_the_condition_that_failed():
     one = finding.Finding(find("turn"), "m", "s", find("turn").of(cosine(np.full(30, 0.3)))).told()
     assert one.verdict == DOES_NOT and one.quantities[0].value.value is None
-    assert one.sentence.endswith("the turn: no turn found.") and one.beside.startswith("No cosine turn: no two levels.")
+    assert one.sentence.endswith("the turn: no turn found.")
+    assert re.match(r"No cosine turn: \d+ % of random orders of 4-layer blocks split at least as well\.", one.beside)
     down = finding.Finding(find("turn"), "m", "s", find("turn").of(cosine(np.repeat([0.3, 0.1], 15)))).told()
     assert down.beside.startswith("No cosine turn: both levels above 0. The mean cosine of the first")
 

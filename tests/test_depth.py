@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ed_core import statistics
 from ed_core.cases import export
-from ed_core.depth import continuous, criteria, verdict
-from ed_core.probes import Contributions, LogitLens
+from ed_core.depth import among_others, continuous, criteria, exactness, lenses, verdict
+from ed_core.probes import Contributions, Lenses, LogitLens
 from ed_core.statistics import units
 from ed_core.types import ProbeResult, Prompt, Request
 
@@ -235,6 +235,18 @@ def test_a_verdict_without_a_token_or_with_one_block_is_not_defined_with_its_rea
     one_block = verdict.of_prompt(*(measure(shallow, probe, Prompt("ab")) for probe in probes))
     assert set(one_block.lines.values()) == {None} and "one layer" in one_block.reasons[-1]
 
+    probe = Contributions(first_token=False)
+    of = {text: measure(model_of("llama"), probe, Prompt(text)).summary for text in ("a", "ab", "abc", "abcd", "b a")}
+    for text, own in of.items():  # as the one shown, and among the others
+        rest = [summary for other, summary in of.items() if other != text]
+        assert ("gives no layer for this prompt" in among_others.sentence(probe, own, rest, False)) == (text == "a")
+    shallow_one = measure(shallow, probe, Prompt("ab"))
+    assert "gives no layer" in among_others.sentence(probe, shallow_one.summary, [shallow_one.summary] * 4, True)
+    lens = measure(shallow, Lenses(), Prompt("ab"))
+    assert {one.depth for of_rule in lenses.by_lens([lens]).criteria.values() for one in of_rule.values()} == {None}
+    rows = exactness.without_first(shallow_one, measure(shallow, LogitLens(), Prompt("ab")))
+    assert {row.depth_with for row in rows} == {None}
+
 
 def test_an_export_leaves_the_first_token_out_where_that_is_asked():
     first, curve = [-0.2, 5.0, 0.1, 0.2], [-0.2, 0.1, 0.1, 0.2]
@@ -348,6 +360,13 @@ def test_a_step_is_a_turn_and_what_only_looks_like_one_is_not(n):
     both_positive = continuous.fit(noisy(np.where(layer < n // 2, 0.1, 0.4)))
     assert (both_positive.layer, both_positive.failed) == (None, "sign")
     assert continuous.fit([0.1, 0.2]) is None and continuous.fit([0.1, np.nan, 0.2]) is None
+
+
+@pytest.mark.parametrize("n", range(8, 49))
+def test_a_clear_step_is_a_turn_wherever_it_lies(n):
+    """Also where it lies between two of the blocks that random orders move."""
+    steps = [k for k in range(1, n) if 0.35 < k / n < 0.75]
+    assert [k for k in steps if continuous.fit([-0.3] * k + [0.3] * (n - k)).layer != k - 1] == []
 
 
 def test_noise_turns_rarely():

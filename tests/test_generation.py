@@ -218,6 +218,7 @@ def test_what_cannot_be_written_is_refused(values, words):
     ],
 )
 def test_leaving_early_is_called_usable_below_a_tenth(n, changed, at_0, spared, said):
+    assert not writing.usable(1, 1 - 0.9), "a tenth, whatever its last digit"
     told = writing.leaving(n, changed, at_0, spared, 0.9)
     if said is None:
         assert told == "before the output the lens never reaches 0.9 confidence"

@@ -299,7 +299,7 @@ def test_the_reading_names_where_the_matches_lie(best, which, said):
     found = synthetic(best, 16)
     assert matching.reading(matching.match(found)) == which
     assert said in matching.sentence(found)
-    assert "8 of 8 best matches have errors at least 10 % below both controls'" in matching.reasons(found)
+    assert "The error is at least 10 % below both controls' at 8 of 8 best matches." in matching.reasons(found)
     assert not any(more in matching.sentence(found) for more in ("does", "of its own"))  # than maps can show
     slope = np.polyfit(np.arange(1, 9) / 8, best / 16, 1)[0]
     assert matching.match(found).slope == pytest.approx(slope)
@@ -407,7 +407,7 @@ def test_the_command_writes_maps_and_says_what_they_say(files, tmp_path, capsys)
     assert main(["fit", "maps", *options, "--other", other, *test, "--out", str(out), "--progress"]) == 0
     said = capsys.readouterr()
     assert "6 source taps" in said.err and "1 pass over the prompts" in said.err and "100 %" in said.err
-    assert "fitted on" in said.out and "best matches have errors at least 10 % below" in said.out
+    assert "fitted on" in said.out and "The error is at least 10 % below both controls' at" in said.out
     with np.load(out, allow_pickle=False) as file:
         assert file["error"].shape == file["r2"].shape == (6, 4) and file["tokens"] > 200
         assert json.loads(str(file["certificate"]))["b"]["n_layers"] == 3

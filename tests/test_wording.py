@@ -323,12 +323,27 @@ def test_what_is_seen_is_said(sentence):
         (seen(None, 27, instead="x", k=10), "“ Paris” is among the lens's best ten for good from depth 27 of 30."),
         (seen(12, 0), "“ Paris” is among the lens's best five at every depth."),
         (seen(None, None, instead="x"), "“ Paris” is not among the model's best five."),
+        (seen(None, None, instead="x", k=1), "“ Paris” is not the model's best guess."),
         (seen(12, 12), ""),
     ],
 )
 def test_from_where_it_is_among_the_best_is_a_sentence_of_its_own(one, said):
     assert answer.beside([one]) == said
     assert answer.beside([one, one]) == ""
+
+
+@pytest.mark.parametrize(
+    "value, form, said",
+    [
+        (-0.003, ".2f", "0.00"),
+        (-0.003, "+.3f", "−0.003"),
+        (-0.0, "+.1f", "0.0"),
+        (-3, "+d", "−3"),
+        (1e-7, ".2g", "1e−07"),
+    ],
+)
+def test_a_number_that_rounds_to_0_has_no_minus(value, form, said):
+    assert wording.printed(value, form) == said
 
 
 def lens_of(top_ids, token_ids, start=None) -> ProbeResult:

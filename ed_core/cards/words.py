@@ -13,7 +13,7 @@ from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
 from ..depth.surgery import worse_than_uniform
-from ..depth.wording import mean_depth, which_clear
+from ..depth.wording import count, mean_depth, which_clear
 from ..depth.writing import AFTER, AT_0, FROM_0, LIMIT, usable
 from ..statistics import FEWEST, FEWEST_FORMS
 from ..studies import report
@@ -112,7 +112,7 @@ def parameters(n: int) -> str:
 def on(told: Card) -> str:
     """On which prompts, in a line."""
     s = told.set
-    levels = f" of {len(s.levels)} levels" if s.levels else ""
+    levels = f" of {count(len(s.levels), 'level')}" if s.levels else ""
     return f"{s.n} prompts{levels} of the set {s.name}"
 
 
@@ -138,7 +138,7 @@ def _ends(row: Depth) -> list[str]:
 
 def depth(row: Depth | None) -> str:
     """A depth with its range, "20 (19–21)", or without where that has no width; "–" where there is none."""
-    if row is None or (row.depth is None and not row.low):
+    if row is None or (row.depth is None and row.low is None):
         return "–"
     low, high = report.number(row.low), report.number(row.high)
     same = low == high == report.number(row.depth)

@@ -250,13 +250,13 @@ def _of_several(found: Found) -> str:
     if found.p is None or found.adjusted is None:
         return "A quantity was not judged, so nothing was tested."
     if found.alone == CANNOT_BE_TOLD:
-        return f"Neither verdict is sure: the smaller p is {_p(found.p)} (limit {ALONE:g})."
+        return f"Neither verdict is sure: the smaller p is {_p(found.p, ALONE)} (limit {ALONE:g})."
     if found.together < 2:
         return f"p of the verdict: {_p(found.p)}."
     holm = f"after Holm's adjustment for {found.together} claims tested together"
     if found.verdict == found.alone:
         return f"p of the verdict: {_p(found.p)}; {holm} {_p(found.adjusted)}."
-    return f"By itself it {found.alone} (p: {_p(found.p)}); {holm} p is {_p(found.adjusted)} (limit {LEVEL:g})."
+    return f"By itself it {found.alone} (p: {_p(found.p)}); {holm} p is {_p(found.adjusted, LEVEL)} (limit {LEVEL:g})."
 
 
 def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over prompts or their forms: ") -> str:
@@ -308,8 +308,11 @@ def _between(holds: Range, digits: int) -> str:
     return " to ".join(number(end, digits) for end in holds if math.isfinite(end))
 
 
-def _p(value: float) -> str:
-    return "below 0.001" if value < 0.001 else f"{value:.2g}"
+def _p(value: float, limit: float = 0.0) -> str:
+    """A p, told apart from the limit that it exceeds."""
+    if value < 0.001:
+        return "below 0.001"
+    return next((p for n in (2, 3, 4) if (p := f"{value:.{n}g}") != f"{limit:.{n}g}"), f"{value:.2g}")
 
 
 def counted(findings: Sequence[Found]) -> str:

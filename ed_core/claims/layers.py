@@ -12,7 +12,7 @@ from ..depth.matching import RAISED
 from ..depth.wording import past, printed
 from ..probes.base import layer_effect
 from ..statistics import all_above, permuted_correlation, rank_correlations, some_below
-from ..studies.reproduce import second_over_first
+from ..studies.reproduce import second_half, second_over_first
 from .claim import (
     RELIABLE,
     Claim,
@@ -51,6 +51,8 @@ def turns(evidence: Evidence) -> Measured:
     angles = {name: per_token(part, name, seed) for name in ("stream_angle", "update_angle")}
 
     def variation(angles: np.ndarray) -> np.ndarray:
+        if angles.shape[-1] < 2:  # one layer has none
+            return np.full(angles.shape[:-1], np.nan)
         return np.asarray(angles.std(-1) / angles.mean(-1))
 
     def mean(angles: np.ndarray) -> np.ndarray:
@@ -171,13 +173,13 @@ def _nats(added: float) -> str:
     return f"{printed(added, '+.3g')} nats"
 
 
-def second_half(evidence: Evidence) -> Measured:
+def halves(evidence: Evidence) -> Measured:
     part = evidence.parts["future"]
     effects = layer_effect(part["effect"])[:, :-1]
     there = np.isfinite(effects).all(1)
     part, effects = part.keep(there), effects[there]
     enough(part, "prompts with tokens behind a split point")
-    half = evidence.n_layers // 2
+    half = second_half(evidence.n_layers)
 
     def log_ratio(curves: np.ndarray) -> np.ndarray:
         found: np.ndarray = np.log(np.maximum(second_over_first(curves, half), SMALLEST))
@@ -317,7 +319,7 @@ SECOND_HALF_WEAK = Claim(
         ),
     ),
     ("future",),
-    second_half,
+    halves,
 )
 ONE_LAYER_ROBUST = Claim(
     "one-layer-robust",

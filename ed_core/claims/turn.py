@@ -115,7 +115,7 @@ def turns(evidence: Evidence) -> Measured:
     else:
         said = turned(held, beside)
         if found.p > continuous.LEVEL:
-            said += f" {past(100 * found.p, 100 * continuous.LEVEL)} {as_well}"
+            said = f"No cosine turn: {past(100 * found.p, 100 * continuous.LEVEL)} {as_well}"
         if held.failed == "sign":
             said += f" {against}"
     return Measured(estimates, len(part), Curve.of("layer", "cosine with the stream", curve), said, part.units.words)

@@ -72,7 +72,8 @@ def beside(seen: Sequence[Seen]) -> str:
         return ""
     one = seen[0]
     if one.among is None:
-        return f"{_quoted(one.token)} is not among the model's best {number(one.k)}."
+        where = f"among the model's best {number(one.k)}" if one.k > 1 else "the model's best guess"
+        return f"{_quoted(one.token)} is not {where}."
     return f"{_quoted(one.token)} is among the lens's best {number(one.k)} {_since(one.among, one.first_among, one)}."
 
 

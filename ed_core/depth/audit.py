@@ -27,7 +27,7 @@ from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .continuous import MeanDepth
 from .criteria import RULES, Criterion
 from .verdict import READS, Together, of_prompts
-from .wording import apart, listed, named_layer, printed
+from .wording import apart, listed, named_layer, past, printed
 
 PROBES = tuple(probe() for probe in ALL if probe.audited)
 DRAWN = {f"{probe.name}.{curve.name}": curve for probe in PROBES for curve in probe.audit_curves}
@@ -41,8 +41,8 @@ AT_LEAST = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """One curve in one precision. `spearman` is None where a curve is constant; `difference` is relative to the
-    reference's range; `collapsed`: it is constant in one of the two alone."""
+    """One curve in one precision. `spearman` is None where a curve is constant or has fewer than three values;
+    `difference` is relative to the reference's range; `collapsed`: it is constant in one of the two alone."""
 
     precision: str
     curve: str
@@ -146,9 +146,10 @@ class Audit:
                 )
             elif c.spearman is not None and c.beyond:
                 limit = AT_LEAST.get(c.precision, AT_LEAST_ELSE)
+                rho = past(c.spearman, limit, 3).replace("-", "−")
                 found.append(
-                    f"{c.precision}: {c.title} is ordered differently from {self.reference} (ρ = {_rho(c.spearman)}, "
-                    f"expected at least {limit:g})"
+                    f"{c.precision}: {c.title} is ordered differently from {self.reference} (ρ = {rho}, expected at "
+                    f"least {limit:g})"
                 )
         for precision in self.verdicts:
             for name in self._means():
@@ -179,7 +180,10 @@ class Audit:
             return f"{len(found)} of {of} {figures} {differ} from {self.reference} by more than expected."
         ordered = [(c.spearman, c) for c in self.comparisons if c.spearman is not None]
         if not ordered:
-            return f"No order to compare: every curve is constant in {self.reference} or in {others}."
+            return (
+                f"No order to compare: every curve has fewer than three values, or is constant in {self.reference} or "
+                f"in {others}."
+            )
         lowest, worst = min(ordered, key=itemgetter(0))
         least = f"least: “{worst.title}” in {worst.precision}"
         order = f"every curve's rank correlation is at least {_rho(math.floor(lowest * 1000) / 1000)} ({least})"
@@ -311,7 +315,7 @@ def table(audit: Audit) -> list[str]:
     others = [p for p in audit.curves if p != audit.reference]
 
     def show(value: float | None) -> str:
-        return "constant" if value is None else f"{value:.3f}"
+        return "no order" if value is None else f"{value:.3f}"
 
     cells = {(c.curve, c.precision): f"{show(c.spearman):>9} ({c.difference:.1%})" for c in audit.comparisons}
     lines = [
@@ -345,7 +349,7 @@ def _in_layers(criterion: Criterion, shift: int | None, interval: Interval | Non
     moved = "" if criterion.depth is None or not shift else f" ({printed(shift, '+d')})"
     if interval is None or interval.ends is None:
         return f"{_depth(criterion)}{moved}"
-    none = f", none in {100 * interval.undefined:.0f} %" if interval.undefined else ""
+    none = f", none in {100 * interval.undefined:.1f} %" if interval.undefined else ""
     return f"{_depth(criterion)}{moved}, {apart(*interval.ends)}{none}"
 
 
@@ -358,7 +362,7 @@ def _around(mean: MeanDepth) -> str:
 
 
 def _in_figures(c: Comparison) -> str:
-    order = "constant" if c.spearman is None else f"ρ = {_rho(c.spearman)}"
+    order = "no order" if c.spearman is None else f"ρ = {_rho(c.spearman)}"
     return f"{order}, {100 * c.difference:.1f} %"
 
 

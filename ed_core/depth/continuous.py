@@ -91,8 +91,8 @@ class Turn:
     """The cosine's turn as a two-level fit. `split`: the last layer of the first level, whatever the verdict; `before`,
     `after`: the mean cosine of both levels, `before_ends`, `after_ends` their intervals over prompts (None of one
     prompt, or too few). `p`: share of random orders of the layers that are explained as well by their best split.
-    `failed`: why there is no turn, "" where there is one: "sign" (the levels do not lie below and above 0), "order" (no
-    two levels apart), "twins" (half of the untrained twins or more turn there too)."""
+    `failed`: why there is no turn, "" where there is one: "sign" (the levels do not lie below and above 0), "order"
+    (random orders are explained as well), "twins" (half of the untrained twins or more turn there too)."""
 
     n_layers: int
     split: int
@@ -163,13 +163,19 @@ def best_split(curves: ArrayLike) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def orders(n_layers: int, seed: int = 0) -> np.ndarray:
-    """`[order, layer]`: the layers' own order, then random ones; blocks of `BLOCK` neighbours are moved together from
-    `DEEP` layers on."""
-    size = BLOCK if n_layers >= DEEP else 1
-    blocks = [np.arange(at, min(at + size, n_layers)) for at in range(0, n_layers, size)]
-    drawn = np.random.default_rng(seed)
-    random = [np.concatenate([blocks[i] for i in drawn.permutation(len(blocks))]) for _ in range(ORDERS - 1)]
-    found = np.stack([np.arange(n_layers), *random])
+    """`[order, layer]`: the layers' own order, then random ones. From `DEEP` layers on blocks of `BLOCK` neighbours are
+    moved together; each order cuts the layers into blocks at another place, as a ring, since a step between two blocks
+    that never change would come again in many orders and could not be told from chance."""
+    drawn, own = np.random.default_rng(seed), np.arange(n_layers)
+
+    def order() -> np.ndarray:
+        if n_layers < DEEP:
+            return drawn.permutation(n_layers)
+        ring = np.roll(own, drawn.integers(n_layers))
+        blocks = [ring[at : at + BLOCK] for at in range(0, n_layers, BLOCK)]
+        return np.concatenate([blocks[i] for i in drawn.permutation(len(blocks))])
+
+    found = np.stack([own, *(order() for _ in range(ORDERS - 1))])
     found.flags.writeable = False  # shared by all who ask
     return found
 

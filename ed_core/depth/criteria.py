@@ -147,8 +147,13 @@ class Rule:
         return self.means(means)[:-1] if self.of_lens else self.means(means)
 
     def of(self, means: Mapping[str, ArrayLike], threshold: float | None = None) -> Criterion:
-        """The rule on aggregated curves."""
-        return self.judge(self.curve(means), self.threshold if threshold is None else threshold)
+        """The rule on aggregated curves; not defined for one layer, or where a value is not finite."""
+        curve = self.curve(means)
+        if len(curve) < 2:
+            return Criterion(self.name, None, None, len(curve), reason="the model has one layer only")
+        if not np.isfinite(curve).all():
+            return Criterion(self.name, None, None, len(curve), reason="its curve is not finite")
+        return self.judge(curve, self.threshold if threshold is None else threshold)
 
 
 RULES = {

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from ..types import ProbeResult
 from .continuous import LOWEST, MEAN_DEPTH
 from .criteria import OF_LENS
+from .wording import count
 
 EMBEDDING, ATTENTION, MLP = "embedding", "attention", "MLP"
 
@@ -91,8 +92,8 @@ def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
     some, same = (" that are no sinks", ", over the same tokens,") if total < result.n_tokens else ("", "")
     said = [
         f"{where}, “{word}” is the best guess for good from {by}.",
-        f"Of {total} tokens{some}, {n[ATTENTION]} get their final best guess for good from attention, {n[MLP]} from an "
-        "MLP" + (f"; {n[EMBEDDING]} have it from the embedding on." if n[EMBEDDING] else "."),
+        f"The final best guess comes for good from attention at {n[ATTENTION]} of {count(total, 'token')}{some}, from "
+        f"an MLP at {n[MLP]}" + (f", from the embedding at {n[EMBEDDING]}." if n[EMBEDDING] else "."),
     ]
     if (share := found.share) is not None:
         parts = (("attention", "removes", "adds", share), ("the MLPs", "remove", "add", 1 - share))

@@ -122,8 +122,8 @@ def reasons(maps: Maps) -> str:
     """The figures that `sentence` rests on."""
     found, other = match(maps), match(maps, "r2")
     return (
-        f"{int(found.matches.sum())} of {maps.n_layers[0]} best matches have errors at least 10 % below both "
-        f"controls'. Median error of all {maps.n_layers[0]}: {_median(found.error)}, shuffled "
+        f"The error is at least 10 % below both controls' at {int(found.matches.sum())} of {maps.n_layers[0]} best "
+        f"matches. Median error of all {maps.n_layers[0]}: {_median(found.error)}, shuffled "
         f"{_median(found.shuffled)}, mean only {_median(found.mean)}. Relative depth of the match against that of its "
         f"source: slope {_figure(found.slope)}, rank correlation {_figure(found.rank)} (by R²: {_figure(other.slope)}, "
         f"{_figure(other.rank)})."

@@ -315,8 +315,6 @@ def _judged(
 
 def _undefined(name: str, counts: Sequence[int], n_layers: int, left: str) -> Criterion | None:
     """The reason why there is no curve to read, where there is none."""
-    if n_layers < 2:
-        return Criterion(name, None, None, n_layers, reason="the model has one layer only")
     if not sum(counts):
         return Criterion(name, None, None, n_layers, reason=f"no token is left {left}")
     return None

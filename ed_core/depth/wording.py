@@ -244,7 +244,7 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
         which = f"{twins.turning(turn)} of {len(twins.readings)} untrained twins"
         return f"No turn of its own: {which} turn after layer {near_to(turn.split, turn.n_layers)} too."
     if turn.p > LEVEL:  # so that there is no first and no second
-        return "No cosine turn: no two levels."
+        return "No cosine turn: random orders split as well."
     ends = (turn.before_ends, turn.after_ends)
     if any(one is not None and one[0] <= 0 <= one[1] for one in ends):
         if turn.before_ends and turn.before_ends[0] > 0:
@@ -293,8 +293,9 @@ def sure(interval: Interval | None, over: Units) -> str:
 
 
 def printed(value: int | float | np.floating[Any], form: str = ".3g") -> str:
-    """A number in this form (`+.2g`, `.2f`, `+d`), its minus a minus and no hyphen."""
-    return f"{value:{form}}".replace("-", "−")
+    """A number in this form (`+.2g`, `.2f`, `+d`), its minus a minus and no hyphen; what rounds to 0 has none."""
+    told = f"{value:{form}}"
+    return told.replace("-", "" if float(told) == 0 else "−")
 
 
 def past(value: float, limit: float, digits: int = 0) -> str:

@@ -10,6 +10,7 @@ from ..results.aggregate import Summary
 from ..types import ProbeResult
 
 UNUSABLE = 0.1  # share of the tokens that change from which on leaving early is called not usable
+ROUNDING = 1e-9  # of a share that was subtracted
 LIMIT = "limit: a tenth"  # the same in words
 AFTER = "each token judged with the whole model's keys and values before it"
 FROM_0 = "depth 0 included, where the lens sees only the token just read"
@@ -55,7 +56,7 @@ def exits(summaries: Sequence[Summary]) -> tuple[int, int, float]:
 
 def usable(n: int, changed: float | int) -> bool:
     """Whether leaving early changes few enough of `n` tokens to be of use: fewer than `UNUSABLE`."""
-    return changed < UNUSABLE * n
+    return changed < UNUSABLE * n - ROUNDING
 
 
 def leaving(n: int, changed: int, at_0: int, spared: float, threshold: float, guesses: bool = False) -> str:

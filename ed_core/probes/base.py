@@ -57,7 +57,7 @@ def rank_correlation(proxy: ArrayLike, truth: ArrayLike) -> float | None:
     x, y = (_ranks(np.asarray(v, np.float64)) for v in (proxy, truth))
     if len(x) < 3 or x.std() == 0 or y.std() == 0:
         return None
-    return float(np.corrcoef(x, y)[0, 1])
+    return round(float(np.corrcoef(x, y)[0, 1]), 12)  # 1 for the same order
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

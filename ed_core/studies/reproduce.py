@@ -192,7 +192,7 @@ def _ratios(
     """The median over the layers of each half of `|D| / |h|`, which stands for a half better than a mean: the first
     layer adds to a small stream."""
     sums, counts = columns["layer_ratio.sum"], columns["n_tokens"]
-    half = sums.shape[1] // 2
+    half = second_half(sums.shape[1])
     for which, of_half, (sign, bound) in zip(("first", "second"), (slice(half), slice(half, None)), ANCHORS):
 
         def median(curves: dict[str, np.ndarray], of_half: slice = of_half) -> np.ndarray:
@@ -216,7 +216,7 @@ def _futures(label: str, name: str, columns: Mapping[str, np.ndarray], over: Uni
         if not there.any():
             continue
 
-        def ratio(curves: dict[str, np.ndarray], half: int = layers // 2) -> np.ndarray:
+        def ratio(curves: dict[str, np.ndarray], half: int = second_half(layers)) -> np.ndarray:
             return second_over_first(curves[""], half)
 
         sums = np.where(there[:, None], effects, 0.0)
@@ -225,6 +225,11 @@ def _futures(label: str, name: str, columns: Mapping[str, np.ndarray], over: Uni
         quantity = f"future {called}, second half over first"
         words = "almost none in the second half (no figure given)"
         yield Entry(label, name, quantity, f"{found.value:.3f}", _ends(ends), words, NO_ENTRY)
+
+
+def second_half(n_layers: int) -> int:
+    """Its first layer, the smallest `s ≥ L/2`."""
+    return (n_layers + 1) // 2
 
 
 def second_over_first(effects: np.ndarray, half: int) -> np.ndarray:

@@ -450,7 +450,7 @@ RULES = """**Mean depth** (● KL, overlap): the depth from which the lens stays
 mean over all thresholds.
 
 **Turn** (● cosine): two levels fitted to the mean cosine (random orders of the layers split as well in at most 5 %,
-else *no two levels*), the first below 0, the second above.
+else none is shown), the first below 0, the second above.
 
 **The papers' rules** (◆, hollow: not clear, or clear only so far){moved}. *Cosine*: the last layer whose mean cosine is
 below 0 before one where it is not. *KL*: the first layer before which the divergence is below {kl:.0f} % of its
