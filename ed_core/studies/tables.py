@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-VERSION = 2  # of how tables are made; those that an earlier one wrote are made anew from the sums
+VERSION = 3  # of how tables are made; those that an earlier one wrote are made anew from the sums
 MEAN, TURN = "mean", "turn"  # variants that are no rule of the papers
 SUMMARY = pyarrow.schema(
     [
