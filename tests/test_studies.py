@@ -192,6 +192,42 @@ def test_any_table_with_its_columns_named_is_a_set(files, name):
     assert {e.prompt.template for e in found.examples} == {"chat"} and found.levels == ("1", "2")
 
 
+def test_a_cell_of_a_csv_file_is_its_text(tmp_path):
+    cells = ["12", "007", "3.10", " 12", "None", "NA", "true", "1e3", '"a, ""b"""', '"c\nd"']
+    rows = "".join(f"{cell},{i}\n" for i, cell in enumerate(cells))
+    (tmp_path / "t.csv").write_text(f"text,n,\n\n{rows}x\ny,\n")
+    found = load(tmp_path, 'file = "t.csv"\ncolumns = {text = "text", answer = "text", level = "n"}').examples
+    texts = [*cells[:-2], 'a, "b"', "c\nd", "x", "y"]
+    assert [e.prompt.text for e in found] == [e.prompt.answer for e in found] == texts
+    assert [e.level for e in found] == [*map(str, range(len(cells))), "", ""]
+
+
+@pytest.mark.parametrize(
+    "text, body, told",
+    [
+        ("", "", "cannot be read as csv (it is empty; expected a header"),
+        ("text,a,a\nx,1,2\n", "", "two columns are called 'a'; give each a name of its own"),
+        ("text,a\nx,1\ny,1,2\n", "", "row 1 has 3 cells and the header 2; put a text with commas between"),
+        ('text\n"x\n', "", "cannot be read as csv (unexpected end of data)"),
+        ("ctx,endings,label\nA man,\"['sits', 'runs']\",0\n", 'format = "hellaswag"', "row 0: endings is \"['sits'"),
+        ('questions,answer,orig_triples\n["Who?"],Ann,[]\n', 'format = "mquake"', "questions is '[\"Who?\"]'; exp"),
+        ("question,answer\nx\n", 'format = "gsm8k"', "row 0: answer is missing; expected a value in every row"),
+    ],
+)
+def test_a_csv_file_that_does_not_say_what_it_means_is_refused(tmp_path, text, body, told):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(StudyError) as error:
+        load(tmp_path, 'file = "t.csv"\n' + body)
+    assert told in str(error.value) and "The set s" in str(error.value)
+
+
+@pytest.mark.parametrize("triples", [{"orig_triples": "[[1]]"}, {"orig": {"triples": "[[1]]"}}])
+def test_triples_that_are_text_are_refused(tmp_path, triples):
+    written(tmp_path, [{"questions": ["Who?"], "answer": "Ann"} | triples])
+    with pytest.raises(StudyError, match="row 0: (orig_)?triples is '..1..'; expected a list"):
+        load(tmp_path, 'file = "own.jsonl"\nformat = "mquake"')
+
+
 @pytest.mark.parametrize(
     "body, told",
     [
