@@ -648,6 +648,39 @@ def test_a_probe_with_a_limit_takes_the_first_prompts_of_each_level(folder):
     assert same == [False, False, False, True]
 
 
+LIMITED = HEAD.replace('"contributions", "logit_lens"', '{name = "logit_lens", limit = 2}')
+
+
+@pytest.mark.parametrize(
+    "levels, chunk, ids",
+    [("", 4, "0 1"), ("1", 1, "0 1"), ("112", 4, "0 1 2 5"), ("12", 3, "0 1 2 3"), ("1 ", 5, "0 1 2 3")],
+)
+def test_what_no_probe_takes_is_not_in_the_plan(tmp_path, levels, chunk, ids):
+    rows = [{"text": f"{i} + 1 ="} | ({"level": levels[i % len(levels)].strip()} if levels else {}) for i in range(12)]
+    written(tmp_path, rows)
+    (tmp_path / "s.toml").write_text(LIMITED + f"chunk = {chunk}\n" + SET.replace("prompts", "own"))
+    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")]) == 0
+    there = open_folder(tmp_path / "out")
+    n, verdict = len(ids.split()), pd.read_csv(tmp_path / "out" / "verdict.csv")
+    assert there.sets["local"]["ids"] == ids.split() and set(verdict[verdict.set == "local"].prompts) == {n}
+    assert there.progress() == {("ed-demo-8", "local"): (-(-n // chunk), -(-n // chunk))}
+
+
+def test_a_study_whose_plan_holds_prompts_that_no_probe_takes_opens_and_goes_on(tmp_path, monkeypatch):
+    written(tmp_path, [{"text": f"{i} + 1 ="} for i in range(6)])
+    (tmp_path / "s.toml").write_text(LIMITED + "chunk = 2\n" + SET.replace("prompts", "own"))
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "_measured", lambda study, one: one)
+        before = plan.of_file(tmp_path / "s.toml")
+    plan.write_plan(before, tmp_path / "out")
+    item = next(before.items())
+    items.write(tmp_path / "out", item, items.compute(running.opened_models().get(item.model.known), before, item))
+    report.write(tmp_path / "out")
+    assert open_folder(tmp_path / "out").progress() == {("ed-demo-8", "local"): (1, 3)}
+    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out"), "--merge"]) == 0
+    assert open_folder(tmp_path / "out").progress() == {("ed-demo-8", "local"): (1, 1)}
+
+
 def test_models_are_told_apart_by_their_labels(folder):
     both = '"ed-demo-8", {source = "ed-demo-8", precision = "bf16"}, {source = "ed-demo-8", control = "untrained"}'
     made = plan.make(study.parse(HEAD.replace('"ed-demo-8"', both) + SET), folder)
