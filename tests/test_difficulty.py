@@ -182,6 +182,24 @@ def test_only_pairs_with_a_prompt_on_every_level_count():
     assert difficulty.look(Made(layers, True), "m", "made").trend.paired == 8
 
 
+def test_a_mark_that_stands_twice_on_a_level_is_no_pair():
+    """Ten marks of two prompts on level 1 and none on level 2, and eight of one on each."""
+    marks = [*"abcdefghij"] * 2 + [*"ABCDEFGH"], [*"ABCDEFGH"]
+    levels = [
+        difficulty.Level(str(i), np.nan, 2.0 + i, np.nan, np.nan, np.full(len(of), 2.0 + i), tuple(of))
+        for i, of in enumerate(marks)
+    ]
+    assert list(difficulty._complete_pairs(levels)) == [*"ABCDEFGH"]
+    assert difficulty.trend(levels).over == "8 groups (a prompt from each level)"
+
+
+def test_levels_keep_their_names_and_prompts_without_one_are_of_none():
+    found = rises({"1/2": [2] * 8, "": [7] * 8, "2/2": [3] * 8}, False)
+    assert [level.name for level in found.levels] == ["1/2", "2/2"] and found.trend.slope == 1
+    assert "from level 1/2 to 2/2 of made" in found.sentence
+    assert list(Made({"1": [2], "": [3]}).groups("made")) == ["made", "made/1"]
+
+
 def test_a_study_that_cannot_say_is_refused_with_the_reason():
     with pytest.raises(StudyError, match="has no levels to compare"):
         difficulty.look(Made({"1": [2] * 6}), "m", "made")

@@ -294,6 +294,14 @@ def test_prompts_say_which_form_they_were_written_in(files, tmp_path):
     assert gsm.examples[0].form == "", "only the frame is shared, the problems are not"
 
 
+def test_what_is_null_is_absent(tmp_path):
+    nothing = dict.fromkeys(("answer", "id", "template", "form", "level", "pair"))
+    written(tmp_path, [{"text": "a"}, {"text": "a"} | nothing])
+    for body in ("", 'columns = {text = "text", answer = "answer", level = "level", pair = "pair", form = "form"}\n'):
+        first, second = load(tmp_path, 'file = "own.jsonl"\ntemplate = "chat"\n' + body).examples
+        assert (second.level, second.pair, replace(second.prompt, id="0")) == ("", "", first.prompt)
+
+
 def test_forms_take_turns_within_each_level_however_the_set_is_cut(tmp_path):
     rows = [
         {"text": f"{level}{form}{i}", "level": level, "pair": f"{form}{i}", "form": form}

@@ -181,9 +181,14 @@ def _own_lines(file: Path, entry: SetEntry) -> Iterator[Example]:
     text = outside.text(file, bounds.PROMPTS, StudyError)
     lines = [json.loads(line) for _, line in written_lines(text)]
     for i, (prompt, line) in enumerate(zip(prompts, lines, strict=True)):
-        template = prompt.template if "template" in line else entry.template
+        template = entry.template if line.get("template") is None else prompt.template
         prompt = replace(prompt, id=prompt.id or str(i), template=template)
-        yield Example(prompt, str(line.get("level", "")), str(line.get("pair", "")))
+        yield Example(prompt, _text(line.get("level")), _text(line.get("pair")))
+
+
+def _text(value: object) -> str:
+    """A value as a prompt has it; one that is null is absent."""
+    return "" if value is None else str(value)
 
 
 def _from_hub(entry: SetEntry) -> Iterator[Example]:
@@ -398,8 +403,7 @@ def _rows(entry: SetEntry, table: Any, known: Format | None) -> Iterator[Example
 
 def _example(entry: SetEntry, row: Mapping[str, Any], known: Format | None, columns: Columns, i: int) -> Example:
     def of(name: str) -> str:
-        value = row[name] if name else ""
-        return value if isinstance(value, str) else "" if value is None else str(value)
+        return _text(row[name]) if name else ""
 
     for name in known.columns if known else ():
         if row[name] is None:
