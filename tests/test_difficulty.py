@@ -10,8 +10,9 @@ import pytest
 from ed_core.errors import StudyError
 from ed_core.figures import study_levels
 from ed_core.sources.bundled import STUDIES
-from ed_core.studies import difficulty, tables
+from ed_core.studies import difficulty, sets, tables
 from ed_core.studies.items import Folder, Sums, open_folder
+from ed_core.types import Prompt
 
 L = 8
 
@@ -198,6 +199,19 @@ def test_levels_keep_their_names_and_prompts_without_one_are_of_none():
     assert [level.name for level in found.levels] == ["1/2", "2/2"] and found.trend.slope == 1
     assert "from level 1/2 to 2/2 of made" in found.sentence
     assert list(Made({"1": [2], "": [3]}).groups("made")) == ["made", "made/1"]
+
+
+@pytest.mark.parametrize(
+    "order, named",
+    [("21", "12"), ("213", "123"), (["10", "9", "-1.5"], ["-1.5", "9", "10"]), ("ba", "ba"), ("2b", "2b")],
+)
+def test_levels_that_are_numbers_are_in_their_order(order, named):
+    """Depths rise with the level, in whatever order the set has them."""
+    layers = {level: [2 + named.index(level)] * 8 for level in order}
+    found = rises(layers, True)
+    assert [level.name for level in found.levels] == [*named] and found.trend.slope == 1
+    told = [sets.Example(Prompt("a"), level) for level in order]
+    assert sets.PromptSet("s", tuple(told)).levels == tuple(named)
 
 
 def test_a_study_that_cannot_say_is_refused_with_the_reason():

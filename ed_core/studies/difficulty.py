@@ -22,6 +22,7 @@ from ..errors import StudyError
 from ..probes.base import depth_score, layer_effect
 from ..statistics import FEWEST, FEWEST_FORMS, Resampled, Units
 from .items import Folder, Sums
+from .sets import in_order
 from .study import LEVEL_MARK
 from .tables import units_of
 from .trends import signed
@@ -132,19 +133,19 @@ def kinds(folder: Folder) -> list[str]:
 
 
 def look(folder: Folder, label: str, name: str, kind: str = "kl") -> Difficulty:
-    """The levels of a set on a model. `kind`: one of `DEPTHS` or `KINDS`. `StudyError` where the study cannot say."""
-    groups = {group: places for group, places in folder.groups(name).items() if group != name}
-    if len(groups) < 2:
+    """The levels of a set on a model, in order (`sets.in_order`). `kind`: one of `DEPTHS` or `KINDS`. `StudyError`
+    where the study cannot say."""
+    there = {group.partition(LEVEL_MARK)[2]: places for group, places in folder.groups(name).items() if group != name}
+    if len(there) < 2:
         raise StudyError(f"The set {name} has no levels to compare; give it two or more.")
     some, probe = folder.sums(label, name), READS[kind]
     if not some.probe(probe):
         raise StudyError(f"The study has no {probe} of {label} on {name}, which this depth is read off.")
     marks = np.asarray(folder.sets[name]["pairs"] or [""] * len(folder.sets[name]["ids"]), str)
     levels, forms = [], []
-    for i, (group, places) in enumerate(groups.items()):
-        own = some.of(places)
+    for i, called in enumerate(in_order(there)):
+        own = some.of(there[called])
         columns = own.probe(probe)
-        called = group.partition(LEVEL_MARK)[2]
         if not columns:
             raise StudyError(f"Level {called} of {name} has no prompt that is computed on {label} yet.")
         ran = own.index[np.isfinite(own.columns[f"{probe}.n_tokens"])]

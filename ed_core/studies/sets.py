@@ -11,7 +11,7 @@ import json
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from . import parquets
 from .study import Columns, SetEntry, nearest
 
 TABLES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,15})?")
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,14 @@ class PromptSet:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Its levels, in the order in which they come."""
-        return tuple(dict.fromkeys(e.level for e in self.examples if e.level))
+        """Its levels, in their order."""
+        return tuple(in_order(dict.fromkeys(e.level for e in self.examples if e.level)))
+
+
+def in_order(levels: Iterable[str]) -> list[str]:
+    """Levels by number where all of them are numbers, else as they come."""
+    levels = list(levels)
+    return sorted(levels, key=float) if all(map(NUMBER.fullmatch, levels)) else levels
 
 
 def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
