@@ -10,8 +10,9 @@ import pytest
 from ed_core.errors import StudyError
 from ed_core.figures import study_levels
 from ed_core.sources.bundled import STUDIES
-from ed_core.studies import difficulty, tables
+from ed_core.studies import difficulty, sets, tables
 from ed_core.studies.items import Folder, Sums, open_folder
+from ed_core.types import Prompt
 
 L = 8
 
@@ -180,6 +181,37 @@ def test_pairs_see_what_prompts_of_unlike_depth_hide():
 def test_only_pairs_with_a_prompt_on_every_level_count():
     layers = {"1": [2] * 10, "2": [3] * 8}
     assert difficulty.look(Made(layers, True), "m", "made").trend.paired == 8
+
+
+def test_a_mark_that_stands_twice_on_a_level_is_no_pair():
+    """Ten marks of two prompts on level 1 and none on level 2, and eight of one on each."""
+    marks = [*"abcdefghij"] * 2 + [*"ABCDEFGH"], [*"ABCDEFGH"]
+    levels = [
+        difficulty.Level(str(i), np.nan, 2.0 + i, np.nan, np.nan, np.full(len(of), 2.0 + i), tuple(of))
+        for i, of in enumerate(marks)
+    ]
+    assert list(difficulty._complete_pairs(levels)) == [*"ABCDEFGH"]
+    assert difficulty.trend(levels).over == "8 groups (a prompt from each level)"
+
+
+def test_levels_keep_their_names_and_prompts_without_one_are_of_none():
+    found = rises({"1/2": [2] * 8, "": [7] * 8, "2/2": [3] * 8}, False)
+    assert [level.name for level in found.levels] == ["1/2", "2/2"] and found.trend.slope == 1
+    assert "from level 1/2 to 2/2 of made" in found.sentence
+    assert list(Made({"1": [2], "": [3]}).groups("made")) == ["made", "made/1"]
+
+
+@pytest.mark.parametrize(
+    "order, named",
+    [("21", "12"), ("213", "123"), (["10", "9", "-1.5"], ["-1.5", "9", "10"]), ("ba", "ba"), ("2b", "2b")],
+)
+def test_levels_that_are_numbers_are_in_their_order(order, named):
+    """Depths rise with the level, in whatever order the set has them."""
+    layers = {level: [2 + named.index(level)] * 8 for level in order}
+    found = rises(layers, True)
+    assert [level.name for level in found.levels] == [*named] and found.trend.slope == 1
+    told = [sets.Example(Prompt("a"), level) for level in order]
+    assert sets.PromptSet("s", tuple(told)).levels == tuple(named)
 
 
 def test_a_study_that_cannot_say_is_refused_with_the_reason():

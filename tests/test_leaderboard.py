@@ -174,6 +174,17 @@ def test_a_file_of_ones_own_that_is_wrong_is_one_sentence(tmp_path, capsys, text
     refused(capsys, ["leaderboard", "--also", file], said)
 
 
+def test_a_model_of_ones_own_counts_once(tmp_path, capsys):
+    files = [tmp_path / f"{i}.csv" for i in range(3)]
+    for file, model in zip(files, ("me/deep", "Me/Deep", "me/flat")):
+        file.write_text(HEAD + f"{model},60,1.5,12\n")
+    for again in (files[0], files[1]):
+        refused(
+            capsys, ["leaderboard", "--also", files[0], "--also", again], "was given with --also already; give each"
+        )
+    assert [entry.model for entry in leaderboard.own([files[0], files[2]])] == ["me/deep", "me/flat"]
+
+
 def test_own_models_join_the_fits_and_are_told_of(tmp_path, capsys):
     file = tmp_path / "own.csv"
     file.write_text("\ufeff" + HEAD + "me/deep,60,1.5,12\nme/flat,12,1.5,12\n", encoding="utf-8")

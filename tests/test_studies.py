@@ -192,6 +192,42 @@ def test_any_table_with_its_columns_named_is_a_set(files, name):
     assert {e.prompt.template for e in found.examples} == {"chat"} and found.levels == ("1", "2")
 
 
+def test_a_cell_of_a_csv_file_is_its_text(tmp_path):
+    cells = ["12", "007", "3.10", " 12", "None", "NA", "true", "1e3", '"a, ""b"""', '"c\nd"']
+    rows = "".join(f"{cell},{i}\n" for i, cell in enumerate(cells))
+    (tmp_path / "t.csv").write_text(f"text,n,\n\n{rows}x\ny,\n")
+    found = load(tmp_path, 'file = "t.csv"\ncolumns = {text = "text", answer = "text", level = "n"}').examples
+    texts = [*cells[:-2], 'a, "b"', "c\nd", "x", "y"]
+    assert [e.prompt.text for e in found] == [e.prompt.answer for e in found] == texts
+    assert [e.level for e in found] == [*map(str, range(len(cells))), "", ""]
+
+
+@pytest.mark.parametrize(
+    "text, body, told",
+    [
+        ("", "", "cannot be read as csv (it is empty; expected a header"),
+        ("text,a,a\nx,1,2\n", "", "two columns are called 'a'; give each a name of its own"),
+        ("text,a\nx,1\ny,1,2\n", "", "row 1 has 3 cells and the header 2; put a text with commas between"),
+        ('text\n"x\n', "", "cannot be read as csv (unexpected end of data)"),
+        ("ctx,endings,label\nA man,\"['sits', 'runs']\",0\n", 'format = "hellaswag"', "row 0: endings is \"['sits'"),
+        ('questions,answer,orig_triples\n["Who?"],Ann,[]\n', 'format = "mquake"', "questions is '[\"Who?\"]'; exp"),
+        ("question,answer\nx\n", 'format = "gsm8k"', "row 0: answer is missing; expected a value in every row"),
+    ],
+)
+def test_a_csv_file_that_does_not_say_what_it_means_is_refused(tmp_path, text, body, told):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(StudyError) as error:
+        load(tmp_path, 'file = "t.csv"\n' + body)
+    assert told in str(error.value) and "The set s" in str(error.value)
+
+
+@pytest.mark.parametrize("triples", [{"orig_triples": "[[1]]"}, {"orig": {"triples": "[[1]]"}}])
+def test_triples_that_are_text_are_refused(tmp_path, triples):
+    written(tmp_path, [{"questions": ["Who?"], "answer": "Ann"} | triples])
+    with pytest.raises(StudyError, match="row 0: (orig_)?triples is '..1..'; expected a list"):
+        load(tmp_path, 'file = "own.jsonl"\nformat = "mquake"')
+
+
 @pytest.mark.parametrize(
     "body, told",
     [
@@ -256,6 +292,14 @@ def test_prompts_say_which_form_they_were_written_in(files, tmp_path):
     assert {e.form for e in load(files, 'bundled = "direct_addition"').examples} == {"direct_addition"}
     gsm = load(files, 'file = "gsm.jsonl"\nformat = "gsm8k"')
     assert gsm.examples[0].form == "", "only the frame is shared, the problems are not"
+
+
+def test_what_is_null_is_absent(tmp_path):
+    nothing = dict.fromkeys(("answer", "id", "template", "form", "level", "pair"))
+    written(tmp_path, [{"text": "a"}, {"text": "a"} | nothing])
+    for body in ("", 'columns = {text = "text", answer = "answer", level = "level", pair = "pair", form = "form"}\n'):
+        first, second = load(tmp_path, 'file = "own.jsonl"\ntemplate = "chat"\n' + body).examples
+        assert (second.level, second.pair, replace(second.prompt, id="0")) == ("", "", first.prompt)
 
 
 def test_forms_take_turns_within_each_level_however_the_set_is_cut(tmp_path):
@@ -610,6 +654,39 @@ def test_a_probe_with_a_limit_takes_the_first_prompts_of_each_level(folder):
     other = plan.make(study.parse(text.replace("limit = 2", "limit = 3")), folder)
     same = [a.digest == b.digest for a, b in zip(made.chunks[0], other.chunks[0])]
     assert same == [False, False, False, True]
+
+
+LIMITED = HEAD.replace('"contributions", "logit_lens"', '{name = "logit_lens", limit = 2}')
+
+
+@pytest.mark.parametrize(
+    "levels, chunk, ids",
+    [("", 4, "0 1"), ("1", 1, "0 1"), ("112", 4, "0 1 2 5"), ("12", 3, "0 1 2 3"), ("1 ", 5, "0 1 2 3")],
+)
+def test_what_no_probe_takes_is_not_in_the_plan(tmp_path, levels, chunk, ids):
+    rows = [{"text": f"{i} + 1 ="} | ({"level": levels[i % len(levels)].strip()} if levels else {}) for i in range(12)]
+    written(tmp_path, rows)
+    (tmp_path / "s.toml").write_text(LIMITED + f"chunk = {chunk}\n" + SET.replace("prompts", "own"))
+    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")]) == 0
+    there = open_folder(tmp_path / "out")
+    n, verdict = len(ids.split()), pd.read_csv(tmp_path / "out" / "verdict.csv")
+    assert there.sets["local"]["ids"] == ids.split() and set(verdict[verdict.set == "local"].prompts) == {n}
+    assert there.progress() == {("ed-demo-8", "local"): (-(-n // chunk), -(-n // chunk))}
+
+
+def test_a_study_whose_plan_holds_prompts_that_no_probe_takes_opens_and_goes_on(tmp_path, monkeypatch):
+    written(tmp_path, [{"text": f"{i} + 1 ="} for i in range(6)])
+    (tmp_path / "s.toml").write_text(LIMITED + "chunk = 2\n" + SET.replace("prompts", "own"))
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "_measured", lambda study, one: one)
+        before = plan.of_file(tmp_path / "s.toml")
+    plan.write_plan(before, tmp_path / "out")
+    item = next(before.items())
+    items.write(tmp_path / "out", item, items.compute(running.opened_models().get(item.model.known), before, item))
+    report.write(tmp_path / "out")
+    assert open_folder(tmp_path / "out").progress() == {("ed-demo-8", "local"): (1, 3)}
+    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out"), "--merge"]) == 0
+    assert open_folder(tmp_path / "out").progress() == {("ed-demo-8", "local"): (1, 1)}
 
 
 def test_models_are_told_apart_by_their_labels(folder):

@@ -212,7 +212,7 @@ def shard_of(text: str) -> tuple[int, int]:
 def leaderboard(args: argparse.Namespace) -> None:
     if args.score not in board.SCORES:
         raise StudyError(f"--score is {args.score[:40]!r}; expected one of {', '.join(board.SCORES)}.")
-    own = tuple(entry for file in args.also for entry in board.also(file, args.score))
+    own = board.own(args.also, args.score)
     every = (*board.entries(), *own)
     for found in board.table(every, args.score):
         print(f"{found.sentence} R² {found.r2:.2f}.")

@@ -8,6 +8,7 @@ the forms of the prompts (or of the pairs) where enough are known, else over pro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,8 @@ from ..errors import StudyError
 from ..probes.base import depth_score, layer_effect
 from ..statistics import FEWEST, FEWEST_FORMS, Resampled, Units
 from .items import Folder, Sums
+from .sets import in_order
+from .study import LEVEL_MARK
 from .tables import units_of
 from .trends import signed
 
@@ -130,19 +133,19 @@ def kinds(folder: Folder) -> list[str]:
 
 
 def look(folder: Folder, label: str, name: str, kind: str = "kl") -> Difficulty:
-    """The levels of a set on a model. `kind`: one of `DEPTHS` or `KINDS`. `StudyError` where the study cannot say."""
-    groups = {group: places for group, places in folder.groups(name).items() if group != name}
-    if len(groups) < 2:
+    """The levels of a set on a model, in order (`sets.in_order`). `kind`: one of `DEPTHS` or `KINDS`. `StudyError`
+    where the study cannot say."""
+    there = {group.partition(LEVEL_MARK)[2]: places for group, places in folder.groups(name).items() if group != name}
+    if len(there) < 2:
         raise StudyError(f"The set {name} has no levels to compare; give it two or more.")
     some, probe = folder.sums(label, name), READS[kind]
     if not some.probe(probe):
         raise StudyError(f"The study has no {probe} of {label} on {name}, which this depth is read off.")
     marks = np.asarray(folder.sets[name]["pairs"] or [""] * len(folder.sets[name]["ids"]), str)
     levels, forms = [], []
-    for i, (group, places) in enumerate(groups.items()):
-        own = some.of(places)
+    for i, called in enumerate(in_order(there)):
+        own = some.of(there[called])
         columns = own.probe(probe)
-        called = group.rpartition("/")[2]
         if not columns:
             raise StudyError(f"Level {called} of {name} has no prompt that is computed on {label} yet.")
         ran = own.index[np.isfinite(own.columns[f"{probe}.n_tokens"])]
@@ -231,13 +234,14 @@ def _words(levels: Sequence[Level]) -> str:
 
 def _complete_pairs(levels: Sequence[Level]) -> Mapping[str, list[float]]:
     """The own depths of prompts that belong together, by their mark, in the order of the levels; only where every level
-    has one."""
-    found: dict[str, list[float]] = {}
+    has exactly one."""
+    found: list[dict[str, float]] = []
     for level in levels:
-        for mark, own in zip(level.pairs, level.own):
-            if mark and np.isfinite(own):
-                found.setdefault(mark, []).append(float(own))
-    return {mark: scores for mark, scores in found.items() if len(scores) == len(levels)}
+        n = Counter(level.pairs)
+        own = zip(level.pairs, level.own)
+        found.append({mark: float(one) for mark, one in own if mark and n[mark] == 1 and np.isfinite(one)})
+    shared = [mark for mark in found[0] if all(mark in of_level for of_level in found)]
+    return {mark: [of_level[mark] for of_level in found] for mark in shared}
 
 
 def _forms_of_pairs(levels: Sequence[Level], forms: Sequence[Sequence[str]], marks: Sequence[str]) -> list[str]:

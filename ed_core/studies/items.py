@@ -325,12 +325,14 @@ class Folder:
         return find(name).make({n: v for n, v in parameters.items() if n != "boundaries"})
 
     def groups(self, name: str) -> dict[str, np.ndarray]:
-        """A set as a whole and each of its levels, as places in the set."""
+        """A set as a whole and each of its levels, as places in the set; prompts without a level are of none."""
         one = self.sets[name]
         found = {name: np.arange(len(one["ids"]))}
         levels = np.asarray(one["levels"], str)
         return found | {
-            f"{name}{LEVEL_MARK}{level}": np.flatnonzero(levels == level) for level in dict.fromkeys(one["levels"])
+            f"{name}{LEVEL_MARK}{level}": np.flatnonzero(levels == level)
+            for level in dict.fromkeys(one["levels"])
+            if level
         }
 
     def set_of(self, group: str) -> str:

@@ -66,6 +66,11 @@ class Entry:
     scores: Mapping[str, float] = field(hash=False)
 
     @property
+    def key(self) -> tuple[str, str]:
+        """What is the same model, whatever else is said of it."""
+        return self.model.lower(), self.precision
+
+    @property
     def why_left_out(self) -> str:
         """Why it enters no fit, or ""."""
         if self.check == UNVERIFIED:
@@ -92,6 +97,20 @@ def also(file: str | Path, score: str = "average") -> tuple[Entry, ...]:
     return found
 
 
+def own(files: Iterable[str | Path], score: str = "average") -> tuple[Entry, ...]:
+    """The models of several such files; `StudyError` where two files hold the same one."""
+    found: dict[tuple[str, str], Entry] = {}
+    for file in files:
+        for entry in also(file, score):
+            if entry.key in found:
+                raise StudyError(
+                    f"{file} has {entry.model[:80]!r} in {entry.precision[:20]}, which was given with --also already; "
+                    "give each model once."
+                )
+            found[entry.key] = entry
+    return tuple(found.values())
+
+
 def read(text: str, name: str, score: str = "average", source: str = "") -> Iterable[Entry]:
     """The rows of such a table."""
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
@@ -107,12 +126,12 @@ def read(text: str, name: str, score: str = "average", source: str = "") -> Iter
             if number > MOST + 1:
                 raise StudyError(f"{name} has more than {MOST:,} rows; give fewer.")
             entry = _entry(row, f"{name}, row {number}", score, source)
-            if (key := (entry.model.lower(), entry.precision)) in seen:
+            if entry.key in seen:
                 raise StudyError(
                     f"{name}, row {number}: {entry.model[:80]!r} stands there twice in {entry.precision[:20]}; leave "
                     "one out."
                 )
-            seen.add(key)
+            seen.add(entry.key)
             yield entry
     except csv.Error as error:
         raise StudyError(f"{name} cannot be read as CSV ({error}); save it as comma-separated values.") from None

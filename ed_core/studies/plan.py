@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -138,7 +139,7 @@ def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
             raise StudyError(f"A pair of the study names {name!r}, which no model is called; {nearest(name, labels)}")
     entries = study.entries
     first = next((entry.source for entry, m in zip(entries, models) if not m.trouble), entries[0].source)
-    sets = tuple(load(entry, folder, first) for entry in study.sets)
+    sets = tuple(_measured(study, load(entry, folder, first)) for entry in study.sets)
     probes = [_identity(entry) for entry in study.probes]
     return Plan(study, models, sets, tuple(tuple(_chunks(study, probes, s.examples)) for s in sets))
 
@@ -362,12 +363,27 @@ def _identity(entry: ProbeEntry) -> list[Any]:
     ]
 
 
-def _chunks(study: Study, probes: Sequence[list[Any]], examples: Sequence[Example]) -> Iterator[Chunk]:
-    seen: dict[str, int] = {}
-    rank = []  # of each prompt within its level
+def _measured(study: Study, one: PromptSet) -> PromptSet:
+    """A set without the prompts that no probe takes."""
+    limits = [entry.limit for entry in study.probes if entry.limit is not None]
+    if len(limits) < len(study.probes):
+        return one
+    ranked = zip(one.examples, _ranks(one.examples))
+    return replace(one, examples=tuple(example for example, rank in ranked if rank < max(limits)))
+
+
+def _ranks(examples: Sequence[Example]) -> list[int]:
+    """The place of each prompt within its level."""
+    seen: Counter[str] = Counter()
+    ranks = []
     for example in examples:
-        rank.append(seen.get(example.level, 0))
-        seen[example.level] = rank[-1] + 1
+        ranks.append(seen[example.level])
+        seen[example.level] += 1
+    return ranks
+
+
+def _chunks(study: Study, probes: Sequence[list[Any]], examples: Sequence[Example]) -> Iterator[Chunk]:
+    rank = _ranks(examples)
     for at in range(0, len(examples), study.chunk):
         some = tuple(examples[at : at + study.chunk])
         takes = tuple(

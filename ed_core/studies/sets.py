@@ -1,6 +1,6 @@
 """The prompts of a set: from a file of this machine, from the hub, bundled, or made here. Torch-free.
 
-Tables of the hub and `.csv` are read by `datasets`."""
+Tables of the hub are read by `datasets`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import io
 import json
 import random
 import re
-import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from . import parquets
 from .study import Columns, SetEntry, nearest
 
 TABLES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,15})?")
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,14 @@ class PromptSet:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Its levels, in the order in which they come."""
-        return tuple(dict.fromkeys(e.level for e in self.examples if e.level))
+        """Its levels, in their order."""
+        return tuple(in_order(dict.fromkeys(e.level for e in self.examples if e.level)))
+
+
+def in_order(levels: Iterable[str]) -> list[str]:
+    """Levels by number where all of them are numbers, else as they come."""
+    levels = list(levels)
+    return sorted(levels, key=float) if all(map(NUMBER.fullmatch, levels)) else levels
 
 
 def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
@@ -182,9 +188,14 @@ def _own_lines(file: Path, entry: SetEntry) -> Iterator[Example]:
     text = outside.text(file, bounds.PROMPTS, StudyError)
     lines = [json.loads(line) for _, line in written_lines(text)]
     for i, (prompt, line) in enumerate(zip(prompts, lines, strict=True)):
-        template = prompt.template if "template" in line else entry.template
+        template = entry.template if line.get("template") is None else prompt.template
         prompt = replace(prompt, id=prompt.id or str(i), template=template)
-        yield Example(prompt, str(line.get("level", "")), str(line.get("pair", "")))
+        yield Example(prompt, _text(line.get("level")), _text(line.get("pair")))
+
+
+def _text(value: object) -> str:
+    """A value as a prompt has it; one that is null is absent."""
+    return "" if value is None else str(value)
 
 
 def _from_hub(entry: SetEntry) -> Iterator[Example]:
@@ -280,31 +291,33 @@ def _table(entry: SetEntry, file: Path) -> Any:
         return _of_json(entry, file)
     if file.suffix == ".parquet":
         return _Parquet(entry, file)
-    _check_csv(entry, file)
-    machine.require_package("datasets", f"The set {entry.name}")
-    import datasets
-
-    datasets.disable_progress_bars()
-    with tempfile.TemporaryDirectory() as scratch:
-        try:
-            return datasets.Dataset.from_csv(str(file), cache_dir=scratch, keep_in_memory=True)
-        except Exception as error:  # of pyarrow, pandas or datasets: all say what is wrong with the file
-            raise _unreadable(entry, file, error) from None
+    return _of_csv(entry, file)
 
 
-def _check_csv(entry: SetEntry, file: Path) -> None:
-    """Before a table is made of it: its bytes, then rows, columns, cells and the longest of them, row by row."""
+def _of_csv(entry: SetEntry, file: Path) -> _Table:
+    """The rows of a CSV file below its header; a cell is its text, and empty lines are none. Rows, columns, cells and
+    the longest of them are bounded."""
     text = outside.text(file, bounds.PROMPTS, StudyError)
     csv.field_size_limit(bounds.TEXT)
-    rows = cells = 0
+    rows: list[list[str]] = []
+    cells = 0
     try:
-        for row in csv.reader(io.StringIO(text, newline="")):
-            rows, cells = rows + 1, cells + len(row)
-            expect(rows <= bounds.LINES + 1, f"more than {bounds.LINES} rows")
+        for row in filter(None, csv.reader(io.StringIO(text, newline=""), strict=True)):
+            rows.append(row)
+            cells += len(row)
+            expect(len(rows) <= bounds.LINES + 1, f"more than {bounds.LINES} rows")
             expect(len(row) <= bounds.COLUMNS, f"more than {bounds.COLUMNS} columns")
             expect(cells <= bounds.VALUES, f"more than {bounds.VALUES} cells")
+        expect(bool(rows), "it is empty; expected a header, and a row a prompt below it")
+        names, *rows = rows
+        if twice := next((name for name in names if name and names.count(name) > 1), ""):
+            raise ValueError(f"two columns are called {twice[:80]!r}; give each a name of its own")
+        if (long := next((i for i, row in enumerate(rows) if len(row) > len(names)), None)) is not None:
+            told = f"row {long} has {len(rows[long])} cells and the header {len(names)}"
+            raise ValueError(f"{told}; put a text with commas between double quotes")
     except (ValueError, csv.Error) as error:
         raise _unreadable(entry, file, error) from None
+    return _Table(names, [defaultdict(type(None), zip(names, row)) for row in rows])
 
 
 def _unreadable(entry: SetEntry, file: Path, error: Exception) -> StudyError:
@@ -397,9 +410,11 @@ def _rows(entry: SetEntry, table: Any, known: Format | None) -> Iterator[Example
 
 def _example(entry: SetEntry, row: Mapping[str, Any], known: Format | None, columns: Columns, i: int) -> Example:
     def of(name: str) -> str:
-        value = row[name] if name else ""
-        return value if isinstance(value, str) else "" if value is None else str(value)
+        return _text(row[name]) if name else ""
 
+    for name in known.columns if known else ():
+        if row[name] is None:
+            raise PromptError(f"{name} is missing; expected a value in every row: add it, or leave the row out.")
     text, answer, level = known.write(row) if known else (of(columns.text), of(columns.answer), of(columns.level))
     prompt = Prompt(text, answer, of(columns.id) or str(i), entry.template, form=of(columns.form))
     check_text(prompt)
@@ -438,6 +453,15 @@ class Format:
     one_of: tuple[str, ...] = ()
 
 
+def _list(row: Row, name: str) -> list[Any]:
+    """A cell that has to be a list."""
+    if not isinstance(found := row[name], list):
+        raise PromptError(
+            f"{name} is {str(found)[:40]!r}; expected a list. Cells of a .csv are text: give a .jsonl or .parquet."
+        )
+    return found
+
+
 def gsm8k(row: Row) -> tuple[str, str, str]:
     """[H25] The rationale keeps its `<<…>>` marks."""
     rationale, marks, number = row["answer"].rpartition("####")
@@ -449,7 +473,7 @@ def gsm8k(row: Row) -> tuple[str, str, str]:
 
 def hellaswag(row: Row) -> tuple[str, str, str]:
     """[H25] The right ending, behind a space unless it begins with a comma."""
-    ending = row["endings"][int(row["label"])]
+    ending = _list(row, "endings")[int(row["label"])]
     return row["ctx"], ("" if ending.startswith(",") else " ") + ending, ""
 
 
@@ -465,8 +489,9 @@ def math(row: Row) -> tuple[str, str, str]:
 
 def mquake(row: Row) -> tuple[str, str, str]:
     """[C25 §5] The level is the number of hops."""
-    triples = row["orig"]["triples"] if "orig_triples" not in row else row["orig_triples"]
-    return f"Question: {row['questions'][0]}\nAnswer:", f" {row['answer']}", str(len(triples))
+    question = _list(row, "questions")[0]
+    triples = _list(row, "orig_triples") if "orig_triples" in row else _list(row["orig"], "triples")
+    return f"Question: {question}\nAnswer:", f" {row['answer']}", str(len(triples))
 
 
 FORMATS: dict[str, Format] = {

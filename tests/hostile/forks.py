@@ -28,7 +28,7 @@ SAID = 1 << 20  # bytes that a trial may say
 COLLAPSE = 25  # madvise's MADV_COLLAPSE
 CODES = (0, 1, 2, 130, 141)
 HEAVY = (
-    "datasets.io.csv", "ed_core.fits.replacement", "ed_core.models.opening", "ed_core.service.compute",
+    "ed_core.fits.replacement", "ed_core.models.opening", "ed_core.service.compute",
     "transformers.models.qwen3.modeling_qwen3",
 )  # fmt: skip
 USED = (  # what readers and commands import in functions
@@ -106,7 +106,7 @@ class Trials:
         return self._tried("all" if heavy else "lean", asked, cwd, environment)
 
     def reader(self, name: str, file: Path, heavy: bool = False, seconds: int = SECONDS, **environment: str) -> Outcome:
-        """A reader of `hostile.readers` on a file. `heavy`: it needs torch or datasets."""
+        """A reader of `hostile.readers` on a file. `heavy`: it needs torch."""
         asked = {"reader": name, "file": str(file), "seconds": seconds}
         return self._tried("all" if heavy else "lean", asked, file.parent, environment)
 

@@ -497,7 +497,7 @@ SLOW = {  # a model is opened each time
     "merged adapter": Reader(adapter, _merged, "json"),
 }
 READERS |= SLOW
-HEAVY = {*SLOW, "CSV set"}  # which need torch or datasets
+HEAVY = {*SLOW}  # which need torch
 
 
 def _bytes(file: Path) -> bytes:
