@@ -112,7 +112,7 @@ def half_lens_map(result: ProbeResult, view: View, shade: str = "prob") -> go.Fi
             trace.update(y0=0, dy=0.5)
         elif trace.y is not None:
             trace.y = [None if y is None else y / 2 for y in trace.y]
-            if trace.text is not None and trace.name == "mean":
+            if trace.xaxis == "x2":  # the strip's curves
                 trace.text = [text.replace(f"depth {i}", f"depth {i / 2:g}", 1) for i, text in enumerate(trace.text)]
     for shape in fig.layout.shapes:
         if shape.yref == "y":
