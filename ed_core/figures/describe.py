@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..types import ProbeResult
-from .canvas import shown
+from .canvas import LOGARITHMIC, shown
 from .maps import values_of
 
 PLURAL = {
@@ -44,9 +44,9 @@ def describe(result: ProbeResult, measure: str) -> str:
 
 def describe_curves(figure: go.Figure, about: str) -> str:
     """A figure of curves, bars or marks: what it is `about`, and of each its smallest and largest value and where; one
-    value alone is told as it is. Where the upright axis is not shown, it only sets lines apart, and what is told lies
-    along the other one. Plain text."""
-    along, flat = figure.layout.xaxis.title.text or "", figure.layout.yaxis.visible is False
+    value alone is told as it is. A trace whose places have names on the axis lists them as its `meta`. Where the
+    upright axis is not shown, it only sets lines apart, and what is told lies along the other one. Plain text."""
+    along, flat = (figure.layout.xaxis.title.text or "").removesuffix(LOGARITHMIC), figure.layout.yaxis.visible is False
     told = [said for trace in figure.data if (said := _curve(trace, along, flat))]
     return f"{about}: {'; '.join(told)}." if told else about
 
@@ -60,6 +60,8 @@ def _curve(trace: Any, along: str, flat: bool) -> str:
     if not known:
         return ""
     where = trace.x if trace.x is not None else range(len(values))
+    if isinstance(trace.meta, list | tuple):
+        where = [html.unescape(name) for name in trace.meta]
 
     def at(found: tuple[float, int]) -> str:
         value, i = found
