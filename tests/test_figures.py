@@ -566,6 +566,11 @@ def test_describe_is_one_sentence_without_nan(name, filled):
     assert filled == 0 or "largest" in sentence
 
 
+@pytest.mark.parametrize("tokens, size", [(("a",), "5 depths × 1 token:"), (("a", "b"), "5 depths × 2 tokens:")])
+def test_describe_counts_tokens_in_words(tokens, size):
+    assert size in figures.describe(fake("logit_lens", tokens=tokens), "kl")
+
+
 def test_shown_never_reorders_or_breaks_a_line():
     assert shown("abcdef", 6) == "abcdef" and shown("abcdefg", 6) == "abcde…" and shown("") == "∅"
     spelled = shown("\u200b" * 5)

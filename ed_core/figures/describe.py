@@ -9,18 +9,12 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from ..depth.wording import count
 from ..types import ProbeResult
 from .canvas import LOGARITHMIC, shown
 from .maps import values_of
 
-PLURAL = {
-    "layer": "layers",
-    "depth": "depths",
-    "pos": "tokens",
-    "skipped": "skipped layers",
-    "rank": "ranks",
-    "boundary": "boundaries",
-}
+CALLED = {"pos": "token", "skipped": "skipped layer"}  # of a measure's dims those that words call otherwise
 
 
 def describe(result: ProbeResult, measure: str) -> str:
@@ -29,7 +23,7 @@ def describe(result: ProbeResult, measure: str) -> str:
     if measure not in result.measures:
         return f"{measure}: nothing computed yet."
     spec, values = result.measures[measure].spec, values_of(result, measure, ())
-    size = " × ".join(f"{n} {PLURAL.get(dim, dim)}" for n, dim in zip(values.shape, spec.dims)) or "one number"
+    size = " × ".join(count(n, CALLED.get(dim, dim)) for n, dim in zip(values.shape, spec.dims)) or "one number"
     what, known = f"{spec.meaning} ({spec.unit}), {size}", np.isfinite(values)
     if not known.any():
         return f"{what}: nothing computed yet."
