@@ -269,7 +269,10 @@ def writing_map(result: ProbeResult, view: View, small: bool = False) -> go.Figu
         leaving = f"would leave at depth {leaves} with {left}" if leaves < result.n_layers else "would not leave early"
         return f"{here}<br>best guess for good from depth {settles}<br>{leaving}<br>{share}"
 
+    begin, (n_rows, n_tokens) = first_position(result), z.shape
+
     def marks(canvas: Canvas) -> None:
+        canvas.layout["meta"]["along"]["begin"] = begin
         if view.plot_height >= ROW * len(z):
             cell_letters(canvas, told, view, best, shade, z, 0)
         _settled(canvas, result["settle_depth"])
@@ -279,7 +282,6 @@ def writing_map(result: ProbeResult, view: View, small: bool = False) -> go.Figu
 
     strip = Strip(mean_over_tokens(z), 0.0, 1.0, "mean<br>divergence")
     fig = token_panel(told, view, z, shade, "bits", strip, hover, row="depth", more=marks)
-    begin, (n_rows, n_tokens) = first_position(result), z.shape
     fig.data[0].customdata = [[[depth, begin + step] for step in range(n_tokens)] for depth in range(n_rows)]
     return fig
 
