@@ -1,6 +1,7 @@
 // One depth cursor through all figures of a page: pointing at a layer in one of them, or the arrow keys in it, marks the
 // same depth in all, and says what the model would say there. In the browser alone; a figure tells on which of its axes
-// the depth runs (`Canvas.along`): layer l is what leads from depth l to depth l + 1.
+// the depth runs (`Canvas.along`): layer l is what leads from depth l to depth l + 1. Tokens are counted in the whole
+// text: the columns of a map of written tokens (`begin`) stand behind the prompt's.
 
 const STEPS = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] };
 const known = (window.edCursor ??= { charts: new Set(), at: null, due: 0 });
@@ -53,8 +54,9 @@ function point(chart, event) {
   const axis = along.axis === 'y' ? full.yaxis : full.xaxis;
   const depth = ofAxis(along, axis.p2l((along.axis === 'y' ? y : x) - axis._offset));
   if (depth === null) return set(null);
-  const token = along.tokens && inside(full.xaxis, x) ? Math.round(full.xaxis.p2l(x - full.xaxis._offset)) : known.at?.token;
-  set({ depth, n: along.n, token: token ?? null });
+  const over = along.tokens && inside(full.xaxis, x);
+  const token = over ? Math.round(full.xaxis.p2l(x - full.xaxis._offset)) + (along.begin ?? 0) : known.at?.token;
+  set({ depth, n: along.n, token: token ?? null, chart });
 }
 
 function key(chart, event) {
@@ -63,11 +65,12 @@ function key(chart, event) {
   if (!along || !step || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   known.byKey = true;
-  const columns = chart.box.data?.[0]?.z?.[0]?.length ?? 1;
+  const columns = chart.box._fullData?.[0]?.z?.[0]?.length ?? 1, begin = along.begin ?? 0;
   const at = known.at ?? { depth: along.n, n: along.n, token: null };
-  const last = along.says?.at ?? columns - 1;
-  const token = step[1] || at.token !== null ? Math.min(columns - 1, Math.max(0, (at.token ?? last) + step[1])) : null;
-  set({ n: at.n, depth: Math.min(at.n, Math.max(0, at.depth + (known.at ? step[0] : 0))), token });
+  const last = begin + (along.says?.at ?? columns - 1);
+  const moved = Math.min(begin + columns - 1, Math.max(begin, (at.token ?? last) + step[1]));
+  const token = step[1] || at.token !== null ? moved : null;
+  set({ n: at.n, depth: Math.min(at.n, Math.max(0, at.depth + (known.at ? step[0] : 0))), token, chart });
 }
 
 function set(at) {
@@ -102,7 +105,7 @@ function mark(chart, at) {
   });
   const [depth, token] = chart.marks, { l, r, t, h } = full._size;
   span(depth, along.axis, along.axis === 'y' ? full.yaxis : full.xaxis, onAxis(along, at), { l, t, w: full.width - l - r, h });
-  if (along.tokens && at.token !== null) span(token, 'x', full.xaxis, at.token, { l, t, w: 0, h });
+  if (along.tokens && at.token !== null) span(token, 'x', full.xaxis, at.token - (along.begin ?? 0), { l, t, w: 0, h });
   else token.style.display = 'none';
 }
 
@@ -115,7 +118,8 @@ function span(one, letter, axis, value, { l, t, w, h }) {
   [one.style.left, one.style.top, one.style.width, one.style.height] = place.map((pixels) => `${pixels}px`);
 }
 
-// The readout: which layer, which depth, and what the lens reads there.
+// The readout: which layer, which depth, and what the lens reads there: the map that is pointed at, else the first one of
+// its side; none where what is pointed at is written, as the prompt's maps hold other tokens.
 function say(at) {
   known.told ??= document.body.appendChild(Object.assign(document.createElement('div'), { className: 'ed-cursor-says' }));
   known.told.setAttribute('role', 'status');
@@ -123,16 +127,18 @@ function say(at) {
   if (at) known.told.replaceChildren(...words(at));
 }
 
-function words({ depth, n, token }) {
+function words({ depth, n, token, chart }) {
   const bold = (text) => Object.assign(document.createElement('b'), { textContent: text });
   const said = [bold(depth ? `After layer ${depth - 1}` : 'Before any layer'), ` (depth ${depth} of ${n})`];
-  for (const { along, box } of known.charts) {
-    if (!along?.says || along.n !== n || !box.isConnected) continue;
+  const from = chart?.along ?? {}, read = from.says ? [chart] : from.begin === undefined ? known.charts : [];
+  for (const { along, box } of read) {
+    if (!along?.says || along.n !== n || along.side !== from.side || !box.isConnected) continue;
     const cell = box.data?.[0]?.text?.[depth]?.[token ?? along.says.at], lines = cell?.split('<br>') ?? [];
     const best = lines[along.says.first ? 1 : 2], input = lines[0]?.replace(/<[^>]*>|◆ sink/g, '').trim();
     if (!best) continue;
     const [share, ...guess] = plain(best).trim().split('  ');
-    said.push(' the lens reads ', bold(`‘${guess.join('  ')}’`), ` at ${Math.round(100 * Number(share.replace(/[^\d.e-]/g, '')))} %, after ‘${plain(input)}’`);
+    const percent = Math.round(100 * Number(share.replace('−', '-').replace(/[^\d.e-]/g, '')));
+    said.push(' the lens reads ', bold(`‘${guess.join('  ')}’`), ` at ${percent} %, after ‘${plain(input)}’`);
     break;
   }
   return said;

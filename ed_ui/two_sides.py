@@ -417,7 +417,7 @@ def drawn(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[s
     result, other = both[i].result, both[1 - i]
     look = {"sinks": probe_page.sinks_of(result), "count_sinks": COUNT_SINKS.value, "depth_lines": lines}
     beside = other.result if measured(other, shown) else None
-    seen = replace(view(result, f"{name}-{SIDES[i]}", i), beside=beside, width_px=wide, **look)
+    seen = replace(view(result, f"{name}-{SIDES[i]}", i), beside=beside, width_px=wide, side=SIDES[i], **look)
     return draw(shown.picture, result, seen, shown.look)
 
 

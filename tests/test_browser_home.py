@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 from hosted_app import hosted
 from test_browser import fill, settled, wait
+from test_figures import fake
 
 from ed_ui import show, streamlit_edges
 from ed_ui.server import STYLE
@@ -309,27 +310,42 @@ def test_streamlit_run_serves_the_page_with_its_style_so_that_nothing_moves_when
     settled(page)
 
 
-SIX = f"""
+MADE_UP = f"""
 import sys
+from dataclasses import replace
 sys.path.insert(0, {str(ROOT / "tests")!r})
 from streamlit.starlette import App
 from test_figures import fake
 from ed_core import figures
 from ed_ui import server, show
 
+def drawn():
+    DRAWN
+
 def draw():
-    tokens = tuple(f" w{{i}}" for i in range(128))
-    parts, lens = (fake(name, n_layers=80, tokens=tokens) for name in ("contributions", "logit_lens"))
-    drawn = [figures.contribution_norms(parts, figures.View())]
-    drawn += [figures.cosine_map(parts, figures.View(), f"{{part}}_cos") for part in ("layer", "attn", "mlp")]
-    drawn += [figures.lens_map(lens, figures.View(), shade) for shade in ("prob", "kl")]
-    for i, one in enumerate(drawn):
+    for i, one in enumerate(drawn()):
         show.draw(f"map-{{i}}", show.made(one), "made up")
 
 if __name__ == "__main__":
     draw()
 else:  # as `app.py`: the server has the script that draws a figure
     app = App(__file__, **server.around())
+"""
+SIX = """
+    tokens = tuple(f" w{i}" for i in range(128))
+    parts, lens = (fake(name, n_layers=80, tokens=tokens) for name in ("contributions", "logit_lens"))
+    yield figures.contribution_norms(parts, figures.View())
+    yield from (figures.cosine_map(parts, figures.View(), f"{part}_cos") for part in ("layer", "attn", "mlp"))
+    yield from (figures.lens_map(lens, figures.View(), shade) for shade in ("prob", "kl"))
+"""
+LENSES = """
+    lens = fake("logit_lens")
+    measures = {**lens.measures, "top_probs": replace(lens.measures["top_probs"], values=1e-4 * lens["top_probs"])}
+    for name in "LMAB":  # each lens's words begin with its name
+        told = replace(lens, measures=measures, token_text={i: f"{name}{i}" for i in range(9)})
+        yield figures.lens_map(told, figures.View(side=name if name in "AB" else ""))
+    yield figures.contribution_norms(fake("contributions"), figures.View(side="B"))
+    yield figures.writing_map(fake("generation"), figures.View())
 """
 DRAWN = """() => document.querySelectorAll('.ed-chart .main-svg:first-child').length === 6
   && !document.querySelector('.ed-chart[aria-busy]')"""
@@ -347,6 +363,21 @@ MOVED = """async () => {
   }
   const marks = [...document.querySelectorAll('.ed-cursor-depth')].filter(one => one.style.display !== 'none');
   return {middle: took.sort((a, b) => a - b)[30], marks: marks.length};
+}"""
+
+POINTED = """async ([i, column, row]) => {
+  const box = document.querySelectorAll('.ed-chart')[i], {left, top} = box.getBoundingClientRect();
+  const [x, y] = ['xaxis', 'yaxis'].map(name => box._fullLayout[name]);
+  const place = {clientX: left + x._offset + x.l2p(column), clientY: top + y._offset + y.l2p(row)};
+  box.dispatchEvent(new PointerEvent('pointermove', place));
+}"""
+SAID = """async () => {
+  await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+  const columns = [...document.querySelectorAll('.ed-chart')].map(box => {
+    const {display, left, width} = box.querySelector('.ed-cursor-token').style, {xaxis} = box._fullLayout;
+    return display ? null : Math.round(xaxis.p2l(parseFloat(left) + parseFloat(width) / 2 - xaxis._offset));
+  });
+  return [document.querySelector('.ed-cursor-says').textContent, ...columns];
 }"""
 
 OVERTAKEN = """async source => {
@@ -375,7 +406,7 @@ def test_a_version_that_the_next_one_overtook_is_not_shown(server, page):
 
 
 def test_the_cursor_moves_through_six_maps_of_a_large_model_within_a_frame(tmp_path, visitor):
-    (tmp_path / "app.py").write_text(SIX, encoding="utf-8")
+    (tmp_path / "app.py").write_text(MADE_UP.replace("DRAWN", SIX), encoding="utf-8")
     page = visitor()
     with serving(tmp_path / "cache", script=tmp_path / "app.py", PYTHONPATH=str(ROOT)) as app:
         page.goto(app.address)
@@ -383,3 +414,21 @@ def test_the_cursor_moves_through_six_maps_of_a_large_model_within_a_frame(tmp_p
         moves = [page.evaluate(MOVED) for _ in range(2)]
     assert all(one["marks"] == 6 for one in moves)
     assert min(one["middle"] for one in moves) <= 16, "milliseconds"
+
+
+def test_the_cursor_says_what_the_map_pointed_at_holds_and_nothing_of_another_text_or_side(tmp_path, visitor):
+    (tmp_path / "app.py").write_text(MADE_UP.replace("DRAWN", LENSES), encoding="utf-8")
+    page, best = visitor(), fake("logit_lens")["top_ids"][..., 0]
+    with serving(tmp_path / "cache", script=tmp_path / "app.py", PYTHONPATH=str(ROOT)) as app:
+        page.goto(app.address)
+        page.wait_for_function(DRAWN)
+        for i, name in enumerate("LMABB"):
+            row = 2 - (i == 4)  # a layer leads to the depth above it
+            page.evaluate(POINTED, [i, 3, row])
+            told, *columns = page.evaluate(SAID)
+            assert f"the lens reads ‘{name}{best[2, 3]}’ at 0 %, after ‘c’" in told
+            assert columns == [3, 3, 3, 3, 3, 2], "the third token that is written is the fourth of the text"
+        page.evaluate(POINTED, [5, 0, 2])
+        assert page.evaluate(SAID) == ["After layer 1 (depth 2 of 4)", 1, 1, 1, 1, 1, 0]
+        page.locator(".ed-chart").nth(5).press("ArrowRight")
+        assert page.evaluate(SAID) == ["After layer 1 (depth 2 of 4)", 2, 2, 2, 2, 2, 1]

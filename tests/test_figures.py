@@ -14,6 +14,7 @@ import pytest
 from kept_cases import results
 
 from ed_core import figures
+from ed_core.claims.record import Curve
 from ed_core.depth import verdict
 from ed_core.depth.answer import Seen
 from ed_core.depth.continuous import MeanDepth, Turn
@@ -565,6 +566,11 @@ def test_describe_is_one_sentence_without_nan(name, filled):
     assert filled == 0 or "largest" in sentence
 
 
+@pytest.mark.parametrize("tokens, size", [(("a",), "5 depths × 1 token:"), (("a", "b"), "5 depths × 2 tokens:")])
+def test_describe_counts_tokens_in_words(tokens, size):
+    assert size in figures.describe(fake("logit_lens", tokens=tokens), "kl")
+
+
 def test_shown_never_reorders_or_breaks_a_line():
     assert shown("abcdef", 6) == "abcdef" and shown("abcdefg", 6) == "abcde…" and shown("") == "∅"
     spelled = shown("\u200b" * 5)
@@ -644,6 +650,28 @@ def test_marks_on_lines_are_described_by_what_lies_along_them():
     rows = [row | dict(variant="mean", ratio=0.25, depth=2.0), row | dict(variant="paper", ratio=0.75, depth=5)]
     fig = figures.study_depths(rows, "model")
     assert figures.describe_curves(fig, "It") == "It: KL, smallest 0.25, largest 0.75 share of the depth."
+
+
+def test_places_are_described_by_their_names_on_the_axis():
+    row = dict(criterion="kl", variant="mean", low=None, high=None)
+    rows = [row | dict(step=step, ratio=ratio) for step, ratio in ((0, 0.75), (512, 0.5), (143_000, 0.25))]
+    for log in (True, False):
+        told = figures.describe_curves(figures.depth_over_steps(rows, 8, {0: 1.0, 512: 2.0}, log), "It")
+        assert told == (
+            "It: mean depth, KL, smallest 2 at step 143k, largest 6 at step 0; sinks, smallest 1 at step 0, largest 2 "
+            "at step 512."
+        )
+    levels = [dict(name=name, mean=mean, low=2.0, high=4.0, own=[mean]) for name, mean in (("2", 2.0), ("<4>", 4.0))]
+    fig = figures.study_levels({"a": levels, "b": levels}, {"a": 8, "b": 8}, "mean depth", True)
+    ends = "smallest 0.25 at level 2, largest 0.5 at level <4>"
+    assert figures.describe_curves(fig, "It") == f"It: a, {ends}; b, {ends}."
+    nothing = (None, None)
+    curve = dict(x_title="answer", unit="ratio", x=(0.0, 1.0), values=(0.5, 1.0), low=nothing, high=nothing)
+    for ticks, at in ((("wrong", "right"), ("wrong", "right")), ((), ("0", "1"))):
+        fig = figures.claim_curves({"model": Curve(**curve, ticks=ticks)})
+        assert figures.describe_curves(fig, "It") == (
+            f"It: model, smallest 0.5 at answer {at[0]}, largest 1 at answer {at[1]}."
+        )
 
 
 # ---------------------------------------------------------------- sinks beside the maps

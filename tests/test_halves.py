@@ -141,6 +141,8 @@ def test_half_rows_stand_between_the_rows_of_the_map(inside):
     assert max(fig.layout.yaxis.tickvals) <= n and fig.layout.meta["along"]["n"] == n
     (strip,) = (trace for trace in fig.data if trace.name == "mean")
     assert list(strip.y) == [i / 2 for i in range(2 * n + 1)] and "depth 0.5" in strip.text[1]
+    sunk = {trace.name: trace for trace in draw(picture, inside, View(sinks=(0,))).data}
+    assert [sunk[name].text[3].split("<br>")[0] for name in ("mean", "with sinks")] == ["depth 1.5"] * 2
     assert "half rows: after attention" in caption(picture, inside, Look())
     assert figures.lens_height(2 * n, View()) == fig.layout.height
     plain = replace(inside, measures={k: m for k, m in inside.measures.items() if not k.startswith("half_")})

@@ -158,6 +158,7 @@ def test_the_page_opens_on_the_stored_example_with_all_bundled_lenses():
         assert np.allclose(numbers(fig["data"][0]["z"]), result[f"{lens}_top_probs"][..., 0], equal_nan=True)
     assert lenses.by_lens([result]).sentence in words(app)
     assert sum("Certificate of" in one.label for one in app.expander) == 2
+    assert [fig["layout"]["meta"]["along"]["n"] for fig in charts(app)] == [result.n_layers] * 7, "certificates, too"
 
 
 def test_a_lens_that_is_taken_away_is_not_asked_for():

@@ -27,6 +27,7 @@ from tools.examples import REAL
 PAGE = "pages/compare/two.py"
 OTHER = Prompt("2 + 2 = ", "4")
 THREE = (Contributions(), LogitLens(), LayerSkip())
+SIDES = ["A", "B"]
 DRAWN = {"contributions": "layer_ratio", "logit_lens": "top_probs", "layer_skip": "effect"}
 
 
@@ -226,6 +227,7 @@ def test_maps_of_the_same_cells_lie_one_over_the_other(stored, seconds):
         assert holds([lower], values(stored[probe])) and holds([upper], values(seconds["twin"][probe])), probe
         assert found["alt"].startswith("A: ") and found["over"]["alt"].startswith("B: ")
         assert found["figure"]["layout"]["margin"] == found["over"]["figure"]["layout"]["margin"]
+        assert [one["layout"]["meta"]["along"]["side"] for one in (found["figure"], found["over"]["figure"])] == SIDES
     test.toggle(key="two.overlaid").set_value(False).run()
     assert "overlaid" not in carried(test)
     assert not any("over" in sent(one) for one in test.get("bidi_component") if one.proto.bytes)

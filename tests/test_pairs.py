@@ -320,6 +320,8 @@ def test_blocks_against_blocks_need_no_equal_tokens():
     fig = figures.difference_map(a, b, "effect", VIEW)
     effect = np.where(np.tri(a.n_layers, k=-1, dtype=bool), np.nan, a["effect"].astype(float))
     np.testing.assert_array_equal(fig.data[0].z, -effect, "empty, and hatched, where both are 0 by construction")
+    strip = next(trace for trace in fig.data if trace.name == "mean")
+    np.testing.assert_allclose(strip.x, np.nanmean(-effect, axis=1), err_msg="of the cells that are drawn")
 
 
 def test_rows_that_failed_on_either_side_stay_empty():

@@ -72,6 +72,7 @@ def _mark(char: str) -> str:
     return char
 
 
+LOGARITHMIC = ", logarithmic"  # ends the name of an axis of logarithms
 FEW = 9  # labels of an axis of layers, at most
 LINE_LABEL = 12  # pixels that the name of a depth line needs
 STEADY = {

@@ -22,14 +22,14 @@ DOTTED: dict[str, Any] = dict(mode="lines+markers", marker=dict(size=4))
 class _Curves(Canvas):
     """Layers 0 to n-1 to the right, the unit upwards, the legend in one line under the title."""
 
-    def __init__(self, n: int, view: View, x: str, unit: str):
+    def __init__(self, n: int, view: View, x: str, unit: str, n_layers: int | None = None):
         super().__init__(view.height, MARGIN, view.title, view.uirevision, view.width_px)
         self.x, self.unit = x, unit
         self.legend(shown=False, bgcolor=colours.CLEAR)
         self.layout["xaxis"] = dict(PLAIN, range=[-0.5, n - 0.5], title=axis_title(x, 8), **whole_ticks(n))
         self.layout["yaxis"] = dict(GRID, title=axis_title(unit))
         self.draw_depths(view.depth_lines, (view.width_px - MARGIN[0] - MARGIN[1]) / n, upright=True)
-        self.along("x", x, n - (x == "depth"))
+        self.along("x", x, n - (x == "depth") if n_layers is None else n_layers)
 
     def curve(self, kind: str, values: np.ndarray, name: str, *, unit: str = "", **look: Any) -> None:
         """A curve with the hover all curves have, in the figure's unit unless it has another; `name` is escaped by
@@ -57,14 +57,16 @@ def layer_curves(
     uirevision: str = "curves",
     behind: Mapping[str, np.ndarray] = {},
     ends: Mapping[str, tuple[np.ndarray, np.ndarray]] = {},
+    n_layers: int | None = None,
 ) -> go.Figure:
     """One line per curve, colour by name: attention, MLP, both, or a criterion; anything else gets a colour of its own,
     means are dotted. `behind` them, grey and dashed, what they are held against (a control's). `ends`: of a curve's
-    interval at every place, low and high, drawn as bars."""
+    interval at every place, low and high, drawn as bars. `n_layers`: the model's, where curves over depths end before
+    the output."""
     spare = iter(colours.OTHERS * (1 + len(curves) // len(colours.OTHERS)))
     n = max((len(values) for values in curves.values()), default=1)
     view = View(title, height, width_px, depth_lines=depth_lines, uirevision=uirevision)
-    canvas = _Curves(n, view, x, unit)
+    canvas = _Curves(n, view, x, unit, n_layers)
     canvas.behind(behind)
     for name, values in curves.items():
         line = dict(

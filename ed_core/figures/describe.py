@@ -9,18 +9,12 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from ..depth.wording import count
 from ..types import ProbeResult
-from .canvas import shown
+from .canvas import LOGARITHMIC, shown
 from .maps import values_of
 
-PLURAL = {
-    "layer": "layers",
-    "depth": "depths",
-    "pos": "tokens",
-    "skipped": "skipped layers",
-    "rank": "ranks",
-    "boundary": "boundaries",
-}
+CALLED = {"pos": "token", "skipped": "skipped layer"}  # of a measure's dims those that words call otherwise
 
 
 def describe(result: ProbeResult, measure: str) -> str:
@@ -29,7 +23,7 @@ def describe(result: ProbeResult, measure: str) -> str:
     if measure not in result.measures:
         return f"{measure}: nothing computed yet."
     spec, values = result.measures[measure].spec, values_of(result, measure, ())
-    size = " × ".join(f"{n} {PLURAL.get(dim, dim)}" for n, dim in zip(values.shape, spec.dims)) or "one number"
+    size = " × ".join(count(n, CALLED.get(dim, dim)) for n, dim in zip(values.shape, spec.dims)) or "one number"
     what, known = f"{spec.meaning} ({spec.unit}), {size}", np.isfinite(values)
     if not known.any():
         return f"{what}: nothing computed yet."
@@ -44,9 +38,9 @@ def describe(result: ProbeResult, measure: str) -> str:
 
 def describe_curves(figure: go.Figure, about: str) -> str:
     """A figure of curves, bars or marks: what it is `about`, and of each its smallest and largest value and where; one
-    value alone is told as it is. Where the upright axis is not shown, it only sets lines apart, and what is told lies
-    along the other one. Plain text."""
-    along, flat = figure.layout.xaxis.title.text or "", figure.layout.yaxis.visible is False
+    value alone is told as it is. A trace whose places have names on the axis lists them as its `meta`. Where the
+    upright axis is not shown, it only sets lines apart, and what is told lies along the other one. Plain text."""
+    along, flat = (figure.layout.xaxis.title.text or "").removesuffix(LOGARITHMIC), figure.layout.yaxis.visible is False
     told = [said for trace in figure.data if (said := _curve(trace, along, flat))]
     return f"{about}: {'; '.join(told)}." if told else about
 
@@ -60,6 +54,8 @@ def _curve(trace: Any, along: str, flat: bool) -> str:
     if not known:
         return ""
     where = trace.x if trace.x is not None else range(len(values))
+    if isinstance(trace.meta, list | tuple):
+        where = [html.unescape(name) for name in trace.meta]
 
     def at(found: tuple[float, int]) -> str:
         value, i = found

@@ -112,7 +112,7 @@ def half_lens_map(result: ProbeResult, view: View, shade: str = "prob") -> go.Fi
             trace.update(y0=0, dy=0.5)
         elif trace.y is not None:
             trace.y = [None if y is None else y / 2 for y in trace.y]
-            if trace.text is not None and trace.name == "mean":
+            if trace.xaxis == "x2":  # the strip's curves
                 trace.text = [text.replace(f"depth {i}", f"depth {i / 2:g}", 1) for i, text in enumerate(trace.text)]
     for shape in fig.layout.shapes:
         if shape.yref == "y":
@@ -269,7 +269,10 @@ def writing_map(result: ProbeResult, view: View, small: bool = False) -> go.Figu
         leaving = f"would leave at depth {leaves} with {left}" if leaves < result.n_layers else "would not leave early"
         return f"{here}<br>best guess for good from depth {settles}<br>{leaving}<br>{share}"
 
+    begin, (n_rows, n_tokens) = first_position(result), z.shape
+
     def marks(canvas: Canvas) -> None:
+        canvas.layout["meta"]["along"]["begin"] = begin
         if view.plot_height >= ROW * len(z):
             cell_letters(canvas, told, view, best, shade, z, 0)
         _settled(canvas, result["settle_depth"])
@@ -279,7 +282,6 @@ def writing_map(result: ProbeResult, view: View, small: bool = False) -> go.Figu
 
     strip = Strip(mean_over_tokens(z), 0.0, 1.0, "mean<br>divergence")
     fig = token_panel(told, view, z, shade, "bits", strip, hover, row="depth", more=marks)
-    begin, (n_rows, n_tokens) = first_position(result), z.shape
     fig.data[0].customdata = [[[depth, begin + step] for step in range(n_tokens)] for depth in range(n_rows)]
     return fig
 

@@ -168,12 +168,13 @@ def difference_map(
 
 
 def _square(z: np.ndarray, view: View, dims: tuple[str, ...], unit: str, hover: Callable[[int, int], str]) -> go.Figure:
-    """A map of layers against layers, hatched where both sides are 0 by construction; its strip holds the mean over
-    each row."""
-    n, means, shade = len(z), mean_over_tokens(z), colours.signed(_most(z))
+    """A map of layers against layers, hatched where both sides are 0 by construction; its strip holds the mean over the
+    cells of each row that are drawn."""
+    n, shade = len(z), colours.signed(_most(z))
     row_px, domain = view.plot_height / (n + 1), view.square(n)
     canvas = frame(view, n, f"{dims[0]} layer")
     drawn = np.where(np.tri(n, k=-1, dtype=bool), np.nan, z)
+    means = mean_over_tokens(drawn)
     add_heatmap(canvas, drawn, shade, unit, domain, gap=row_px >= 8)
     hatch(canvas, n, diagonal=False)
     canvas.data[0]["hoverongaps"] = False

@@ -41,7 +41,8 @@ class View:
     the strip. `beside`: a result whose own panel stands beside this one; colours and strips then hold the values of
     both. `sinks`: positions of tokens that are sinks: they carry a badge, and no colour range counts them. `read_at`:
     the positions that the depth lines were read at (None: all tokens), in words `read_for`. `count_sinks`: whether the
-    strips count the sinks; what the papers' rules read does, and is drawn dotted beside the mean without them."""
+    strips count the sinks; what the papers' rules read does, and is drawn dotted beside the mean without them. `side`:
+    of two results on one page the one that this is, "A" or "B"."""
 
     title: str = ""
     height: int = 420
@@ -58,6 +59,7 @@ class View:
     read_at: Collection[int] | None = None
     read_for: str = ""
     count_sinks: bool = False
+    side: str = ""
 
     @property
     def uncounted(self) -> tuple[int, ...]:
@@ -224,7 +226,7 @@ def frame(view: View, n_layers: int, row: str, above: int = 0) -> Canvas:
     fit = (view.plot_height - above) / ROW_LABEL
     rows = list(range(0, n_layers + (row == "depth"), tick_step(n_layers + 1, fit)))
     canvas.layout["yaxis"] = dict(PLAIN, range=[-0.5, n_layers + 0.5], tickvals=rows, title=axis_title(row))
-    canvas.along("y", row, n_layers)
+    canvas.along("y", row, n_layers, **({"side": view.side} if view.side else {}))
     return canvas
 
 

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from ..depth.criteria import OF_LENS, RULES
 from . import colours
-from .canvas import GRID, PLAIN, Canvas, axis_title, number, tick_step
+from .canvas import GRID, LOGARITHMIC, PLAIN, Canvas, axis_title, number, tick_step
 from .lens import lens_shade
 from .maps import RATIO_DECADES
 from .panel import HEATMAP, LETTER, Strip, View, add_heatmap, add_hover, add_strip, frame, label_columns, mark_tokens
@@ -77,6 +77,7 @@ def depth_over_steps(
             line=dict(color=colour, width=2, dash="solid" if criterion == "kl" else "dash"),
             marker=dict(color=colour) | marker,
             text=[_told(name, row, value) for row, value in zip(own, y)],
+            meta=[_short(row["step"]) for row in own],
             hoverinfo="text",
         )
     if shown := {step: n for step, n in (sinks or {}).items() if n is not None and step in at}:
@@ -91,6 +92,7 @@ def depth_over_steps(
             line=dict(color=colours.GREY, width=1.5),
             marker=dict(size=5),
             text=[f"step {step}<br>{number(n)} sinks a prompt" for step, n in shown.items()],
+            meta=[_short(step) for step in shown],
             hoverinfo="text",
         )
         most = max(1.0, *shown.values())
@@ -104,7 +106,7 @@ def depth_over_steps(
     canvas.layout["xaxis"] = dict(
         PLAIN,
         range=[float(along.min()) - around, float(along.max()) + around],
-        title=axis_title("step" + ", logarithmic" * log),
+        title=axis_title("step" + LOGARITHMIC * log),
         anchor="y2" if shown else "y",
         **_labelled(steps, along, PHONE),
     )

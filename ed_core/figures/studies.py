@@ -311,6 +311,7 @@ def study_levels(
                 f"{n_layers[label]}{'' if between else ' layers'}<br>{len(level['own'])} prompts"
                 for level in levels
             ],
+            meta=[escaped(str(level["name"])) for level in levels],
             hoverinfo="text",
         )
     ticks = dict(tickvals=list(range(len(names))), ticktext=[escaped(name) for name in names])
@@ -441,6 +442,7 @@ def claim_curves(curves: Mapping[str, Drawn]) -> go.Figure:
             error_y=_whiskers(values, low, high, CLAIM_LINES[i % 2], 3),
             name=escaped(label),
             text=[_claim_hover(label, curve, *one) for one in zip(names, values, low, high)],
+            meta=[escaped(name) for name in names],
             hoverinfo="text",
         )
     places = _numbers(first.x)

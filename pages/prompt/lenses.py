@@ -121,7 +121,7 @@ def more(result: ProbeResult, seen: View) -> None:
         fig = figures.layer_curves(curves, "", unit, x="depth", behind=behind)
         show.figure(f"lens-{rule}", fig, caption + DASHED * bool(behind), results=[result], place=place)
     for fit in result.provenance.get("fits", ()):
-        certificate(fit)
+        certificate(fit, result.n_layers)
 
 
 def _settle(read: lenses.ByLens) -> str:
@@ -135,7 +135,7 @@ def _settle(read: lenses.ByLens) -> str:
     return " ".join(said)
 
 
-def certificate(told: dict) -> None:
+def certificate(told: dict, n_layers: int) -> None:
     """What a fit is worth, on prompts it was not fitted on, with its controls."""
     try:
         fit = fits.find(told["name"])
@@ -145,7 +145,8 @@ def certificate(told: dict) -> None:
     title, judged = LENSES[fit.kind], lenses.held_out(fit.certificate)
     with st.expander(f"Certificate of {fit.path.stem}", expanded=False, icon=":material/verified:"):
         st.markdown(show.plain(lenses.certified(fit.kind, fit.certificate)))
-        fig = figures.layer_curves(judged.lenses, "", "nats", x="depth", behind=judged.controls, ends=judged.ends)
+        look = dict(x="depth", behind=judged.controls, ends=judged.ends, n_layers=n_layers)
+        fig = figures.layer_curves(judged.lenses, "", "nats", **look)
         bars = "; bars: 5–95 % over prompts" if judged.ends else ""
         caption = f"**{title} on held-out prompts** · KL to the output; dashed: controls{bars}"
         show.figure(f"held-out-{fit.kind}", fig, caption)
