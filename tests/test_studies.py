@@ -25,7 +25,7 @@ from ed_core.depth import verdict as verdict_of
 from ed_core.errors import JobError, StudyError
 from ed_core.prompts import read_jsonl
 from ed_core.service import compute
-from ed_core.sources.bundled import load_prompts
+from ed_core.sources.bundled import MODELS, load_prompts
 from ed_core.sources.tokens import preview
 from ed_core.studies import items, plan, report, running, sets, study, tables
 from ed_core.studies.items import open_folder, shipped
@@ -624,6 +624,19 @@ def test_models_are_told_apart_by_their_labels(folder):
     with pytest.raises(StudyError, match="would be called 'x'"):
         entries = '{source = "ed-demo-8", label = "x"}, {source = "ed-demo-16", label = "x"}'
         plan.make(study.parse(HEAD.replace('"ed-demo-8"', entries) + SET), folder)
+
+
+def test_a_twin_is_the_models_that_it_was_drawn_for_and_no_namesakes(folder, tmp_path):
+    for name, model in {"x": "ed-demo-8", "y": "ed-demo-16"}.items():
+        shutil.copytree(MODELS[model], tmp_path / name / "final")
+    entries = [("x", "x", ""), ("y", "y", ""), ("x twin", "x", ', control = "untrained"')]
+    listed = ", ".join(
+        f'{{label = "{label}", source = "{tmp_path / of / "final"}"{control}}}' for label, of, control in entries
+    )
+    plan.write_plan(plan.make(study.parse(HEAD.replace('"ed-demo-8"', listed) + SET), folder), tmp_path / "out")
+    found = open_folder(tmp_path / "out")
+    assert {model["name"] for model in found.plan["models"]} == {"final"}
+    assert {label: tables.twins_of(found, label) for label in found.models} == {"x": ["x twin"], "y": [], "x twin": []}
 
 
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "a/b", "1"])
