@@ -548,6 +548,41 @@ def test_a_model_that_fails_in_the_middle_is_noted_and_the_rest_goes_on(small, f
     assert "3 computed, 7 there" in capsys.readouterr().out and not open_folder(out).failures()
 
 
+def test_a_failure_stays_until_all_of_the_models_items_are_there(small, monkeypatch, capsys):
+    made, out = small
+    file = out.parent / "mine.toml"
+    file.write_text(study.write(made.study), encoding="utf-8")
+    words, run = ["study", str(file), "--out", str(out)], compute.run
+    for failing_first in (True, False):
+        shutil.rmtree(out / "items", ignore_errors=True)
+        for shard in ("2/2", "1/2") if failing_first else ("1/2", "2/2"):
+            with monkeypatch.context() as patch:
+                if shard == "2/2":
+                    patch.setattr(compute, "run", Mock(side_effect=JobError("contributions ran out of memory.")))
+                assert main([*words, "--shard", shard]) == (shard == "2/2")
+        capsys.readouterr()
+        assert main([*words, "--merge"]) == 1
+        told = capsys.readouterr().err
+        assert "ed-demo-8 failed: contributions ran out of memory." in told and "2 of 5 parts are not computed;" in told
+        text = (out / "report.md").read_text(encoding="utf-8")
+        assert "3 of 5 parts computed.\n" in text and "- ed-demo-8 failed: contributions ran out of memory." in text
+    assert compute.run is run and main([*words, "--shard", "2/2"]) == 0 and main([*words, "--merge"]) == 0
+    assert not open_folder(out).failures() and not list((out / "failures").iterdir())
+
+
+def test_what_a_model_of_an_earlier_plan_could_not_do_is_no_failure(folder, tmp_path, capsys):
+    model = tmp_path / "mine"
+    text = HEAD.replace('"ed-demo-8"', f'"{model}", "ed-demo-8"') + SET
+    shutil.copy(folder / "prompts.jsonl", tmp_path)
+    (tmp_path / "s.toml").write_text(text, encoding="utf-8")
+    words = ["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o")]
+    assert main(words) == 1 and list(open_folder(tmp_path / "o").failures()) == ["mine"]
+    shutil.copytree(MODELS["ed-demo-8"], model)
+    assert main(words) == 0 and not open_folder(tmp_path / "o").failures()
+    text = (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
+    assert "2 models, 1 set, complete." in text and "failed" not in text
+
+
 def test_a_model_that_is_not_there_is_noted_before_anything_runs_and_none_at_all_is_refused(folder, tmp_path, capsys):
     shutil.copy(folder / "prompts.jsonl", tmp_path)
     missing = str(tmp_path / "no-model")
