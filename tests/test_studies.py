@@ -504,6 +504,24 @@ def test_what_is_there_is_not_computed_again_and_shards_make_the_same(small, tmp
 
 
 def test_a_longer_study_keeps_what_a_shorter_one_made(small, folder):
+def test_a_study_that_is_refused_changes_nothing_of_what_lies_there(small, tmp_path, capsys):
+    made, out = small
+    (tmp_path / "mine.toml").write_text(study.write(made.study), encoding="utf-8")
+    words = ["study", tmp_path / "mine.toml", "--out"]
+    assert main([*map(str, words), str(out)]) == 0
+    mine, own = tmp_path / "own", study.write(made.study.model_copy(update={"seed": 7})).encode()
+    mine.mkdir()
+    (mine / "study.toml").write_bytes(own)
+    before = [{file: file.read_bytes() for file in place.rglob("*") if file.is_file()} for place in (out, mine)]
+    capsys.readouterr()
+    refused(capsys, ["study", tmp_path / "typo.toml", "--out", out], "typo.toml")
+    refused(capsys, [*words, mine], f"{mine / 'study.toml'} is another study's file and would be replaced; give --out")
+    assert before == [{f: f.read_bytes() for f in place.rglob("*") if f.is_file()} for place in (out, mine)]
+    (mine / "study.toml").write_text("# the same, in other words\n" + study.write(made.study), encoding="utf-8")
+    assert main([*map(str, words), str(mine)]) == 0
+    assert (mine / "study.toml").read_text(encoding="utf-8").startswith("# the same"), "one that says the same stays"
+
+
     made, out = small
     running.run(made, out)
     longer = study.parse(HEAD.replace(', "logit_lens"', "").replace("]", ', "ed-demo-16"]', 1) + "chunk = 2\n" + SET)

@@ -73,7 +73,7 @@ def in_shell(spec: Spec, out: str | Path | None = None, lines: bool = False, kep
             launch.note(folder, spec, psutil.Process())
 
     with shown(lines) as show, launch.of_shell(folder):
-        return execute(spec, folder, Statuses(folder if kept else None, show, first))
+        return execute(spec, folder, Statuses(folder if kept else None, show, first, held=True))
 
 
 @contextlib.contextmanager
@@ -169,6 +169,7 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     disk.require_apart([out / name for name in names], [file.parent / one.file for one in plan.study.sets if one.file])
     disk.require_room("The study", planning.bytes_of(plan), out, "--out")
     planning.write_plan(plan, out)
+    statuses.admit()
     lacking = 0
     if spec.merge:
         made = open_folder(out)
