@@ -19,6 +19,7 @@ from hypothesis.extra.numpy import arrays
 from pyarrow import parquet
 from shell import refused, wrote
 
+from ed_core import disk
 from ed_core.commands import main
 from ed_core.depth import criteria, sinks
 from ed_core.depth import verdict as verdict_of
@@ -634,8 +635,20 @@ def test_damage_and_a_full_disk_are_one_sentence_each_and_lose_nothing(small, mo
     with monkeypatch.context() as patch:
         full = OSError(errno.ENOSPC, "No space left on device")
         patch.setattr(items.parquet, "write_table", Mock(side_effect=full))
-        with pytest.raises(StudyError, match="the disk is full"):
+        with pytest.raises(StudyError, match="the disk is full. Free some space, or set --out to a folder on another"):
             running.run(made, out)
+        patch.setenv("ED_CACHE", str(out.parent))
+        with pytest.raises(StudyError, match="set ED_CACHE to a folder on another disk"):
+            running.run(made, out)
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "write", Mock(side_effect=full))
+        for write in (
+            lambda: plan.write_plan(made, out),
+            lambda: report.write(out),
+            lambda: running.note_failure(out, running.Outcome(), made.models[0], "No."),
+        ):
+            with pytest.raises(StudyError, match="set --out to a folder on another disk"):
+                write()
     assert len(list(out.rglob("items/*/*"))) == 4, "nothing unfinished is left"
     assert running.run(made, out).counts == {"computed": 1, "there": 4, "failed": 0}
     assert files[0].is_file()

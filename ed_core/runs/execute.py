@@ -222,7 +222,7 @@ def _reproduce(spec: ReproduceRun, out: Path, statuses: Statuses) -> int:
         for name, one in parts.items():
             disk.write(out / f"{name}.toml", write(one).encode())
     except OSError as error:
-        raise StudyError(f"The folder {out} cannot be written: {disk.why(error)}") from error
+        raise StudyError(f"The folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
     computed = spec.model_dump(include={"engine", "address", "processes", "dry_run"})
     for i, name in enumerate(parts):
 

@@ -123,7 +123,7 @@ def write(out: Path, item: Item, table: pyarrow.Table) -> None:
             # no two sums are alike, and nobody looks for one: dictionaries and statistics only cost when it is read
             parquet.write_table(table, handle, compression="zstd", use_dictionary=False, write_statistics=False)
     except OSError as error:
-        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error)}") from error
+        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 
 
 def read(file: Path) -> tuple[pyarrow.Table, dict[str, tuple[int, ...]]]:

@@ -203,7 +203,7 @@ def write_plan(plan: Plan, out: Path) -> None:
         if not said:
             disk.write(out / STUDY, write(plan.study).encode())
     except OSError as error:
-        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error)}") from error
+        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 
 
 def bytes_of(plan: Plan) -> int:

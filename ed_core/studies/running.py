@@ -212,7 +212,7 @@ def note_failure(out: Path, outcome: Outcome, model: StudyModel, why: str) -> No
         told = json.dumps({"model": model.label, "why": why}, ensure_ascii=False)
         disk.write(out / FAILURES / f"{model.digest}.json", told.encode())
     except OSError as error:
-        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error)}") from error
+        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 
 
 def forget_failure(plan: Plan, out: Path, model: StudyModel) -> None:
