@@ -504,7 +504,6 @@ def test_what_is_there_is_not_computed_again_and_shards_make_the_same(small, tmp
     assert items.digest(out, keys) == items.digest(parts, keys)
 
 
-def test_a_longer_study_keeps_what_a_shorter_one_made(small, folder):
 def test_a_study_that_is_refused_changes_nothing_of_what_lies_there(small, tmp_path, capsys):
     made, out = small
     (tmp_path / "mine.toml").write_text(study.write(made.study), encoding="utf-8")
@@ -523,6 +522,7 @@ def test_a_study_that_is_refused_changes_nothing_of_what_lies_there(small, tmp_p
     assert (mine / "study.toml").read_text(encoding="utf-8").startswith("# the same"), "one that says the same stays"
 
 
+def test_a_longer_study_keeps_what_a_shorter_one_made(small, folder):
     made, out = small
     running.run(made, out)
     longer = study.parse(HEAD.replace(', "logit_lens"', "").replace("]", ', "ed-demo-16"]', 1) + "chunk = 2\n" + SET)
@@ -709,6 +709,13 @@ def test_a_twin_is_the_models_that_it_was_drawn_for_and_no_namesakes(folder, tmp
 def test_a_shard_that_makes_no_sense_is_refused(folder, shard, capsys):
     (folder / "mine.toml").write_text(MINE, encoding="utf-8")
     refused(capsys, ["study", folder / "mine.toml", "--out", folder / "x", "--shard", shard], "expected I/N")
+
+
+def test_tables_of_one_shard_alone_are_refused(folder, capsys):
+    (folder / "mine.toml").write_text(MINE, encoding="utf-8")
+    both = ["--merge", "--shard", "1/2"]
+    refused(capsys, ["study", folder / "mine.toml", "--out", folder / "x", *both], "leave it or --shard out")
+    assert not (folder / "x").exists()
 
 
 def test_split_points_of_each_prompt_reach_the_probe(folder, tmp_path):

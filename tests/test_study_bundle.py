@@ -124,7 +124,10 @@ def test_a_study_that_goes_on_while_it_is_packed_opens_elsewhere(computed, tmp_p
 def test_the_shell_writes_and_opens_it(computed, tmp_path, capsys):
     file = tmp_path / "mine.edstudy"
     assert main(["study", str(computed), "--export", str(file)]) == 0
-    assert main(["study", str(file), "--out", str(tmp_path / "there")]) == 0
+    words = ["study", str(file), "--out", str(tmp_path / "there")]
+    assert main([*words, "--dry-run"]) == 0 and not (tmp_path / "there").exists()
+    assert f"mine: would be opened into {tmp_path / 'there'}; nothing is computed\n" in capsys.readouterr().out
+    assert main(words) == 0
     assert (tmp_path / "there" / "plan.json").read_bytes() == (computed / "plan.json").read_bytes()
     capsys.readouterr()
     refused(capsys, ["study", file, "--out", tmp_path / "there"], "is there already")

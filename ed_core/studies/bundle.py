@@ -117,9 +117,7 @@ def name_of(file: str | Path | BufferedIOBase) -> str:
 def unpack(file: str | Path | BufferedIOBase, out: str | Path) -> str:
     """Check a bundle and put the study into the folder `out`, which must not be there or be empty; returns the digest
     of its measures. `ImportRefused` says why not, and then nothing is left."""
-    out = Path(out)
-    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
-        raise ImportRefused(f"{out} is there already; give --out a folder that is not there yet, or an empty one.")
+    out = require_new(Path(out))
     with _opened(file) as sealed, disk.hidden(out) as hidden:
         part = hidden / "study"  # one folder further in, where nobody takes it for a study
         part.mkdir()
@@ -127,6 +125,13 @@ def unpack(file: str | Path | BufferedIOBase, out: str | Path) -> str:
         part.replace(out)
         disk.sync_folder(hidden.parent)
     return measures
+
+
+def require_new(out: Path) -> Path:
+    """Refuse a folder that has something in it, or whose place something else has."""
+    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+        raise ImportRefused(f"{out} is there already; give --out a folder that is not there yet, or an empty one.")
+    return out
 
 
 # ---------------------------------------------------------------- out
