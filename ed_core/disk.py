@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from . import settings
 from .errors import ParameterError, TooLarge
 from .machine import gigabytes
 from .outside import kind_of
@@ -257,6 +258,11 @@ def reason(cause: BaseException | None, setting: str = "ED_CACHE") -> str:
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return f"another process has been writing for {BUSY_SECONDS} s. Try again, or stop that process."
     return f"{cause}. Set ED_CACHE to another folder, or delete the results: they can be computed again."
+
+
+def moves(out: Path) -> str:
+    """What moves a folder of many files: --out, or ED_CACHE where it lies in this installation's own."""
+    return "ED_CACHE" if out.absolute().is_relative_to(settings.current().cache) else "--out"
 
 
 def why(error: OSError, setting: str = "ED_CACHE") -> str:

@@ -99,7 +99,10 @@ def _folder(path: Path) -> Path:
         raise ValueError(f"a path of at most {bounds.PATH} bytes, and {bounds.NAME} for each name in it")
     if "\0" in str(path):
         raise ValueError("a path")
-    return path
+    try:
+        return path.expanduser().absolute()  # which stays the same for a process that is started elsewhere
+    except RuntimeError:
+        raise ValueError("a path; no user of that name has a home folder here") from None
 
 
 Folder = Annotated[Path, AfterValidator(_folder)]

@@ -75,6 +75,29 @@ def test_a_card_takes_the_place_of_the_one_that_measured_the_same(shelf, tmp_pat
     assert len(json.loads((shelf / card_shelf.INDEX).read_text())["cards"]) == len(SHIPPED)
 
 
+@pytest.mark.parametrize(
+    "model, begins",
+    [
+        ("SmolLM2-135M", "SmolLM2-135M-fp32-"),
+        ("a_Ünï", "a_Ünï-fp32-"),
+        ("_mine", "mine-fp32-"),
+        ("Ünï", "Uni-fp32-"),
+        ("模型", "model-fp32-"),
+        ("m²", "m2-fp32-"),
+        ("a" * 20 + "_" + "b" * 79, "b" * 79 + "-fp32-"),
+        ("." * 3, "model-fp32-"),
+    ],
+)
+def test_a_model_of_any_name_goes_onto_a_shelf_and_comes_off_it(tmp_path, model, begins):
+    told = card.read(SHIPPED[0])
+    told = told.but(model=told.model.model_copy(update={"name": model}))
+    (tmp_path / "card.json").write_bytes(card.to_json(told))
+    (name,) = card_shelf.push(str(tmp_path / "shelf"), [tmp_path / "card.json"])
+    assert name.startswith(begins)
+    found = card_shelf.pull(str(tmp_path / "shelf"))
+    assert [file.name for file in found.files] == [name] and not found.refused
+
+
 def test_what_is_not_as_the_index_says_is_left_on_the_shelf(shelf, capsys):
     names = sorted(file.name for file in shelf.glob("*.json") if file.name != card_shelf.INDEX)
     (shelf / names[0]).write_bytes((shelf / names[0]).read_bytes() + b" ")

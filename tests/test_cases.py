@@ -413,6 +413,9 @@ def test_a_backup_brings_everything_back_and_overwrites_nothing(folder, tmp_path
     assert sorted(c.title for c in folder.cards()) == ["one", "three", "two", "two"], (
         "the older version came as a case study of its own"
     )
+    capsys.readouterr()
+    assert main(["restore", str(out)]) == 0 and "0 case studies restored, 3 here already" in capsys.readouterr().out
+    assert len(folder.cards()) == 4, "and once"
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "there"))
     assert main(["restore", str(out)]) == 0
     there = Kept(shipped=None)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 from html import unescape
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -256,6 +259,27 @@ def test_a_site_is_written_through_no_link_and_removes_no_folder(out, tmp_path, 
     capsys.readouterr()
     assert main(argv) == 2
     assert f"{site.ASSETS} is a link" in capsys.readouterr().err and sorted(tmp_path.iterdir()) == before
+
+
+def test_a_link_to_another_disk_is_published_into(out, tmp_path, monkeypatch):
+    there, replace = tmp_path / "disk" / "there", os.replace
+    there.mkdir(parents=True)
+    out.symlink_to(there)
+
+    def on_one_disk(file, to):
+        if Path(file).resolve().is_relative_to(there) != Path(to).resolve().is_relative_to(there):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        replace(file, to)
+
+    monkeypatch.setattr(os, "replace", on_one_disk)
+    page = site.Page("Model cards", "cards/a.html", "A", "", "", "", files={"cards/a.html": b"x"})
+    for killed in (False, True):
+        if killed:
+            shutil.rmtree(there)
+            (there / ".abcdefgh.unfinished").mkdir(parents=True)
+        site.write([page], out)
+        assert files(there) == {"index.html", site.MARKER, "cards/a.html", *ASSETS}
+        assert not list(there.glob(".*.unfinished"))
 
 
 @pytest.fixture

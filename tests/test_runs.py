@@ -11,7 +11,7 @@ import psutil
 import pytest
 from hosted_app import until
 
-from ed_core import machine
+from ed_core import machine, settings
 from ed_core.claims import running
 from ed_core.claims.running import Asked
 from ed_core.commands import long_work, main
@@ -37,6 +37,7 @@ from ed_core.runs.run import (
     read_statuses,
     seconds_left,
 )
+from ed_core.studies import items
 
 PATIENCE = 120
 CLAIM = ClaimsRun(asked=Asked("ed-demo-8", "copy", ("turn",), most=5))
@@ -229,6 +230,22 @@ def test_a_run_that_is_refused_says_why(cache):
     launch.begin(ClaimsRun(asked=Asked("ed-demo-8", "no-such-set")), folder)
     until(lambda: not Run(folder).running, PATIENCE)
     assert Run(folder).trouble.startswith("There is no prompt set 'no-such-set'") and states(folder)[-1] == FAILED
+
+
+@pytest.mark.parametrize("by", ["ED_CACHE", "lab.toml"])
+def test_a_run_finds_a_folder_that_was_named_from_where_the_server_stands(clean, tmp_path, monkeypatch, by):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lab.toml").write_text('cache = "data"')
+    monkeypatch.setenv("ED_CONFIG", "lab.toml")
+    if by == "ED_CACHE":
+        monkeypatch.setenv("ED_CACHE", "data")
+    folder = items.home() / "s"
+    begin_study(folder)
+    (ticket,) = launch.line()
+    assert ticket.folder == str(tmp_path / "data" / "studies" / "s")
+    until(lambda: not Run(folder).running, PATIENCE)
+    assert Run(folder).status.state == DONE, Run(folder).trouble
+    assert not launch.line() and not (settings.ROOT / "data").exists()
 
 
 def test_a_visitor_and_all_together_may_begin_so_many(cache, monkeypatch):

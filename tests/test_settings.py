@@ -79,6 +79,15 @@ def test_what_is_wrong_is_refused_in_one_sentence(write, text, words):
     assert words in str(refused.value) and "\n" not in str(refused.value) and "pydantic" not in str(refused.value)
 
 
+def test_the_folder_of_results_stays_where_it_was_named(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert write('cache = "data"').cache == tmp_path / "data"
+    assert write('cache = "~/data"').cache == tmp_path / "home" / "data"
+    with pytest.raises(SettingsError, match="cache in lab.toml is '~nobody-here/x'; expected a path; no user of that"):
+        write('cache = "~nobody-here/x"')
+
+
 def test_variables_of_tests_and_benchmarks_are_no_settings(monkeypatch):
     for name in ("ED_BENCH_ROUNDS", "ED_TEST_STEP_DELAY"):
         monkeypatch.setenv(name, "1")

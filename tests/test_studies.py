@@ -19,13 +19,14 @@ from hypothesis.extra.numpy import arrays
 from pyarrow import parquet
 from shell import refused, wrote
 
+from ed_core import disk
 from ed_core.commands import main
 from ed_core.depth import criteria, sinks
 from ed_core.depth import verdict as verdict_of
 from ed_core.errors import JobError, StudyError
 from ed_core.prompts import read_jsonl
 from ed_core.service import compute
-from ed_core.sources.bundled import load_prompts
+from ed_core.sources.bundled import MODELS, load_prompts
 from ed_core.sources.tokens import preview
 from ed_core.studies import items, plan, report, running, sets, study, tables
 from ed_core.studies.items import open_folder, shipped
@@ -547,6 +548,24 @@ def test_what_is_there_is_not_computed_again_and_shards_make_the_same(small, tmp
     assert items.digest(out, keys) == items.digest(parts, keys)
 
 
+def test_a_study_that_is_refused_changes_nothing_of_what_lies_there(small, tmp_path, capsys):
+    made, out = small
+    (tmp_path / "mine.toml").write_text(study.write(made.study), encoding="utf-8")
+    words = ["study", tmp_path / "mine.toml", "--out"]
+    assert main([*map(str, words), str(out)]) == 0
+    mine, own = tmp_path / "own", study.write(made.study.model_copy(update={"seed": 7})).encode()
+    mine.mkdir()
+    (mine / "study.toml").write_bytes(own)
+    before = [{file: file.read_bytes() for file in place.rglob("*") if file.is_file()} for place in (out, mine)]
+    capsys.readouterr()
+    refused(capsys, ["study", tmp_path / "typo.toml", "--out", out], "typo.toml")
+    refused(capsys, [*words, mine], f"{mine / 'study.toml'} is another study's file and would be replaced; give --out")
+    assert before == [{f: f.read_bytes() for f in place.rglob("*") if f.is_file()} for place in (out, mine)]
+    (mine / "study.toml").write_text("# the same, in other words\n" + study.write(made.study), encoding="utf-8")
+    assert main([*map(str, words), str(mine)]) == 0
+    assert (mine / "study.toml").read_text(encoding="utf-8").startswith("# the same"), "one that says the same stays"
+
+
 def test_a_longer_study_keeps_what_a_shorter_one_made(small, folder):
     made, out = small
     running.run(made, out)
@@ -592,6 +611,41 @@ def test_a_model_that_fails_in_the_middle_is_noted_and_the_rest_goes_on(small, f
     assert "3 computed, 7 there" in capsys.readouterr().out and not open_folder(out).failures()
 
 
+def test_a_failure_stays_until_all_of_the_models_items_are_there(small, monkeypatch, capsys):
+    made, out = small
+    file = out.parent / "mine.toml"
+    file.write_text(study.write(made.study), encoding="utf-8")
+    words, run = ["study", str(file), "--out", str(out)], compute.run
+    for failing_first in (True, False):
+        shutil.rmtree(out / "items", ignore_errors=True)
+        for shard in ("2/2", "1/2") if failing_first else ("1/2", "2/2"):
+            with monkeypatch.context() as patch:
+                if shard == "2/2":
+                    patch.setattr(compute, "run", Mock(side_effect=JobError("contributions ran out of memory.")))
+                assert main([*words, "--shard", shard]) == (shard == "2/2")
+        capsys.readouterr()
+        assert main([*words, "--merge"]) == 1
+        told = capsys.readouterr().err
+        assert "ed-demo-8 failed: contributions ran out of memory." in told and "2 of 5 parts are not computed;" in told
+        text = (out / "report.md").read_text(encoding="utf-8")
+        assert "3 of 5 parts computed.\n" in text and "- ed-demo-8 failed: contributions ran out of memory." in text
+    assert compute.run is run and main([*words, "--shard", "2/2"]) == 0 and main([*words, "--merge"]) == 0
+    assert not open_folder(out).failures() and not list((out / "failures").iterdir())
+
+
+def test_what_a_model_of_an_earlier_plan_could_not_do_is_no_failure(folder, tmp_path, capsys):
+    model = tmp_path / "mine"
+    text = HEAD.replace('"ed-demo-8"', f'"{model}", "ed-demo-8"') + SET
+    shutil.copy(folder / "prompts.jsonl", tmp_path)
+    (tmp_path / "s.toml").write_text(text, encoding="utf-8")
+    words = ["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o")]
+    assert main(words) == 1 and list(open_folder(tmp_path / "o").failures()) == ["mine"]
+    shutil.copytree(MODELS["ed-demo-8"], model)
+    assert main(words) == 0 and not open_folder(tmp_path / "o").failures()
+    text = (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
+    assert "2 models, 1 set, complete." in text and "failed" not in text
+
+
 def test_a_model_that_is_not_there_is_noted_before_anything_runs_and_none_at_all_is_refused(folder, tmp_path, capsys):
     shutil.copy(folder / "prompts.jsonl", tmp_path)
     missing = str(tmp_path / "no-model")
@@ -625,8 +679,20 @@ def test_damage_and_a_full_disk_are_one_sentence_each_and_lose_nothing(small, mo
     with monkeypatch.context() as patch:
         full = OSError(errno.ENOSPC, "No space left on device")
         patch.setattr(items.parquet, "write_table", Mock(side_effect=full))
-        with pytest.raises(StudyError, match="the disk is full"):
+        with pytest.raises(StudyError, match="the disk is full. Free some space, or set --out to a folder on another"):
             running.run(made, out)
+        patch.setenv("ED_CACHE", str(out.parent))
+        with pytest.raises(StudyError, match="set ED_CACHE to a folder on another disk"):
+            running.run(made, out)
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "write", Mock(side_effect=full))
+        for write in (
+            lambda: plan.write_plan(made, out),
+            lambda: report.write(out),
+            lambda: running.note_failure(out, running.Outcome(), made.models[0], "No."),
+        ):
+            with pytest.raises(StudyError, match="set --out to a folder on another disk"):
+                write()
     assert len(list(out.rglob("items/*/*"))) == 4, "nothing unfinished is left"
     assert running.run(made, out).counts == {"computed": 1, "there": 4, "failed": 0}
     assert files[0].is_file()
@@ -703,10 +769,30 @@ def test_models_are_told_apart_by_their_labels(folder):
         plan.make(study.parse(HEAD.replace('"ed-demo-8"', entries) + SET), folder)
 
 
+def test_a_twin_is_the_models_that_it_was_drawn_for_and_no_namesakes(folder, tmp_path):
+    for name, model in {"x": "ed-demo-8", "y": "ed-demo-16"}.items():
+        shutil.copytree(MODELS[model], tmp_path / name / "final")
+    entries = [("x", "x", ""), ("y", "y", ""), ("x twin", "x", ', control = "untrained"')]
+    listed = ", ".join(
+        f'{{label = "{label}", source = "{tmp_path / of / "final"}"{control}}}' for label, of, control in entries
+    )
+    plan.write_plan(plan.make(study.parse(HEAD.replace('"ed-demo-8"', listed) + SET), folder), tmp_path / "out")
+    found = open_folder(tmp_path / "out")
+    assert {model["name"] for model in found.plan["models"]} == {"final"}
+    assert {label: tables.twins_of(found, label) for label in found.models} == {"x": ["x twin"], "y": [], "x twin": []}
+
+
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "a/b", "1"])
 def test_a_shard_that_makes_no_sense_is_refused(folder, shard, capsys):
     (folder / "mine.toml").write_text(MINE, encoding="utf-8")
     refused(capsys, ["study", folder / "mine.toml", "--out", folder / "x", "--shard", shard], "expected I/N")
+
+
+def test_tables_of_one_shard_alone_are_refused(folder, capsys):
+    (folder / "mine.toml").write_text(MINE, encoding="utf-8")
+    both = ["--merge", "--shard", "1/2"]
+    refused(capsys, ["study", folder / "mine.toml", "--out", folder / "x", *both], "leave it or --shard out")
+    assert not (folder / "x").exists()
 
 
 def test_split_points_of_each_prompt_reach_the_probe(folder, tmp_path):

@@ -102,10 +102,32 @@ def test_what_goes_out_comes_back_the_same(computed, good, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["there"]
 
 
+def test_a_study_that_goes_on_while_it_is_packed_opens_elsewhere(computed, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    shutil.copytree(computed, out)
+    key = list(open_folder(out).keys())[-1]
+    aside = items.path(out, key).rename(tmp_path / "aside")
+    markdown = report.markdown
+
+    def meanwhile(*told):
+        aside.replace(items.path(out, key))
+        return markdown(*told)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(report, "markdown", meanwhile)
+        packed = bundle.packed(out)
+    assert items.path(out, key).is_file()
+    bundle.unpack(io.BytesIO(packed), tmp_path / "there")
+    assert key not in list(open_folder(tmp_path / "there").keys())
+
+
 def test_the_shell_writes_and_opens_it(computed, tmp_path, capsys):
     file = tmp_path / "mine.edstudy"
     assert main(["study", str(computed), "--export", str(file)]) == 0
-    assert main(["study", str(file), "--out", str(tmp_path / "there")]) == 0
+    words = ["study", str(file), "--out", str(tmp_path / "there")]
+    assert main([*words, "--dry-run"]) == 0 and not (tmp_path / "there").exists()
+    assert f"mine: would be opened into {tmp_path / 'there'}; nothing is computed\n" in capsys.readouterr().out
+    assert main(words) == 0
     assert (tmp_path / "there" / "plan.json").read_bytes() == (computed / "plan.json").read_bytes()
     capsys.readouterr()
     refused(capsys, ["study", file, "--out", tmp_path / "there"], "is there already")

@@ -158,7 +158,7 @@ def write(told: Card, out: Path) -> None:
         disk.write(out / card.HTML, page.html(told))
         disk.write(out / card.MARKDOWN, words.markdown(told).encode())
     except OSError as error:
-        raise CardError(f"The card cannot be written to {out}: {disk.why(error)}") from error
+        raise CardError(f"The card cannot be written to {out}: {disk.why(error, disk.moves(out))}") from error
 
 
 class _Beside:

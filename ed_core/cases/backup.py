@@ -57,7 +57,7 @@ def write(kept: Kept, out: Path) -> tuple[int, list[str]]:
         with kept.locked():
             write_sealed(out, BACKUP, {"owners": owned}, whole())  # whose is known when all are written
     except OSError as error:
-        raise StoreError(f"The backup {out} cannot be written: {disk.why(error)}") from error
+        raise StoreError(f"The backup {out} cannot be written: {disk.why(error, 'FILE')}") from error
     return found, problems
 
 

@@ -275,8 +275,8 @@ class Kept:
     def take_in(self, data: bytes, owner: str = "") -> tuple[Case, bool]:
         """Import a bundle: the case study as it is kept now, and whether it is new. Everything is checked first
         (`ImportRefused`), and what is kept is written anew from what was understood, as `owner`'s. One that is here
-        already is not kept twice; a different one of the same id gets its own. One that comes back out of the trash
-        stays its owner's."""
+        already is not kept twice, nor is one that an import gave an id of its own; a different one of the same id gets
+        its own. One that comes back out of the trash stays its owner's."""
         case = bundle.drawable(data)
         data = _checked(case)
         with self.locked():
@@ -284,6 +284,8 @@ class Kept:
             if self._used(case.id) and not comes_back:
                 if self._here(case.id) and _state(self.read(case.id)) == _state(data):
                     return case, False
+                if copy := self._copy(case, owner):
+                    return copy, False
                 case = replace(case, id=self._fresh_id())
                 data = _checked(case)
             if not comes_back:
@@ -342,6 +344,16 @@ class Kept:
             and not self._here(case.id)
             and any((c.id, c.created) == (case.id, case.created) for c in self.trash())
         )
+
+    def _copy(self, case: Case, owner: str) -> Case | None:
+        """The same case study under an id of its own, which an import gave it, of the same owner."""
+        for card in self._listed(self.path):
+            same = (card.title, card.created, card.changed) == (case.title, case.created, case.changed)
+            if same and self.owners.of(card.id) == owner:
+                copy = replace(case, id=card.id)
+                if _state(self.read(card.id)) == _state(bundle.encode(copy)):
+                    return copy
+        return None
 
     def _fresh_id(self) -> str:
         return next(id for id in iter(new_id, None) if not self._used(id))

@@ -246,7 +246,7 @@ def write(told: Report, out: Path) -> None:
         disk.write(out / FOUND, seal(KIND, told.fields()))
         disk.write(out / REPORT, finding.markdown(told).encode())
     except OSError as error:
-        raise StudyError(f"The folder {out} cannot be written: {disk.why(error)}") from error
+        raise StudyError(f"The folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 
 
 def _same_family(asked: Asked, spec: ModelSpec) -> None:

@@ -128,9 +128,14 @@ def study(args: argparse.Namespace) -> int:
     if not args.out:
         raise ParameterError("--out is missing; give the study's folder.")
     file, out, shard = Path(args.file), Path(args.out), shard_of(args.shard)
+    if args.merge and args.shard:
+        raise ParameterError("--merge writes the tables of all shards; leave it or --shard out.")
     if file.suffix == ".edstudy":
         from ..studies import bundle
 
+        if args.dry_run:
+            print(f"{bundle.name_of(file)}: would be opened into {bundle.require_new(out)}; nothing is computed")
+            return 0
         print(f"{out}: measures {bundle.unpack(file, out)[:16]}, as the file tells")
         return 0
     spec = StudyRun(file=args.file, device=args.device, shard=shard, merge=args.merge, **_computed(args))

@@ -73,7 +73,7 @@ def in_shell(spec: Spec, out: str | Path | None = None, lines: bool = False, kep
             launch.note(folder, spec, psutil.Process())
 
     with shown(lines) as show, launch.of_shell(folder):
-        return execute(spec, folder, Statuses(folder if kept else None, show, first))
+        return execute(spec, folder, Statuses(folder if kept else None, show, first, held=True))
 
 
 @contextlib.contextmanager
@@ -149,6 +149,7 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     from ..service.estimate import duration
     from ..studies import bundle, report, running
     from ..studies import plan as planning
+    from ..studies.items import open_folder
 
     file, device, computing = Path(spec.file), device_of(spec.device), _computing(spec)
     plan = planning.of_file(spec.file, device, None if spec.merge or spec.dry_run else opened.fetch)
@@ -168,8 +169,17 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     disk.require_apart([out / name for name in names], [file.parent / one.file for one in plan.study.sets if one.file])
     disk.require_room("The study", planning.bytes_of(plan), out, "--out")
     planning.write_plan(plan, out)
+    statuses.admit()
+    lacking = 0
     if spec.merge:
-        outcome = running.Outcome(failed=trouble)
+        made = open_folder(out)
+        outcome = running.Outcome(failed=made.failures() | trouble)
+        there, planned = (sum(counts) for counts in zip(*made.progress().values()))
+        if lacking := planned - there:
+            print(
+                f"ed_core: {lacking} of {planned} parts are not computed; run their shards, then --merge again.",
+                file=sys.stderr,
+            )
     else:
         with computing as engine:
             outcome = running.run(
@@ -186,7 +196,7 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     if spec.shard == (1, 1):
         measures = report.write(out)
         _said(statuses, f"{out}: summary and verdict (.parquet, .csv), report.md; measures {measures[:16]}")
-    return 1 if outcome.failed else 0
+    return 1 if outcome.failed or lacking else 0
 
 
 def _reproduce(spec: ReproduceRun, out: Path, statuses: Statuses) -> int:
@@ -212,7 +222,7 @@ def _reproduce(spec: ReproduceRun, out: Path, statuses: Statuses) -> int:
         for name, one in parts.items():
             disk.write(out / f"{name}.toml", write(one).encode())
     except OSError as error:
-        raise StudyError(f"The folder {out} cannot be written: {disk.why(error)}") from error
+        raise StudyError(f"The folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
     computed = spec.model_dump(include={"engine", "address", "processes", "dry_run"})
     for i, name in enumerate(parts):
 

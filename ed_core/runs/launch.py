@@ -177,13 +177,20 @@ def _start(folder: Path) -> psutil.Process:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env=os.environ | machine.PASSIVE,
+            env=os.environ | machine.PASSIVE | _settings(),
         )
     Statuses(folder).add(WAITING)
     process = psutil.Process(started.pid)
     with contextlib.suppress(psutil.Error):  # it has ended already
         process.nice(min(19, process.nice() + machine.RUN))  # before it starts a thread
     return process
+
+
+def _settings() -> dict[str, str]:
+    """The variables that name a folder or a file, for a process that is started elsewhere."""
+    config = settings.file()
+    named = {} if config is None else {"ED_CONFIG": str(config.absolute())}
+    return {"ED_CACHE": str(settings.current().cache)} | named
 
 
 def note(folder: Path, spec: Spec, process: psutil.Process) -> None:

@@ -179,20 +179,29 @@ class Status:
 
 class Statuses:
     """The one writer. `folder`: where they are kept once there is such a folder, None to keep nothing; `show` is called
-    with each, `first` before the first one is kept. A disk that does not take them stops no run."""
+    with each, `first` before the first one is kept. `held`: none is kept before the run is admitted, so that one that
+    is refused changes nothing. A disk that does not take them stops no run."""
 
     def __init__(
         self,
         folder: Path | None = None,
         show: Callable[[Status], None] = lambda status: None,
         first: Callable[[], None] = lambda: None,
+        held: bool = False,
     ):
-        self._folder, self._show, self._first = folder, show, first
+        self._folder, self._show, self._first, self._held = folder, show, first, held
         self._last = Status(0.0, "")
         self.message = ""  # of a run that ends well
 
+    def admit(self) -> None:
+        """Nothing speaks against what was asked for: from here on statuses are kept."""
+        if self._held:
+            self._held = False
+            self.add(RUNNING)
+
     def tell(self, share: float, what: str = "") -> None:
         """The share that is done, and of what: added where the whole per cent or the words change."""
+        self.admit()
         before = self._last
         if (before.state, int(100 * before.share), before.what) != (RUNNING, int(100 * share), what):
             self.add(RUNNING, share, what)
@@ -205,7 +214,7 @@ class Statuses:
     def add(self, state: str, share: float = 0.0, what: str = "", message: str = "") -> None:
         self._last = Status(round(time.time(), 3), state, round(share, 4), what, message)
         self._show(self._last)
-        if self._folder is not None and self._folder.is_dir():
+        if self._folder is not None and not self._held and self._folder.is_dir():
             with contextlib.suppress(OSError):
                 first, self._first = self._first, lambda: None
                 first()
@@ -226,6 +235,7 @@ class Statuses:
         except BaseException as error:
             self._end(FAILED, f"The run ended with a defect, {type(error).__name__}: {error}. Please report it.")
             raise
+        self.admit()
         self.add(DONE, 1.0, message=self.message)
 
     def _end(self, state: str, message: str = "") -> None:

@@ -10,6 +10,7 @@ import re
 import shutil
 import tempfile
 import time
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -119,8 +120,7 @@ def _laid(before: Index, made: Sequence[tuple[card.Card, bytes]]) -> tuple[list[
     """The names of these cards, and all files that a shelf with them has to have written, the index last."""
     rows, texts, names = {row.about: row for row in before.cards}, {}, []
     for told, data in made:
-        plain = re.sub(r"[^\w.-]+", "-", told.model.name).strip("-.")[-80:] or "model"
-        name = f"{plain}-{told.model.precision}-{sha256(told.about.encode()).hexdigest()[:12]}.json"
+        name = f"{_plain(told.model.name)}-{told.model.precision}-{sha256(told.about.encode()).hexdigest()[:12]}.json"
         texts[name] = data
         names.append(name)
         rows[told.about] = Row(
@@ -138,6 +138,15 @@ def _laid(before: Index, made: Sequence[tuple[card.Card, bytes]]) -> tuple[list[
     texts[README] = _readme(index).encode()
     texts[INDEX] = index.model_dump_json(indent=1).encode()
     return names, texts
+
+
+def _plain(model: str) -> str:
+    """A model's name as the name of a file has it, which begins with a letter or digit of ASCII (`Row.file`)."""
+    plain = re.sub(r"[^\w.-]+", "-", model).strip("-.")[-80:]
+    if not re.match("[A-Za-z0-9]", plain) or any(unicodedata.category(c) == "No" for c in plain):
+        ascii = unicodedata.normalize("NFKD", plain).encode("ascii", "ignore").decode()
+        plain = re.sub(r"[^A-Za-z0-9.-]+", "-", ascii).strip("-.")
+    return plain or "model"
 
 
 def _readme(index: Index) -> str:

@@ -66,7 +66,7 @@ def write(pages: Iterable[Page], out: Path) -> list[Page]:
     told: list[Page] = []
     names: set[str] = set()
     try:
-        with disk.hidden(out) as made:
+        with disk.hidden(out / INDEX if out.is_dir() else out) as made:  # beside it may lie another disk
             for name, data in _all(pages, told):
                 if name.lower() in names:
                     raise PublishError(f"Two files of the site would be called {name}; rename one of the two studies.")
@@ -106,7 +106,7 @@ def _published(out: Path) -> list[str]:
     """The files of the site that lies in a folder; none where it is empty or not there."""
     marker = out / MARKER
     try:
-        if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        if not out.exists() or (out.is_dir() and all(file.name.endswith(disk.UNFINISHED) for file in out.iterdir())):
             return []
         told = from_json(outside.regular(marker).read(bounds.CONFIG))
         files: list[str] = told["files"]

@@ -103,8 +103,9 @@ KIND = Kind(
 def packed(out: str | Path) -> bytes:
     """A study's folder as one file, its bytes."""
     folder = open_folder(out)
-    head = {"name": folder.plan["name"], "measures": folder.digest()}
-    return seal(KIND, head, _members(folder, head["measures"]))
+    keys = list(folder.keys())  # once: the study may go on meanwhile
+    head = {"name": folder.plan["name"], "measures": items.digest(folder.out, keys)}
+    return seal(KIND, head, _members(folder, head["measures"], keys))
 
 
 def name_of(file: str | Path | BufferedIOBase) -> str:
@@ -116,9 +117,7 @@ def name_of(file: str | Path | BufferedIOBase) -> str:
 def unpack(file: str | Path | BufferedIOBase, out: str | Path) -> str:
     """Check a bundle and put the study into the folder `out`, which must not be there or be empty; returns the digest
     of its measures. `ImportRefused` says why not, and then nothing is left."""
-    out = Path(out)
-    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
-        raise ImportRefused(f"{out} is there already; give --out a folder that is not there yet, or an empty one.")
+    out = require_new(Path(out))
     with _opened(file) as sealed, disk.hidden(out) as hidden:
         part = hidden / "study"  # one folder further in, where nobody takes it for a study
         part.mkdir()
@@ -128,11 +127,18 @@ def unpack(file: str | Path | BufferedIOBase, out: str | Path) -> str:
     return measures
 
 
+def require_new(out: Path) -> Path:
+    """Refuse a folder that has something in it, or whose place something else has."""
+    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+        raise ImportRefused(f"{out} is there already; give --out a folder that is not there yet, or an empty one.")
+    return out
+
+
 # ---------------------------------------------------------------- out
 
 
-def _members(folder: Folder, measures: str) -> Iterator[tuple[str, bytes]]:
-    """What lies in the folder, but for items and failures of another plan."""
+def _members(folder: Folder, measures: str, keys: list[str]) -> Iterator[tuple[str, bytes]]:
+    """What lies in the folder, with the items of these `keys`, but for failures of another plan."""
     for name in (STUDY, PLAN):
         yield name, (folder.out / name).read_bytes()
     yield "report.md", report.markdown(folder, tables.stored(folder, "verdict"), measures).encode()
@@ -141,7 +147,7 @@ def _members(folder: Folder, measures: str) -> Iterator[tuple[str, bytes]]:
         yield table, tables.as_file(tables.stored(folder, name), kind)
     digests = {model["digest"] for model in folder.models.values()}
     lying = [f"{FAILURES}/{f.name}" for f in sorted((folder.out / FAILURES).glob("*.json")) if f.stem in digests]
-    for name in (*lying, *(f"{ITEMS}/{key}.parquet" for key in dict.fromkeys(folder.keys()))):
+    for name in (*lying, *(f"{ITEMS}/{key}.parquet" for key in dict.fromkeys(keys))):
         yield name, (folder.out / name).read_bytes()
 
 

@@ -123,7 +123,7 @@ def write(out: Path, item: Item, table: pyarrow.Table) -> None:
             # no two sums are alike, and nobody looks for one: dictionaries and statistics only cost when it is read
             parquet.write_table(table, handle, compression="zstd", use_dictionary=False, write_statistics=False)
     except OSError as error:
-        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error)}") from error
+        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 
 
 def read(file: Path) -> tuple[pyarrow.Table, dict[str, tuple[int, ...]]]:
@@ -366,9 +366,12 @@ class Folder:
             yield from (f"{model['digest']}/{c}" for s in self.sets.values() for c in s["chunks"] if c in computed)
 
     def failures(self) -> dict[str, str]:
-        """What went wrong in the runs of the study, by the label of the model."""
-        found = {}
+        """What went wrong in the runs of the study, by the label of the model; what a model of an earlier plan could
+        not do is left out."""
+        found, planned = {}, {model["digest"] for model in self.models.values()}
         for file in sorted((self.out / FAILURES).glob("*.json")):
+            if file.stem not in planned:
+                continue
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 told = outside.json_of(file)
                 found[told["model"]] = told["why"]

@@ -170,7 +170,8 @@ def _says(file: Path, study: Study) -> bool:
 
 
 def write_plan(plan: Plan, out: Path) -> None:
-    """What a reader of the folder needs to know of the plan: no text of any prompt, no path of any model."""
+    """What a reader of the folder needs to know of the plan: no text of any prompt, no path of any model. A study's
+    file that somebody put there is not replaced by another: `StudyError`."""
     told = {
         "format": FORMAT,
         "name": plan.study.name,
@@ -194,13 +195,16 @@ def write_plan(plan: Plan, out: Path) -> None:
         ],
         **({"pairs": [[one.base, one.other] for one in plan.study.pairs]} if plan.study.pairs else {}),
     }
+    said = _says(out / STUDY, plan.study)
+    if not said and os.path.lexists(out / STUDY) and not (out / PLAN).exists():
+        raise StudyError(f"{out / STUDY} is another study's file and would be replaced; give --out another folder.")
     try:
         (out / ITEMS).mkdir(parents=True, exist_ok=True)
         disk.write(out / PLAN, json.dumps(told, ensure_ascii=False).encode())
-        if not _says(out / STUDY, plan.study):
+        if not said:
             disk.write(out / STUDY, write(plan.study).encode())
     except OSError as error:
-        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error)}") from error
+        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 
 
 def bytes_of(plan: Plan) -> int:

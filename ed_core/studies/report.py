@@ -28,7 +28,7 @@ def write(out: Path) -> str:
         measures = folder.digest()
         disk.write(out / "report.md", markdown(folder, tables.stored(folder, "verdict"), measures).encode())
     except OSError as error:
-        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error)}") from error
+        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
     return measures
 
 

@@ -115,8 +115,8 @@ def run(
     left = {model: len(of_model) for model, of_model in todo.items()}
     outcome.counts[THERE] = plan.n_of(shard) - sum(left.values())
     for model in plan.usable:
-        if model not in todo and shard == (1, 1):
-            forget_failure(out, model)
+        if model not in todo:
+            forget_failure(plan, out, model)
     if not todo:
         return outcome
     done = 0
@@ -139,7 +139,7 @@ def run(
             outcome.counts[found.what] += 1
             left[model] -= 1
             if not left[model]:
-                forget_failure(out, model)
+                forget_failure(plan, out, model)
     outcome.counts[FAILED] += sum(left.values())
     return outcome
 
@@ -212,12 +212,13 @@ def note_failure(out: Path, outcome: Outcome, model: StudyModel, why: str) -> No
         told = json.dumps({"model": model.label, "why": why}, ensure_ascii=False)
         disk.write(out / FAILURES / f"{model.digest}.json", told.encode())
     except OSError as error:
-        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error)}") from error
+        raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 
 
-def forget_failure(out: Path, model: StudyModel) -> None:
-    """A model that went through has not failed."""
-    (out / FAILURES / f"{model.digest}.json").unlink(missing_ok=True)
+def forget_failure(plan: Plan, out: Path, model: StudyModel) -> None:
+    """A model that went through has not failed: all its items are there, those of other shards too."""
+    if {chunk.digest for chunks in plan.chunks for chunk in chunks} <= items.there(out, model.digest):
+        (out / FAILURES / f"{model.digest}.json").unlink(missing_ok=True)
 
 
 def missing(plan: Plan, out: Path, shard: tuple[int, int] = (1, 1)) -> dict[StudyModel, list[Item]]:

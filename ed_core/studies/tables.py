@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 VERSION = 3  # of how tables are made; those that an earlier one wrote are made anew from the sums
 MEAN, TURN = "mean", "turn"  # variants that are no rule of the papers
+SAME = ("name", "n_layers", "parameters")  # what a plan tells alike of a model and of its twins
 SUMMARY = pyarrow.schema(
     [
         ("model", pyarrow.string()),
@@ -223,12 +224,13 @@ def sinks(folder: Folder, label: str, group: str) -> float | None:
 
 
 def twins_of(folder: Folder, label: str) -> list[str]:
-    """The labels of a model's untrained twins; none of a control."""
+    """The labels of a model's untrained twins; none of a control. A name is the last part of a path, which models of
+    several folders share: a twin has the layers and the parameters of its model as well."""
     own = folder.models[label]
     if own.get("control") or not own.get("name"):
         return []
-    same = [(one, model) for one, model in folder.models.items() if model.get("name") == own["name"]]
-    return [one for one, model in same if model.get("control") == "untrained"]
+    same = [one for one, model in folder.models.items() if all(model.get(key) == own.get(key) for key in SAME)]
+    return [one for one in same if folder.models[one].get("control") == "untrained"]
 
 
 def _judgeable(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> bool:

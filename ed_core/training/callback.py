@@ -289,7 +289,8 @@ class Kept:
         try:
             disk.write(self.out / ROWS, told.getvalue().encode())
         except OSError as error:
-            raise StudyError(f"The study's folder {self.out} cannot be written: {disk.why(error)}") from error
+            why = disk.why(error, disk.moves(self.out))
+            raise StudyError(f"The study's folder {self.out} cannot be written: {why}") from error
 
     def _study(self) -> Study:
         return Study(
