@@ -40,20 +40,22 @@ def describe_curves(figure: go.Figure, about: str) -> str:
     """A figure of curves, bars or marks: what it is `about`, and of each its smallest and largest value and where; one
     value alone is told as it is. A trace whose places have names on the axis lists them as its `meta`. Where the
     upright axis is not shown, it only sets lines apart, and what is told lies along the other one. Plain text."""
-    along, flat = (figure.layout.xaxis.title.text or "").removesuffix(LOGARITHMIC), figure.layout.yaxis.visible is False
-    told = [said for trace in figure.data if (said := _curve(trace, along, flat))]
+    axes = figure.layout.xaxis, figure.layout.yaxis
+    along, up = ((axis.title.text or "").removesuffix(LOGARITHMIC) for axis in axes)
+    told = [said for trace in figure.data if (said := _curve(trace, along, up, axes[1].visible is False))]
     return f"{about}: {'; '.join(told)}." if told else about
 
 
-def _curve(trace: Any, along: str, flat: bool) -> str:
-    values = trace.x if flat else trace.y
+def _curve(trace: Any, along: str, up: str, flat: bool) -> str:
+    strip = trace.xaxis == "x2"  # beside a map, with its values along and its places up
+    values, places, axis = (trace.x, trace.y, up) if flat or strip else (trace.y, trace.x, along)
     if trace.type not in ("scatter", "bar") or values is None or not trace.name or trace.hoverinfo == "skip":
         return ""
     values = np.asarray(values, object)
     known = [(float(v), i) for i, v in enumerate(values) if isinstance(v, (int, float, np.number)) and np.isfinite(v)]
     if not known:
         return ""
-    where = trace.x if trace.x is not None else range(len(values))
+    where = places if places is not None else range(len(values))
     if isinstance(trace.meta, list | tuple):
         where = [html.unescape(name) for name in trace.meta]
 
@@ -61,7 +63,7 @@ def _curve(trace: Any, along: str, flat: bool) -> str:
         value, i = found
         if flat:
             return f"{value:.3g}"
-        return f"{value:.3g} at {along} {f'{where[i]:.4g}' if isinstance(where[i], float) else where[i]}"
+        return f"{value:.3g} at {axis} {f'{where[i]:.4g}' if isinstance(where[i], float) else where[i]}"
 
     ends = [at(known[0])] if len(known) == 1 else [f"smallest {at(min(known))}", f"largest {at(max(known))}"]
     return f"{html.unescape(trace.name)}, {', '.join(ends)}{f' {along}' if flat and along else ''}"
