@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import statistics
 from ..depth.matching import RAISED
+from ..depth.surgery import best_stretch
 from ..depth.wording import past, printed
 from ..probes.base import layer_effect
 from ..statistics import all_above, permuted_correlation, rank_correlations, some_below
@@ -285,7 +286,7 @@ def stretches(evidence: Evidence) -> Measured:
         for by, s in (("the angle at the last token", start), ("the angle over tokens without sinks", other))
         if s >= 0
     ]
-    cheapest = int(cost_of.value.argmin())
+    cheapest = best_stretch(cost_of.value, length)[0]
     said.append(f"The loss is least without {cheapest}–{cheapest + length - 1}: {_nats(cost_of.value[cheapest])}.")
     said.append(evidence.of_loss(float(per_token(part, "nll_whole", seed).value[0])))
     drawn = Curve.of(f"first of {length} layers left out", "loss added, nats", cost_of)
