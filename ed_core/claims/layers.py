@@ -4,6 +4,7 @@ layer, or a stretch of them, is left out."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -77,10 +78,11 @@ def replaced(evidence: Evidence) -> Measured:
     enough(part, "held-out prompts")
     cost = statistics.mean(part["loss"], part["whole"][:, None], part.units, seed)  # a share of the whole model's loss
     layers = np.arange(len(cost.value), dtype=float)
-    needed = cost.value > 1 + RAISED
+    needed = ~(cost.value <= 1 + RAISED)  # not finite too: the model is broken without the layer
+    broken = ~np.isfinite(cost.value)
 
     def share(curves: dict[str, np.ndarray]) -> np.ndarray:
-        needed: np.ndarray = (curves["loss"] > 1 + RAISED).mean(1)
+        needed: np.ndarray = (~(curves["loss"] <= 1 + RAISED)).mean(1)
         return needed
 
     def falls(curves: dict[str, np.ndarray]) -> np.ndarray:
@@ -88,7 +90,9 @@ def replaced(evidence: Evidence) -> Measured:
 
     def judge(holds: tuple[float, float]) -> tuple[float, float]:
         """Below 1 where at least one layer is not needed; not below it where every one is."""
-        return some_below(cost, 1 + RAISED, part.units), all_above(cost, 1 + RAISED, part.units)
+        value = np.where(broken, np.finfo(float).max, cost.value)
+        sure = replace(cost, value=value, error=np.where(broken, 0.0, cost.error))
+        return some_below(sure, 1 + RAISED, part.units), all_above(sure, 1 + RAISED, part.units)
 
     drawn_share = statistics.percentile(share, {"loss": part["loss"]}, part["whole"], part.units, seed)
     found = statistics.read_off(falls, {"loss": part["loss"]}, part["whole"], part.units, seed)
