@@ -421,9 +421,10 @@ def _measured(side: Side, prompts: Sequence[Prompt], name: str) -> list[ProbeRes
 
 def of_lens(given: Any) -> list[ProbeResult] | None:
     """A list of results of the logit lens; None where something else is given, one result alone for instance."""
-    results = [None] if isinstance(given, ProbeResult) else list(given)
-    whole = all(isinstance(r, ProbeResult) and r.request.probe == LogitLens.name for r in results)
-    return results if whole else None
+    if isinstance(given, ProbeResult):
+        return None
+    results = list(given)
+    return results if all(isinstance(r, ProbeResult) and r.request.probe == LogitLens.name for r in results) else None
 
 
 def _interval(
