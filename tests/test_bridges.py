@@ -16,7 +16,7 @@ import ed_core
 from ed_core.depth import surgery, verdict
 from ed_core.errors import ParameterError, PromptError, PromptFileError
 from ed_core.models.opening import open_model
-from ed_core.notebook.model import Result
+from ed_core.notebook.model import Result, of_lens
 from ed_core.probes import Contributions, LogitLens
 from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
@@ -260,6 +260,7 @@ def test_one_kind_alone_has_nothing_to_compare(lens):
         ed_core.by_correctness([lens, lens], [1])
     with pytest.raises(ParameterError, match="results of ed_core.LogitLens"):
         ed_core.by_correctness([1, 2], [1, 0])
+    assert of_lens(lens) is None and of_lens([lens]) == [lens], "one result is no list"
 
 
 # ---------------------------------------------------------------- files

@@ -273,6 +273,9 @@ def test_what_a_pruning_costs_is_that_of_the_cheapest_stretch():
     found = results()["prune"]
     cost = found["kl"].mean(1)
     assert cost.argmin() != 0 and f"KL {cost.min():.3g} nats" in next(drawings.prune([found])).caption
+    nowhere = replace(found.measures["kl"], values=np.full_like(found["kl"], np.nan))
+    overflown = summarize(replace(found, measures=found.measures | {"kl": nowhere}))
+    assert "predictions are not finite" in next(drawings.prune([overflown])).caption
 
 
 def test_the_thumbnails_lowest_row_is_layer_0_and_a_cell_without_value_is_nothing():

@@ -191,6 +191,18 @@ def test_costs_unrelated_to_depth_and_costs_that_are_none_do_not_fall_with_depth
     assert told("usefulness", replaced(np.linspace(0.5, 0, 16))) == HOLDS
 
 
+def test_a_layer_whose_replacement_breaks_the_model_is_needed():
+    from ed_core.depth.matching import usefulness
+
+    part = replaced([0.5, np.nan, 0.0, 0.0]).parts["replacement"]
+    found = find("usefulness").of(evidence(4, replacement=part))
+    estimate = found.estimates[next(q.name for q in find("usefulness").quantities if "share" in q.name)]
+    mean = part["loss"].sum(0) / part["whole"].sum()
+    assert estimate.value == estimate.low == usefulness(mean, 1.0) == 0.5 and "2 of 4 layers are needed" in found.beside
+    holds, fails = estimate.errors((-np.inf, 1.0))
+    assert holds < 0.05 < fails
+
+
 def test_any_one_layer_means_the_worst_one():
     shares = np.full(L, 0.95)
     shares[[2, 5]] = 0.0

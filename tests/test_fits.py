@@ -426,7 +426,18 @@ def test_few_tokens_are_said_and_too_few_prompts_refused(model, tmp_path):
     with pytest.raises(FitRefused, match="1 of the test prompts are among"):
         affine.fit(model, prompts(5), tmp_path / "same.safetensors", test=prompts(1))
     with pytest.raises(FitRefused, match="no prompt .*besides its first|No prompt of the set"):
-        affine.fit(model, [Prompt(c) for c in "abcde"], tmp_path / "none.safetensors")
+        affine.fit(model, [Prompt(c) for c in "abcde"], tmp_path / "none.safetensors", test=prompts(1))
+
+
+@pytest.mark.parametrize("kind", [affine, jacobian])
+def test_held_out_prompts_that_cannot_be_judged_on_are_refused_before_anything_is_fitted(model, tmp_path, kind):
+    def fitting(share):
+        raise AssertionError("it is fitted")
+
+    for test, words in (("a b c d", "No held-out prompt has a token"), (" ab", "have 1 token .* R² needs 2")):
+        held_out = [Prompt(text) for text in test.split(" ") if text]
+        with pytest.raises(FitRefused, match=words):
+            kind.fit(model, prompts(6), tmp_path / "j.safetensors", test=held_out, tick=fitting)
 
 
 # -------------------------------------------------------------------- the Jacobian lens

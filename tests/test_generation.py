@@ -17,7 +17,7 @@ from ed_core import prompts
 from ed_core.depth import among_others, verdict, writing
 from ed_core.errors import Cancelled, ParameterError, PromptError
 from ed_core.models import identities
-from ed_core.probes import Answers, Continuation, ExactAnswers, Generation, LogitLens
+from ed_core.probes import Answers, Continuation, ExactAnswers, Generation, LogitLens, Surgery
 from ed_core.results.aggregate import aggregate
 from ed_core.service import compute
 from ed_core.service.resolve import resolve
@@ -134,6 +134,20 @@ def test_a_text_that_ends_early_is_short(model_of, measure, monkeypatch):
     assert found["ids"].tolist() == ids[: last + 1] and found["jsd"].shape == (6, last + 1)
     assert np.array_equal(found["deep_thinking_ratio"], whole["deep_thinking_ratio"][: last + 1])
     assert any("ended its text after" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])  # where there is no position, and where it would be computed
+def test_it_writes_to_the_last_position_and_says_so(measure, family):
+    model = random_model(family, max_position_embeddings=100)
+    written = {"ids": (Continuation(), Generation()), "continuation_order": (Surgery(kind="none", order="0-4"),)}
+    for name, probes in written.items():
+        for probe in probes:
+            found = measure(model, probe, Prompt("a" * 98))
+            expected = naive.greedy(model.hf, model.encode(Prompt("a" * 98)).ids, 3)
+            assert found[name].tolist() == expected, probe.name
+            assert [n for n in found.notes if "100 positions; 3 of" in n and "are written, to there" in n], probe.name
+    assert measure(model, Continuation(), Prompt("a" * 93))["ids"].shape == (8,)
+    assert "1 of 8 tokens is written" in measure(model, Continuation(), Prompt("a" * 100)).notes[-1]
 
 
 def test_it_fills_and_can_be_cancelled(model_of):

@@ -1,6 +1,7 @@
 """Pruning and early exit against one forward pass per choice, and what is made of the figures."""
 
 import json
+from dataclasses import replace
 
 import naive
 import numpy as np
@@ -11,7 +12,7 @@ from ed_core.errors import ParameterError
 from ed_core.probes import EarlyExit, LogitLens, Prune
 from ed_core.probes.base import rank_correlation
 from ed_core.probes.surgery import PROXIES
-from ed_core.results.aggregate import aggregate
+from ed_core.results.aggregate import aggregate, summarize
 from ed_core.types import Prompt
 
 PROMPT = Prompt("5 + 7 + 5 = ", "17")
@@ -117,6 +118,31 @@ def test_what_is_derived_from_the_aggregates(model_of, measure):
     assert derived["spearman_top1_lost"] == pytest.approx(rank_correlation(1 - curves["top1_kept"], curves["kl"]))
     assert derived["cheapest"] == np.argmin(curves["kl"]) and all(v.dtype == np.float32 for v in derived.values())
     assert np.isnan(Prune.derive({**curves, "block_influence": np.ones(5)})["spearman_block_influence"])
+
+
+def without_values(result, at):
+    """A result whose divergence at these places is not finite."""
+    values = result["kl"].copy()
+    values[at] = np.nan
+    return summarize(replace(result, measures=result.measures | {"kl": replace(result.measures["kl"], values=values)}))
+
+
+def test_a_layer_whose_removal_overflows_changes_no_other_layers_figures(model_of, measure):
+    one, other = (measure(model_of("qwen3"), Prune(), p) for p in (PROMPT, Prompt("Nine b.")))
+    whole = aggregate(Prune(), [one.summary, other.summary])
+    for at in (0, (0, 3)):  # every token of the layer, and one
+        for results in ([without_values(one, at)], [without_values(one, at), other]):
+            found = aggregate(Prune(), [r.summary for r in results])
+            expected = whole if len(results) == 2 else aggregate(Prune(), [one.summary])
+            assert np.isnan(found["kl"][0]) and np.array_equal(found["kl"][1:], expected["kl"][1:])
+            assert Prune.derive(found)["cheapest"] == 1 + np.argmin(expected["kl"][1:])
+    assert np.isnan(Prune.derive({**whole, "kl": np.full(5, np.nan)})["cheapest"])
+
+
+def test_a_prompt_without_a_count_of_its_own_counts_all_its_tokens():
+    names = {"n_tokens": np.array(3.0), "kl.sum": np.ones(2), "kl.count": np.array(2.0)}
+    without = names | {"kl.count": np.array(np.nan)}  # as a study's table holds it
+    assert np.allclose(aggregate(Prune(), [names, without])["kl"], 2 / 5)
 
 
 def test_exports_name_every_block_once():

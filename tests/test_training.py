@@ -239,6 +239,19 @@ def test_a_training_that_goes_on_keeps_the_steps_before(tmp_path):
         DepthCallback(["other"], tokenizer=TOKENIZER, out=tmp_path).measure(model, 9)
 
 
+def test_a_trainer_that_trains_again_is_measured_again_in_a_folder_of_its_own(tmp_path):
+    depth = DepthCallback(PROMPTS[:2], every=2, share=None)
+    trainer = trained(tmp_path, [depth], save_strategy="steps", save_steps=3)
+    trainer.train()
+    measured = [row.step for row in depth.rows if row.measure == "seconds"]
+    assert measured == [0, 2, 4, 6, 0, 2, 4, 6]
+    for name in ("depth", "depth-2"):
+        assert list(steps(open_folder(tmp_path / name))) == [0, 2, 4, 6]
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert [row.step for row in depth.rows if row.measure == "seconds"][8:] == [3, 5]
+    assert list(steps(open_folder(tmp_path / "depth-2"))) == [0, 2, 3, 5]
+
+
 def test_the_model_feels_nothing_between_two_steps(tmp_path):
     model = random_hf("llama", attention_dropout=0.2).train()
     ids = torch.arange(8)[None]

@@ -19,6 +19,7 @@ from ..claims.running import CONTROL, MODEL, PARTS
 from ..depth import continuous, wording
 from ..depth.criteria import OF_LENS, RULES, depths
 from ..depth.lenses import UNCALIBRATED, ByLens, certified
+from ..depth.surgery import best_stretch
 from ..errors import StudyError
 from ..fits import Fit
 from ..probes.base import rank_correlation
@@ -234,7 +235,7 @@ class Measured:
             read = self._part(name, MODEL)
             divergence, kept, angle = (read.mean(of) for of in ("kl", "top1_kept", "angular_distance"))
             added, n, kept = read.added, self._n_layers - len(divergence.value) + 1, kept.bounded(0.0, 1.0)
-            start, chosen = int(divergence.value.argmin()), int(angle.value.argmin())
+            start, chosen = best_stretch(divergence.value, n)[0], best_stretch(angle.value, n)[0]
             found.append(
                 Cut(
                     layers=n,

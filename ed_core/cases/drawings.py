@@ -60,9 +60,12 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
     cost = surgery.costs(curves, best[0])
     kept = f"{100 * cost['top1_kept']:.0f} % of the best guesses stay"
     cheapest = f"cheapest without {_layers(best)}: KL {cost['kl']:.3g} nats, {kept}"
+    if not np.isfinite(cost["kl"]):
+        cheapest = "whichever is left out, the predictions are not finite"
     if probe.drop:
         cost = surgery.costs(curves, None)
-        cheapest += f"; without {_layers(probe.drop)}: KL {cost['kl']:.3g} nats, {100 * cost['top1_kept']:.0f} % stay"
+        changed = f"KL {cost['kl']:.3g} nats, {100 * cost['top1_kept']:.0f} % stay"
+        cheapest += f"; without {_layers(probe.drop)}: {changed if np.isfinite(cost['kl']) else 'not finite'}"
     told = {
         "kl": ("Divergence from the whole model", cheapest, "nats"),
         "top1_kept": ("Best guesses that stay", "share of the tokens; high is cheap", "share"),

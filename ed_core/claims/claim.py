@@ -22,6 +22,7 @@ from .. import statistics
 from ..depth.criteria import COSINES
 from ..depth.surgery import worse_than_uniform
 from ..errors import ClaimRefused, StudyError
+from ..results.aggregate import counted
 from ..statistics import FEWEST, FEWEST_FORMS, Resampled, beyond, holm, interval
 from ..studies.difficulty import slope_of
 from ..studies.items import Folder
@@ -332,7 +333,7 @@ RELIABLE = 0.8  # share of the differences between layers that is no noise, belo
 
 def sums_of(part: Part, name: str) -> tuple[np.ndarray, np.ndarray]:
     """A measure's sums over tokens `[prompt, place]` and how many tokens each is over `[prompt]`."""
-    return part[f"{name}.sum"].reshape(len(part), -1), part.columns.get(f"{name}.count", part["n_tokens"])
+    return part[f"{name}.sum"].reshape(len(part), -1), counted(part.columns, name)
 
 
 def per_token(part: Part, name: str, seed: int) -> Resampled:

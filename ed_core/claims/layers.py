@@ -4,11 +4,13 @@ layer, or a stretch of them, is left out."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from .. import statistics
 from ..depth.matching import RAISED
+from ..depth.surgery import best_stretch
 from ..depth.wording import past, printed
 from ..probes.base import layer_effect
 from ..statistics import all_above, permuted_correlation, rank_correlations, some_below
@@ -78,10 +80,11 @@ def replaced(evidence: Evidence) -> Measured:
     enough(part, "held-out prompts")
     cost = statistics.mean(part["loss"], part["whole"][:, None], part.units, seed)  # a share of the whole model's loss
     layers = np.arange(len(cost.value), dtype=float)
-    needed = cost.value > 1 + RAISED
+    needed = ~(cost.value <= 1 + RAISED)  # not finite too: the model is broken without the layer
+    broken = ~np.isfinite(cost.value)
 
     def share(curves: dict[str, np.ndarray]) -> np.ndarray:
-        needed: np.ndarray = (curves["loss"] > 1 + RAISED).mean(1)
+        needed: np.ndarray = (~(curves["loss"] <= 1 + RAISED)).mean(1)
         return needed
 
     def falls(curves: dict[str, np.ndarray]) -> np.ndarray:
@@ -89,7 +92,9 @@ def replaced(evidence: Evidence) -> Measured:
 
     def judge(holds: tuple[float, float]) -> tuple[float, float]:
         """Below 1 where at least one layer is not needed; not below it where every one is."""
-        return some_below(cost, 1 + RAISED, part.units), all_above(cost, 1 + RAISED, part.units)
+        value = np.where(broken, np.finfo(float).max, cost.value)
+        sure = replace(cost, value=value, error=np.where(broken, 0.0, cost.error))
+        return some_below(sure, 1 + RAISED, part.units), all_above(sure, 1 + RAISED, part.units)
 
     drawn_share = statistics.percentile(share, {"loss": part["loss"]}, part["whole"], part.units, seed)
     found = statistics.read_off(falls, {"loss": part["loss"]}, part["whole"], part.units, seed)
@@ -287,7 +292,7 @@ def stretches(evidence: Evidence) -> Measured:
         for by, s in (("the angle at the last token", start), ("the angle over tokens without sinks", other))
         if s >= 0
     ]
-    cheapest = int(cost_of.value.argmin())
+    cheapest = best_stretch(cost_of.value, length)[0]
     said.append(f"The loss is least without {cheapest}–{cheapest + length - 1}: {_nats(cost_of.value[cheapest])}.")
     said.append(evidence.of_loss(float(per_token(part, "nll_whole", seed).value[0])))
     drawn = Curve.of(f"first of {length} layers left out", "loss added, nats", cost_of)

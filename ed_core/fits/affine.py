@@ -18,7 +18,8 @@ from ..models.language_model import LanguageModel
 from ..types import Prompt
 from . import shards
 from .file import Checkpoint, Fit, anew, checkpoint_file, told_of, write
-from .judged import Lens, Reader, judge, require_same
+from .judged import FOR_R2, Lens, Reader, judge, require_same
+from .maps import require_tokens
 from .measured import BYTES, plan_of_affine
 from .streams import RIDGE, Streams, Sums, Tick, about, few, silent, split
 
@@ -47,7 +48,8 @@ def fit(
     Tokens: those of the prompts but the first of each. Memory: the sums of as many depths at once as `memory` holds,
     the rest in further passes. `FitRefused` where a depth would have no tokens."""
     used, held_out = split(prompts, test)
-    streams = Streams(model, used)
+    streams, judged_on = Streams(model, used), Streams(model, held_out)
+    require_tokens(judged_on, False, FOR_R2)
     what = about("affine", streams) | {"ridge": RIDGE}
     added = shards.Added(merge, what, len(used)) if merge else None
     checkpoints: list[Checkpoint | shards.Added] = []
@@ -73,7 +75,7 @@ def fit(
         mean = (found.y[:d] / tokens).float()
     judged = judge(
         model,
-        Streams(model, held_out),
+        judged_on,
         _lens(fitted) if rank is None else _lens_of_rank(scale.to(model.device), fitted),
         {"shuffled": _lens(shuffled)},
         mean,

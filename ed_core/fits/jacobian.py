@@ -29,7 +29,8 @@ from ..sweeps.budget import Budget
 from ..types import Prompt
 from . import shards
 from .file import Checkpoint, Fit, anew, checkpoint_file, told_of, write
-from .judged import Reader, judge, require_same
+from .judged import FOR_R2, Reader, judge, require_same
+from .maps import require_tokens
 from .streams import Streams, Tick, about, silent, split
 
 FIRST = 16  # positions that are not valid: they are read like no other
@@ -54,7 +55,8 @@ def fit(
     `FitRefused` where fewer than two are left, as the drift between two halves tells whether there are enough."""
     require_gradients(model.spec.precision, "the Jacobian lens")
     used, held_out = split(prompts, test)
-    streams = Streams(model, used, max_tokens)
+    streams, judged_on = Streams(model, used, max_tokens), Streams(model, held_out, max_tokens)
+    require_tokens(judged_on, False, FOR_R2)
     what = _about(streams)
     kept = shards.Added(merge, what, len(used)) if merge else Checkpoint(checkpoint_file(out), what)
     part = shards.Part(kept, range(len(used)))
@@ -70,7 +72,7 @@ def fit(
     maps = halves[0].add_(halves[1]).div_(sum(n)).float()
     judged = judge(
         model,
-        Streams(model, held_out, max_tokens),
+        judged_on,
         lambda depth, h: h.float() @ maps[depth].to(h.device).T,
         {},
         mean,

@@ -23,6 +23,7 @@ from .streams import Streams, Tick
 KL_TOKENS = 1000  # held-out tokens whose predictions are compared, at least: those of a whole vocabulary cost more
 KL_LOGITS = 10**8  # of one lens at one depth, where the vocabulary is small enough for more than KL_TOKENS
 SEED = 0
+FOR_R2 = 2  # held-out tokens that it takes: it compares with their mean
 ROWS = 64  # tokens unembedded at once
 
 Lens = Callable[[int, Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_model"]]

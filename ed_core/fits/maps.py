@@ -138,9 +138,9 @@ def told(model: LanguageModel) -> dict[str, Any]:
     }
 
 
-def require_tokens(streams: Streams, fitted: bool) -> int:
+def require_tokens(streams: Streams, fitted: bool, least: int = 1) -> int:
     """How many tokens the prompts have without their first; `FitRefused` where a map `fitted` on them would be found
-    exactly whatever the targets are, or where there are none to judge on."""
+    exactly whatever the targets are, or where there are fewer than `least` to judge on."""
     n, d = sum(max(0, len(streams.ids(prompt)) - 1) for prompt in streams.prompts), streams.model.d_model
     if fitted and n <= d:
         raise FitRefused(
@@ -150,6 +150,11 @@ def require_tokens(streams: Streams, fitted: bool) -> int:
         )
     if not n:
         raise FitRefused("No held-out prompt has a token besides its first; give longer ones.")
+    if n < least:
+        raise FitRefused(
+            f"The held-out prompts have {n} token besides their first ones, and R² needs {least}; give more of them, "
+            "or longer ones."
+        )
     return n
 
 

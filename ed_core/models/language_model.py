@@ -144,7 +144,7 @@ class LanguageModel:
             text, special = self._in_chat(text), False
         encoded = self.tokenizer(text + prompt.answer, add_special_tokens=special, return_offsets_mapping=True)
         ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
-        if why := too_long(len(ids), max_tokens, getattr(self.config, "max_position_embeddings", None)):
+        if why := too_long(len(ids), max_tokens, self.n_positions):
             raise PromptError(why)
         if not ids:
             raise PromptError("The prompt has no tokens under this tokenizer; type some text.")
@@ -443,6 +443,24 @@ class LanguageModel:
         if (cap := number("logit_softcap")) is not None:
             logits = torch.tanh(logits / cap) * cap
         return logits.float()
+
+    @property
+    def n_positions(self) -> int | None:
+        """How many tokens the model was made to read; None where nobody says."""
+        found: int | None = getattr(self.config, "max_position_embeddings", None)
+        return found
+
+    def room(self, n_read: int, n_tokens: int, note: Callable[[str], None]) -> int:
+        """How many of `n_tokens` the model can write behind `n_read`, the last of which it does not read; `note` is
+        told where these are fewer."""
+        if not self.n_positions or n_read + n_tokens - 1 <= self.n_positions:
+            return n_tokens
+        left = self.n_positions + 1 - n_read
+        note(
+            f"The model has {self.n_positions} positions; {left} of {n_tokens} tokens {'is' if left == 1 else 'are'} "
+            "written, to there. Shorten the prompt for more."
+        )
+        return left
 
     def continuation(self, ids: Int[Tensor, "1 pos"], n_tokens: int, on_token: Callable[[int, Tensor], None]) -> None:
         """Greedy continuation: `on_token(step, logits[d_vocab])` after each step."""

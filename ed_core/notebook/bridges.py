@@ -14,9 +14,9 @@ from ..architectures.families import FAMILIES
 from ..depth import verdict
 from ..depth.continuous import LOWEST, MEAN_DEPTH
 from ..errors import ParameterError, PromptFileError
-from ..probes.lenses import LogitLens
 from ..prompts import check_length, check_text, lines
 from ..types import ProbeResult, Prompt, from_json
+from .model import of_lens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,9 +160,8 @@ def by_correctness(lens: Sequence[Any], scores: Sequence[float | int]) -> pd.Dat
     shorter, or of another kind, and a difference is not caused by being right."""
     import pandas as pd
 
-    results = list(lens)
-    if any(not isinstance(r, ProbeResult) or r.request.probe != LogitLens.name for r in results):
-        raise ParameterError("Give the results of ed_core.LogitLens() on these prompts.")
+    if (results := of_lens(lens)) is None:
+        raise ParameterError("There is no list of results of ed_core.LogitLens(); give what it gave on these prompts.")
     if len(results) != len(scores):
         raise ParameterError(f"There are {len(results)} results and {len(scores)} scores; expected one for each.")
     groups = [[r for r, s in zip(results, scores) if (s >= RIGHT) == right] for right in (True, False)]

@@ -407,16 +407,24 @@ def _measured(side: Side, prompts: Sequence[Prompt], name: str) -> list[ProbeRes
     if isinstance(side, Model):
         found = side.run(LogitLens(), prompts)
         return list(found) if isinstance(found, list) else [found]
-    results = list(side)
-    if any(not isinstance(r, ProbeResult) or r.request.probe != LogitLens.name for r in results):
+    if (results := of_lens(side)) is None:
         raise ParameterError(
-            f"{name} is neither an opened model nor results of ed_core.LogitLens(); give what ed_core.open or run gave."
+            f"{name} is neither an opened model nor a list of results of ed_core.LogitLens(); give what ed_core.open "
+            "gave, or run for a list of prompts."
         )
     if [r.request.prompts[0].identity() for r in results] != [p.identity() for p in prompts]:
         raise ParameterError(
             f"The results of {name} are of other prompts than those given, or in another order; measure these prompts."
         )
     return results
+
+
+def of_lens(given: Any) -> list[ProbeResult] | None:
+    """A list of results of the logit lens; None where something else is given, one result alone for instance."""
+    if isinstance(given, ProbeResult):
+        return None
+    results = list(given)
+    return results if all(isinstance(r, ProbeResult) and r.request.probe == LogitLens.name for r in results) else None
 
 
 def _interval(

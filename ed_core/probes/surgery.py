@@ -106,14 +106,15 @@ class Prune(Probe):
         """What is made of `prune`'s aggregates, float32: `perplexity` per stretch, `perplexity_whole`,
         `drop_perplexity` where a set was chosen; `spearman_<proxy>` (and `spearman_top1_lost`) with the measured
         divergence, NaN where it is not defined; `cheapest`, the first block of the stretch whose removal changes the
-        predictions least."""
+        predictions least, NaN where none leaves a finite divergence."""
         found: dict[str, float | np.ndarray] = {f"perplexity{s}": np.exp(curves[f"nll{s}"]) for s in ("", "_whole")}
         if "drop_nll" in curves:
             found["drop_perplexity"] = np.exp(curves["drop_nll"])
         for name, values in {**{name: curves[name] for name in PROXIES}, "top1_lost": 1 - curves["top1_kept"]}.items():
             correlation = rank_correlation(values, curves["kl"])
             found[f"spearman_{name}"] = np.nan if correlation is None else correlation
-        found["cheapest"] = int(np.argmin(curves["kl"]))
+        kl = np.where(np.isfinite(curves["kl"]), curves["kl"], np.inf)
+        found["cheapest"] = int(kl.argmin()) if np.isfinite(kl).any() else np.nan
         return {name: np.asarray(value, np.float32) for name, value in found.items()}
 
     def check_layers(self, n_layers: int) -> None:

@@ -35,7 +35,8 @@ def following(probe: type[Probe]) -> set[str]:
 
 def summarize(result: ProbeResult) -> ProbeResult:
     """The result with its `summary`: float64 sums over tokens (`.sum`), the first token's value (`.first`), or the
-    array itself."""
+    array itself. A sum is NaN where a row lacks a token that another row of the measure has: the changed model
+    overflowed there."""
     probe = probe_of(result)
     values = {name: m.values for name, m in result.measures.items()}
     values.update(probe.per_token(values, probe.left_out(result)))
@@ -50,12 +51,13 @@ def summarize(result: ProbeResult) -> ProbeResult:
             summary[f"{spec.name}.count"] = np.asarray(counted)
         elif spec.reduce == "token_mean":
             per_token = values[spec.name].astype(np.float64)
-            summary[f"{spec.name}.sum"] = np.nansum(per_token, -1)
+            missing = np.isnan(per_token)
+            nowhere = missing.reshape(-1, result.n_tokens).all(0)  # the last token has no next one to lose on
+            overflown = (missing & ~nowhere).any(-1)  # of one row alone, which then has no mean
+            summary[f"{spec.name}.sum"] = np.where(overflown, np.nan, np.nansum(per_token, -1))
             summary[f"{spec.name}.first"] = per_token[..., 0]
-            if (
-                missing := np.isnan(per_token).reshape(-1, result.n_tokens).any(0)
-            ).any():  # the last token has no next one to lose on
-                summary[f"{spec.name}.count"] = np.asarray(result.n_tokens - missing.sum())
+            if nowhere.any():
+                summary[f"{spec.name}.count"] = np.asarray(result.n_tokens - nowhere.sum())
         elif spec.reduce == "pos_max":
             summary[spec.name] = np.fmax.reduce(values[spec.name], axis=-1)
             summary[f"{spec.name}.mean"] = _nanmean(np.moveaxis(values[spec.name], -1, 0))
@@ -109,7 +111,7 @@ def aggregate(
             continue  # not measured with these parameters
         if spec.reduce in MEANS:
             total = sum(s[f"{spec.name}.sum"] - (0 if first_token else s[f"{spec.name}.first"]) for s in summaries)
-            count = sum(int(s.get(f"{spec.name}.count", s["n_tokens"])) - (not first_token) for s in summaries)
+            count = sum(int(counted(s, spec.name)) - (not first_token) for s in summaries)
             out[spec.name] = np.asarray(total / count if count else np.full_like(total, np.nan), np.float32)
         elif spec.reduce:
             stack = np.stack([s[spec.name] for s in summaries])
@@ -118,6 +120,13 @@ def aggregate(
             if spec.reduce != "mean":
                 out[f"{spec.name}_mean"] = mean
     return out
+
+
+def counted(summary: Summary, name: str) -> np.ndarray:
+    """How many tokens a measure's sums are over: its own count where it has one, else all; of one prompt, or of many
+    `[prompt]`, of which those without a count of their own have NaN there."""
+    own = summary.get(f"{name}.count", summary["n_tokens"])
+    return np.where(np.isfinite(own), own, summary["n_tokens"])
 
 
 def _nanmean(stack: np.ndarray) -> np.ndarray:

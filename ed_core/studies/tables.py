@@ -28,7 +28,7 @@ from ..depth.continuous import MeanDepth, Turn
 from ..depth.criteria import RULES, depths
 from ..errors import ParameterError
 from ..probes import Probe, find
-from ..results.aggregate import MEANS, aggregate, counts_first
+from ..results.aggregate import MEANS, aggregate, counted, counts_first
 from ..statistics import Units
 from . import parquets
 from .items import Folder, Sums, open_folder
@@ -355,7 +355,7 @@ def _sums(probe: Probe, columns: Mapping[str, Any], first_token: bool) -> dict[s
     found = {}
     for spec in probe.measures:
         if spec.reduce in MEANS and f"{spec.name}.sum" in columns:
-            sums, counts = columns[f"{spec.name}.sum"], columns.get(f"{spec.name}.count", columns["n_tokens"])
+            sums, counts = columns[f"{spec.name}.sum"], counted(columns, spec.name)
             if not first_token:
                 sums, counts = sums - columns[f"{spec.name}.first"], counts - 1
             if counts.sum():

@@ -163,8 +163,11 @@ def write(
     g: float,
     rho: float,
 ) -> None:
-    """Fill `generation`'s measures: the question continued by `n_tokens`, or until the model ends its text."""
+    """Fill `generation`'s measures: the question continued by `n_tokens`, or until the model ends its text or its
+    positions end."""
     n_layers, draw = model.n_layers, random.Random(seed)
+    question = encoding.ids[: encoding.answer_start or len(encoding)]
+    n_tokens = model.room(len(question), n_tokens, record.note)
     late, deep, end = math.ceil(rho * n_layers), 0, _ends(model)
     for name in OVER_DEPTHS:
         record.allocate(name, (n_layers + 1, n_tokens))
@@ -190,7 +193,7 @@ def write(
         record.step((step + 1) / n_tokens)
         return None if token in end else token
 
-    model.write(model.tensor(encoding.ids[: encoding.answer_start or len(encoding)]), n_tokens, choose, at_depths=True)
+    model.write(model.tensor(question), n_tokens, choose, at_depths=True)
     written = int((record.arrays["ids"] >= 0).sum())
     for name in (*OVER_DEPTHS, *PER_TOKEN):
         record.arrays[name] = record.arrays[name][..., :written]

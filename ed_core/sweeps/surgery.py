@@ -292,6 +292,7 @@ def continue_both(
     """The greedy continuation of the question by the whole model, and by its blocks in this order, which reads the
     whole anew for every token."""
     ids = model.tensor(encoding.ids[: encoding.answer_start or len(encoding)])
+    n_tokens = model.room(ids.shape[1], n_tokens, record.note)
     written: dict[str, list[int]] = {"whole": [], "order": []}
 
     def keep(step: int, logits: Tensor) -> None:

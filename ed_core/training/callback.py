@@ -54,9 +54,9 @@ class DepthCallback:
     `prompts`: texts, or `Prompt`s; eight give intervals. `every`: steps from one measurement to the next, at least.
     `tokenizer`: the model's, unless the trainer has it as its `processing_class`. `out`: a folder that opens as a study
     (`studies`), where each step stands as a model; of a trainer `depth` in its output folder, of other loops none
-    unless given. `share`: of all time that may be spent here; the interval is lengthened where it would be more. The
-    first measurement is due at once, and paid by the steps behind it; None for no bound. `layers`: log the values of
-    each layer too.
+    unless given; of a trainer that trains again the second training's is `depth-2`. `share`: of all time that may be
+    spent here; the interval is lengthened where it would be more. The first measurement is due at once, and paid by the
+    steps behind it; None for no bound. `layers`: log the values of each layer too.
 
     Each measurement gives rows (step, measure, layer, value): `mean_depth.kl`, `mean_depth.overlap` (in layers, with
     `.low` and `.high` over prompts) and `turn` (a layer, with `turn.p`) without a threshold; `cosine`, `kl` and
@@ -81,11 +81,12 @@ class DepthCallback:
         self.every, self.tokenizer, self.share, self.layers = every, tokenizer, share, layers
         self.out = None if out is None else Path(out)
         self.rows: list[Row] = []
-        self.spent = 0.0  # seconds, on all measurements
+        self.spent = 0.0  # seconds, on all measurements of this training
         self._last: tuple[int, float] | None = None  # step of the latest measurement, and the seconds it took
         self._began: float | None = None
         self._held: tuple[Any, InMemory] | None = None
         self._kept: Kept | None = None
+        self._first, self._trainings = self.out, 1  # the folder of the first training, and how many there were
         self._told = False
         self._trainer: Any = lambda: None
 
@@ -174,8 +175,19 @@ class DepthCallback:
         if self.tokenizer is None:
             self.tokenizer = more.get("processing_class")
         if self.out is None and getattr(args, "output_dir", None):
-            self.out = Path(args.output_dir) / "depth"
+            self.out = self._first = Path(args.output_dir) / "depth"
+        if self._last is not None and (state.global_step == 0 or state.global_step < self._last[0]):
+            self._again(new=state.global_step == 0)
         self._asked(state, control, more["model"])
+
+    def _again(self, new: bool) -> None:
+        """Forget when the training before was measured: one begins anew, in a folder of its own, or goes on from an
+        earlier step, in the same."""
+        self._last, self._began, self.spent, self._told = None, None, 0.0, False
+        if new and self._kept is not None and self._first is not None:
+            self._trainings += 1
+            self.out, self._kept = self._first.with_name(f"{self._first.name}-{self._trainings}"), None
+            log.info("The depth of this training is kept in %s; that of the one before stays.", self.out)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Measure where it is due."""
