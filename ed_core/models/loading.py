@@ -4,6 +4,7 @@ Safetensors only, never a repository's own code."""
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -359,9 +360,26 @@ def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:
     from peft import PeftModel
 
     try:
-        merged: nn.Module = PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True).merge_and_unload()
+        adapted = PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True)
+        _untie_adapted(adapted)
+        merged: nn.Module = adapted.merge_and_unload()
     except Exception as error:  # whatever a stranger's settings provoke inside the library
         raise BrokenWeights(
             f"The adapter {folder.name} cannot be merged: {said(error)}; save it again with peft."
         ) from error
     return merged
+
+
+def _untie_adapted(model: nn.Module) -> None:
+    """Give every adapted module a weight of its own where it shares one, as a tied head does with the embedding: the
+    adapter is of one of the two, and merging would change both."""
+    from peft.tuners.lora import LoraLayer
+
+    users = Counter(id(module._parameters.get("weight")) for module in model.modules())
+    for adapted in model.modules():
+        if not isinstance(adapted, LoraLayer):
+            continue
+        base: Any = adapted.base_layer
+        weight = getattr(base, "weight", None)
+        if weight is not None and users[id(weight)] > 1:
+            base.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
