@@ -418,6 +418,12 @@ def odd_forward(model: nn.Module) -> nn.Module:
     return model
 
 
+def offloaded() -> nn.Module:
+    from accelerate import cpu_offload
+
+    return cpu_offload(random_hf("llama"), torch.device("cpu"))
+
+
 def headless() -> nn.Module:
     from transformers import AutoModel
 
@@ -429,6 +435,7 @@ def headless() -> nn.Module:
     [
         (lambda: nn.Linear(2, 2), ParameterError, r"of the class Linear; expected the name of a model"),
         (headless, RefusedFamily, r"LlamaModel has no head"),
+        (offloaded, RefusedFamily, r"\d+ weights of LlamaForCausalLM are offloaded, the first is model\.embed_tokens"),
         (lambda: random_hf("llama").double(), RefusedFamily, r"weights of .* are float64; expected float32"),
         (lambda: odd_forward(random_hf("llama")), IdentityFailed, r"forward pass of a LlamaMLP was replaced"),
         (lambda: 7, ParameterError, r"of the class int"),
