@@ -317,6 +317,11 @@ def _tokenizer(spec: ModelSpec, options: Options) -> Tokenizer:
         raise ModelNotFound(
             f"{spec.name} has no usable tokenizer: {_one_line(error)} Expected tokenizer.json beside the weights."
         ) from error
+    if not tokenizer.is_fast:
+        raise ModelNotFound(
+            f"The tokenizer of {spec.name} is of the class {type(tokenizer).__name__}, which does not tell where a "
+            "token's characters are; expected a fast one: save it with its tokenizer.json beside the weights."
+        )
     return tokenizer
 
 
