@@ -4,11 +4,13 @@ preview shows of it."""
 from __future__ import annotations
 
 import json
+from datetime import datetime
 
 import pytest
 from small_models import random_hf
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import chat_template_utils
 
 from ed_core.errors import ModelNotFound, PromptError
 from ed_core.models.opening import open_model
@@ -95,6 +97,22 @@ def test_a_tokenizer_that_does_not_tell_where_characters_are_is_refused(tmp_path
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "CTRLTokenizer"}')
     with pytest.raises(ModelNotFound, match=r"is of the class CTRLTokenizer, .*; expected a fast one"):
         open_model(resolve(str(tmp_path)))
+
+
+@pytest.mark.parametrize("day", [1, 2])
+def test_a_chat_template_writes_the_same_date_on_every_day(tmp_path, monkeypatch, day):
+    class Today(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2026, 1, day)
+
+    monkeypatch.setattr(chat_template_utils, "datetime", Today)
+    template = "{{ strftime_now('%d') }} + {{ messages[0]['content'] }}"
+    model = open_model(save(tmp_path, "llama", template))
+    found = model.encode(Prompt("a", template="chat"))
+    assert found.ids == ids("2 <unk> + a") and any("26 July 2024" in note for note in found.notes)
+    assert not any("2024" in note for note in model.encode(Prompt("a")).notes)
+    assert chat_template_utils.datetime is Today, "for the template alone"
 
 
 def test_a_model_without_a_chat_template_is_known_and_refuses(tmp_path):

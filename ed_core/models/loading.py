@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import tokenizers
@@ -13,6 +15,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils import chat_template_utils
 from transformers.utils import logging as transformers_logging
 
 from .. import bounds, machine
@@ -41,6 +44,7 @@ from .modules import Config, Pretrained, Tokenizer
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Options = dict[str, Any]  # of `from_pretrained`
 ALIGNED = 64  # bytes
+TEMPLATE_DAY = datetime(2024, 7, 26)  # which a chat template takes for today, so that tokens are always the same
 SAMPLES = ("5 + 7 = 12", "The quick brown fox.", "a=3; b=a;\n  b?", "Ünïcode — 好")
 
 
@@ -323,6 +327,16 @@ def _tokenizer(spec: ModelSpec, options: Options) -> Tokenizer:
             "token's characters are; expected a fast one: save it with its tokenizer.json beside the weights."
         )
     return tokenizer
+
+
+def in_chat(tokenizer: Tokenizer, text: str) -> str:
+    """One user message through the tokenizer's chat template, on `TEMPLATE_DAY`. Only for a process of its own
+    (`outside.rendered`), where the library's clock stays set."""
+    library: Any = chat_template_utils
+    library.datetime = SimpleNamespace(now=lambda: TEMPLATE_DAY)
+    message = [{"role": "user", "content": text}]
+    written: str = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    return written
 
 
 def _as_in_the_file(file: Path) -> list[list[int]]:
