@@ -194,6 +194,15 @@ def test_attention_and_mlp_that_write_the_same_thing_are_accepted(precision, sha
     assert verify(opened(hf, precision)).failures() == []
 
 
+@pytest.mark.parametrize("n_positions", [7, 16])
+def test_a_model_with_few_positions_is_checked_on_as_many_tokens(n_positions):
+    model = opened(random_hf("gpt2", max_position_embeddings=n_positions))
+    figures = verify(model)
+    assert figures.failures() == [] and figures.n_tokens == n_positions
+    model.tokenizer = None
+    assert verify(model).n_tokens == n_positions
+
+
 # ---------------------------------------------------------------- forgeries
 
 

@@ -8,6 +8,8 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ import ed_core
 from ed_core.errors import IdentityFailed, JobError, ParameterError, RefusedFamily
 from ed_core.models import families
 from ed_core.models.live import Live
-from ed_core.notebook.model import InMemory
+from ed_core.notebook.model import InMemory, Model, _models
 from ed_core.probes import Contributions, IntegratedGradients, LayerSkip, LogitLens, ResidualErasure
 from ed_core.results import lookup
 from ed_core.types import Prompt
@@ -182,15 +184,42 @@ def test_a_probe_that_raises_leaves_nothing_behind(monkeypatch, raised):
     assert held.run(LogitLens(), PROMPT, fresh=True).complete, "and it can be measured again"
 
 
-def test_within_no_grad_inference_and_autocast_the_numbers_are_the_same():
-    held = ed_core.open(random_hf("qwen3"), TOKENIZER)
-    for probe in (LogitLens(), IntegratedGradients(nodes=4)):
-        expected = held.run(probe, PROMPT)
-        for around in (torch.no_grad(), torch.inference_mode(), torch.autocast("cpu", torch.bfloat16)):
-            with around:
-                found = held.run(probe, PROMPT)
-            for name in expected.measures:
-                np.testing.assert_array_equal(found[name], expected[name])
+@contextmanager
+def in_float64() -> Iterator[None]:
+    """By default, with products that are rounded."""
+    torch.set_default_dtype(torch.float64)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+        assert (torch.get_default_dtype(), torch.get_float32_matmul_precision()) == (torch.float64, "medium")
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize(
+    "around",
+    [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16), in_float64],
+    ids=["no_grad", "inference", "autocast", "float64"],
+)
+def test_within_no_grad_inference_and_autocast_the_numbers_are_the_same(tmp_path, by_name, around):
+    hf = random_hf("qwen3")
+    hf.save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
+
+    def opened() -> Model:
+        _models(False)._open.clear()
+        return ed_core.open(str(tmp_path)) if by_name else ed_core.open(hf, TOKENIZER)
+
+    probes, held = (LogitLens(), LayerSkip(direct=True), IntegratedGradients(nodes=4)), opened()
+    expected = [held.run(probe, PROMPT, fresh=True) for probe in probes]
+    with around():
+        for model in (held, opened()):
+            for probe, known in zip(probes, expected):
+                found = model.run(probe, PROMPT, fresh=True)
+                for name in known.measures:
+                    np.testing.assert_array_equal(found[name], known[name])
 
 
 def lora(model: nn.Module, **more) -> nn.Module:
@@ -418,6 +447,12 @@ def odd_forward(model: nn.Module) -> nn.Module:
     return model
 
 
+def offloaded() -> nn.Module:
+    from accelerate import cpu_offload
+
+    return cpu_offload(random_hf("llama"), torch.device("cpu"))
+
+
 def headless() -> nn.Module:
     from transformers import AutoModel
 
@@ -429,6 +464,7 @@ def headless() -> nn.Module:
     [
         (lambda: nn.Linear(2, 2), ParameterError, r"of the class Linear; expected the name of a model"),
         (headless, RefusedFamily, r"LlamaModel has no head"),
+        (offloaded, RefusedFamily, r"\d+ weights of LlamaForCausalLM are offloaded, the first is model\.embed_tokens"),
         (lambda: random_hf("llama").double(), RefusedFamily, r"weights of .* are float64; expected float32"),
         (lambda: odd_forward(random_hf("llama")), IdentityFailed, r"forward pass of a LlamaMLP was replaced"),
         (lambda: 7, ParameterError, r"of the class int"),

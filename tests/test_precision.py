@@ -292,7 +292,8 @@ def save_adapter(folder, base, base_name, **more):
 
     torch.manual_seed(1)
     targets = ["c_attn"] if base.config.model_type == "gpt2" else ["q_proj", "down_proj"]
-    model = get_peft_model(base, LoraConfig(r=4, lora_alpha=6, target_modules=targets, task_type="CAUSAL_LM", **more))
+    settings = {"r": 4, "lora_alpha": 6, "target_modules": targets, "task_type": "CAUSAL_LM", **more}
+    model = get_peft_model(base, LoraConfig(**settings))
     for name, weight in model.named_parameters():
         if "lora_" in name:
             torch.nn.init.normal_(weight, std=0.2)
@@ -315,6 +316,35 @@ def test_an_adapter_is_merged_as_its_formula_says(folder_of, tmp_path, family):
         torch.testing.assert_close(after, before + (delta.T if family == "gpt2" else delta))
         assert not torch.allclose(after, before)
     assert verify(merged).failures() == [] and set(dict(merged.hf.named_parameters())) == set(weights)
+
+
+@pytest.mark.parametrize(
+    "targets, more",
+    [
+        (["q_proj"], {}),
+        (["embed_tokens"], {}),
+        (["lm_head"], {}),
+        (["embed_tokens", "lm_head"], {}),
+        (["embed_tokens"], {"ensure_weight_tying": True}),
+        (["q_proj"], {"trainable_token_indices": [4, 8]}),
+    ],
+    ids=["neither", "embedding", "head", "both", "both by one", "tokens"],
+)
+def test_an_adapter_of_one_of_two_tied_ends_leaves_the_other(tmp_path, targets, more):
+    from peft import PeftModel
+
+    base = lambda: random_hf("llama", tie_word_embeddings=True)
+    base().save_pretrained(tmp_path / "base")
+    byte_tokenizer().save_pretrained(tmp_path / "base")
+    adapter = save_adapter(tmp_path / "adapter", base(), tmp_path / "base", target_modules=targets, **more)
+    ids = torch.tensor([[3, 4, 5, 8]])
+    with torch.no_grad():
+        plain, adapted = base()(ids).logits, PeftModel.from_pretrained(base(), str(adapter)).eval()(ids).logits
+    merged = opened(tmp_path / "base", adapter=str(adapter))
+    torch.testing.assert_close(merged.logits(ids), adapted, rtol=1e-4, atol=1e-4)
+    assert (adapted - plain).abs().max() > 1e-2 and verify(merged).failures() == []
+    tied = merged.hf.lm_head.weight is merged.hf.model.embed_tokens.weight
+    assert tied == merged.hf.config.tie_word_embeddings == ("q_proj" in targets)
 
 
 def test_an_adapter_is_part_of_the_identity_by_content(folder_of, tmp_path):

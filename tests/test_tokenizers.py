@@ -3,12 +3,16 @@ preview shows of it."""
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
+
 import pytest
 from small_models import random_hf
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import chat_template_utils
 
-from ed_core.errors import PromptError
+from ed_core.errors import ModelNotFound, PromptError
 from ed_core.models.opening import open_model
 from ed_core.service.resolve import resolve
 from ed_core.sources import tokens
@@ -84,6 +88,31 @@ def test_the_preview_shows_the_models_tokens_and_knows_the_special_ones(family, 
     assert tokens.preview(spec, Prompt(TEXT, special_tokens=False)) == seen[1:]
     assert {"<s>", "</s>"} <= tokens.special(spec) and "fox" not in tokens.special(spec)
     assert tokens.chats(spec) is True and tokens.preview(spec, Prompt(TEXT, template="chat")) is None
+
+
+def test_a_tokenizer_that_does_not_tell_where_characters_are_is_refused(tmp_path):
+    random_hf("gpt2").save_pretrained(tmp_path)
+    (tmp_path / "vocab.json").write_text(json.dumps({word: i for i, word in enumerate(("<unk>", "a</w>", "b</w>"))}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "CTRLTokenizer"}')
+    with pytest.raises(ModelNotFound, match=r"is of the class CTRLTokenizer, .*; expected a fast one"):
+        open_model(resolve(str(tmp_path)))
+
+
+@pytest.mark.parametrize("day", [1, 2])
+def test_a_chat_template_writes_the_same_date_on_every_day(tmp_path, monkeypatch, day):
+    class Today(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2026, 1, day)
+
+    monkeypatch.setattr(chat_template_utils, "datetime", Today)
+    template = "{{ strftime_now('%d') }} + {{ messages[0]['content'] }}"
+    model = open_model(save(tmp_path, "llama", template))
+    found = model.encode(Prompt("a", template="chat"))
+    assert found.ids == ids("2 <unk> + a") and any("26 July 2024" in note for note in found.notes)
+    assert not any("2024" in note for note in model.encode(Prompt("a")).notes)
+    assert chat_template_utils.datetime is Today, "for the template alone"
 
 
 def test_a_model_without_a_chat_template_is_known_and_refuses(tmp_path):

@@ -28,6 +28,7 @@ from ..sources.specs import foreign
 from ..types import Encoding, ModelSpec, Prompt, Request
 from .devices import main_device
 from .identities import Identities
+from .loading import in_chat
 from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, hooked, replace_first, split_call
 from .quantized import held_bytes
 from .trace import BlockCall, Prefix, Trace, from_position, named_arguments, with_cache
@@ -35,6 +36,7 @@ from .trace import BlockCall, Prefix, Trace, from_position, named_arguments, wit
 Resid = Float[Tensor, "batch pos d_model"]
 Edit = Callable[[Tensor], Tensor]
 Hook = Callable[..., Any]
+DATED = "The chat template writes today's date; 26 July 2024 stands there, so that tokens are the same on every day."
 
 
 class Calls:
@@ -150,6 +152,8 @@ class LanguageModel:
             raise PromptError("The prompt has no tokens under this tokenizer; type some text.")
         found = (controls.note(self.spec), self.architecture.note, foreign(self.spec))
         start, notes = None, [note for note in found if note]
+        if prompt.template == "chat" and "strftime_now" in str(self.tokenizer.chat_template):
+            notes.append(DATED)
         if prompt.answer:
             start = next((i for i, (_, end) in enumerate(offsets) if end > len(text)), None)
             if start is None or start == 0:
@@ -164,10 +168,9 @@ class LanguageModel:
     def _in_chat(self, text: str) -> str:
         """One user message through the chat template, a stranger's program: in a process of its own, with limits."""
         if text not in self._chats:
-            message = [{"role": "user", "content": text}]
             try:
                 self._chats[text] = rendered(
-                    lambda: self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True),
+                    lambda: in_chat(self.tokenizer, text),
                     bounds.TEMPLATE_SECONDS,
                     bounds.TEMPLATE_MEMORY,
                     max_characters() + bounds.TEMPLATE,

@@ -164,6 +164,11 @@ def unwrapped(given: Pretrained) -> tuple[nn.Module, Pretrained]:
             f"Refused: {kind} is divided over several processes ({divided}), and none of them has its weights; measure "
             "a checkpoint of it, or train it whole."
         )
+    if elsewhere := [name for name, tensor in _tensors(inner).items() if tensor.is_meta]:
+        raise RefusedFamily(
+            f"Refused: {len(elsewhere)} weights of {kind} are offloaded, the first is {elsewhere[0]}, and are measured "
+            "in memory alone; load it without offloading, or save it and open the folder with offload=…."
+        )
     return outer, inner
 
 

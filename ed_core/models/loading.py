@@ -4,7 +4,10 @@ Safetensors only, never a repository's own code."""
 from __future__ import annotations
 
 import os
+from collections import Counter
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import tokenizers
@@ -12,6 +15,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils import chat_template_utils
 from transformers.utils import logging as transformers_logging
 
 from .. import bounds, machine
@@ -40,6 +44,7 @@ from .modules import Config, Pretrained, Tokenizer
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Options = dict[str, Any]  # of `from_pretrained`
 ALIGNED = 64  # bytes
+TEMPLATE_DAY = datetime(2024, 7, 26)  # which a chat template takes for today, so that tokens are always the same
 SAMPLES = ("5 + 7 = 12", "The quick brown fox.", "a=3; b=a;\n  b?", "Ünïcode — 好")
 
 
@@ -316,7 +321,22 @@ def _tokenizer(spec: ModelSpec, options: Options) -> Tokenizer:
         raise ModelNotFound(
             f"{spec.name} has no usable tokenizer: {_one_line(error)} Expected tokenizer.json beside the weights."
         ) from error
+    if not tokenizer.is_fast:
+        raise ModelNotFound(
+            f"The tokenizer of {spec.name} is of the class {type(tokenizer).__name__}, which does not tell where a "
+            "token's characters are; expected a fast one: save it with its tokenizer.json beside the weights."
+        )
     return tokenizer
+
+
+def in_chat(tokenizer: Tokenizer, text: str) -> str:
+    """One user message through the tokenizer's chat template, on `TEMPLATE_DAY`. Only for a process of its own
+    (`outside.rendered`), where the library's clock stays set."""
+    library: Any = chat_template_utils
+    library.datetime = SimpleNamespace(now=lambda: TEMPLATE_DAY)
+    message = [{"role": "user", "content": text}]
+    written: str = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    return written
 
 
 def _as_in_the_file(file: Path) -> list[list[int]]:
@@ -359,9 +379,26 @@ def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:
     from peft import PeftModel
 
     try:
-        merged: nn.Module = PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True).merge_and_unload()
+        adapted = PeftModel.from_pretrained(hf_model, str(folder), local_files_only=True)
+        _untie_adapted(adapted)
+        merged: nn.Module = adapted.merge_and_unload()
     except Exception as error:  # whatever a stranger's settings provoke inside the library
         raise BrokenWeights(
             f"The adapter {folder.name} cannot be merged: {said(error)}; save it again with peft."
         ) from error
     return merged
+
+
+def _untie_adapted(model: nn.Module) -> None:
+    """Give every adapted module a weight of its own where it shares one, as a tied head does with the embedding: the
+    adapter is of one of the two, and merging would change both."""
+    from peft.tuners.lora import LoraLayer
+
+    users = Counter(id(module._parameters.get("weight")) for module in model.modules())
+    for adapted in model.modules():
+        if not isinstance(adapted, LoraLayer):
+            continue
+        base: Any = adapted.base_layer
+        weight = getattr(base, "weight", None)
+        if weight is not None and users[id(weight)] > 1:
+            base.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)

@@ -64,7 +64,8 @@ def open(
             "give the rest by name, like precision='bf16'."
         )
     model = Model(spec_of(str(source), precision, device, adapter, control, offload=offload, control_seed=control_seed))
-    _ = model.language_model
+    with model.undisturbed():
+        _ = model.language_model
     return model
 
 

@@ -172,6 +172,17 @@ class Model:
         """Keep it open for all that is run within: `spec` and `language_model` stay what they are."""
         yield
 
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Within, torch computes as if nothing surrounded it, and what it was set to is put back; see `models.live`."""
+        with uncollected():
+            import torch
+
+            from ..models.live import undisturbed
+
+        with undisturbed(torch.device("cpu" if remote.is_remote(self.spec.source) else self.spec.device)):
+            yield
+
     def __repr__(self) -> str:
         return f"<{full_name(self.spec)} on {self.spec.device}>"
 
@@ -213,31 +224,32 @@ class Model:
             return
         from tqdm import tqdm
 
-        model = self.language_model
-        from ..prompts import max_tokens
-        from ..service import compute
+        with self.undisturbed():
+            model = self.language_model
+            from ..prompts import max_tokens
+            from ..service import compute
 
-        todo = model.expect(todo)
-        for probe, request in todo:
-            prompt = request.prompts[0]
-            try:
-                encoding = model.encode(prompt, max_tokens())
-                probe.check(len(encoding), encoding.answer_start)
-            except InputError as error:
-                raise type(error)(f"Prompt {prompt.id or prompt.text[:40]!r}: {error}") from None
-        with tqdm(todo, disable=not sys.stderr.isatty(), unit="prompt") as bar:
-            model.say = lambda told: bar.write(f"ed_core: {told}", file=sys.stderr)
-            for probe, request in bar:
-                bar.set_description(probe.name)
-                if request.key not in found:
-                    found[request.key] = compute.run(model, request, memory=memory)
-                    if model.to_recheck:
-                        _models(self._trust_kept).computed(request)
-                    try:
-                        if store:
-                            store.put(found[request.key])
-                    except StoreError as error:
-                        print(f"ed_core: {error}", file=sys.stderr)
+            todo = model.expect(todo)
+            for probe, request in todo:
+                prompt = request.prompts[0]
+                try:
+                    encoding = model.encode(prompt, max_tokens())
+                    probe.check(len(encoding), encoding.answer_start)
+                except InputError as error:
+                    raise type(error)(f"Prompt {prompt.id or prompt.text[:40]!r}: {error}") from None
+            with tqdm(todo, disable=not sys.stderr.isatty(), unit="prompt") as bar:
+                model.say = lambda told: bar.write(f"ed_core: {told}", file=sys.stderr)
+                for probe, request in bar:
+                    bar.set_description(probe.name)
+                    if request.key not in found:
+                        found[request.key] = compute.run(model, request, memory=memory)
+                        if model.to_recheck:
+                            _models(self._trust_kept).computed(request)
+                        try:
+                            if store:
+                                store.put(found[request.key])
+                        except StoreError as error:
+                            print(f"ed_core: {error}", file=sys.stderr)
 
     def recheck(self, store: Store | None) -> None:
         """Measure identities that were believed at the opening. Where they do not hold, what rests on them leaves the
