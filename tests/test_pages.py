@@ -468,6 +468,13 @@ def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(sto
     assert len(before) == len(plotted(test)) >= 4 and all(holds(plotted(test), z) for z in before)
     assert [i.value for i in test.info] == ["Still shown\\: small. The chosen model is unavailable, as said above."]
     assert len(test.error) == 1 and "nowhere" in test.error[0].value
+    begun, begins, shown = [], running.page_begins, session_of(test).batches["home"]
+    monkeypatch.setattr(running, "page_begins", lambda: begun.append(1) or begins())
+    toggle = test.toggle(key="home.depths")
+    assert toggle.disabled
+    toggle.proto.disabled = False  # in a browser that has not heard of it
+    toggle.set_value(True).run()
+    assert not test.exception and len(begun) <= 2 and session_of(test).batches["home"] is shown
     session_of(test).inputs["model"] = "small"
     assert not test.run().info and not test.error
 

@@ -96,11 +96,11 @@ def page() -> None:
 def asked() -> running.Batch:
     """The batch of what stands in the boxes, with Run and Options; where the chosen model is unavailable, the
     batch shown last and a word on it: why is said above."""
-    if picker.current().spec is None and (last := session.current().batches.get("home")) is not None:
-        shown = next(iter(last.requests.values())).models[0].name
-        st.info(show.plain(STILL.format(shown)), icon=":material/history:")
-        return last
     batch = again()
+    if picker.current().spec is None:
+        shown = next(iter(batch.requests.values())).models[0].name
+        st.info(show.plain(STILL.format(shown)), icon=":material/history:")
+        return batch
     row = probe_page.top_row("home", batch)
     options(row, batch)
     return batch
@@ -277,20 +277,25 @@ def what_it_says(batch: running.Batch) -> None:
         if said := says(batch):
             st.markdown(said, width="content")
         # always there: nothing moves when there is something to say
-        off = any(name != "generation" for name in (*batch.jobs, *batch.waiting))
+        gone = picker.current().spec is None
+        off = gone or any(name != "generation" for name in (*batch.jobs, *batch.waiting))
         look = dict(help=ABOUT_DEPTHS, disabled=off, changed=write_on)
-        if inputs.DEPTHS.draw(st.toggle, **look) != ("generation" in batch.requests):
+        if inputs.DEPTHS.draw(st.toggle, **look) != ("generation" in batch.requests) and not gone:
             st.rerun()
 
 
 def again() -> running.Batch:
-    """This page's batch for what stands in the boxes now."""
+    """This page's batch for what stands in the boxes now; the one shown last where the chosen model is unavailable."""
+    if picker.current().spec is None and (last := session.current().batches.get("home")) is not None:
+        return last
     return running.batch("home", wanted(picker.required()))
 
 
 def write_on(key: str) -> None:
     """The depth of each token was asked for: where nothing else is missing it is computed at once, if it can be."""
     inputs.note(key)
+    if picker.current().spec is None:
+        return
     batch = again()
     if batch.missing == ["generation"] and not running.outlook_of(batch, prompt_box.n_tokens()).obstacle:
         running.submit(batch)
