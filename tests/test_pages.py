@@ -524,6 +524,29 @@ def test_harder_steps_up_the_same_task(stored):
     assert after["task"] == known[before]["task"] and after["difficulty"] > known[before]["difficulty"]
 
 
+def test_the_former_verdict_stands_where_one_stepped_up_and_nowhere_else(stored):
+    def rings(test: AppTest) -> list[str]:
+        return [t["name"] for spec in charts(test) for t in spec["data"] if t.get("name", "").endswith(" before")]
+
+    test = app(prompt=None, model="ed-demo-8")
+    before = session_of(test).inputs["example"]
+    assert not rings(test)
+    assert rings(test.button(key="harder").click().run())
+    after = session_of(test).inputs["example"]
+    for changed, expected in (
+        ({"model": "small"}, False),
+        ({"model": "ed-demo-8"}, True),
+        ({"example": before, **prompt_of(before)}, False),
+        ({"example": after, **prompt_of(after)}, True),
+    ):
+        session_of(test).inputs.update(changed)
+        assert bool(rings(test.run())) == expected, changed
+
+
+def prompt_of(example: str) -> dict[str, str]:
+    return {name: examples()[example][name] for name in ("text", "answer")}
+
+
 @pytest.mark.parametrize("page", ["pages/intervene/erase.py", "pages/intervene/gradients.py"])
 def test_without_an_answer_the_models_own_is_offered(stored, page):
     question = Prompt(PROMPT.text)

@@ -98,8 +98,7 @@ def asked() -> running.Batch:
     batch shown last and a word on it: why is said above."""
     batch = again()
     if picker.current().spec is None:
-        shown = next(iter(batch.requests.values())).models[0].name
-        st.info(show.plain(STILL.format(shown)), icon=":material/history:")
+        st.info(show.plain(STILL.format(first(batch).name)), icon=":material/history:")
         return batch
     row = probe_page.top_row("home", batch)
     options(row, batch)
@@ -159,8 +158,13 @@ def _ask_what() -> None:
 def _harder(example: str, batch: running.Batch) -> None:
     """Step up, keeping the present verdict as a ghost on the ruler."""
     if (reached := judged(batch)) is not None:
-        session.current().ghost = reached
+        session.current().ghost = session.Ghost(reached, first(batch).key, example)
     prompt_box.pick(example)
+
+
+def first(batch: running.Batch) -> ModelSpec:
+    """The batch's model."""
+    return next(iter(batch.requests.values())).models[0]
 
 
 def judged(batch: running.Batch) -> verdict.Verdict | None:
@@ -312,11 +316,12 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     """The depth ruler below what the papers' rules give; without marks until there is a verdict, so that nothing moves
     when it comes."""
     some = next(iter(batch.results.values()), None)
-    n_layers = some.n_layers if some is not None else specs.n_layers(next(iter(batch.requests.values())).models[0])
+    n_layers = some.n_layers if some is not None else specs.n_layers(first(batch))
     if n_layers is None:
         st.container(height=HIGH + show.CAPTION, border=False, key="ruler-place")
         return
     ghost = session.current().ghost
+    here = ghost and (ghost.model, ghost.example) == (first(batch).key, value("example", ""))
     fig = show.once(
         figures.depth_ruler,
         reached.criteria if reached else {},
@@ -329,9 +334,9 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         seen=reached.seen if reached else (),
         twins=reached.twins if reached else Twins(),
         height=HIGH,
-        passes=specs.n_passes(next(iter(batch.requests.values())).models[0]) or 1,
+        passes=specs.n_passes(first(batch)) or 1,
         published=published_marks(BESIDE.value) if reached and BESIDE.value != NONE else (),
-        ghost=ghost.means if ghost else {},
+        ghost=ghost.verdict.means if ghost and here else {},
     )
     caption = show.plain(reached.rules) if reached else "Depth ruler"
     said = reached.sentence if reached else "Depth ruler: no verdict yet."
