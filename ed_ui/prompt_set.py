@@ -202,7 +202,7 @@ def uploaded(data: bytes) -> str:
 
 def run_when(spec: ModelSpec, prompts: list[Prompt]) -> dict[str, Any]:
     """Whether these prompts can be run, and how many tokens they have, as `running.run_row` takes it."""
-    if len(prompts) == 1:
+    if prompts == [prompt_box.prompt()]:
         return {"ready": prompt_box.ready(), "n_tokens": prompt_box.n_tokens()}
     return {"ready": True, "n_tokens": n_tokens(spec, prompts)}
 

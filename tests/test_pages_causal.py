@@ -183,9 +183,14 @@ def test_one_prompt_is_pruned_as_before(stored, stored_set):
     ],
 )
 def test_a_bad_list_of_prompts_is_refused_in_one_sentence(stored, lines, words):
-    test = prune_on(lines + ("" if "xxx" not in lines else "\n" + lines))
+    test = prune_on(lines)
     assert not test.exception and len(test.error) == 1 and all(w in test.error[0].value for w in words)
     assert not charts(test)
+
+
+def test_one_listed_prompt_runs_whatever_stands_in_the_hidden_box(stored):
+    test = prune_on([Prompt("ab")], text="", answer="")
+    assert not test.exception and not test.error and not test.button(key="run.prune").disabled
 
 
 def test_an_empty_list_is_no_error_and_a_long_one_is_cut_openly(stored):
