@@ -247,7 +247,7 @@ def span(name: str, key: str) -> Input:
 
     def parse(value: str) -> tuple[int, int]:
         first, _, last = value.partition("-")
-        if not (first.isdecimal() and last.isdecimal() and len(value) < 20 and int(first) < int(last)):
+        if not (first.isdecimal() and last.isdecimal() and len(value) < 20 and int(first) <= int(last)):
             raise ParameterError(f"{name} is {value!r}; expected the first and the last token, like 12-59.")
         return int(first), int(last)
 

@@ -334,6 +334,8 @@ def test_a_window_beyond_the_prompt_is_not_kept(monkeypatch):
     assert inputs.window("window", 60, 48) == (3, 40) and inputs.window("window", 48, 48) is None
     held["window"] = (3, 60)
     assert inputs.window("window", 60, 48) == (12, 59) and not held
+    tokens = inputs.span("tokens", "window")
+    assert tokens.read(tokens.write((5, 5))) == (5, 5), "a window of one token"
 
 
 def test_a_revision_belongs_to_a_hub_model_alone(monkeypatch, tmp_path):
