@@ -66,13 +66,11 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
     told = {
         "kl": ("Divergence from the whole model", cheapest, "nats"),
         "top1_kept": ("Best guesses that stay", "share of the tokens; high is cheap", "share"),
-        "perplexity": (
-            "Perplexity without the stretch",
-            f"{cost['perplexity_whole']:.3g} with all layers",
-            "perplexity",
-        ),
     }
     for name, (title, caption, unit) in told.items():
+    if "perplexity" in cost:
+        whole = f"{cost['perplexity_whole']:.3g} with all layers"
+        told["perplexity"] = ("Perplexity without the stretch", whole, "perplexity")
         spread, n = among_others.quantiles([c[name] for c in singles])
         fig = figures.spread_curve(
             curves[name],

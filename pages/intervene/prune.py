@@ -121,9 +121,12 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
     """One pruning in words, and what to hand to other tools."""
     layers, text = ", ".join(map(str, sorted(drop))), "this text" if len(results) == 1 else "these texts"
     row = st.container(horizontal=True, vertical_alignment="center")
+    loss = ""
+    if "perplexity" in cost:
+        loss = f", perplexity on {text} {cost['perplexity_whole']:.3g} → {cost['perplexity']:.3g}"
     row.markdown(
-        f"**{title}: {layers}** · KL {cost['kl']:.3g} nats, {100 * cost['top1_kept']:.0f} % of the best guesses stay, "
-        f"perplexity on {text} {cost['perplexity_whole']:.3g} → {cost['perplexity']:.3g}"
+        f"**{title}: {layers}** · KL {cost['kl']:.3g} nats, {100 * cost['top1_kept']:.0f} % of the best guesses stay"
+        + loss
     )
     order = [layer for layer in range(results[0].n_layers) if layer not in drop]
     probe_page.offer(row, results, order, cost, key, ready, "Keep-list", EXPORTS)
