@@ -96,7 +96,7 @@ def _bundled() -> list[Prompt]:
     if not chosen:
         raise PromptError("No bundled prompt is of these tasks and difficulties; leave one of them open.")
     st.caption(
-        f"{len(chosen)} prompts, spread evenly: "
+        f"{count(len(chosen), 'prompt')}, spread evenly: "
         f"{', '.join(p['title'] for p in chosen[:6])}{' …' if len(chosen) > 6 else ''}"
     )
     return [Prompt(p["text"], p["answer"], p["id"]) for p in chosen]
@@ -226,7 +226,7 @@ def status(batch: running.Batch, done: list, of: int) -> None:
         if batch.running:
             live.status(batch, f"**{over}** · {{}}".format)
         elif len(done) == of:
-            st.markdown(f"Over **{every}**, {sum(r.n_tokens for r in done)} tokens.")
+            st.markdown(f"Over **{every}**, {count(sum(r.n_tokens for r in done), 'token')}.")
         elif done or batch.errors:
             st.markdown(f"**{over}**: the figures are over these. **Run** measures the rest.")
         else:

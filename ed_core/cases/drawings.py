@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 from .. import figures
 from ..depth import among_others, audit, surgery, writing
 from ..depth.verdict import Verdict, right
+from ..depth.wording import count
 from ..figures import View
 from ..figures.canvas import shown
 from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, beside, draw, measures, pictures
@@ -67,10 +68,10 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
         "kl": ("Divergence from the whole model", cheapest, "nats"),
         "top1_kept": ("Best guesses that stay", "share of the tokens; high is cheap", "share"),
     }
-    for name, (title, caption, unit) in told.items():
     if "perplexity" in cost:
         whole = f"{cost['perplexity_whole']:.3g} with all layers"
         told["perplexity"] = ("Perplexity without the stretch", whole, "perplexity")
+    for name, (title, caption, unit) in told.items():
         spread, n = among_others.quantiles([c[name] for c in singles])
         fig = figures.spread_curve(
             curves[name],
@@ -258,7 +259,7 @@ class Section:
     def heading(self) -> str:
         """Model, precision, what else it is, and its layers: plain text."""
         models = dict.fromkeys(controls.full_name(m) for view in self.views for m in view.models)
-        return f"{', '.join(models)}, {self.views[0].first.result.n_layers} layers"
+        return f"{', '.join(models)}, {count(self.views[0].first.result.n_layers, 'layer')}"
 
     @property
     def prompts(self) -> list[Prompt]:
