@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 
 from .. import figures
 from ..depth import among_others, audit, surgery, writing
-from ..depth.verdict import Verdict, right
+from ..depth.verdict import Verdict, positions, right, tokens_of
 from ..depth.wording import count
 from ..figures import View
 from ..figures.canvas import shown
@@ -387,6 +387,8 @@ def _of_item(case: Case, item: Item, found: Verdict | None, twin: case_study.Vie
         depth_lines=found.lines if found is not None else {},
         sinks=tuple(s.pos for s in (found and found.sinks) or ()),
         count_sinks=dict(item.shown.settings).get("count_sinks", False) is True,
+        read_at=positions(result, found.of) if found is not None else None,
+        read_for=tokens_of(found.of) if found is not None else "",
         control=behind.result if behind is not None else None,
         control_name=controls.KINDS[twin.models[0].control] if twin is not None and behind is not None else "",
     )

@@ -32,11 +32,10 @@ from ed_ui import (
     session,
     show,
 )
-from ed_ui.inputs import BRANCHES, SHADES, choice, of_probe, span, value
+from ed_ui.inputs import BRANCHES, OF, SHADES, TOKEN, choice, of_probe, span, value
 
 WINDOW = 48
-NONE, TOKEN, LOGIT = "none", "token", "logit"
-READ_FOR = {ALL: "all tokens", ANSWER: "where the answer is predicted", TOKEN: "the selected token"}
+NONE, LOGIT = "none", "logit"
 PUBLISHED = (NONE, *dict.fromkeys(p.model.rsplit("/", 1)[-1] for p in published()))
 PROBES = {  # in the order of computing: maps in a moment, then the model's own words, then what takes longer
     "contributions": Contributions(),
@@ -55,7 +54,6 @@ MAPS = (  # key, probe, picture
 WIDE = 1100  # pixels of the page, about
 LOW = 260  # pixels of the map of written tokens
 HIGH = 92  # pixels of the ruler
-OF = choice("of", "of", ALL, READ_FOR.keys(), "Read the rules for", READ_FOR)
 BESIDE = choice("published", "published", NONE, PUBLISHED, "Published figures on the ruler")
 TOKENS = span("tokens", "window")
 PARAMETERS = (
@@ -444,7 +442,7 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
             sinks=tuple(s.pos for s in found or ()),
             count_sinks=inputs.COUNT_SINKS.value,
             read_at=verdict.positions(some, of) if some is not None else None,
-            read_for=READ_FOR.get(of, f"token {of}"),
+            read_for=verdict.tokens_of(of),
         )
 
     return view
