@@ -108,8 +108,9 @@ def listen() -> None:
     st.html(f"<script>{SCRIPT % told}</script>", unsafe_allow_javascript=True)
 
 
-def share(row) -> None:
+def share(row, prompt: bool = True) -> None:
     """A button at the end of a row that shows the link to what is on the screen. The browser reads it from its own
-    address: a part of a page that runs by itself cannot safely write into what stands outside of it."""
+    address: a part of a page that runs by itself cannot safely write into what stands outside of it. `prompt`: whether
+    the page is about the prompt in the box, unless the address says that it is about others."""
     with row.popover("Link", icon=":material/link:", type="tertiary", key="share"):
-        _mount(key="share-link", data={"whole": CARRIED, "partly": NOT_CARRIED})
+        _mount(key="share-link", data={"whole": CARRIED, "partly": NOT_CARRIED, "prompt": prompt})

@@ -102,6 +102,7 @@ PLACES: dict[str, Place] = {
             "shade": inputs.SHADE,
             "lens": inputs.LENS,
             "depths": inputs.DEPTHS,
+            "of": inputs.OF,
             "count_sinks": inputs.COUNT_SINKS,
         },
         ("window", 48),
@@ -120,6 +121,9 @@ PLACES: dict[str, Place] = {
             "overlaid": inputs.OVERLAID,
             "by_number": inputs.BY_NUMBER,
             "count_sinks": inputs.COUNT_SINKS,
+            "branch": inputs.SIDES_BRANCH,
+            "shade": inputs.SIDES_SHADE,
+            **{one.name: one for one in inputs.SIDES_MAPS.values()},
         }
     ),
 }

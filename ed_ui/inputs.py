@@ -15,8 +15,10 @@ import streamlit as st
 
 from ed_core import fits
 from ed_core.depth.criteria import KL_THRESHOLD, OVERLAP_THRESHOLD
+from ed_core.depth.side_by_side import COMPARED
+from ed_core.depth.verdict import ALL, ANSWER, tokens_of
 from ed_core.errors import ParameterError
-from ed_core.probes import Contributions, Probe
+from ed_core.probes import Contributions, Probe, find
 from ed_core.sources import controls
 from ed_ui import session, streamlit_edges
 
@@ -247,7 +249,7 @@ def span(name: str, key: str) -> Input:
 
     def parse(value: str) -> tuple[int, int]:
         first, _, last = value.partition("-")
-        if not (first.isdecimal() and last.isdecimal() and len(value) < 20 and int(first) < int(last)):
+        if not (first.isdecimal() and last.isdecimal() and len(value) < 20 and int(first) <= int(last)):
             raise ParameterError(f"{name} is {value!r}; expected the first and the last token, like 12-59.")
         return int(first), int(last)
 
@@ -302,6 +304,9 @@ KL = number("kl", "kl_threshold", KL_THRESHOLD, 0.05, 0.95, label="KL: below thi
 OVERLAP = number("overlap", "overlap_threshold", OVERLAP_THRESHOLD, 0.05, 0.95, label="Overlap: above")
 FIRST_TOKEN = flag("first_token", "first_token", True, "Count the first token in the mean cosine (often a sink)")
 LENS = Input("lens", "home.lens", "logit", fits.named, label="Lens of the map (the rules read the logit lens)")
+TOKEN = "token"
+READ_FOR = {ALL: tokens_of(ALL), ANSWER: tokens_of(ANSWER), TOKEN: "the selected token"}
+OF = choice("of", "of", ALL, READ_FOR.keys(), "Read the rules for", READ_FOR)
 DEPTHS = flag("depths", "home.depths", False, "Depth of each token")
 MEASURES = {spec.name: spec.title for spec in Contributions.measures}
 MEASURE = choice("measure", "contributions.measure", "layer_ratio", MEASURES.keys(), "Measure", MEASURES)
@@ -313,3 +318,19 @@ BOUNDARY = replace(number("boundary", "skip.boundary", MAXIMUM, 0, 10**6, int, "
 SWAPPED = flag("swapped", "two.swapped", False)
 OVERLAID = flag("overlaid", "two.overlaid", False, "One map over the other")
 BY_NUMBER = flag("by_number", "two.by_number", False, "Curves by layer number")
+SIDES_BRANCH = replace(BRANCH, key="two.branch")
+SIDES_SHADES = {"probability": "prob", "KL to output": "kl", "JSD to output": "jsd", "entropy": "entropy"}
+SIDES_SHADE = choice("shade", "two.shade", "probability", SIDES_SHADES, "Lens shade", held=True)
+
+
+def _maps() -> dict[str, Input]:
+    """By probe: which of its maps stands side by side, where there are several."""
+    names = {name: [p.choice for p in find(name).pictures or () if p.choice] for name in COMPARED}
+    return {
+        name: choice(f"{name}_map", f"two.map.{name}", options[0], options, "shown as")
+        for name, options in names.items()
+        if len(options) > 1
+    }
+
+
+SIDES_MAPS = _maps()

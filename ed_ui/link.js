@@ -3,6 +3,14 @@
 const LOOK = 500; // milliseconds between two looks at the address
 const boxes = new WeakMap();
 
+// Whether an address names what its page is about: `prompt` of a page that is about the prompt in the box.
+function carries(search, prompt) {
+  const has = new URLSearchParams(search), prompts = has.get('prompts');
+  if (prompts === 'pasted' || prompts === 'lines') return false;
+  const first = !prompt || prompts === 'bundled' || has.has('run') || has.has('example');
+  return first && (has.get('compare') !== 'prompts' || has.has('second_run') || has.has('second_example'));
+}
+
 export default function ({ data, parentElement }) {
   if (!boxes.has(parentElement)) boxes.set(parentElement, new Box(parentElement));
   const box = boxes.get(parentElement);
@@ -26,12 +34,10 @@ class Box {
   look() {
     if (this.seen === location.href && this.said === this.words) return;
     [this.seen, this.said] = [location.href, this.words];
-    const has = new URLSearchParams(location.search);
-    const whole = (has.has('run') || has.has('example')) && has.get('prompts') !== 'pasted';
     this.address.textContent = location.href;
     this.copy.textContent = 'Copy';
     this.draw.textContent = 'Copy as picture';
-    this.told.textContent = whole ? this.words.whole : this.words.partly;
+    this.told.textContent = carries(location.search, this.words.prompt) ? this.words.whole : this.words.partly;
   }
 
   async take() {

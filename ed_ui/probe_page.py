@@ -13,6 +13,7 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import among_others, sinks, surgery
 from ed_core.depth.among_others import Likeness
+from ed_core.depth.wording import count
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
 from ed_core.probes import Continuation, Probe, find
@@ -206,7 +207,7 @@ def status(batch: running.Batch, name: str = "") -> None:
             shipped = " · :gray-badge[stored example]" if lookup.is_shipped(result.request.key) else ""
             made = result.provenance
             st.markdown(
-                f"Measured on {result.n_tokens} tokens, {made.get('time', '')[:16].replace('T', ' ')} UTC, in "
+                f"Measured on {count(result.n_tokens, 'token')}, {made.get('time', '')[:16].replace('T', ' ')} UTC, in "
                 f"{took(made.get('seconds', 0))}{shipped}"
             )
         elif troubles := running.troubles(batch):
@@ -474,7 +475,7 @@ def _measure_others(batch: running.Batch, n_others: int, result: ProbeResult) ->
         obstacle = running.outlook_of(batch, result.n_tokens).obstacle
         told = "" if seconds is None else f" ({running.about(seconds)})"
         look = {"icon": ":material/group_add:", "disabled": bool(obstacle)}
-        label = f"Measure {len(batch.missing)} bundled prompts{told}"
+        label = f"Measure {count(len(batch.missing), 'bundled prompt')}{told}"
         if row.button(label, key=f"measure.{result.request.probe}", **look):
             running.submit(batch)
             st.rerun()

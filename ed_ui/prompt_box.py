@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from ed_core.depth.wording import count
 from ed_core.errors import PromptError
 from ed_core.prompts import check_length, check_text
 from ed_core.sources import tokens
@@ -248,7 +249,7 @@ def _how_encoded() -> None:
     if wrong_with(prompt()):
         return
     texts = preview()
-    with st.popover("Encoding" if texts is None else f"{len(texts)} tokens", type="tertiary"):
+    with st.popover("Encoding" if texts is None else count(len(texts), "token"), type="tertiary"):
         _template()
         SPECIAL_TOKENS.draw(st.toggle, disabled=TEMPLATE.value == "chat")
         if texts is not None:

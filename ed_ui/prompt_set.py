@@ -28,7 +28,7 @@ HOW_MANY = number("n_prompts", "prompts.n", 12, 1, MOST, int, "How many")
 SET_OR_LINES = {"bundled": "A bundled set", "lines": LINES}
 EXAMPLES = "examples"  # the bundled prompts of all tasks
 MOST_TO_FIT = 1000  # prompts of a fit
-FIT_SOURCES = ("Bundled sets", LINES)
+SETS_TO_FIT = "Bundled sets"
 ABOUT_SETS = (
     "Examples: the bundled prompts of all tasks. Mixed: 120 prompts in plain English. The others hold 80 to 200 "
     "prompts of one task each. Maps need more tokens than the model has dimensions, and a lens should have them: "
@@ -60,9 +60,12 @@ def of_set(page: str) -> tuple[Input, Input]:
     )
 
 
-def of_fit(page: str) -> Input:
+def of_fit(page: str) -> tuple[Input, Input]:
     """What a link carries of `to_fit`."""
-    return several("sets", f"{page}.sets", [EXAMPLES], [EXAMPLES, *set_names()], "Prompt sets")
+    return (
+        choice("prompts", f"{page}.source", SETS_TO_FIT, {SETS_TO_FIT: "bundled", LINES: "lines"}, "Prompts"),
+        several("sets", f"{page}.sets", [EXAMPLES], [EXAMPLES, *set_names()], "Prompt sets"),
+    )
 
 
 def choose() -> list[Prompt]:
@@ -93,7 +96,7 @@ def _bundled() -> list[Prompt]:
     if not chosen:
         raise PromptError("No bundled prompt is of these tasks and difficulties; leave one of them open.")
     st.caption(
-        f"{len(chosen)} prompts, spread evenly: "
+        f"{count(len(chosen), 'prompt')}, spread evenly: "
         f"{', '.join(p['title'] for p in chosen[:6])}{' …' if len(chosen) > 6 else ''}"
     )
     return [Prompt(p["text"], p["answer"], p["id"]) for p in chosen]
@@ -161,14 +164,11 @@ def _set_name(name: str) -> str:
 def to_fit(page: str, row) -> list[Prompt]:
     """The prompts to fit on, chosen behind a click in the `row`; every fifth of them is held out. Pasted lines stand
     below it."""
-    sets = of_fit(page)
+    source, sets = of_fit(page)
     names = sets.value or []
-    own = inputs.value(f"{page}.source", FIT_SOURCES[0]) != FIT_SOURCES[0]
-    said = "own" if own else _set_name(names[0]) if len(names) == 1 else f"{len(names)} sets"
+    said = "own" if source.value == LINES else _set_name(names[0]) if len(names) == 1 else f"{len(names)} sets"
     box = row.popover(f"Prompts: {said}", key=f"box-{page}-prompts")
-    look = dict(options=FIT_SOURCES, label_visibility="collapsed")
-    source = inputs.widget(box.segmented_control, "Prompts", f"{page}.source", FIT_SOURCES[0], **look)
-    if source != FIT_SOURCES[0]:
+    if source.draw(box.segmented_control, label_visibility="collapsed") == LINES:
         return lines(MOST_TO_FIT)
     names = sets.draw(box.pills, format_func=_set_name, selection_mode="multi", help=ABOUT_SETS)
     if not names:
@@ -202,7 +202,7 @@ def uploaded(data: bytes) -> str:
 
 def run_when(spec: ModelSpec, prompts: list[Prompt]) -> dict[str, Any]:
     """Whether these prompts can be run, and how many tokens they have, as `running.run_row` takes it."""
-    if len(prompts) == 1:
+    if prompts == [prompt_box.prompt()]:
         return {"ready": prompt_box.ready(), "n_tokens": prompt_box.n_tokens()}
     return {"ready": True, "n_tokens": n_tokens(spec, prompts)}
 
@@ -226,7 +226,7 @@ def status(batch: running.Batch, done: list, of: int) -> None:
         if batch.running:
             live.status(batch, f"**{over}** · {{}}".format)
         elif len(done) == of:
-            st.markdown(f"Over **{every}**, {sum(r.n_tokens for r in done)} tokens.")
+            st.markdown(f"Over **{every}**, {count(sum(r.n_tokens for r in done), 'token')}.")
         elif done or batch.errors:
             st.markdown(f"**{over}**: the figures are over these. **Run** measures the rest.")
         else:

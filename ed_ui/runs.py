@@ -100,7 +100,7 @@ def panel(
     if told:
         row.markdown(f":gray-badge[{show.plain(told)}]", width="content")
     if linked:
-        browser.share(row)
+        browser.share(row, prompt=False)
     if running:
         st.progress(run.status.share if run.status else 0.0, show.plain(progress(run)))
     elif run.trouble:

@@ -118,6 +118,15 @@ class Undo:
     at: float = field(default_factory=time.monotonic)
 
 
+@dataclass(frozen=True)
+class Ghost:
+    """A verdict, and the model (its `key`) and example that were stepped up to: there it stands beside the new one."""
+
+    verdict: Verdict
+    model: str
+    example: str
+
+
 @dataclass
 class Gallery:
     """What the list of case studies has still to say."""
@@ -140,7 +149,7 @@ class Session:
     needs: DeltaGenerator | None = None  # where the box of the model says what a page needs
     absent: ModelSpec | None = None  # the chosen model, where the page says that it is not here
     plans: dict[str, Future[Plan]] = field(default_factory=dict)  # what the hub was asked, by model
-    ghost: Verdict | None = None  # Home's former verdict
+    ghost: Ghost | None = None  # Home's former verdict
     audited: tuple[list[str], Audit] | None = None  # the audit of these runs
     lines_trouble: str = ""  # why an uploaded list of prompts was not taken
     picked: bool = False  # an example was just chosen: what takes little time runs by itself

@@ -279,8 +279,8 @@ def _about_curve(
     if reading:
         st.markdown(reading)
     csv(key, export.curve_csv(name, dim, values), name)
-    n_tokens = sum(r.n_tokens for r in results)
-    st.markdown(f"**Where it came from**: {count(len(results), 'prompt')}, {n_tokens} tokens")
+    tokens = count(sum(r.n_tokens for r in results), "token")
+    st.markdown(f"**Where it came from**: {count(len(results), 'prompt')}, {tokens}")
     st.json([dict(r.provenance) for r in results], expanded=1)
 
 

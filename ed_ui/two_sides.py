@@ -27,7 +27,23 @@ from ed_core.sources import controls, remote, tokens
 from ed_core.sources.bundled import CHARACTERS, WORDS, example_of, load_prompts
 from ed_core.types import ModelSpec, ProbeResult, Prompt
 from ed_ui import downloads, inputs, link, picker, probe_page, prompt_box, show
-from ed_ui.inputs import COUNT_SINKS, NONE, OVERLAID, Input, choice, number, of_probe, several, text, value
+from ed_ui.inputs import (
+    BRANCHES,
+    COUNT_SINKS,
+    NONE,
+    OVERLAID,
+    SIDES_BRANCH,
+    SIDES_MAPS,
+    SIDES_SHADE,
+    SIDES_SHADES,
+    Input,
+    choice,
+    number,
+    of_probe,
+    several,
+    text,
+    value,
+)
 
 MODES = {"models": "Two models", "prompts": "Two prompts", "parameters": "Two parameters"}
 TITLES = {name: find(name).title for name in COMPARED}
@@ -35,7 +51,6 @@ DEFAULT = tuple(name for name in COMPARED if find(name).first_page)
 MANY = 1 << 20  # tokens: more than any probe asks for
 WINDOW = 48  # tokens; more get a slider
 CURVE_HEIGHT, MAP_HEIGHT = 300, 400
-SHADES = {"probability": "prob", "KL to output": "kl", "JSD to output": "jsd", "entropy": "entropy"}
 
 
 # -------------------------------------------------------------------- what the URL carries
@@ -47,19 +62,18 @@ def maps(name: str) -> list[Picture]:
     return [picture for picture in declared if picture.choice] or list(declared[:1])
 
 
-def _choices(name: str) -> Input:
-    """Which of a probe's maps is shown."""
-    options = [picture.choice for picture in maps(name)]
-    return choice(f"{name}_map", f"two.map.{name}", options[0], options, "shown as")
-
-
-BRANCH = replace(inputs.BRANCH, key="two.branch")
-SHADE = choice("shade", "two.shade", "probability", SHADES, "Lens shade")
-CHOICES = {name: _choices(name) for name in COMPARED if len(maps(name)) > 1}
 MODE = choice("compare", "two.mode", "models", MODES.keys(), "Compare", MODES)
 MEASURES = several("measures", "two.probes", list(DEFAULT), COMPARED, "Measures")
 PROBE = choice("probe", "two.probe", LayerSkip.name, COMPARED, "Probe", TITLES)
-LOOK = (inputs.SWAPPED, OVERLAID, inputs.BY_NUMBER, COUNT_SINKS, BRANCH, SHADE, *CHOICES.values())  # of both
+LOOK = (
+    inputs.SWAPPED,
+    OVERLAID,
+    inputs.BY_NUMBER,
+    COUNT_SINKS,
+    SIDES_BRANCH,
+    SIDES_SHADE,
+    *SIDES_MAPS.values(),
+)  # of both
 COMMON = (MODE, MEASURES, PROBE, *LOOK)
 RUN = Input("second_run", "two.run", "", lambda short: lookup.by_short(short).request.key[: lookup.SHORT])
 
@@ -301,12 +315,12 @@ def map_inputs(names: Sequence[str], results: Sequence[Sequence[ProbeResult | No
     shown = [maps(name) for name in names]
     first = [picture.measures[0] for of_probe in shown for picture in of_probe]
     if any("{branch}" in measure for measure in first):
-        BRANCH.draw(row.segmented_control)
+        SIDES_BRANCH.draw(row.segmented_control)
     for name in names:
-        if name in CHOICES:
-            CHOICES[name].draw(row.segmented_control)
+        if name in SIDES_MAPS:
+            SIDES_MAPS[name].draw(row.segmented_control)
     if any("{shade}" in measure for measure in first):
-        SHADE.draw(row.selectbox, width=190)
+        SIDES_SHADE.draw(row.selectbox, width=190)
     tokens = [r.tokens if r is not None else () for r in some]
     same = tokens[0] == tokens[1]
     for side, n in zip(SIDES[: 2 - same], map(len, tokens), strict=False):
@@ -331,8 +345,8 @@ def map_of(name: str, first_token: bool) -> Map | None:
     """What the page's inputs say of a probe's map; None where it has none of one result."""
     if not maps(name):
         return None
-    look = Look(inputs.BRANCHES[BRANCH.value], SHADES[SHADE.value], first_token=first_token)
-    chosen = CHOICES[name].value if name in CHOICES else ""
+    look = Look(BRANCHES[SIDES_BRANCH.value], SIDES_SHADES[SIDES_SHADE.value], first_token=first_token)
+    chosen = SIDES_MAPS[name].value if name in SIDES_MAPS else ""
     picture = next((p for p in maps(name) if p.choice == chosen), maps(name)[0])
     return Map(picture, look, named(picture, look)[0])
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from types import SimpleNamespace
 from urllib.parse import parse_qsl
@@ -253,6 +255,37 @@ def test_what_all_pages_share_comes_back_as_the_same_link(stored):
     assert {name: test.query_params.get(name) for name in SHARED} == SHARED and not said(test)
 
 
+@pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
+def test_the_link_says_whether_it_carries_the_prompts():
+    """Those of the box are named by example or run; bundled ones by the page; typed lists by nothing."""
+    cases = [
+        ("?model=a", True, False),
+        ("?model=a&example=b", True, True),
+        ("?model=a&run=b", True, True),
+        ("?model=a&prompts=bundled", True, True),
+        ("?model=a&run=b&prompts=pasted", True, False),
+        ("?model=a", False, True),
+        ("?model=a&example=b&prompts=lines", False, False),
+        ("?example=b&compare=prompts", True, False),
+        ("?example=b&compare=prompts&second_run=c", True, True),
+    ]
+    code = streamlit_edges.script("link.js")
+    asked = json.dumps([[search, of_box] for search, of_box, _ in cases])
+    code += f"console.log(JSON.stringify({asked}.map(one => carries(...one))))"
+    node = ["node", "--input-type=module", "-e", code]
+    told = subprocess.run(node, capture_output=True, text=True, check=True).stdout
+    assert json.loads(told) == [expected for *_, expected in cases]
+
+
+@pytest.mark.parametrize(
+    "page, of_box", [("intervene/skip", True), ("model/claims", False), ("studies/studies", False)]
+)
+def test_the_link_hears_whether_the_page_is_about_the_prompt_in_the_box(stored, page, of_box):
+    test = opened(f"pages/{page}.py", example="copy-3-a")
+    (link,) = (one for one in test.get("bidi_component") if not one.proto.bytes and "whole" in one.proto.json)
+    assert json.loads(link.proto.json)["prompt"] is of_box
+
+
 def test_an_example_that_was_edited_is_no_longer_named(stored):
     test = opened("pages/prompt/logit_lens.py", example="copy-3-a")
     assert test.query_params["example"] == "copy-3-a"
@@ -301,6 +334,8 @@ def test_a_window_beyond_the_prompt_is_not_kept(monkeypatch):
     assert inputs.window("window", 60, 48) == (3, 40) and inputs.window("window", 48, 48) is None
     held["window"] = (3, 60)
     assert inputs.window("window", 60, 48) == (12, 59) and not held
+    tokens = inputs.span("tokens", "window")
+    assert tokens.read(tokens.write((5, 5))) == (5, 5), "a window of one token"
 
 
 def test_a_revision_belongs_to_a_hub_model_alone(monkeypatch, tmp_path):

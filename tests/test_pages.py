@@ -468,6 +468,13 @@ def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(sto
     assert len(before) == len(plotted(test)) >= 4 and all(holds(plotted(test), z) for z in before)
     assert [i.value for i in test.info] == ["Still shown\\: small. The chosen model is unavailable, as said above."]
     assert len(test.error) == 1 and "nowhere" in test.error[0].value
+    begun, begins, shown = [], running.page_begins, session_of(test).batches["home"]
+    monkeypatch.setattr(running, "page_begins", lambda: begun.append(1) or begins())
+    toggle = test.toggle(key="home.depths")
+    assert toggle.disabled
+    toggle.proto.disabled = False  # in a browser that has not heard of it
+    toggle.set_value(True).run()
+    assert not test.exception and len(begun) <= 2 and session_of(test).batches["home"] is shown
     session_of(test).inputs["model"] = "small"
     assert not test.run().info and not test.error
 
@@ -515,6 +522,29 @@ def test_harder_steps_up_the_same_task(stored):
     known = examples()
     after = known[session_of(test).inputs["example"]]
     assert after["task"] == known[before]["task"] and after["difficulty"] > known[before]["difficulty"]
+
+
+def test_the_former_verdict_stands_where_one_stepped_up_and_nowhere_else(stored):
+    def rings(test: AppTest) -> list[str]:
+        return [t["name"] for spec in charts(test) for t in spec["data"] if t.get("name", "").endswith(" before")]
+
+    test = app(prompt=None, model="ed-demo-8")
+    before = session_of(test).inputs["example"]
+    assert not rings(test)
+    assert rings(test.button(key="harder").click().run())
+    after = session_of(test).inputs["example"]
+    for changed, expected in (
+        ({"model": "small"}, False),
+        ({"model": "ed-demo-8"}, True),
+        ({"example": before, **prompt_of(before)}, False),
+        ({"example": after, **prompt_of(after)}, True),
+    ):
+        session_of(test).inputs.update(changed)
+        assert bool(rings(test.run())) == expected, changed
+
+
+def prompt_of(example: str) -> dict[str, str]:
+    return {name: examples()[example][name] for name in ("text", "answer")}
 
 
 @pytest.mark.parametrize("page", ["pages/intervene/erase.py", "pages/intervene/gradients.py"])

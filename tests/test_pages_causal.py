@@ -12,7 +12,7 @@ from charts import charts, fresh, numbers
 from shell import wrote
 from small_models import computed
 from streamlit.testing.v1 import AppTest
-from test_pages import PROMPT, app, holds, plotted, session_of
+from test_pages import PAGES, PROMPT, app, holds, plotted, session_of
 
 from ed_core.depth import among_others, surgery
 from ed_core.probes import (
@@ -31,6 +31,7 @@ from ed_core.probes.integrated_gradients import completeness, incomplete
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.service.resolve import resolve
+from ed_core.sources import specs
 from ed_core.types import Prompt
 from ed_ui import show
 
@@ -183,9 +184,30 @@ def test_one_prompt_is_pruned_as_before(stored, stored_set):
     ],
 )
 def test_a_bad_list_of_prompts_is_refused_in_one_sentence(stored, lines, words):
-    test = prune_on(lines + ("" if "xxx" not in lines else "\n" + lines))
+    test = prune_on(lines)
     assert not test.exception and len(test.error) == 1 and all(w in test.error[0].value for w in words)
     assert not charts(test)
+
+
+def test_one_listed_prompt_runs_whatever_stands_in_the_hidden_box(stored):
+    test = prune_on([Prompt("ab")], text="", answer="")
+    assert not test.exception and not test.error and not test.button(key="run.prune").disabled
+
+
+def test_a_single_token_is_no_plural_and_has_no_perplexity(laboratory, monkeypatch):
+    one = Prompt("5")
+    for probe in PAGES["pages/intervene/prune.py"]:
+        lookup.store().put(computed(probe.request(resolve("ed-demo-8"), one)))
+    test = app("pages/intervene/prune.py", prompt=one, model="ed-demo-8")
+    said = " ".join(m.value for m in test.markdown)
+    assert "Over **1 prompt**, 1 token." in said and "Least KL, one layer" in said
+    assert "perplexity on this text" not in said and "nan" not in said.split()
+    assert "1 token" in [one.proto.popover.label for one in test.get("popover")]
+    test.segmented_control(key="prompts.source").set_value("Bundled prompts").run()
+    test.number_input(key="prompts.n").set_value(1).run()
+    assert any(c.value.startswith("1 prompt, spread evenly") for c in test.caption)
+    monkeypatch.setattr(specs, "n_layers", lambda spec: 1)
+    assert specs.layers_in_words(resolve("ed-demo-8")) == "1 layer"
 
 
 def test_an_empty_list_is_no_error_and_a_long_one_is_cut_openly(stored):

@@ -85,6 +85,16 @@ def test_replacement_is_drawn_in_per_cent_of_the_loss():
     assert show.plain(matching.said_of_replacement(found)) in said(test)
 
 
+def test_own_prompts_are_asked_for_where_a_link_has_left_them_out():
+    test = page(maps="within")
+    test.segmented_control(key="maps.source").set_value("A file or pasted lines").run()
+    test.text_area(key="prompts.lines").set_value('{"text": "1 + 1 = "}').run()
+    assert test.query_params["prompts"] in ("lines", ["lines"])
+    test = page(maps="within", prompts="lines")
+    assert not test.exception and "No prompts yet" in said(test)
+    assert "run.maps" not in {one.key for one in test.button}
+
+
 def test_the_command_it_shows_is_what_it_runs():
     test = page(second="ed-demo-16")
     (code,) = [c.value for c in test.code if "ed_core fit" in c.value]

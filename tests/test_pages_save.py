@@ -18,7 +18,7 @@ from ed_core.cases.case_study import Shown
 from ed_core.cases.drawings import sections
 from ed_core.cases.kept import Kept
 from ed_core.cases.report import report
-from ed_core.depth import audit, exactness
+from ed_core.depth import audit, exactness, verdict
 from ed_core.probes import LayerSkip, Numerics, Prune
 from ed_core.results import aggregate, lookup
 from ed_core.service.resolve import in_precisions, resolve
@@ -85,6 +85,20 @@ def test_every_page_keeps_what_it_shows_and_leads_back(stored, folder, page):
     assert not test.exception and not test.error
     assert same(before, plotted(test)) and len(plotted(test)) == len(before), "Open live shows the page as it was"
     assert report(kept).count("<figure>") == len([d for s in sections(kept) for d in s.drawings])
+
+
+@pytest.mark.parametrize("query", [{"of": "answer"}, {"of": "token", "token": "3"}])
+def test_the_verdict_that_is_kept_is_read_for_the_tokens_on_the_screen(stored, folder, query):
+    live = app(**query)
+    kept = save(live, "home", folder)
+    of = {"answer": verdict.ANSWER, "token": 3}[query["of"]]
+    read = verdict.of_prompt(stored["contributions"], stored["logit_lens"], of=of)
+    assert kept.verdict == read.sentence and read.settles.startswith(verdict.where(stored["logit_lens"], of))
+    assert read.settles in words(live)
+    test = case_page(kept.id)
+    test.button(key="case.live").click().run()
+    assert session_of(test).link.values.items() >= query.items()
+    assert read.settles in words(test)
 
 
 def test_numerics_is_kept_with_what_it_says(stored, folder):
@@ -196,8 +210,9 @@ def test_half_an_audit_and_half_a_pruning_are_still_drawn(stored_set, stored, fo
     )
 
 
+MAPS = {"branch": "attn", "shade": "jsd", "contributions_map": "direction"}
 SIDES = {
-    "models": (dict(second="small", second_control="untrained", second_seed="3"), {}, "twin"),
+    "models": (dict(second="small", second_control="untrained", second_seed="3", **MAPS), {}, "twin"),
     "prompts": (
         {},
         {
@@ -232,3 +247,4 @@ def test_a_comparison_is_kept_with_both_sides_and_leads_back(stored, seconds, fo
     test.button(key="case.live").click().run()
     assert not test.exception and not test.error
     assert same(before, plotted(test)) and len(plotted(test)) == len(before)
+    assert mode != "models" or session_of(test).link.values.items() >= MAPS.items()

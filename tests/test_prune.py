@@ -65,6 +65,8 @@ def test_the_loss_is_averaged_over_tokens_that_have_a_next_one(model_of, measure
 def test_what_cannot_be_dropped_is_refused(model_of, measure, values, words):
     with pytest.raises(ParameterError, match=words):
         measure(model_of("qwen3"), Prune(**values), PROMPT)
+    with pytest.raises(ParameterError, match="the model's 1 layer\\."):
+        Prune().check_layers(1)
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.05, 1.0])

@@ -55,6 +55,14 @@ class Shown:
         value = dict(self.settings).get(name, default)
         return value if isinstance(value, str) and value in CHOICES[name] else default
 
+    @property
+    def of(self) -> str | int:
+        """For which tokens its verdict is read, as `verdict.of_prompt` takes it; all where nothing else was chosen."""
+        of = dict(self.settings).get("of")
+        if of == "token" and self.selected is not None:
+            return self.selected
+        return verdict.ANSWER if of == verdict.ANSWER else verdict.ALL
+
 
 @dataclass(frozen=True)
 class Item:
@@ -131,11 +139,9 @@ class Case:
         """The verdict of every view that has what it is read from."""
         for view in self.views:
             if view.by_probe.keys() >= set(verdict.READS):
-                written, lens = (view.by_probe[name].result for name in verdict.READS)
-                yield (
-                    view,
-                    verdict.of_prompt(written, lens, self.first_token, self.kl_threshold, self.overlap_threshold),
-                )
+                written, lens = (view.by_probe[name] for name in verdict.READS)
+                rules = self.first_token, self.kl_threshold, self.overlap_threshold
+                yield view, verdict.of_prompt(written.result, lens.result, *rules, lens.shown.of)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ import plotly.graph_objects as go
 
 from .. import figures
 from ..depth import among_others, audit, surgery, writing
-from ..depth.verdict import Verdict, right
+from ..depth.verdict import Verdict, positions, right, tokens_of
+from ..depth.wording import count
 from ..figures import View
 from ..figures.canvas import shown
 from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, beside, draw, measures, pictures
@@ -69,12 +70,10 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
     told = {
         "kl": ("Divergence from the whole model", cheapest, "nats"),
         "top1_kept": ("Best guesses that stay", "share of the tokens; high is cheap", "share"),
-        "perplexity": (
-            "Perplexity without the stretch",
-            f"{cost['perplexity_whole']:.3g} with all layers",
-            "perplexity",
-        ),
     }
+    if "perplexity" in cost:
+        whole = f"{cost['perplexity_whole']:.3g} with all layers"
+        told["perplexity"] = ("Perplexity without the stretch", whole, "perplexity")
     for name, (title, caption, unit) in told.items():
         spread, n = among_others.quantiles([c[name] for c in singles])
         fig = figures.spread_curve(
@@ -263,7 +262,7 @@ class Section:
     def heading(self) -> str:
         """Model, precision, what else it is, and its layers: plain text."""
         models = dict.fromkeys(controls.full_name(m) for view in self.views for m in view.models)
-        return f"{', '.join(models)}, {self.views[0].first.result.n_layers} layers"
+        return f"{', '.join(models)}, {count(self.views[0].first.result.n_layers, 'layer')}"
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -391,6 +390,8 @@ def _of_item(case: Case, item: Item, found: Verdict | None, twin: case_study.Vie
         depth_lines=found.lines if found is not None else {},
         sinks=tuple(s.pos for s in (found and found.sinks) or ()),
         count_sinks=dict(item.shown.settings).get("count_sinks", False) is True,
+        read_at=positions(result, found.of) if found is not None else None,
+        read_for=tokens_of(found.of) if found is not None else "",
         control=behind.result if behind is not None else None,
         control_name=controls.KINDS[twin.models[0].control] if twin is not None and behind is not None else "",
     )

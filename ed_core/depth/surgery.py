@@ -29,17 +29,15 @@ def best_stretch(kl: ArrayLike, n: int) -> list[int]:
 
 def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, float]:
     """What a pruning costs, from the aggregates of `prune`: of the stretch that begins at `start`, or of the chosen set
-    (None)."""
+    (None). Without a perplexity where there is no loss, as of a single token."""
     at = {
         name: curves[name][start] if start is not None else curves[f"drop_{name}"]
         for name in ("kl", "top1_kept", "nll")
     }
-    return {
-        "kl": float(at["kl"]),
-        "top1_kept": float(at["top1_kept"]),
-        "perplexity": float(np.exp(at["nll"])),
-        "perplexity_whole": float(np.exp(curves["nll_whole"])),
-    }
+    found = {"kl": float(at["kl"]), "top1_kept": float(at["top1_kept"])}
+    if np.isnan(curves["nll_whole"]):
+        return found
+    return found | {"perplexity": float(np.exp(at["nll"])), "perplexity_whole": float(np.exp(curves["nll_whole"]))}
 
 
 def worse_than_uniform(loss: float, d_vocab: int | None) -> str:

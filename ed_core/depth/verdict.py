@@ -115,6 +115,11 @@ def held(turn: continuous.Turn | None, twins: Twins) -> continuous.Turn | None:
     return continuous.against_twins(turn, [r.turn for r in twins.readings]) if turn and twins.enough else turn
 
 
+def tokens_of(of: str | int) -> str:
+    """The tokens that a verdict is read for, in words."""
+    return {ALL: "all tokens", ANSWER: "where the answer is predicted"}.get(str(of), f"token {of}")
+
+
 def where(lens: ProbeResult, of: str | int) -> str:
     """For which tokens a verdict was read, to begin a sentence with; "" for all."""
     if of == ALL:

@@ -136,7 +136,8 @@ class Prune(Probe):
 def check_stretch(probe: str, n: int, n_layers: int) -> None:
     """Refuse stretches that would leave no layer."""
     if n >= n_layers:
-        raise ParameterError(f"{probe}.n is {n}; expected less than the model's {n_layers} layers.")
+        there = f"{n_layers} layer{'s' * (n_layers > 1)}"
+        raise ParameterError(f"{probe}.n is {n}; expected less than the model's {there}.")
 
 
 MAPS: dict[str, tuple[tuple[str, ...], str]] = {  # kind: its axes, and what is done in the words of a meaning

@@ -225,7 +225,7 @@ def layers_in_words(spec: ModelSpec) -> str:
     layers, passes = n_layers(spec), n_passes(spec) or 1
     if layers is None:
         return ""
-    return f"{layers // passes} layers in {passes} passes" if passes > 1 else f"{layers} layers"
+    return f"{layers // passes} layers in {passes} passes" if passes > 1 else f"{layers} layer{'s' * (layers > 1)}"
 
 
 def n_passes(spec: ModelSpec) -> int | None:

@@ -119,7 +119,7 @@ def opened() -> None:
 KIND = choice("maps", "maps.kind", "between", KINDS.keys(), "What is mapped", KINDS)
 SECOND = two_sides.of_model("maps")
 MEASURE = choice("shown", "maps.measure", "error", SHOWN.keys(), "Shown", SHOWN)
-PARAMETERS = (KIND, *SECOND, prompt_set.of_fit("maps"), MEASURE)
+PARAMETERS = (KIND, *SECOND, *prompt_set.of_fit("maps"), MEASURE)
 RINGS = "; a mark on each row's best match, hollow where its error is not a tenth below both controls"
 APART = "tap 0, the embedding, apart"
 BEST = "**Best matches** · dotted: the same share of the depth in both models"

@@ -125,10 +125,9 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
     """One pruning in words, and what to hand to other tools."""
     layers, text = ", ".join(map(str, sorted(drop))), "this text" if len(results) == 1 else "these texts"
     row = st.container(horizontal=True, vertical_alignment="center")
-    told = (
-        f"KL {cost['kl']:.3g} nats, {100 * cost['top1_kept']:.0f} % of the best guesses stay, "
-        f"perplexity on {text} {cost['perplexity_whole']:.3g} → {cost['perplexity']:.3g}"
-    )
+    told = f"KL {cost['kl']:.3g} nats, {100 * cost['top1_kept']:.0f} % of the best guesses stay"
+    if "perplexity" in cost:
+        told += f", perplexity on {text} {cost['perplexity_whole']:.3g} → {cost['perplexity']:.3g}"
     row.markdown(f"**{title}: {layers}** · {told if np.isfinite(cost['kl']) else 'the predictions are not finite'}")
     order = [layer for layer in range(results[0].n_layers) if layer not in drop]
     probe_page.offer(row, results, order, cost, key, ready, "Keep-list", EXPORTS)

@@ -32,11 +32,10 @@ from ed_ui import (
     session,
     show,
 )
-from ed_ui.inputs import BRANCHES, SHADES, choice, of_probe, span, value
+from ed_ui.inputs import BRANCHES, OF, SHADES, TOKEN, choice, of_probe, span, value
 
 WINDOW = 48
-NONE, TOKEN, LOGIT = "none", "token", "logit"
-READ_FOR = {ALL: "all tokens", ANSWER: "where the answer is predicted", TOKEN: "the selected token"}
+NONE, LOGIT = "none", "logit"
 PUBLISHED = (NONE, *dict.fromkeys(p.model.rsplit("/", 1)[-1] for p in published()))
 PROBES = {  # in the order of computing: maps in a moment, then the model's own words, then what takes longer
     "contributions": Contributions(),
@@ -55,7 +54,6 @@ MAPS = (  # key, probe, picture
 WIDE = 1100  # pixels of the page, about
 LOW = 260  # pixels of the map of written tokens
 HIGH = 92  # pixels of the ruler
-OF = choice("of", "of", ALL, READ_FOR.keys(), "Read the rules for", READ_FOR)
 BESIDE = choice("published", "published", NONE, PUBLISHED, "Published figures on the ruler")
 TOKENS = span("tokens", "window")
 PARAMETERS = (
@@ -96,11 +94,10 @@ def page() -> None:
 def asked() -> running.Batch:
     """The batch of what stands in the boxes, with Run and Options; where the chosen model is unavailable, the
     batch shown last and a word on it: why is said above."""
-    if picker.current().spec is None and (last := session.current().batches.get("home")) is not None:
-        shown = next(iter(last.requests.values())).models[0].name
-        st.info(show.plain(STILL.format(shown)), icon=":material/history:")
-        return last
     batch = again()
+    if picker.current().spec is None:
+        st.info(show.plain(STILL.format(first(batch).name)), icon=":material/history:")
+        return batch
     row = probe_page.top_row("home", batch)
     options(row, batch)
     return batch
@@ -159,8 +156,13 @@ def _ask_what() -> None:
 def _harder(example: str, batch: running.Batch) -> None:
     """Step up, keeping the present verdict as a ghost on the ruler."""
     if (reached := judged(batch)) is not None:
-        session.current().ghost = reached
+        session.current().ghost = session.Ghost(reached, first(batch).key, example)
     prompt_box.pick(example)
+
+
+def first(batch: running.Batch) -> ModelSpec:
+    """The batch's model."""
+    return next(iter(batch.requests.values())).models[0]
 
 
 def judged(batch: running.Batch) -> verdict.Verdict | None:
@@ -277,20 +279,25 @@ def what_it_says(batch: running.Batch) -> None:
         if said := says(batch):
             st.markdown(said, width="content")
         # always there: nothing moves when there is something to say
-        off = any(name != "generation" for name in (*batch.jobs, *batch.waiting))
+        gone = picker.current().spec is None
+        off = gone or any(name != "generation" for name in (*batch.jobs, *batch.waiting))
         look = dict(help=ABOUT_DEPTHS, disabled=off, changed=write_on)
-        if inputs.DEPTHS.draw(st.toggle, **look) != ("generation" in batch.requests):
+        if inputs.DEPTHS.draw(st.toggle, **look) != ("generation" in batch.requests) and not gone:
             st.rerun()
 
 
 def again() -> running.Batch:
-    """This page's batch for what stands in the boxes now."""
+    """This page's batch for what stands in the boxes now; the one shown last where the chosen model is unavailable."""
+    if picker.current().spec is None and (last := session.current().batches.get("home")) is not None:
+        return last
     return running.batch("home", wanted(picker.required()))
 
 
 def write_on(key: str) -> None:
     """The depth of each token was asked for: where nothing else is missing it is computed at once, if it can be."""
     inputs.note(key)
+    if picker.current().spec is None:
+        return
     batch = again()
     if batch.missing == ["generation"] and not running.outlook_of(batch, prompt_box.n_tokens()).obstacle:
         running.submit(batch)
@@ -307,11 +314,12 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     """The depth ruler below what the papers' rules give; without marks until there is a verdict, so that nothing moves
     when it comes."""
     some = next(iter(batch.results.values()), None)
-    n_layers = some.n_layers if some is not None else specs.n_layers(next(iter(batch.requests.values())).models[0])
+    n_layers = some.n_layers if some is not None else specs.n_layers(first(batch))
     if n_layers is None:
         st.container(height=HIGH + show.CAPTION, border=False, key="ruler-place")
         return
     ghost = session.current().ghost
+    here = ghost and (ghost.model, ghost.example) == (first(batch).key, value("example", ""))
     fig = show.once(
         figures.depth_ruler,
         reached.criteria if reached else {},
@@ -324,9 +332,9 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         seen=reached.seen if reached else (),
         twins=reached.twins if reached else Twins(),
         height=HIGH,
-        passes=specs.n_passes(next(iter(batch.requests.values())).models[0]) or 1,
+        passes=specs.n_passes(first(batch)) or 1,
         published=published_marks(BESIDE.value) if reached and BESIDE.value != NONE else (),
-        ghost=ghost.means if ghost else {},
+        ghost=ghost.verdict.means if ghost and here else {},
     )
     caption = show.plain(reached.rules) if reached else "Depth ruler"
     said = reached.sentence if reached else "Depth ruler: no verdict yet."
@@ -434,7 +442,7 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
             sinks=tuple(s.pos for s in found or ()),
             count_sinks=inputs.COUNT_SINKS.value,
             read_at=verdict.positions(some, of) if some is not None else None,
-            read_for=READ_FOR.get(of, f"token {of}"),
+            read_for=verdict.tokens_of(of),
         )
 
     return view

@@ -28,7 +28,7 @@ def page() -> None:
     there = difficulty.kinds(folder)
     kind = KIND.draw_of(row.segmented_control, there)
     link.write()
-    browser.share(row)
+    browser.share(row, prompt=False)
     body(folder, name, kind or there[0])
     probe_page.texts(TEXTS)
 

@@ -36,7 +36,7 @@ def page() -> None:
     row = st.container(horizontal=True, vertical_alignment="bottom", key="run-row-top")
     name = STUDY.draw_of(row.selectbox, list(known))
     link.write()
-    browser.share(row)
+    browser.share(row, prompt=False)
     out = known[name]
     live.fragment(lambda: body(out), runs.pause(Run(out)))()
 
