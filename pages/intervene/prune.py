@@ -1,6 +1,7 @@
 """Which layers can go, measured; and where the model could have stopped."""
 
-import numpy as np
+import math
+
 import streamlit as st
 
 from ed_core import figures
@@ -111,10 +112,10 @@ def signed(value) -> str:
 def offers(results: list, asked: Prune, ready: bool) -> None:
     """The cheapest stretch and the chosen set, in words and as files."""
     curves = aggregate.aggregate(asked, [r.summary for r in results])
-    if np.isfinite(curves["kl"]).any():
-        best = surgery.best_stretch(curves["kl"], asked.n)
+    best = surgery.best_stretch(curves["kl"], asked.n)
+    if math.isfinite((cost := surgery.costs(curves, best[0]))["kl"]):
         title = f"Least KL, {asked.n} layers in a row" if asked.n > 1 else "Least KL, one layer"
-        offer(results, best, surgery.costs(curves, best[0]), title, "best", ready)
+        offer(results, best, cost, title, "best", ready)
     else:
         st.markdown("Whichever is left out, the predictions are not finite: there is no cheapest one to offer.")
     if asked.drop:
@@ -128,7 +129,7 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
     told = f"KL {cost['kl']:.3g} nats, {100 * cost['top1_kept']:.0f} % of the best guesses stay"
     if "perplexity" in cost:
         told += f", perplexity on {text} {cost['perplexity_whole']:.3g} → {cost['perplexity']:.3g}"
-    row.markdown(f"**{title}: {layers}** · {told if np.isfinite(cost['kl']) else 'the predictions are not finite'}")
+    row.markdown(f"**{title}: {layers}** · {told if math.isfinite(cost['kl']) else 'the predictions are not finite'}")
     order = [layer for layer in range(results[0].n_layers) if layer not in drop]
     probe_page.offer(row, results, order, cost, key, ready, "Keep-list", EXPORTS)
 
