@@ -410,6 +410,8 @@ def test_a_line_through_levels_is_over_pairs_where_there_are_some():
     assert one.pairs == 10 and other.pairs == 0 and one.slope.value == other.slope.value == 3
     assert one.slope.error < 1e-9 < other.slope.error, "what pairs have in common does not blur their slope"
     assert np.allclose(other.levels.value, [4.5, 7.5, 10.5])
+    twice = [paired[0], replace(paired[1], pairs=("0", "0", *marks[2:])), paired[2]]
+    assert line(values, twice, 0).pairs == 8, "a mark that stands twice on a level says not which belongs to it"
     gone = [values[0], np.full(10, np.nan), values[2]]
     assert line(gone, paired, 0) == line(gone, alone, 0) == "prompts with a value on one level: only 0"
 

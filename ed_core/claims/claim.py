@@ -12,6 +12,7 @@ these prompts."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -399,12 +400,13 @@ class Line:
 
 
 def line(values: Sequence[np.ndarray], parts: Sequence[Part], seed: int) -> Line | str:
-    """The line through the prompts' own values `[prompt]` of each level: over pairs where there are enough of them,
-    else over each level's prompts. A prompt without a value (NaN) is left out. In words why not, where a level is left
-    with too few."""
+    """The line through the prompts' own values `[prompt]` of each level: over pairs (a mark that each level has once)
+    where there are enough of them, else over each level's prompts. A prompt without a value (NaN) is left out. In words
+    why not, where a level is left with too few."""
     there = [np.isfinite(v) for v in values]
     values, parts = [v[t] for v, t in zip(values, there)], [p.keep(t) for p, t in zip(parts, there)]
-    by_mark = [{m: i for i, m in enumerate(p.pairs) if m} for p in parts]
+    counts = [Counter(p.pairs) for p in parts]
+    by_mark = [{m: i for i, m in enumerate(p.pairs) if m and n[m] == 1} for p, n in zip(parts, counts)]
     shared = sorted(set.intersection(*(set(one) for one in by_mark)))
     first = parts[0].keep(np.array([by_mark[0][m] for m in shared], int)) if shared else None
     if first is not None and first.units.enough:
