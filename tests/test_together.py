@@ -217,6 +217,6 @@ def test_the_audit_says_how_sure_its_depths_are(eight):
     assert cells["Effective depth, KL rule"] == f"{kl.depth}, {interval.low:.3g} to {interval.high:.3g}"
     overlap, interval = found.criteria["overlap"], found.intervals["overlap"]
     assert interval.undefined > 0 and cells["Effective depth, overlap rule"] == (
-        f"{overlap.depth}, {interval.low:.3g} to {interval.high:.3g}, none in {100 * interval.undefined:.0f} %"
+        f"{overlap.depth}, {interval.low:.3g} to {interval.high:.3g}, none in {100 * interval.undefined:.1f} %"
     )
     assert audit.compare({"fp32": both[::8], "bf16": both[::8]}, "fp32").together() == []
