@@ -510,7 +510,7 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
     match = re.fullmatch(r"No cosine turn: (.*)\.", sentence)
     assert match, sentence
     unsure = any(low <= 0 <= high for low, high in level_ends)
-    if match[1] == "random orders split as well":
+    if match[1] == "not beyond chance":
         assert chance(curve) >= 0.03
         return 1
     assert chance(curve) <= 0.08  # two draws of orders, each some 0.7 % off

@@ -244,7 +244,7 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
         which = f"{twins.turning(turn)} of {len(twins.readings)} untrained twins"
         return f"No turn of its own: {which} turn after layer {near_to(turn.split, turn.n_layers)} too."
     if turn.p > LEVEL:  # so that there is no first and no second
-        return "No cosine turn: random orders split as well."
+        return "No cosine turn: not beyond chance."
     ends = (turn.before_ends, turn.after_ends)
     if any(one is not None and one[0] <= 0 <= one[1] for one in ends):
         if turn.before_ends and turn.before_ends[0] > 0:
