@@ -28,7 +28,7 @@ from ..sources.specs import foreign
 from ..types import Encoding, ModelSpec, Prompt, Request
 from .devices import main_device
 from .identities import Identities
-from .loading import in_chat
+from .loading import TEMPLATE_DAY, in_chat
 from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, hooked, replace_first, split_call
 from .quantized import held_bytes
 from .trace import BlockCall, Prefix, Trace, from_position, named_arguments, with_cache
@@ -36,7 +36,10 @@ from .trace import BlockCall, Prefix, Trace, from_position, named_arguments, wit
 Resid = Float[Tensor, "batch pos d_model"]
 Edit = Callable[[Tensor], Tensor]
 Hook = Callable[..., Any]
-DATED = "The chat template writes today's date; 26 July 2024 stands there, so that tokens are the same on every day."
+DATED = (
+    f"The chat template writes today's date; {TEMPLATE_DAY:%d %B %Y} stands there, so that tokens are the same on "
+    "every day."
+)
 
 
 class Calls:

@@ -164,7 +164,7 @@ def _mlp_moves(model: LanguageModel, trace: Trace) -> tuple[float | None, ...]:
 def short_prompt(model: LanguageModel) -> Int[Tensor, "1 pos"]:
     """A short text's tokens, no more than the model has positions for; without a usable tokenizer, evenly spread token
     ids."""
-    most = min(48, getattr(model.config, "max_position_embeddings", None) or 48)
+    most = min(48, model.n_positions or 48)
     ids = model.tokenizer(PROBE_TEXT)["input_ids"][:most] if model.tokenizer is not None else []
     if len(set(ids)) < min(8, most):
         ids = [(7 * i + 3) % model.d_vocab for i in range(min(24, most))]
