@@ -405,6 +405,14 @@ def test_one_bit_of_any_weight_gives_another_state(dtype):
             assert changed != before == held.spec.key
 
 
+def test_rows_that_change_places_give_another_state():
+    model = random_hf("llama")
+    held = ed_core.open(model, TOKENIZER)
+    before, weight = held.spec.key, model.model.layers[0].self_attn.o_proj.weight.data
+    weight[[0, 1]] = weight[[1, 0]]
+    assert held.spec.key != before
+
+
 def test_the_hash_is_of_the_content_alone():
     def digest(model):
         return ed_core.open(model, TOKENIZER, keep=True).spec.content_hash

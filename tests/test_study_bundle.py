@@ -265,7 +265,7 @@ def test_a_report_holds_no_html(computed, tmp_path):
 
 def test_a_full_disk_is_not_blamed_on_the_file(good, tmp_path, monkeypatch):
     monkeypatch.setattr(report.disk, "write", Mock(side_effect=OSError(28, "No space left on device")))
-    with pytest.raises(StudyError, match="the disk is full") as error:
+    with pytest.raises(StudyError, match="the disk is full.* --out ") as error:
         bundle.unpack(io.BytesIO(good), tmp_path / "there")
     assert not isinstance(error.value, ImportRefused) and not list(tmp_path.iterdir())
 
@@ -327,6 +327,11 @@ def test_figures_are_drawn_of_what_the_tables_hold(computed):
 )
 def test_a_file_that_nobody_knows_is_refused_and_none_is_written(computed, tmp_path, capsys, name, told):
     refused(capsys, ["study", computed, "--export", tmp_path / "summary.csv", tmp_path / name], told)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_exports_nothing(computed, tmp_path, capsys):
+    refused(capsys, ["study", computed, "--dry-run", "--export", tmp_path / "summary.csv"], "leave it or --dry-run out")
     assert not list(tmp_path.iterdir())
 
 

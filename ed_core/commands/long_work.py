@@ -124,6 +124,8 @@ def add_processes(p: argparse.ArgumentParser) -> None:
 
 def study(args: argparse.Namespace) -> int:
     if args.export:
+        if args.dry_run:
+            raise ParameterError("--export computes nothing and writes its files; leave it or --dry-run out.")
         return export(Path(args.file), args.export)
     if not args.out:
         raise ParameterError("--out is missing; give the study's folder.")

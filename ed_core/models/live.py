@@ -381,14 +381,17 @@ def digest(model: nn.Module, tokenizer: Tokenizer) -> str:
 
 
 def _sums(tensor: Tensor) -> Tensor:
-    """Of a tensor's bits, eight bytes as one whole number: the sum of every `WORDS` of them."""
+    """Of a tensor's bits, eight bytes as one whole number: the sum of every `WORDS` of them, each times an odd number
+    of its own, so that weights that change places change it. A few MB at a time."""
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     over = -len(flat) % 8
     if over or flat.storage_offset() % 8:
         flat = torch.cat([flat, flat.new_zeros(over)])
     words = flat.view(torch.int64)
+    odd = torch.arange(1, 2 * WORDS, 2, device=words.device)
     whole = len(words) // WORDS * WORDS
-    return torch.cat([words[:whole].view(-1, WORDS).sum(1), words[whole:].sum()[None]])
+    sums = [(part * odd).sum(1) for part in words[:whole].view(-1, WORDS).split(1 << 9)]
+    return torch.cat([*sums, (words[whole:] * odd[: len(words) - whole]).sum()[None]])
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -118,7 +118,7 @@ def unpack(file: str | Path | BufferedIOBase, out: str | Path) -> str:
     """Check a bundle and put the study into the folder `out`, which must not be there or be empty; returns the digest
     of its measures. `ImportRefused` says why not, and then nothing is left."""
     out = require_new(Path(out))
-    with _opened(file) as sealed, disk.hidden(out) as hidden:
+    with _opened(file, disk.moves(out)) as sealed, disk.hidden(out) as hidden:
         part = hidden / "study"  # one folder further in, where nobody takes it for a study
         part.mkdir()
         measures = _unpack(sealed, part)
@@ -155,20 +155,21 @@ def _members(folder: Folder, measures: str, keys: list[str]) -> Iterator[tuple[s
 
 
 @contextlib.contextmanager
-def _opened(file: str | Path | BufferedIOBase) -> Iterator[Sealed[Header]]:
-    """A bundle; what the disk answers, in words: of the file, or of the folder that is written meanwhile."""
+def _opened(file: str | Path | BufferedIOBase, moves: str = "--out") -> Iterator[Sealed[Header]]:
+    """A bundle; what the disk answers, in words: of the file, or of the folder that is written meanwhile, which `moves`
+    puts elsewhere."""
     try:
         with open_sealed(Path(file) if isinstance(file, str) else file, KIND) as sealed:
             yield sealed
     except OSError as error:
         if isinstance(file, (str, Path)) and error.filename == str(file):
             raise ImportRefused(f"{file} cannot be read: {error.strerror or error}.") from None
-        raise StudyError(f"The study cannot be written: {disk.why(error)}") from error
+        raise StudyError(f"The study cannot be written: {disk.why(error, moves)}") from error
 
 
 def _unpack(sealed: Sealed[Header], part: Path) -> str:
     expect({STUDY, PLAN} <= set(sealed.names), f"{STUDY} or {PLAN} is missing")
-    disk.require_room("The study", sum(map(sealed.size, sealed.names)), part, "--out")
+    disk.require_room("The study", sum(map(sealed.size, sealed.names)), part, disk.moves(part))
     content = {}
     for name in sealed.names:
         data = bytes(sealed.read(name))
