@@ -16,7 +16,7 @@ from small_models import computed
 from streamlit.testing.v1 import AppTest
 from test_pages import PROMPT, app, figure_named, holds, plotted, session_of
 from test_pages_causal import drawn
-from test_pages_save import folder, save  # noqa: F401 (a fixture)
+from test_pages_save import case_page, folder, save  # noqa: F401 (a fixture)
 
 from ed_core.cases import drawings
 from ed_core.depth import surgery, writing
@@ -144,6 +144,13 @@ def test_surgery_is_kept_with_all_its_figures(results, folder):  # noqa: F811
         f"{repeat}, by length of the stretch",
         "A typed order",
     ]
+
+
+def test_open_live_shows_the_map_that_was_kept(results, folder):  # noqa: F811
+    live = app(SURGERY, order=ORDER, continued="4", seed="2", map="swap", value="kl", length="2")
+    test = case_page(save(live, "surgery", folder).id)
+    test.button(key="case.live").click().run()
+    assert holds(plotted(test), plotted(live)[0]) and test.number_input(key="surgery.length").value == 2
 
 
 def test_writing_draws_and_says_what_is_stored(results, folder):  # noqa: F811
