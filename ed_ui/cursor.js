@@ -138,7 +138,7 @@ function words({ depth, n, token, chart }) {
     if (!best) continue;
     const [share, ...guess] = plain(best).trim().split('  ');
     const percent = Math.round(100 * Number(share.replace('−', '-').replace(/[^\d.e-]/g, '')));
-    said.push(' the lens reads ', bold(`‘${guess.join('  ')}’`), ` at ${percent} %, after ‘${plain(input)}’`);
+    said.push(' the lens reads ', bold(`‘${guess.join('  ')}’`), ` at ${percent || '< 1'} %, after ‘${plain(input)}’`);
     break;
   }
   return said;

@@ -189,6 +189,14 @@ def test_a_token_is_followed_by_what_is_typed_and_forgotten_with_it():
     assert "follow" not in app.query_params and not app.exception
 
 
+def test_no_token_of_a_former_model_is_followed_where_those_of_this_one_cannot_be_told(monkeypatch):
+    app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
+    app.text_input(key="lenses.text").set_value("12").run()
+    monkeypatch.setattr("ed_core.sources.tokens.ids", lambda *_: [])
+    app.run()
+    assert any("no token is followed" in one.value for one in app.caption) and "follow" not in app.query_params
+
+
 def test_a_link_names_fits_and_never_a_path():
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE, fits="ed-demo-8-affine")
     assert app.pills(key="lenses.box").value == ["ed-demo-8-affine"]

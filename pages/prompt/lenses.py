@@ -74,9 +74,9 @@ def forget_token(key: str) -> None:
 def follow(spec: ModelSpec, text: str) -> str:
     """Follow the token that is typed, and say which it is."""
     found = tokens.ids(spec, text)
+    inputs.put({"lenses.follow": found[0] if found else -1})
     if not found:
         return "This model's tokens cannot be told before it is opened: no token is followed."
-    inputs.put({"lenses.follow": found[0]})
     more = f" ({len(found)} tokens; the first is followed)" if len(found) > 1 else ""
     return f"Followed: {show.code(text, 30)}, id {found[0]}{more}. A leading space counts."
 
