@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 
@@ -37,6 +38,7 @@ from ed_core.runs.run import (
     read_statuses,
     seconds_left,
 )
+from ed_core.sources.bundled import MODELS
 from ed_core.studies import items
 
 PATIENCE = 120
@@ -66,8 +68,8 @@ def computed(folder) -> int:
     return len(list(folder.glob("items/*/*.parquet")))
 
 
-def begin_study(folder, **more) -> None:
-    launch.begin(StudyRun(file=str(folder / "s.toml")), folder, files={"s.toml": STUDY.encode()}, **more)
+def begin_study(folder, study=STUDY, **more) -> None:
+    launch.begin(StudyRun(file=str(folder / "s.toml")), folder, files={"s.toml": study.encode()}, **more)
 
 
 # ---------------------------------------------------------------- specs and statuses
@@ -233,14 +235,16 @@ def test_a_run_that_is_refused_says_why(cache):
 
 
 @pytest.mark.parametrize("by", ["ED_CACHE", "lab.toml"])
-def test_a_run_finds_a_folder_that_was_named_from_where_the_server_stands(clean, tmp_path, monkeypatch, by):
+def test_a_run_finds_folders_that_are_named_from_where_the_server_stands(clean, tmp_path, monkeypatch, by):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lab.toml").write_text('cache = "data"')
     monkeypatch.setenv("ED_CONFIG", "lab.toml")
     if by == "ED_CACHE":
         monkeypatch.setenv("ED_CACHE", "data")
+    shutil.copytree(MODELS["ed-demo-8"], "mine")
+    (tmp_path / "typing.py").write_text("raise SystemExit('a file of the folder was taken for a module')")
     folder = items.home() / "s"
-    begin_study(folder)
+    begin_study(folder, study=STUDY.replace("ed-demo-8", "./mine"))
     (ticket,) = launch.line()
     assert ticket.folder == str(tmp_path / "data" / "studies" / "s")
     until(lambda: not Run(folder).running, PATIENCE)

@@ -169,28 +169,23 @@ def begin(spec: Spec, folder: Path, visitor: str = "", files: Mapping[str, bytes
 
 
 def _start(folder: Path) -> psutil.Process:
+    """A process that works where this one does, so that relative names mean the same to both; -P: files that lie there
+    are no modules."""
+    paths = filter(None, (str(settings.ROOT), os.environ.get("PYTHONPATH")))
     with (folder / LOG).open("wb") as log:
         started = subprocess.Popen(
-            [sys.executable, "-m", "ed_core.runs", str(folder.absolute())],
-            cwd=settings.ROOT,
+            [sys.executable, "-P", "-m", "ed_core.runs", str(folder.absolute())],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env=os.environ | machine.PASSIVE | _settings(),
+            env=os.environ | machine.PASSIVE | {"PYTHONPATH": os.pathsep.join(paths)},
         )
     Statuses(folder).add(WAITING)
     process = psutil.Process(started.pid)
     with contextlib.suppress(psutil.Error):  # it has ended already
         process.nice(min(19, process.nice() + machine.RUN))  # before it starts a thread
     return process
-
-
-def _settings() -> dict[str, str]:
-    """The variables that name a folder or a file, for a process that is started elsewhere."""
-    config = settings.file()
-    named = {} if config is None else {"ED_CONFIG": str(config.absolute())}
-    return {"ED_CACHE": str(settings.current().cache)} | named
 
 
 def note(folder: Path, spec: Spec, process: psutil.Process) -> None:
