@@ -571,6 +571,19 @@ def test_describe_counts_tokens_in_words(tokens, size):
     assert size in figures.describe(fake("logit_lens", tokens=tokens), "kl")
 
 
+def test_describe_tells_what_a_map_shows():
+    """Of a list of best tokens the first, of a measure over boundaries the one that is looked at."""
+    best = fake("logit_lens")
+    told = figures.describe(best, "top_probs")
+    assert "5 depths × 4 tokens:" in told and "rank" not in told
+    assert f"largest {best['top_probs'][..., 0].max():.3g}" in told
+    spec = LayerSkip.spec("effect_by_boundary")
+    values = np.arange(2.0 * 4 * 4).reshape(2, 4, 4)
+    result = replace(fake("layer_skip"), measures={spec.name: Measure(spec, values)})
+    told = figures.describe(result, spec.name, 0)
+    assert "4 skipped layers × 4 layers" in told and "largest 15 (skipped 3, layer 3)" in told
+
+
 def test_shown_never_reorders_or_breaks_a_line():
     assert shown("abcdef", 6) == "abcdef" and shown("abcdefg", 6) == "abcde…" and shown("") == "∅"
     spelled = shown("\u200b" * 5)
@@ -640,9 +653,9 @@ def test_a_boundary_is_the_first_token_looked_at():
 
 def test_curves_are_described_by_their_ends():
     fig = figures.layer_curves({"miss": np.array([2.0, 3.0, 1.0])}, "", "unit")
-    assert figures.describe_curves(fig, "It") == "It: miss, smallest 1 at layer 2, largest 3 at layer 1."
+    assert figures.describe_curves(fig, "It") == "It (unit): miss, smallest 1 at layer 2, largest 3 at layer 1."
     alone = figures.layer_curves({"miss": np.array([np.nan, 3.0])}, "", "unit")
-    assert figures.describe_curves(alone, "It") == "It: miss, 3 at layer 1."
+    assert figures.describe_curves(alone, "It") == "It (unit): miss, 3 at layer 1."
 
 
 def test_marks_on_lines_are_described_by_what_lies_along_them():
@@ -658,19 +671,20 @@ def test_places_are_described_by_their_names_on_the_axis():
     for log in (True, False):
         told = figures.describe_curves(figures.depth_over_steps(rows, 8, {0: 1.0, 512: 2.0}, log), "It")
         assert told == (
-            "It: mean depth, KL, smallest 2 at step 143k, largest 6 at step 0; sinks, smallest 1 at step 0, largest 2 "
-            "at step 512."
+            "It (depth, of 8 layers): mean depth, KL, smallest 2 at step 143k, largest 6 at step 0; sinks, smallest 1 "
+            "at step 0, largest 2 at step 512."
         )
     levels = [dict(name=name, mean=mean, low=2.0, high=4.0, own=[mean]) for name, mean in (("2", 2.0), ("<4>", 4.0))]
     fig = figures.study_levels({"a": levels, "b": levels}, {"a": 8, "b": 8}, "mean depth", True)
+    assert all(told.endswith("<br>1 prompt") for told in fig.data[1].text)
     ends = "smallest 0.25 at level 2, largest 0.5 at level <4>"
-    assert figures.describe_curves(fig, "It") == f"It: a, {ends}; b, {ends}."
+    assert figures.describe_curves(fig, "It") == f"It (share of the depth): a, {ends}; b, {ends}."
     nothing = (None, None)
     curve = dict(x_title="answer", unit="ratio", x=(0.0, 1.0), values=(0.5, 1.0), low=nothing, high=nothing)
     for ticks, at in ((("wrong", "right"), ("wrong", "right")), ((), ("0", "1"))):
         fig = figures.claim_curves({"model": Curve(**curve, ticks=ticks)})
         assert figures.describe_curves(fig, "It") == (
-            f"It: model, smallest 0.5 at answer {at[0]}, largest 1 at answer {at[1]}."
+            f"It (ratio): model, smallest 0.5 at answer {at[0]}, largest 1 at answer {at[1]}."
         )
 
 
@@ -829,6 +843,16 @@ def test_a_spread_is_drawn_from_its_own_quantiles():
     fig = figures.spread_curve(np.full(3, 2.0), np.stack([low, median, high]), "unit", others="all 9 others")
     found = {t.name: t.y[0] for t in fig.data}
     assert found == {"lower end": 0, "all 9 others": 5, "median": 1, "this prompt": 2}
+    assert [t.meta for t in fig.data][1] == "upper end", "what is pointed at is one number, and no range"
+    assert "; upper end, smallest 5 at layer 0" in figures.describe_curves(fig, "It")
+
+
+@pytest.mark.parametrize(
+    "kind, place", [("drop", "first layer %{y}, last layer %{x}: left out"), ("swap", "layers %{y} and %{x} exchanged")]
+)
+def test_a_stretch_of_a_deep_model_is_named_by_its_ends(kind, place):
+    cells = figures.surgery_map(drawn.curves_of_surgery(80), kind, View()).data[0]
+    assert cells.text is None and cells.hovertemplate.startswith(f"{place}<br>loss ")
 
 
 def test_slopes_are_drawn_within_their_limit():

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
+from ..depth.side_by_side import shown_values
 from ..depth.wording import count
 from ..types import ProbeResult
 from .canvas import LOGARITHMIC, shown
-from .maps import values_of
 
 CALLED = {"pos": "token", "skipped": "skipped layer"}  # of a measure's dims those that words call otherwise
 
 
-def describe(result: ProbeResult, measure: str) -> str:
-    """How large it is, its smallest and largest value and where, and how much of it has a value. Plain text: tokens are
-    not escaped."""
+def is_map(figure: go.Figure) -> bool:
+    """Whether the figure's cells are a measure's own: else its curves alone tell what it shows."""
+    return bool(figure.data) and figure.data[0].name == "z"
+
+
+def describe(result: ProbeResult, measure: str, boundary: int | None = None) -> str:
+    """How large what a map shows of it is, its smallest and largest value and where, and how much of it has a value.
+    `boundary`: the place of the one that is shown, of a measure over several. Plain text: tokens are not escaped."""
     if measure not in result.measures:
         return f"{measure}: nothing computed yet."
-    spec, values = result.measures[measure].spec, values_of(result, measure, ())
+    spec, values = result.measures[measure].spec, shown_values(result, measure)
+    if boundary is not None:
+        spec, values = replace(spec, dims=spec.dims[1:]), values[boundary]
+    if values.dtype.kind == "i":
+        values = np.where(values < 0, np.nan, values)
     size = " × ".join(count(n, CALLED.get(dim, dim)) for n, dim in zip(values.shape, spec.dims)) or "one number"
     what, known = f"{spec.meaning} ({spec.unit}), {size}", np.isfinite(values)
     if not known.any():
@@ -37,13 +47,16 @@ def describe(result: ProbeResult, measure: str) -> str:
 
 
 def describe_curves(figure: go.Figure, about: str) -> str:
-    """A figure of curves, bars or marks: what it is `about`, and of each its smallest and largest value and where; one
-    value alone is told as it is. A trace whose places have names on the axis lists them as its `meta`. Where the
-    upright axis is not shown, it only sets lines apart, and what is told lies along the other one. Plain text."""
+    """A figure of curves, bars or marks: what it is `about`, the name of the upright axis, and of each its smallest and
+    largest value and where; one value alone is told as it is. A trace whose places have names on the axis lists them as
+    its `meta`. Where the upright axis is not shown, it only sets lines apart, and what is told lies along the other
+    one. Plain text."""
     axes = figure.layout.xaxis, figure.layout.yaxis
     along, up = ((axis.title.text or "").removesuffix(LOGARITHMIC) for axis in axes)
-    told = [said for trace in figure.data if (said := _curve(trace, along, up, axes[1].visible is False))]
-    return f"{about}: {'; '.join(told)}." if told else about
+    flat = axes[1].visible is False
+    told = [said for trace in figure.data if (said := _curve(trace, along, up, flat))]
+    unit = f" ({html.unescape(up)})" if up and not flat and not is_map(figure) else ""
+    return f"{about}{unit}: {'; '.join(told)}." if told else about
 
 
 def _curve(trace: Any, along: str, up: str, flat: bool) -> str:
@@ -66,7 +79,9 @@ def _curve(trace: Any, along: str, up: str, flat: bool) -> str:
         return f"{value:.3g} at {axis} {f'{where[i]:.4g}' if isinstance(where[i], float) else where[i]}"
 
     ends = [at(known[0])] if len(known) == 1 else [f"smallest {at(min(known))}", f"largest {at(max(known))}"]
-    return f"{html.unescape(trace.name)}, {', '.join(ends)}{f' {along}' if flat and along else ''}"
+    edge = trace.type == "scatter" and trace.fill == "tonexty"  # of a band, whose name is in the legend
+    name = trace.meta if edge else trace.name
+    return f"{html.unescape(name)}, {', '.join(ends)}{f' {along}' if flat and along else ''}"
 
 
 def _place(at: Sequence[np.intp], dims: tuple[str, ...], result: ProbeResult) -> str:
