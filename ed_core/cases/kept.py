@@ -383,7 +383,7 @@ class Kept:
             )
         except FileNotFoundError:  # deleted by another process just now
             return None
-        except NewerSchema as error:
+        except (NewerSchema, StoreError) as error:
             self._remember(f"{file.name}: {error}")
         except ImportRefused as error:
             with contextlib.suppress(StoreError):  # a folder that may only be read
