@@ -307,6 +307,16 @@ def test_as_many_compute_at_once_as_the_settings_and_the_memory_allow(cache, mon
     other.kill()
 
 
+def test_a_clock_that_is_set_ends_no_run(tmp_path, monkeypatch):
+    me = psutil.Process()
+    launch.note(tmp_path, CLAIM, me)
+    Statuses(tmp_path).add(RUNNING)
+    boot, created = psutil.boot_time(), me.create_time()
+    monkeypatch.setattr(launch.psutil, "boot_time", lambda: boot + 3600)
+    monkeypatch.setattr(launch.psutil.Process, "create_time", lambda self: created + 3600)
+    assert Run(tmp_path).running and launch.alive(me.pid, launch.began(me)) and not launch.alive(me.pid, created)
+
+
 def test_a_run_of_the_shell_stands_in_the_line_and_in_its_folder(cache, monkeypatch, capsys):
     seen = []
 
