@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import prepared
 import pytest
@@ -168,6 +169,21 @@ def test_a_job_that_a_worker_without_its_device_had_not_begun_waits_for_the_next
     queue._running = job = jobs_module.Job(request(spec), {"me"}, state="running" if begun else "queued")
     queue._died(code)
     assert job.state == state and (job in queue._queue) == (state == "queued") and queue._running is None
+
+
+def test_who_gave_way_to_a_cancelled_job_that_does_not_stop_is_computed_anew(monkeypatch, spec):
+    (queue, _), killed = idle(monkeypatch), []
+    queue._worker = SimpleNamespace(kill=lambda: killed.append(True), stdin=None)
+    monkeypatch.setattr(queue, "_dispatch", lambda: None)
+    now = queue._clock()
+    queue._running = outer = jobs_module.Job(request(spec), {"me"}, state="running", started=now - 50)
+    queue._inside = inner = jobs_module.Job(request(spec, LONG), {"you"}, state="running", started=now - 40)
+    outer.gave_way, inner.cancelling = now - 40, now - 20
+    queue._look_after(0.5)
+    assert killed
+    queue._died(-9)
+    assert (inner.state, outer.state, outer.error) == ("cancelled", "queued", None) and queue._queue == [outer]
+    assert outer.worked(now) == outer.had(now) == 0 and not outer.alone and queue._running is queue._inside is None
 
 
 def test_nothing_is_opened_ahead_while_something_is_computed(monkeypatch, spec):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -454,6 +455,7 @@ class Jobs:
         if job.cancelling:
             return self._end(job, "cancelled", Cancelled("The computation was cancelled."))
         job.state, job.stage, job.started, job.opened, job.progress, job.alone = "queued", "", None, None, 0.0, True
+        job.away, job.owed, job.credit, job.gave_way, job.resumed = 0.0, 0.0, 0.0, None, None
         self._queue.append(job)
         self._queue.sort(key=lambda one: one.submitted)
 
@@ -472,11 +474,16 @@ class Jobs:
             self._died(code)
 
     def _died(self, code: int) -> None:
-        """The worker ended, and with it what it computed; what it had not begun waits again."""
+        """The worker ended, and with it what it computed; what it had not begun waits again, and what it computed
+        beside a cancelled job that did not stop."""
         if self._ahead is not None:  # it may have ended over that: the next one is not to
             self._not_ahead.add(self._ahead)
-        for job in (self._inside, self._running if code == DEVICE_LOST else None):
-            if job is not None and job.state == "queued":  # the running one: handed over while it ended
+        two = [job for job in (self._inside, self._running) if job is not None]
+        ended_here = code == -signal.SIGKILL and any(job.cancelling for job in two)  # see `_look_after`
+        for job in two:
+            # the running one is queued where it was handed over while the worker ended
+            not_begun = job.state == "queued" and (job is self._inside or code == DEVICE_LOST)
+            if not_begun or (ended_here and not job.cancelling):
                 self._again(job)
                 job.alone = False
         for job in (self._inside, self._running):
