@@ -16,7 +16,7 @@ from ed_core.claims import running
 from ed_core.claims.running import Asked
 from ed_core.commands import long_work, main
 from ed_core.errors import FitRefused, NotAllowed, QueueFull, StudyError
-from ed_core.runs import launch
+from ed_core.runs import execute, launch
 from ed_core.runs.launch import Run
 from ed_core.runs.run import (
     CANCELLED,
@@ -225,6 +225,17 @@ def test_a_run_is_cancelled_while_it_waits_and_while_it_computes(cache, monkeypa
     assert not launch.line() and Run(first).unfinished and not Run(second).unfinished
 
 
+def test_a_run_that_ended_well_while_it_was_cancelled_is_done(tmp_path):
+    process = psutil.Popen(["sleep", "60"])
+    launch.note(tmp_path, CLAIM, process)
+    Statuses(tmp_path).add(RUNNING, 0.99)
+    shown = Run(tmp_path)
+    assert shown.running and shown.status.share == 0.99
+    Statuses(tmp_path).add(DONE, 1.0)
+    shown.stop()
+    assert Run(tmp_path).status.state == DONE and Run(tmp_path).process is None
+
+
 def test_a_run_that_is_refused_says_why(cache):
     folder = cache / "claims" / "x"
     launch.begin(ClaimsRun(asked=Asked("ed-demo-8", "no-such-set")), folder)
@@ -334,6 +345,18 @@ def test_a_run_of_the_shell_stands_in_the_line_and_in_its_folder(cache, monkeypa
     assert [(ticket.pid, ticket.began) for ticket in line] == [(os.getpid(), True)] and alive and share == 0.5
     assert spec == ClaimsRun(asked=Asked("ed-demo-8", "copy")) and not launch.line()
     assert Run(out).trouble == "No." and "50 % · contributions" in capsys.readouterr().err
+
+
+def test_a_second_run_in_a_folder_says_nothing_of_the_first(cache, monkeypatch):
+    out, other = cache / "claims" / "x", psutil.Popen(["sleep", "60"])
+    out.mkdir(parents=True)
+    launch.note(out, CLAIM, other)
+    Statuses(out).add(RUNNING, 0.25)
+    monkeypatch.setattr(execute, "_claims", lambda spec, out, statuses: statuses.tell(0.5) or 0)
+    assert main(["claims", "--model", "ed-demo-8", "--set", "copy", "--out", str(out)]) == 0
+    found = Run(out)
+    assert found.running and found.status.share == 0.25 and found.process.pid == other.pid and found.spec == CLAIM
+    other.kill()
 
 
 def test_a_card_run_holds_all_that_the_command_was_given(cache, monkeypatch):

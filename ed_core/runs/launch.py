@@ -135,9 +135,10 @@ class Run:
             with contextlib.suppress(psutil.TimeoutExpired):
                 process.wait(END_SECONDS)
                 break
-        last = self.status
-        told = (last.share, last.what) if last and last.state == RUNNING else ()
-        Statuses(self.folder).add(CANCELLED, *told)
+        last = Run(self.folder).status  # of its last moment
+        if not (last and last.over):
+            told = (last.share, last.what) if last and last.state == RUNNING else ()
+            Statuses(self.folder).add(CANCELLED, *told)
 
 
 def begin(spec: Spec, folder: Path, visitor: str = "", files: Mapping[str, bytes] | None = None) -> None:

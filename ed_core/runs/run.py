@@ -179,14 +179,14 @@ class Status:
 
 class Statuses:
     """The one writer. `folder`: where they are kept once there is such a folder, None to keep nothing; `show` is called
-    with each, `first` before the first one is kept. `held`: none is kept before the run is admitted, so that one that
-    is refused changes nothing. A disk that does not take them stops no run."""
+    with each, `first` before the first one is kept, and none is where it says no. `held`: none is kept before the run
+    is admitted, so that one that is refused changes nothing. A disk that does not take them stops no run."""
 
     def __init__(
         self,
         folder: Path | None = None,
         show: Callable[[Status], None] = lambda status: None,
-        first: Callable[[], None] = lambda: None,
+        first: Callable[[], bool] = lambda: True,
         held: bool = False,
     ):
         self._folder, self._show, self._first, self._held = folder, show, first, held
@@ -216,8 +216,10 @@ class Statuses:
         self._show(self._last)
         if self._folder is not None and not self._held and self._folder.is_dir():
             with contextlib.suppress(OSError):
-                first, self._first = self._first, lambda: None
-                first()
+                first, self._first = self._first, lambda: True
+                if not first():
+                    self._folder = None
+                    return
                 _append(self._folder / STATUS_FILE, json.dumps(asdict(self._last), ensure_ascii=False))
 
     @contextlib.contextmanager
