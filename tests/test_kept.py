@@ -344,7 +344,7 @@ print(*sorted({{"torch", "transformers", "plotly", "pandas"}} & set(sys.modules)
 
 def test_a_case_study_that_would_not_open_is_not_kept(folder, monkeypatch):
     monkeypatch.setattr(bundle, "CASE", replace(bundle.CASE, bounds=Bounds(unpacked=1000)))
-    with pytest.raises(Exception, match="at most"):
+    with pytest.raises(CaseError, match="at most 1000 bytes are kept; keep fewer of them"):
         folder.add(small())
     assert files(folder) == []
     monkeypatch.undo()

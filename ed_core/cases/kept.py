@@ -414,7 +414,13 @@ class Kept:
 
 def _checked(case: Case) -> bytes:
     """The bytes of a case study, after they have been read back: nothing is kept that would not open."""
-    data = bundle.encode(case)
+    data, bounds = bundle.encode(case), bundle.CASE.bounds
+    for n, most in ((len(data), bounds.file), (sum(len(item.packed) for item in case.items), bounds.unpacked)):
+        if n > most:
+            raise CaseError(
+                f"The results of this case study take {outside.size(n)}, and at most {outside.size(most)} are kept; "
+                "keep fewer of them, or of shorter prompts."
+            )
     if bundle.decode(data) != case:
         raise CaseError("This case study does not come back as it is written; this is a defect, please report it.")
     return data
