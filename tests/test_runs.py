@@ -155,6 +155,8 @@ def test_what_is_left_is_told_by_the_pace_since_it_began_to_compute():
     assert seconds_left([]) is None and seconds_left(past) is None and seconds_left([*past, *waits]) is None
     half = Status(now, RUNNING, 0.5)
     assert seconds_left([*past, *waits, half]) == pytest.approx(100, abs=1), "opening the model does not count"
+    ahead = [Status(now + 3500, RUNNING), Status(now + 3600, RUNNING, 0.4), Status(now - 10, RUNNING, 0.45), half]
+    assert seconds_left(ahead) == pytest.approx(100, abs=1), "since the clock was set back"
 
 
 # ---------------------------------------------------------------- processes and the queue

@@ -278,13 +278,13 @@ def _status(line: bytes) -> Status | None:
 
 
 def seconds_left(statuses: list[Status]) -> float | None:
-    """Seconds that are left, by the pace since the run began computing last (opening a model does not count); None
-    before there is one."""
+    """Seconds that are left, by the pace since the run began computing last (opening a model does not count), or the
+    clock was set back; None before there is one."""
     since: Status | None = None
-    for now in statuses:
+    for before, now in zip(statuses[:1] + statuses, statuses):
         if now.state != RUNNING:
             since = None
-        elif since is None or now.share <= since.share:
+        elif since is None or now.share <= since.share or now.time < before.time:
             since = now
     if since is None or statuses[-1].share <= since.share:
         return None
