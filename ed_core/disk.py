@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from . import settings
-from .errors import ParameterError, TooLarge
+from .errors import ParameterError, TooLarge, ran_out
 from .machine import gigabytes
 from .outside import kind_of
 
@@ -282,3 +282,12 @@ def why(error: OSError, setting: str = "ED_CACHE") -> str:
     if error.errno in (*DISK_FULL, *NO_PERMISSION):
         return reason(error, setting)
     return f"{error.strerror or error}. Nothing was changed; set {setting} to another folder if it stays so."
+
+
+def lacks(error: BaseException, setting: str = "ED_CACHE") -> str:
+    """What the machine lacks where an error tells of that, in a sentence, and what to do; "" where it does not."""
+    if isinstance(error, OSError) and error.errno in (*DISK_FULL, *NO_PERMISSION):
+        return f"{error.filename or 'The output'} cannot be written: {why(error, setting)}"
+    if ran_out(error):
+        return "The memory ran out; take a smaller model, a narrower precision, or fewer prompts at once."
+    return ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import time
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -17,6 +19,7 @@ from ed_core.claims.running import Asked
 from ed_core.commands import long_work, main
 from ed_core.errors import FitRefused, NotAllowed, QueueFull, StudyError
 from ed_core.runs import execute, launch
+from ed_core.runs.__main__ import main as process_of_a_run
 from ed_core.runs.launch import Run
 from ed_core.runs.run import (
     CANCELLED,
@@ -40,6 +43,7 @@ from ed_core.runs.run import (
 from ed_core.studies import items
 
 PATIENCE = 120
+FULL = "The output cannot be written: the disk is full."
 CLAIM = ClaimsRun(asked=Asked("ed-demo-8", "copy", ("turn",), most=5))
 STUDY = (
     'name = "s"\nmodels = ["ed-demo-8"]\nprobes = ["contributions"]\nchunk = 1\n'
@@ -134,6 +138,12 @@ def test_how_a_run_ended_is_its_last_status(tmp_path):
         (FitRefused("Too few."), FAILED, "Too few."),
         (KeyboardInterrupt(), CANCELLED, ""),
         (ZeroDivisionError("x"), FAILED, "The run ended with a defect, ZeroDivisionError: x. Please report it."),
+        (OSError(errno.ENOSPC, ""), FAILED, f"{FULL} Free some space, or set --out to a folder on another disk."),
+        (
+            MemoryError(),
+            FAILED,
+            "The memory ran out; take a smaller model, a narrower precision, or fewer prompts at once.",
+        ),
     ):
         kept = Statuses(tmp_path)
         with pytest.raises(type(error)), kept.of_run():
@@ -243,6 +253,14 @@ def test_a_run_that_is_refused_says_why(cache):
     launch.begin(ClaimsRun(asked=Asked("ed-demo-8", "no-such-set")), folder)
     until(lambda: not Run(folder).running, PATIENCE)
     assert Run(folder).trouble.startswith("There is no prompt set 'no-such-set'") and states(folder)[-1] == FAILED
+
+
+def test_a_run_that_cannot_read_the_queue_says_why(cache, monkeypatch):
+    launch.note(cache, CLAIM, psutil.Process())
+    monkeypatch.setattr(launch, "_ahead", Mock(side_effect=OSError(errno.ENOSPC, "")))
+    with pytest.raises(OSError):
+        process_of_a_run(cache)
+    assert Run(cache).trouble == f"{FULL} Free some space, or set ED_CACHE to a folder on another disk."
 
 
 @pytest.mark.parametrize("by", ["ED_CACHE", "lab.toml"])

@@ -22,7 +22,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from .. import disk, machine
-from ..errors import EffectiveDepthError, ModelError, ParameterError, ran_out
+from ..errors import EffectiveDepthError, ModelError, ParameterError
 from ..machine import gigabytes, uncollected
 from ..notebook.model import Model
 from ..probes import PROBES
@@ -85,12 +85,10 @@ def _refused(why: str) -> int:
 def _unforeseen(error: Exception, has_out: bool) -> int:
     """One sentence; what the machine lacks is said, of anything else the traceback goes to a file, or is shown where
     `ED_DEBUG` is set. `has_out`: whether the command was given an --out."""
-    if isinstance(error, OSError) and error.errno in (*disk.DISK_FULL, *disk.NO_PERMISSION):
-        own = not has_out or (error.filename and disk.moves(Path(error.filename)) == "ED_CACHE")
-        moves = "ED_CACHE" if own else "--out"
-        return _refused(f"{error.filename or 'The output'} cannot be written: {disk.why(error, moves)}")
-    if ran_out(error):
-        return _refused("The memory ran out; take a smaller model, a narrower precision, or fewer prompts at once.")
+    file = getattr(error, "filename", None)
+    own = not has_out or (file and disk.moves(Path(str(file))) == "ED_CACHE")
+    if lacks := disk.lacks(error, "ED_CACHE" if own else "--out"):
+        return _refused(lacks)
     if os.environ.get("ED_DEBUG", "") not in ("", "0"):
         traceback.print_exception(error)
         return 70

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from .. import outside
+from .. import disk, outside
 from ..cards import making
 from ..cases.snippet import NAMES, opening
 from ..claims import running as claims
@@ -224,8 +224,16 @@ class Statuses:
 
     @contextlib.contextmanager
     def of_run(self) -> Iterator[None]:
-        """The statuses of a run's beginning and end; what goes wrong is written down and raised."""
+        """The statuses of a run's beginning and end."""
         self.add(RUNNING)
+        with self.of_trouble():
+            yield
+        self.admit()
+        self.add(DONE, 1.0, message=self.message)
+
+    @contextlib.contextmanager
+    def of_trouble(self) -> Iterator[None]:
+        """What goes wrong is written down and raised."""
         try:
             yield
         except (KeyboardInterrupt, Cancelled):
@@ -235,10 +243,10 @@ class Statuses:
             self._end(FAILED, str(error))
             raise
         except BaseException as error:
-            self._end(FAILED, f"The run ended with a defect, {type(error).__name__}: {error}. Please report it.")
+            lacks = disk.lacks(error, disk.moves(self._folder) if self._folder else "ED_CACHE")
+            defect = f"The run ended with a defect, {type(error).__name__}: {error}. Please report it."
+            self._end(FAILED, lacks or defect)
             raise
-        self.admit()
-        self.add(DONE, 1.0, message=self.message)
 
     def _end(self, state: str, message: str = "") -> None:
         self.add(state, self._last.share, self._last.what, message)
