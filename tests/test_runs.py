@@ -248,6 +248,17 @@ def test_a_run_that_ended_well_while_it_was_cancelled_is_done(tmp_path):
     assert Run(tmp_path).status.state == DONE and Run(tmp_path).process is None
 
 
+def test_a_run_that_cannot_be_noted_is_not_started(cache, monkeypatch):
+    started, start = [], launch._start
+    monkeypatch.setattr(launch, "_start", lambda folder: started.append(start(folder)) or started[0])
+    monkeypatch.setattr(launch, "enter", Mock(side_effect=OSError(errno.ENOSPC, "")))
+    with pytest.raises(StudyError, match="The run cannot be started: the disk is full"):
+        launch.begin(CLAIM, cache / "claims" / "x")
+    (process,) = started
+    process.wait(10)
+    assert not Run(cache / "claims" / "x").running
+
+
 def test_a_run_that_is_refused_says_why(cache):
     folder = cache / "claims" / "x"
     launch.begin(ClaimsRun(asked=Asked("ed-demo-8", "no-such-set")), folder)

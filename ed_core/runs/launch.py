@@ -159,8 +159,12 @@ def begin(spec: Spec, folder: Path, visitor: str = "", files: Mapping[str, bytes
                 disk.write(folder / name, data)
             _write(folder, spec)
             process = _start(folder)
-            note(folder, spec, process)
-            enter(Ticket(process.pid, began(process), str(folder), visitor))
+            try:
+                note(folder, spec, process)
+                enter(Ticket(process.pid, began(process), str(folder), visitor))
+            except OSError:  # it waits for the lock still
+                process.kill()
+                raise
     except filelock.Timeout as error:
         raise StudyError(
             "The run cannot be started: another process holds the queue. Try again in a moment."
