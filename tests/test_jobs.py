@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import prepared
 import pytest
@@ -322,6 +323,22 @@ def test_a_worker_that_cannot_start_fails_the_job(spec):
     until(lambda: jobs.poll(job).over)
     jobs.close()
     assert job.state == "failed" and "exit code 3" in str(job.error)
+
+
+def test_a_worker_that_the_machine_does_not_start_fails_the_job_and_the_next_one_runs(spec, monkeypatch, tmp_path):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    queue = Jobs(warm=False, command=worker())
+    try:
+        with monkeypatch.context() as full:
+            full.setattr(jobs_module.subprocess, "Popen", Mock(side_effect=OSError(12, "Cannot allocate memory")))
+            first = queue.submit(request(spec), "me")
+            assert first.state == "failed" and "cannot be started: Cannot allocate memory" in str(first.error)
+            queue._look_after(0.5)
+        second = queue.submit(request(spec), "me")
+        until(lambda: queue.poll(second).over)
+        assert second.state == "done"
+    finally:
+        queue.close()
 
 
 def test_frames_survive_and_a_cut_one_is_the_end():

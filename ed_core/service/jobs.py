@@ -368,9 +368,9 @@ class Jobs:
         ask = turns.next() if self._running is None else turns.passing()
         if ask is None:
             return
-        if self._worker is None:
-            self._start_worker()
         job = next(job for job in self._queue if job.id == ask.id)
+        if self._worker is None and (why := self._start_worker()):
+            return self._end(job, "failed", WorkerDied(why))
         self._queue.remove(job)
         waiting = {other.asked_by for other in self._queue}
         self._turn = {who: at for who, at in self._turn.items() if who in waiting} | {job.asked_by: turns.now}
@@ -385,13 +385,18 @@ class Jobs:
             with contextlib.suppress(OSError):  # it just died: its reader reports that
                 send(self._worker.stdin, header)
 
-    def _start_worker(self) -> None:
+    def _start_worker(self) -> str:
+        """Why that cannot be, for instance for want of memory; "" where it can."""
         env = os.environ | PASSIVE | dict(self._environment)
         self._ready, self._started, self.models = False, time.monotonic(), (0, 0)
         self._ahead = None
         self._pace.nothing_open()
-        self._worker = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+        try:
+            self._worker = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+        except OSError as error:
+            return f"The worker process cannot be started: {error.strerror or error}. Try again in a moment."
         threading.Thread(target=self._read, args=(self._worker,), daemon=True).start()
+        return ""
 
     def _forget_old(self) -> None:
         for key in [k for k, job in self._jobs.items() if job.over][:-KEPT_JOBS]:
