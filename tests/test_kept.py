@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from string import ascii_uppercase
 from unittest.mock import Mock
@@ -351,7 +352,10 @@ def test_a_case_study_that_would_not_open_is_not_kept(folder, monkeypatch):
     folder.add(replace(small(), verdict="x"))
 
 
-def test_restore_takes_the_version_that_was_deleted_last(folder):
+@pytest.mark.parametrize("step", [1, -1], ids=["later", "by a clock that went back"])
+def test_restore_takes_the_version_that_was_deleted_last(folder, monkeypatch, step):
+    now = count(10**18, step)
+    monkeypatch.setattr(kept.time, "time_ns", lambda: next(now))
     one = small(notes="old")
     folder.add(one)
     folder.delete(one.id)

@@ -299,7 +299,8 @@ class Kept:
         if self.is_shipped(id):
             raise CaseError("This case study comes with the product and cannot be deleted.")
         with self.locked():
-            self._folder.move(file, self.trash_path / f"{id}.{time.time_ns()}{SUFFIX}")
+            stamps = [time.time_ns(), *(1 + _deleted_at(other) for other in self.files(self.trash_path))]
+            self._folder.move(file, self.trash_path / f"{id}.{max(stamps)}{SUFFIX}")  # the clock may have gone back
 
     def restore(self, id: str) -> None:
         """Take the last deleted version of a case study out of the trash."""
