@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from . import settings
-from .errors import ParameterError, TooLarge
+from .errors import ParameterError, TooLarge, ran_out
 from .machine import gigabytes
 from .outside import kind_of
 
@@ -81,6 +81,18 @@ def hidden(out: Path) -> Iterator[Path]:
         yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """One process at a time in a folder, wherever its disk knows locks."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
         os.close(handle)
 
 
@@ -270,3 +282,12 @@ def why(error: OSError, setting: str = "ED_CACHE") -> str:
     if error.errno in (*DISK_FULL, *NO_PERMISSION):
         return reason(error, setting)
     return f"{error.strerror or error}. Nothing was changed; set {setting} to another folder if it stays so."
+
+
+def lacks(error: BaseException, setting: str = "ED_CACHE") -> str:
+    """What the machine lacks where an error tells of that, in a sentence, and what to do; "" where it does not."""
+    if isinstance(error, OSError) and error.errno in (*DISK_FULL, *NO_PERMISSION):
+        return f"{error.filename or 'The output'} cannot be written: {why(error, setting)}"
+    if ran_out(error):
+        return "The memory ran out; take a smaller model, a narrower precision, or fewer prompts at once."
+    return ""

@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 import shutil
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
@@ -20,6 +21,7 @@ from hosted_app import answering
 from huggingface_hub import HfApi
 from shell import refused
 
+from ed_core import disk
 from ed_core.cards import card
 from ed_core.commands import main
 from ed_core.errors import CardError, PublishError
@@ -73,6 +75,33 @@ def test_a_card_takes_the_place_of_the_one_that_measured_the_same(shelf, tmp_pat
     (name,) = card_shelf.push(str(shelf), [tmp_path / "anew.json"])
     assert card.read(shelf / name).made == "2027-01-01" != told.get("made")
     assert len(json.loads((shelf / card_shelf.INDEX).read_text())["cards"]) == len(SHIPPED)
+
+
+def test_two_who_push_at_once_both_have_their_cards_there(tmp_path, monkeypatch):
+    shelf, laid, other = tmp_path / "shelf", card_shelf._laid, []
+
+    def slowly(*given):
+        if not other:
+            other.append(threading.Thread(target=card_shelf.push, args=(str(shelf), [SHIPPED[1]])))
+            other[0].start()
+            other[0].join(0.5)
+        return laid(*given)
+
+    monkeypatch.setattr(card_shelf, "_laid", slowly)
+    card_shelf.push(str(shelf), [SHIPPED[0]])
+    other[0].join()
+    assert len(card_shelf.pull(str(shelf)).files) == 2
+
+
+def test_a_first_push_that_was_ended_goes_on(tmp_path, monkeypatch):
+    shelf, write = tmp_path / "shelf", disk.write
+    with monkeypatch.context() as full:
+        full.setattr(disk, "write", lambda file, data: write(file, data) if not any(shelf.iterdir()) else 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            card_shelf.push(str(shelf), SHIPPED)
+    (shelf / f"x.{disk.UNFINISHED}").write_bytes(b"")
+    card_shelf.push(str(shelf), SHIPPED)
+    assert same(card_shelf.pull(str(shelf)).files)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +247,8 @@ class Client:
         return self.there is not None
 
     def dataset_info(self, id):
-        return type("Info", (), {"siblings": [type("File", (), {"rfilename": name}) for name in self.there]})
+        files = [type("File", (), {"rfilename": name}) for name in self.there]
+        return type("Info", (), {"siblings": files, "sha": "c0ffee"})
 
     def create_repo(self, **options):
         inspect.signature(HfApi.create_repo).bind(None, **options)
@@ -227,6 +257,7 @@ class Client:
     def upload_folder(self, folder_path, **options):
         inspect.signature(HfApi.upload_folder).bind(None, folder_path=folder_path, **options)
         self.asked.append("upload_folder")
+        assert options["parent_commit"] == (None if self.there is None else "c0ffee"), "else a card is lost"
         self.texts = {file.name: file.read_bytes() for file in Path(folder_path).iterdir()}
 
 

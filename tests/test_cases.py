@@ -23,7 +23,7 @@ from shell import refused
 from test_figures import fake
 
 from ed_core import types
-from ed_core.cases import backup, bundle, case_study
+from ed_core.cases import backup, bundle, case_study, export
 from ed_core.cases.case_study import Item, Shown, edited
 from ed_core.cases.drawings import by_name, drawings
 from ed_core.cases.kept import Kept
@@ -402,6 +402,17 @@ def test_export_by_ending_and_import_elsewhere(folder, tmp_path, monkeypatch, ca
     assert main(["case", "import", str(out["edcase"])]) == 0 and "already" in capsys.readouterr().out
     refused(capsys, ["case", "import", out["html"]], "not a case study")
     refused(capsys, ["case", "import", tmp_path / "none"], "There is no file")
+
+
+def test_a_table_of_several_views_says_of_which(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    both = Kept().open("6sg64f3464")[0]
+    asked = ["case", "export", both.id, str(tmp_path / "x.csv"), "--measure"]
+    for i, view in enumerate(both.views, 1):
+        assert main([*asked, f"{i}/logit_lens.kl"]) == 0
+        assert (tmp_path / "x.csv").read_bytes().decode() == export.csv(view.by_probe["logit_lens"].result, "kl")
+    assert "1/contributions.sinks" in export.tables(both)
+    refused(capsys, [*asked, "logit_lens.kl"], "1/logit_lens.kl")
 
 
 def test_a_backup_brings_everything_back_and_overwrites_nothing(folder, tmp_path, monkeypatch, capsys):

@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import prepared
 import pytest
@@ -170,6 +172,21 @@ def test_a_job_that_a_worker_without_its_device_had_not_begun_waits_for_the_next
     assert job.state == state and (job in queue._queue) == (state == "queued") and queue._running is None
 
 
+def test_who_gave_way_to_a_cancelled_job_that_does_not_stop_is_computed_anew(monkeypatch, spec):
+    (queue, _), killed = idle(monkeypatch), []
+    queue._worker = SimpleNamespace(kill=lambda: killed.append(True), stdin=None)
+    monkeypatch.setattr(queue, "_dispatch", lambda: None)
+    now = queue._clock()
+    queue._running = outer = jobs_module.Job(request(spec), {"me"}, state="running", started=now - 50)
+    queue._inside = inner = jobs_module.Job(request(spec, LONG), {"you"}, state="running", started=now - 40)
+    outer.gave_way, inner.cancelling = now - 40, now - 20
+    queue._look_after(0.5)
+    assert killed
+    queue._died(-9)
+    assert (inner.state, outer.state, outer.error) == ("cancelled", "queued", None) and queue._queue == [outer]
+    assert outer.worked(now) == outer.had(now) == 0 and not outer.alone and queue._running is queue._inside is None
+
+
 def test_nothing_is_opened_ahead_while_something_is_computed(monkeypatch, spec):
     queue, told = idle(monkeypatch)
     queue._running = jobs_module.Job(request(spec), {"me"})
@@ -306,6 +323,22 @@ def test_a_worker_that_cannot_start_fails_the_job(spec):
     until(lambda: jobs.poll(job).over)
     jobs.close()
     assert job.state == "failed" and "exit code 3" in str(job.error)
+
+
+def test_a_worker_that_the_machine_does_not_start_fails_the_job_and_the_next_one_runs(spec, monkeypatch, tmp_path):
+    monkeypatch.setenv("ED_CACHE", str(tmp_path))
+    queue = Jobs(warm=False, command=worker())
+    try:
+        with monkeypatch.context() as full:
+            full.setattr(jobs_module.subprocess, "Popen", Mock(side_effect=OSError(12, "Cannot allocate memory")))
+            first = queue.submit(request(spec), "me")
+            assert first.state == "failed" and "cannot be started: Cannot allocate memory" in str(first.error)
+            queue._look_after(0.5)
+        second = queue.submit(request(spec), "me")
+        until(lambda: queue.poll(second).over)
+        assert second.state == "done"
+    finally:
+        queue.close()
 
 
 def test_frames_survive_and_a_cut_one_is_the_end():

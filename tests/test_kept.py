@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from string import ascii_uppercase
 from unittest.mock import Mock
@@ -22,7 +23,7 @@ from ed_core.cases import bundle, kept
 from ed_core.cases.case_study import edited, new_id
 from ed_core.cases.kept import Kept
 from ed_core.errors import CaseChanged, CaseError, NewerSchema, StoreError
-from ed_core.files import Bounds
+from ed_core.files import Bounds, archive
 from ed_core.results.store import Store
 
 ROOT = Path(__file__).parent.parent
@@ -136,6 +137,20 @@ def test_a_damaged_file_is_reported_and_set_aside_and_the_others_are_unharmed(fo
     assert len(folder.problems) == 1 and one.id in folder.problems[0]
     assert len(folder.damaged()) == 1 and (folder.damaged_path / folder.damaged()[0]).read_bytes() == harmed[harm]
     assert folder.open(other.id)[0] == other
+
+
+def test_a_full_memory_is_no_damage(folder, monkeypatch):
+    one, store, kept = small(), Store(folder.root), Kept(folder.root, shipped=None)
+    result = one.items[0].result
+    folder.add(one)
+    store.put(result)
+    with monkeypatch.context() as full:
+        full.setattr(archive, "content", Mock(side_effect=MemoryError))
+        for read in (lambda: kept.open(one.id), lambda: store.get(result.request.key)):
+            with pytest.raises(StoreError, match="the memory is full"):
+                read()
+        assert kept.cards() == [] and "the memory is full" in kept.problems[0]
+    assert kept.damaged() == [] and kept.open(one.id)[0] == one and store.get(result.request.key) is not None
 
 
 def test_damage_within_an_array_is_found_on_opening(folder):
@@ -330,14 +345,17 @@ print(*sorted({{"torch", "transformers", "plotly", "pandas"}} & set(sys.modules)
 
 def test_a_case_study_that_would_not_open_is_not_kept(folder, monkeypatch):
     monkeypatch.setattr(bundle, "CASE", replace(bundle.CASE, bounds=Bounds(unpacked=1000)))
-    with pytest.raises(Exception, match="at most"):
+    with pytest.raises(CaseError, match="at most 1000 bytes are kept; keep fewer of them"):
         folder.add(small())
     assert files(folder) == []
     monkeypatch.undo()
     folder.add(replace(small(), verdict="x"))
 
 
-def test_restore_takes_the_version_that_was_deleted_last(folder):
+@pytest.mark.parametrize("step", [1, -1], ids=["later", "by a clock that went back"])
+def test_restore_takes_the_version_that_was_deleted_last(folder, monkeypatch, step):
+    now = count(10**18, step)
+    monkeypatch.setattr(kept.time, "time_ns", lambda: next(now))
     one = small(notes="old")
     folder.add(one)
     folder.delete(one.id)

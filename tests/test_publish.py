@@ -319,6 +319,25 @@ def test_two_studies_of_one_name_are_refused(out):
     assert not out.exists()
 
 
+def test_a_card_of_ones_own_stands_for_the_shipped_one_of_the_same(out):
+    shipped, own = card.shipped()[0], card.folder() / "x" / card.FILE
+    own.parent.mkdir(parents=True)
+    own.write_bytes(card.to_json(card.read(shipped).but(made="2027-01-01")))
+    assert publish(out, "--own", "--shipped") == 0
+    assert len(list((out / "cards").glob("*.html"))) == len(card.shipped())
+    place = site.of_card(shipped).place.removesuffix(".html")
+    assert card.read(out / f"{place}.json").made == "2027-01-01"
+
+
+@pytest.mark.parametrize("model", ["(mine)", ".hidden", "+x"])
+def test_a_card_of_a_model_of_any_name_is_published_again(out, tmp_path, model):
+    told = card.read(card.shipped()[0])
+    told = told.but(model=told.model.model_copy(update={"name": model}))
+    (tmp_path / "card.json").write_bytes(card.to_json(told))
+    for _ in range(2):
+        assert publish(out, "--card", str(tmp_path / "card.json")) == 0
+
+
 def test_the_index_takes_pages_of_any_kind(out):
     page = site.Page("Model cards", "cards/a.html", "A <model>", "One & all", "", "a\nB", files={"cards/a.html": b"x"})
     assert site.write([page], out) == [site.Page(*list(vars(page).values())[:-1])]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import signal
 import time
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -17,7 +19,8 @@ from ed_core.claims import running
 from ed_core.claims.running import Asked
 from ed_core.commands import long_work, main
 from ed_core.errors import FitRefused, NotAllowed, QueueFull, StudyError
-from ed_core.runs import launch
+from ed_core.runs import execute, launch
+from ed_core.runs.__main__ import main as process_of_a_run
 from ed_core.runs.launch import Run
 from ed_core.runs.run import (
     CANCELLED,
@@ -42,6 +45,7 @@ from ed_core.sources.bundled import MODELS
 from ed_core.studies import items
 
 PATIENCE = 120
+FULL = "The output cannot be written: the disk is full."
 CLAIM = ClaimsRun(asked=Asked("ed-demo-8", "copy", ("turn",), most=5))
 STUDY = (
     'name = "s"\nmodels = ["ed-demo-8"]\nprobes = ["contributions"]\nchunk = 1\n'
@@ -136,6 +140,12 @@ def test_how_a_run_ended_is_its_last_status(tmp_path):
         (FitRefused("Too few."), FAILED, "Too few."),
         (KeyboardInterrupt(), CANCELLED, ""),
         (ZeroDivisionError("x"), FAILED, "The run ended with a defect, ZeroDivisionError: x. Please report it."),
+        (OSError(errno.ENOSPC, ""), FAILED, f"{FULL} Free some space, or set --out to a folder on another disk."),
+        (
+            MemoryError(),
+            FAILED,
+            "The memory ran out; take a smaller model, a narrower precision, or fewer prompts at once.",
+        ),
     ):
         kept = Statuses(tmp_path)
         with pytest.raises(type(error)), kept.of_run():
@@ -157,6 +167,8 @@ def test_what_is_left_is_told_by_the_pace_since_it_began_to_compute():
     assert seconds_left([]) is None and seconds_left(past) is None and seconds_left([*past, *waits]) is None
     half = Status(now, RUNNING, 0.5)
     assert seconds_left([*past, *waits, half]) == pytest.approx(100, abs=1), "opening the model does not count"
+    ahead = [Status(now + 3500, RUNNING), Status(now + 3600, RUNNING, 0.4), Status(now - 10, RUNNING, 0.45), half]
+    assert seconds_left(ahead) == pytest.approx(100, abs=1), "since the clock was set back"
 
 
 # ---------------------------------------------------------------- processes and the queue
@@ -227,11 +239,41 @@ def test_a_run_is_cancelled_while_it_waits_and_while_it_computes(cache, monkeypa
     assert not launch.line() and Run(first).unfinished and not Run(second).unfinished
 
 
+def test_a_run_that_ended_well_while_it_was_cancelled_is_done(tmp_path):
+    process = psutil.Popen(["sleep", "60"])
+    launch.note(tmp_path, CLAIM, process)
+    Statuses(tmp_path).add(RUNNING, 0.99)
+    shown = Run(tmp_path)
+    assert shown.running and shown.status.share == 0.99
+    Statuses(tmp_path).add(DONE, 1.0)
+    shown.stop()
+    assert Run(tmp_path).status.state == DONE and Run(tmp_path).process is None
+
+
+def test_a_run_that_cannot_be_noted_is_not_started(cache, monkeypatch):
+    started, start = [], launch._start
+    monkeypatch.setattr(launch, "_start", lambda folder: started.append(start(folder)) or started[0])
+    monkeypatch.setattr(launch, "enter", Mock(side_effect=OSError(errno.ENOSPC, "")))
+    with pytest.raises(StudyError, match="The run cannot be started: the disk is full"):
+        launch.begin(CLAIM, cache / "claims" / "x")
+    (process,) = started
+    process.wait(10)
+    assert not Run(cache / "claims" / "x").running
+
+
 def test_a_run_that_is_refused_says_why(cache):
     folder = cache / "claims" / "x"
     launch.begin(ClaimsRun(asked=Asked("ed-demo-8", "no-such-set")), folder)
     until(lambda: not Run(folder).running, PATIENCE)
     assert Run(folder).trouble.startswith("There is no prompt set 'no-such-set'") and states(folder)[-1] == FAILED
+
+
+def test_a_run_that_cannot_read_the_queue_says_why(cache, monkeypatch):
+    launch.note(cache, CLAIM, psutil.Process())
+    monkeypatch.setattr(launch, "_ahead", Mock(side_effect=OSError(errno.ENOSPC, "")))
+    with pytest.raises(OSError):
+        process_of_a_run(cache)
+    assert Run(cache).trouble == f"{FULL} Free some space, or set ED_CACHE to a folder on another disk."
 
 
 @pytest.mark.parametrize("by", ["ED_CACHE", "lab.toml"])
@@ -311,6 +353,16 @@ def test_as_many_compute_at_once_as_the_settings_and_the_memory_allow(cache, mon
     other.kill()
 
 
+def test_a_clock_that_is_set_ends_no_run(tmp_path, monkeypatch):
+    me = psutil.Process()
+    launch.note(tmp_path, CLAIM, me)
+    Statuses(tmp_path).add(RUNNING)
+    boot, created = psutil.boot_time(), me.create_time()
+    monkeypatch.setattr(launch.psutil, "boot_time", lambda: boot + 3600)
+    monkeypatch.setattr(launch.psutil.Process, "create_time", lambda self: created + 3600)
+    assert Run(tmp_path).running and launch.alive(me.pid, launch.began(me)) and not launch.alive(me.pid, created)
+
+
 def test_a_run_of_the_shell_stands_in_the_line_and_in_its_folder(cache, monkeypatch, capsys):
     seen = []
 
@@ -328,6 +380,18 @@ def test_a_run_of_the_shell_stands_in_the_line_and_in_its_folder(cache, monkeypa
     assert [(ticket.pid, ticket.began) for ticket in line] == [(os.getpid(), True)] and alive and share == 0.5
     assert spec == ClaimsRun(asked=Asked("ed-demo-8", "copy")) and not launch.line()
     assert Run(out).trouble == "No." and "50 % · contributions" in capsys.readouterr().err
+
+
+def test_a_second_run_in_a_folder_says_nothing_of_the_first(cache, monkeypatch):
+    out, other = cache / "claims" / "x", psutil.Popen(["sleep", "60"])
+    out.mkdir(parents=True)
+    launch.note(out, CLAIM, other)
+    Statuses(out).add(RUNNING, 0.25)
+    monkeypatch.setattr(execute, "_claims", lambda spec, out, statuses: statuses.tell(0.5) or 0)
+    assert main(["claims", "--model", "ed-demo-8", "--set", "copy", "--out", str(out)]) == 0
+    found = Run(out)
+    assert found.running and found.status.share == 0.25 and found.process.pid == other.pid and found.spec == CLAIM
+    other.kill()
 
 
 def test_a_card_run_holds_all_that_the_command_was_given(cache, monkeypatch):

@@ -3,6 +3,7 @@ are, and whatever the hub answers is one sentence."""
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import os
@@ -13,6 +14,7 @@ import sys
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -279,6 +281,14 @@ def test_variables_that_would_not_start_leave_nothing(tmp_path, capsys):
     assert main(["deploy", "space", "ada/lab", "--dry-run", str(folder), "--variable", "ED_MAX_JOBS=none"]) == 2
     err = capsys.readouterr().err
     assert "The Space would not start with these variables: ED_MAX_JOBS is 'none'" in err and not folder.exists()
+
+
+def test_a_full_disk_leaves_nothing_and_the_same_command_goes_on_later(tmp_path, monkeypatch, capsys):
+    asked, full = ["deploy", "space", "ada/lab", "--dry-run", str(tmp_path / "dry")], OSError(errno.ENOSPC, "full")
+    with monkeypatch.context() as patch:
+        patch.setattr(space.disk, "write", Mock(side_effect=full))
+        assert main(asked) == 2 and "set FOLDER to a folder on another disk" in capsys.readouterr().err
+    assert not (tmp_path / "dry").exists() and main(asked) == 0
 
 
 def test_a_variable_that_is_no_setting_is_refused(tmp_path, capsys):

@@ -227,7 +227,7 @@ def of_its_time(case: Case) -> str:
     """A line on sentences that were kept under other rules than today's; "" where these say the same."""
     if not case.verdict or case.verdict == verdict_text(case):
         return ""
-    return f"Notes as kept on {time.strftime('%Y-%m-%d', time.gmtime(case.changed))}, by the rules of that time."
+    return "Verdict and notes as they were kept, by the rules of that time."  # an edit or a copy has a later date
 
 
 def over_prompts(case: Case, views: Iterable[View]) -> Iterator[str]:

@@ -82,6 +82,18 @@ def case_arrays(case: Case) -> dict[str, np.ndarray]:
     return out
 
 
+def tables(case: Case) -> dict[str, tuple[ProbeResult, str]]:
+    """What `csv` and `parquet` make a table of, `<probe>.<measure>` and `contributions.sinks`; named as in
+    `case_arrays`."""
+    views = case.views
+    return {
+        (f"{i}/" if len(views) > 1 else "") + f"{probe}.{name}": (item.result, name)
+        for i, view in enumerate(views, 1)
+        for probe, item in reversed(view.by_probe.items())
+        for name in (*item.result.measures, *([SINKS] if probe == sinks.PROBE else []))
+    }
+
+
 def npz(found: Mapping[str, np.ndarray]) -> bytes:
     """Arrays as the bytes of such a file."""
     buffer = io.BytesIO()

@@ -299,7 +299,8 @@ class Kept:
         if self.is_shipped(id):
             raise CaseError("This case study comes with the product and cannot be deleted.")
         with self.locked():
-            self._folder.move(file, self.trash_path / f"{id}.{time.time_ns()}{SUFFIX}")
+            stamps = [time.time_ns(), *(1 + _deleted_at(other) for other in self.files(self.trash_path))]
+            self._folder.move(file, self.trash_path / f"{id}.{max(stamps)}{SUFFIX}")  # the clock may have gone back
 
     def restore(self, id: str) -> None:
         """Take the last deleted version of a case study out of the trash."""
@@ -383,7 +384,7 @@ class Kept:
             )
         except FileNotFoundError:  # deleted by another process just now
             return None
-        except NewerSchema as error:
+        except (NewerSchema, StoreError) as error:
             self._remember(f"{file.name}: {error}")
         except ImportRefused as error:
             with contextlib.suppress(StoreError):  # a folder that may only be read
@@ -414,7 +415,13 @@ class Kept:
 
 def _checked(case: Case) -> bytes:
     """The bytes of a case study, after they have been read back: nothing is kept that would not open."""
-    data = bundle.encode(case)
+    data, bounds = bundle.encode(case), bundle.CASE.bounds
+    for n, most in ((len(data), bounds.file), (sum(len(item.packed) for item in case.items), bounds.unpacked)):
+        if n > most:
+            raise CaseError(
+                f"The results of this case study take {outside.size(n)}, and at most {outside.size(most)} are kept; "
+                "keep fewer of them, or of shorter prompts."
+            )
     if bundle.decode(data) != case:
         raise CaseError("This case study does not come back as it is written; this is a defect, please report it.")
     return data

@@ -19,9 +19,10 @@ from collections.abc import Callable
 from hashlib import sha256
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 
 from .. import disk, machine
-from ..errors import EffectiveDepthError, ModelError, ParameterError, ran_out
+from ..errors import EffectiveDepthError, ModelError, ParameterError
 from ..machine import gigabytes, uncollected
 from ..notebook.model import Model
 from ..probes import PROBES
@@ -56,12 +57,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(argv: list[str] | None) -> int:
-    stopped = "stopped."
+    stopped, has_out = "stopped.", False
     try:
         given = sys.argv[1:] if argv is None else argv
         if wrong := next((one for one in given if not one.isascii() and UNSAID.search(one)), None):
             return _refused(f"The argument {wrong!r} is not UTF-8 text; name it in other characters.")
         args = parser(given[0] if given else "").parse_args(given)
+        has_out = bool(getattr(args, "out", None))
         stopped = "stopped; nothing was stored." if getattr(args, "no_cache", False) else args.stopped
         return args.run(args) or 0
     except EffectiveDepthError as error:
@@ -72,7 +74,7 @@ def _main(argv: list[str] | None) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:
-        return _unforeseen(error)
+        return _unforeseen(error, has_out)
 
 
 def _refused(why: str) -> int:
@@ -80,13 +82,13 @@ def _refused(why: str) -> int:
     return 2
 
 
-def _unforeseen(error: Exception) -> int:
+def _unforeseen(error: Exception, has_out: bool) -> int:
     """One sentence; what the machine lacks is said, of anything else the traceback goes to a file, or is shown where
-    `ED_DEBUG` is set."""
-    if isinstance(error, OSError) and error.errno in (*disk.DISK_FULL, *disk.NO_PERMISSION):
-        return _refused(f"{error.filename or 'The output'} cannot be written: {disk.why(error)}")
-    if ran_out(error):
-        return _refused("The memory ran out; take a smaller model, a narrower precision, or fewer prompts at once.")
+    `ED_DEBUG` is set. `has_out`: whether the command was given an --out."""
+    file = getattr(error, "filename", None)
+    own = not has_out or (file and disk.moves(Path(str(file))) == "ED_CACHE")
+    if lacks := disk.lacks(error, "ED_CACHE" if own else "--out"):
+        return _refused(lacks)
     if os.environ.get("ED_DEBUG", "") not in ("", "0"):
         traceback.print_exception(error)
         return 70

@@ -35,7 +35,12 @@ def add(commands: Commands) -> None:
     )
     p.add_argument("id")
     p.add_argument("out", metavar="FILE", help="its ending says what is written")
-    p.add_argument("--measure", default="", metavar="PROBE.MEASURE")
+    p.add_argument(
+        "--measure",
+        default="",
+        metavar="PROBE.MEASURE",
+        help="of several models or prompts behind its place, as in 2/PROBE.MEASURE; without one, the names are told",
+    )
     p.add_argument(
         "--figure",
         default="",
@@ -185,13 +190,7 @@ def exported(case: Case, ending: str, which: str = "") -> bytes:
 
     if kind == "npz":
         return export.npz(export.case_arrays(case))
-    from ..depth import sinks
-
-    measures = {
-        f"{item.result.request.probe}.{name}": (item.result, name)
-        for item in reversed(case.items)
-        for name in (*item.result.measures, *([export.SINKS] if item.result.request.probe == sinks.PROBE else []))
-    }
+    measures = export.tables(case)
     if which not in measures:
         raise _unknown("--measure", which, sorted(measures))
     return export.csv(*measures[which]).encode() if kind == "csv" else export.parquet(*measures[which])

@@ -93,12 +93,15 @@ def static(args: argparse.Namespace) -> int:
         )
 
     def found() -> Iterator[site.Page]:
-        named = {*args.case, *map(Path, args.study), *map(Path, args.card)}
+        named, places = {*args.case, *map(Path, args.study), *map(Path, args.card)}, set()
         every = ((lambda id: site.of_case(kept, id), cases), (site.of_study, studies), (site.of_card, cards))
         for make, of_kind in every:
             for one in dict.fromkeys(of_kind):
                 try:
-                    yield make(one)
+                    page = make(one)
+                    if page.place not in places or one in named or one not in card.shipped():
+                        yield page  # a shipped card of what one's own measured is left out
+                    places.add(page.place)
                 except EffectiveDepthError as error:
                     if one in named:
                         raise

@@ -34,6 +34,7 @@ from .checked import array_parts, exactly_of, expect, parse, read_array
 MANIFEST, ARRAY = "manifest.json", ".npy"
 MAKER = "effective-depth "  # how every format begins
 OF_THE_FILE = (errno.EINVAL, errno.EOVERFLOW)  # what a disk answers to a damaged file; anything else is its own trouble
+NO_MEMORY = "the memory is full. Close something else, and try again."
 SHA256 = Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
 
 
@@ -90,11 +91,14 @@ class Kind(Generic[H]):
 
     @contextlib.contextmanager
     def refusing(self, name: str = "This") -> Iterator[None]:
-        """Whatever a damaged or hostile file ends in becomes one sentence. What the disk answers is passed on."""
+        """Whatever a damaged or hostile file ends in becomes one sentence. What the disk answers is passed on, and a
+        memory that is full says nothing of the file."""
         try:
             yield
         except (self.refuses, ImportRefused, StoreError, TooLarge):
             raise
+        except MemoryError as error:
+            raise StoreError(f"{name} cannot be read: {NO_MEMORY}") from error
         except Exception as error:
             for one in (error, error.__cause__):
                 if isinstance(one, OSError) and one.errno is not None and one.errno not in OF_THE_FILE:

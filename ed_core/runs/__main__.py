@@ -23,7 +23,8 @@ def main(folder: Path) -> int:
         )
         return 2
     try:
-        launch.wait(spec, statuses)
+        with statuses.of_trouble():
+            launch.wait(spec, statuses)
         return execute(spec, folder, statuses)
     except EffectiveDepthError as error:
         print(f"ed_core: {error}", file=sys.stderr)

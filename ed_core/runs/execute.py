@@ -68,9 +68,11 @@ def in_shell(spec: Spec, out: str | Path | None = None, lines: bool = False, kep
     `kept`: write its spec and its statuses into the folder `out`."""
     folder = None if out is None else disk.require_out_folder(out)
 
-    def first() -> None:
-        if folder is not None and not launch.Run(folder).running:
-            launch.note(folder, spec, psutil.Process())
+    def first() -> bool:
+        if folder is None or launch.Run(folder).running:  # what it is told of stays the run that was there
+            return False
+        launch.note(folder, spec, psutil.Process())
+        return True
 
     with shown(lines) as show, launch.of_shell(folder):
         return execute(spec, folder, Statuses(folder if kept else None, show, first, held=True))

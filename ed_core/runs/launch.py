@@ -135,9 +135,10 @@ class Run:
             with contextlib.suppress(psutil.TimeoutExpired):
                 process.wait(END_SECONDS)
                 break
-        last = self.status
-        told = (last.share, last.what) if last and last.state == RUNNING else ()
-        Statuses(self.folder).add(CANCELLED, *told)
+        last = Run(self.folder).status  # of its last moment
+        if not (last and last.over):
+            told = (last.share, last.what) if last and last.state == RUNNING else ()
+            Statuses(self.folder).add(CANCELLED, *told)
 
 
 def begin(spec: Spec, folder: Path, visitor: str = "", files: Mapping[str, bytes] | None = None) -> None:
@@ -158,8 +159,12 @@ def begin(spec: Spec, folder: Path, visitor: str = "", files: Mapping[str, bytes
                 disk.write(folder / name, data)
             _write(folder, spec)
             process = _start(folder)
-            note(folder, spec, process)
-            enter(Ticket(process.pid, process.create_time(), str(folder), visitor))
+            try:
+                note(folder, spec, process)
+                enter(Ticket(process.pid, began(process), str(folder), visitor))
+            except OSError:  # it waits for the lock still
+                process.kill()
+                raise
     except filelock.Timeout as error:
         raise StudyError(
             "The run cannot be started: another process holds the queue. Try again in a moment."
@@ -190,7 +195,7 @@ def _start(folder: Path) -> psutil.Process:
 
 def note(folder: Path, spec: Spec, process: psutil.Process) -> None:
     """Which process computes the run of a folder."""
-    _write(folder, spec, pid=process.pid, created=process.create_time())
+    _write(folder, spec, pid=process.pid, created=began(process))
 
 
 def _write(folder: Path, spec: Spec, **more: Any) -> None:
@@ -222,7 +227,7 @@ def _last_lines(log: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Ticket:
-    """A run in the queue. `created`: when its process began, which tells it from a later one of the same number."""
+    """A run in the queue. `created`: when its process `began`, which tells it from a later one of the same number."""
 
     pid: int
     created: float
@@ -231,13 +236,19 @@ class Ticket:
     began: bool = False
 
 
+def began(process: psutil.Process) -> float:
+    """When a process began, in seconds since the machine did: setting the clock moves both."""
+    return float(process.create_time() - psutil.boot_time())
+
+
 def alive(pid: int, created: float) -> psutil.Process | None:
     """The process of that number, if it is the one that began at that time and still runs."""
     with contextlib.suppress(psutil.Error, ValueError, TypeError):
         process = psutil.Process(pid)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)  # ours, and perhaps over
-        if abs(process.create_time() - created) < 1 and process.status() != psutil.STATUS_ZOMBIE:
+        since = began(process), process.create_time()  # which older versions wrote
+        if min(abs(at - created) for at in since) < 1 and process.status() != psutil.STATUS_ZOMBIE:
             return process
     return None
 
@@ -291,7 +302,7 @@ def of_shell(folder: Path | None) -> Iterator[None]:
     """A run of the shell, which waits for nobody; where the cache folder cannot be written, it is not in the line."""
     me = psutil.Process()
     with contextlib.suppress(OSError, filelock.Timeout), locked():
-        enter(Ticket(me.pid, me.create_time(), str(folder or ""), began=True))
+        enter(Ticket(me.pid, began(me), str(folder or ""), began=True))
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from .. import outside
+from .. import disk, outside
 from ..cards import making
 from ..cases.snippet import NAMES, opening
 from ..claims import running as claims
@@ -179,14 +179,14 @@ class Status:
 
 class Statuses:
     """The one writer. `folder`: where they are kept once there is such a folder, None to keep nothing; `show` is called
-    with each, `first` before the first one is kept. `held`: none is kept before the run is admitted, so that one that
-    is refused changes nothing. A disk that does not take them stops no run."""
+    with each, `first` before the first one is kept, and none is where it says no. `held`: none is kept before the run
+    is admitted, so that one that is refused changes nothing. A disk that does not take them stops no run."""
 
     def __init__(
         self,
         folder: Path | None = None,
         show: Callable[[Status], None] = lambda status: None,
-        first: Callable[[], None] = lambda: None,
+        first: Callable[[], bool] = lambda: True,
         held: bool = False,
     ):
         self._folder, self._show, self._first, self._held = folder, show, first, held
@@ -216,14 +216,24 @@ class Statuses:
         self._show(self._last)
         if self._folder is not None and not self._held and self._folder.is_dir():
             with contextlib.suppress(OSError):
-                first, self._first = self._first, lambda: None
-                first()
+                first, self._first = self._first, lambda: True
+                if not first():
+                    self._folder = None
+                    return
                 _append(self._folder / STATUS_FILE, json.dumps(asdict(self._last), ensure_ascii=False))
 
     @contextlib.contextmanager
     def of_run(self) -> Iterator[None]:
-        """The statuses of a run's beginning and end; what goes wrong is written down and raised."""
+        """The statuses of a run's beginning and end."""
         self.add(RUNNING)
+        with self.of_trouble():
+            yield
+        self.admit()
+        self.add(DONE, 1.0, message=self.message)
+
+    @contextlib.contextmanager
+    def of_trouble(self) -> Iterator[None]:
+        """What goes wrong is written down and raised."""
         try:
             yield
         except (KeyboardInterrupt, Cancelled):
@@ -233,10 +243,10 @@ class Statuses:
             self._end(FAILED, str(error))
             raise
         except BaseException as error:
-            self._end(FAILED, f"The run ended with a defect, {type(error).__name__}: {error}. Please report it.")
+            lacks = disk.lacks(error, disk.moves(self._folder) if self._folder else "ED_CACHE")
+            defect = f"The run ended with a defect, {type(error).__name__}: {error}. Please report it."
+            self._end(FAILED, lacks or defect)
             raise
-        self.admit()
-        self.add(DONE, 1.0, message=self.message)
 
     def _end(self, state: str, message: str = "") -> None:
         self.add(state, self._last.share, self._last.what, message)
@@ -276,13 +286,13 @@ def _status(line: bytes) -> Status | None:
 
 
 def seconds_left(statuses: list[Status]) -> float | None:
-    """Seconds that are left, by the pace since the run began computing last (opening a model does not count); None
-    before there is one."""
+    """Seconds that are left, by the pace since the run began computing last (opening a model does not count), or the
+    clock was set back; None before there is one."""
     since: Status | None = None
-    for now in statuses:
+    for before, now in zip(statuses[:1] + statuses, statuses):
         if now.state != RUNNING:
             since = None
-        elif since is None or now.share <= since.share:
+        elif since is None or now.share <= since.share or now.time < before.time:
             since = now
     if since is None or statuses[-1].share <= since.share:
         return None

@@ -212,7 +212,7 @@ def run(
     `publish` gets partial results while it runs, `cancelled` is asked between blocks. `memory`: bytes the probe may
     hold above model and trace (else ED_PROBE_MEMORY, else what suits the device). `waits`, `give_way`: between two
     blocks, outside every call of the model, something shorter may be computed (`Recorder`)."""
-    started = time.time()
+    started = time.monotonic()
     prompt, encoding = request.prompts[0], None
     ended: JobError | None = None
     try:
@@ -272,8 +272,9 @@ def _version(library: str) -> str:
 
 
 def certificate(model: LanguageModel, request: Request, started: float, away: float = 0.0) -> dict[str, Any]:
-    """Where a number came from: everything needed to make it again, and who made it when. `away`: seconds in which
-    something else was computed."""
+    """Where a number came from: everything needed to make it again, and who made it when. `started`: by a clock that
+    nobody sets; `away`: seconds in which something else was computed."""
+    took = time.monotonic() - started
     extra = [
         name
         for name, used in {"bitsandbytes": model.spec.precision in QUANTIZED, "peft": model.spec.adapter}.items()
@@ -306,7 +307,7 @@ def certificate(model: LanguageModel, request: Request, started: float, away: fl
         "prompt": request.prompts[0].identity(),
         "device": f"{model.device.type} ({platform.machine()}, {os.cpu_count()} cores)",
         "libraries": {name: _version(name) for name in (*LIBRARIES, *extra)} | {"python": platform.python_version()},
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-        "seconds": round(time.time() - started - away, 3),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - took)),
+        "seconds": round(took - away, 3),
         **model.elsewhere,
     }

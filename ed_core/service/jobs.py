@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -367,9 +368,9 @@ class Jobs:
         ask = turns.next() if self._running is None else turns.passing()
         if ask is None:
             return
-        if self._worker is None:
-            self._start_worker()
         job = next(job for job in self._queue if job.id == ask.id)
+        if self._worker is None and (why := self._start_worker()):
+            return self._end(job, "failed", WorkerDied(why))
         self._queue.remove(job)
         waiting = {other.asked_by for other in self._queue}
         self._turn = {who: at for who, at in self._turn.items() if who in waiting} | {job.asked_by: turns.now}
@@ -384,13 +385,18 @@ class Jobs:
             with contextlib.suppress(OSError):  # it just died: its reader reports that
                 send(self._worker.stdin, header)
 
-    def _start_worker(self) -> None:
+    def _start_worker(self) -> str:
+        """Why that cannot be, for instance for want of memory; "" where it can."""
         env = os.environ | PASSIVE | dict(self._environment)
         self._ready, self._started, self.models = False, time.monotonic(), (0, 0)
         self._ahead = None
         self._pace.nothing_open()
-        self._worker = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+        try:
+            self._worker = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+        except OSError as error:
+            return f"The worker process cannot be started: {error.strerror or error}. Try again in a moment."
         threading.Thread(target=self._read, args=(self._worker,), daemon=True).start()
+        return ""
 
     def _forget_old(self) -> None:
         for key in [k for k, job in self._jobs.items() if job.over][:-KEPT_JOBS]:
@@ -454,6 +460,7 @@ class Jobs:
         if job.cancelling:
             return self._end(job, "cancelled", Cancelled("The computation was cancelled."))
         job.state, job.stage, job.started, job.opened, job.progress, job.alone = "queued", "", None, None, 0.0, True
+        job.away, job.owed, job.credit, job.gave_way, job.resumed = 0.0, 0.0, 0.0, None, None
         self._queue.append(job)
         self._queue.sort(key=lambda one: one.submitted)
 
@@ -472,11 +479,16 @@ class Jobs:
             self._died(code)
 
     def _died(self, code: int) -> None:
-        """The worker ended, and with it what it computed; what it had not begun waits again."""
+        """The worker ended, and with it what it computed; what it had not begun waits again, and what it computed
+        beside a cancelled job that did not stop."""
         if self._ahead is not None:  # it may have ended over that: the next one is not to
             self._not_ahead.add(self._ahead)
-        for job in (self._inside, self._running if code == DEVICE_LOST else None):
-            if job is not None and job.state == "queued":  # the running one: handed over while it ended
+        two = [job for job in (self._inside, self._running) if job is not None]
+        ended_here = code == -signal.SIGKILL and any(job.cancelling for job in two)  # see `_look_after`
+        for job in two:
+            # the running one is queued where it was handed over while the worker ended
+            not_begun = job.state == "queued" and (job is self._inside or code == DEVICE_LOST)
+            if not_begun or (ended_here and not job.cancelling):
                 self._again(job)
                 job.alone = False
         for job in (self._inside, self._running):

@@ -99,13 +99,17 @@ def push(shelf: str, files: Sequence[Path], api: Any = None) -> list[str]:
     try:
         if place.exists() and not place.is_dir():
             raise PublishError(f"{shelf} is a file; a shelf is a folder, or a dataset of the hub, ORG/NAME.")
-        if place.is_dir() and any(place.iterdir()) and not (place / INDEX).is_file():
-            raise PublishError(f"{shelf} has other files and no {INDEX}; give an empty folder, or one that is a shelf.")
         place.mkdir(parents=True, exist_ok=True)
-        before = _index(of_folder(place), shelf) if (place / INDEX).is_file() else Index(cards=())
-        names, texts = _laid(before, made)
-        for name, data in texts.items():
-            disk.write(place / name, data)
+        with disk.alone(place):
+            is_shelf = (place / INDEX).is_file()
+            names, texts = _laid(_index(of_folder(place), shelf) if is_shelf else Index(cards=()), made)
+            begun = {*texts, *(file.name for file in place.glob(f"*{disk.UNFINISHED}"))}  # by a push that was ended
+            if not is_shelf and not begun.issuperset(file.name for file in place.iterdir()):
+                raise PublishError(
+                    f"{shelf} has other files and no {INDEX}; give an empty folder, or one that is a shelf."
+                )
+            for name, data in texts.items():
+                disk.write(place / name, data)
         return names
     except OSError as error:
         raise PublishError(f"The shelf {shelf} cannot be written: {disk.why(error, 'SHELF')}") from error
@@ -176,9 +180,10 @@ def _onto_hub(shelf: str, made: Sequence[tuple[card.Card, bytes]], api: Any) -> 
         api = HfApi(token=token)
     work = Path(tempfile.mkdtemp(prefix="shelf-"))
     try:
-        before = Index(cards=())
+        before, commit = Index(cards=()), None
         if api.repo_exists(shelf, repo_type="dataset"):
-            there = {file.rfilename for file in api.dataset_info(shelf).siblings or ()}
+            info = api.dataset_info(shelf)
+            there, commit = {file.rfilename for file in info.siblings or ()}, info.sha
             if INDEX in there:
                 before = _index(_of_hub(shelf), shelf)
             elif there - {".gitattributes", README}:
@@ -191,12 +196,15 @@ def _onto_hub(shelf: str, made: Sequence[tuple[card.Card, bytes]], api: Any) -> 
         names, texts = _laid(before, made)
         for name, data in texts.items():
             (work / name).write_bytes(data)
-        api.upload_folder(folder_path=work, repo_id=shelf, repo_type="dataset", commit_message="Depth cards")
+        onto = dict(repo_id=shelf, repo_type="dataset", parent_commit=commit)  # refused where somebody was faster
+        api.upload_folder(folder_path=work, commit_message="Depth cards", **onto)
         return names
     except EffectiveDepthError:
         raise
     except Exception as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
+        if status == 412:
+            raise PublishError(f"Somebody else wrote to {shelf} meanwhile; push again.") from None
         why = f"status {status}" if status else type(error).__name__
         raise PublishError(
             f"The hub did not take the cards for {shelf} ({why}); check the name, and that the token may write there."

@@ -69,7 +69,10 @@ def write(pages: Iterable[Page], out: Path) -> list[Page]:
         with disk.hidden(out / INDEX if out.is_dir() else out) as made:  # beside it may lie another disk
             for name, data in _all(pages, told):
                 if name.lower() in names:
-                    raise PublishError(f"Two files of the site would be called {name}; rename one of the two studies.")
+                    raise PublishError(
+                        f"Two files of the site would be called {name}: rename one of two studies, or name one of two "
+                        "cards of the same."
+                    )
                 names.add(name.lower())
                 place = made / name
                 place.parent.mkdir(exist_ok=True)
@@ -249,7 +252,7 @@ def of_card(file: Path) -> Page:
     """A depth card as a page, with its document and its Markdown. `CardError` where it cannot be read."""
     told = cards.read(file)
     model, on = told.model.name, told.set.name
-    name = re.sub(r"[^\w.+-]", "-", f"{model}-{told.model.precision}-{on}-{told.about[:6]}")
+    name = re.sub(r"[^\w.+-]", "-", f"{model}-{told.model.precision}-{on}-{told.about[:6]}").lstrip("-+.")
     beside = {f"{name}.json": cards.to_json(told), f"{name}.md": card_words.markdown(told).encode()}
     about = dict(zip(beside, ("the card's numbers (.json)", "a section for a model card (.md)")))
     site = settings.current().title

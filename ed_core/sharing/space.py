@@ -124,13 +124,17 @@ def write(space: Space, folder: Path) -> list[str]:
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise PublishError(f"{folder} is there already; give a folder that is not there yet, or an empty one.")
-        for name in names:
-            place = folder / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(settings.ROOT / name, place)
-        disk.write(folder / "README.md", _readme(space).encode())
+        try:
+            for name in names:
+                place = folder / name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(settings.ROOT / name, place)
+            disk.write(folder / "README.md", _readme(space).encode())
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
     except OSError as error:
-        raise PublishError(f"The Space cannot be written to {folder}: {disk.why(error)}") from error
+        raise PublishError(f"The Space cannot be written to {folder}: {disk.why(error, 'FOLDER')}") from error
     try:
         _try(space, folder)
     except PublishError:

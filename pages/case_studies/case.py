@@ -10,6 +10,7 @@ import streamlit as st
 
 from ed_core.cases.case_study import Case, edited, of_its_time
 from ed_core.cases.drawings import Drawing, Section, says, sections
+from ed_core.cases.export import tables
 from ed_core.cases.report import to_html
 from ed_core.cases.snippet import snippet
 from ed_core.commands.cases import exported
@@ -202,12 +203,12 @@ def downloads(case: Case) -> None:
         whole = partial(case_studies.kept().read, case.id)
         make = whole if ending == ".edcase" else partial(exported, case, ending)
         st.download_button(label, make, f"{name}-{case.id}{ending}", key=f"case{ending}", **FILE)
-    measures = [f"{item.result.request.probe}.{name}" for item in reversed(case.items) for name in item.result.measures]
-    measure = st.selectbox("One measure as a table", list(dict.fromkeys(measures)), key="case.measure")
+    measures = [name for name, (result, measure) in tables(case).items() if measure in result.measures]
+    measure = st.selectbox("One measure as a table", measures, key="case.measure")
     row = st.container(horizontal=True)
     for ending in (".csv", ".parquet"):
-        make = partial(exported, case, ending, measure)
-        row.download_button(ending[1:], make, f"{measure}-{case.id}{ending}", key=f"case{ending}", **FILE)
+        make, file = partial(exported, case, ending, measure), f"{measure}-{case.id}{ending}".replace("/", "-")
+        row.download_button(ending[1:], make, file, key=f"case{ending}", **FILE)
 
 
 def section(i: int, one: Section) -> None:

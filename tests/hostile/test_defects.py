@@ -892,6 +892,13 @@ def test_what_the_machine_lacks_is_refused(monkeypatch, capsys, error, says):
     refused(capsys, ["estimate", "ed-demo-8"], says)
 
 
+@pytest.mark.parametrize("file, moves", [(None, "--out"), ("/x/r.npz", "--out"), ("cache/x", "ED_CACHE")])
+def test_a_full_disk_is_answered_with_what_moves_the_file(place, own_cache, monkeypatch, capsys, file, moves):
+    full = OSError(28, "No space left on device", file and file.replace("cache", str(own_cache)))
+    monkeypatch.setattr("ed_core.prompts.read_jsonl", Mock(side_effect=full))
+    refused(capsys, [*RUN, "r.npz"], f"or set {moves} to a folder on another disk")
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [([], models.STORED), (["--no-cache"], "stopped; nothing was stored.")],
