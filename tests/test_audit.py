@@ -94,6 +94,16 @@ def test_curves_of_one_or_two_layers_have_no_order_and_are_not_called_constant(m
     assert "no order" in said and "fewer than three values" in said and said.count("constant") == 1
 
 
+def test_a_curve_that_overflows_is_a_finding_though_its_order_is_kept(whole):
+    def overflown(values):
+        return np.concatenate([values[:-1], np.full_like(values[-1:], np.nan)])
+
+    forged = [shaken(r, "resid_norm", overflown) if r.request.probe == "contributions" else r for r in whole["bf16"]]
+    outcome = audit.compare({"fp32": whole["fp32"], "bf16": forged}, "fp32")
+    assert outcome.findings() == ["bf16: Stream: length has values that are not finite in bf16 or in fp32, not in both"]
+    assert outcome.sentence().startswith("1 of ") and "nan" not in "\n".join(audit.table(outcome))
+
+
 def test_a_depth_that_is_no_longer_defined_is_a_finding(whole):
     flat = [shaken(r, "overlap", np.zeros_like) if r.request.probe == "logit_lens" else r for r in whole["4bit"]]
     outcome = audit.compare({"fp32": whole["fp32"], "4bit": flat}, "fp32")

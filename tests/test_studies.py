@@ -823,3 +823,19 @@ def test_results_of_a_probe_that_the_plan_does_not_name_are_refused():
     other = replace(there, plan=there.plan | {"probes": [there.plan["probes"][0] | {"name": "a\x00b"}]})
     with pytest.raises(StudyError, match=r"its plan names 'a\\x00b'; run the study again"):
         other.probe(there.plan["probes"][0]["name"])
+
+
+@pytest.mark.parametrize("column", ["logit_lens.kl.sum", "contributions.layer_cos.sum"])
+def test_a_sum_that_is_not_finite_leaves_its_rule_without_a_layer(done, monkeypatch, column):
+    whole = items.Folder.sums
+
+    def overflown(self, label, name):
+        some = whole(self, label, name)
+        values = some.columns[column].copy()
+        values[2] = np.nan
+        return replace(some, columns={**some.columns, column: values})
+
+    monkeypatch.setattr(items.Folder, "sums", overflown)
+    folder = open_folder(done[0])
+    told = report.markdown(folder, tables.verdict(folder), "")
+    assert "gives no layer (none in any resample of 10 prompts): its curve is not finite" in told

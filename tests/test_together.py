@@ -220,3 +220,23 @@ def test_the_audit_says_how_sure_its_depths_are(eight):
         f"{overlap.depth}, {interval.low:.3g} to {interval.high:.3g}, none in {100 * interval.undefined:.1f} %"
     )
     assert audit.compare({"fp32": both[::8], "bf16": both[::8]}, "fp32").together() == []
+
+
+@pytest.mark.parametrize("measure, rule", [("layer_cos", "cosine"), ("kl", "kl"), ("overlap", "overlap")])
+def test_a_value_that_is_not_finite_leaves_its_rule_without_a_layer(results, measure, rule):
+    def overflown(result):
+        if measure not in result.measures:
+            return result
+        values = result[measure].copy()
+        values[3, 2] = np.nan
+        m = replace(result.measures[measure], values=values)
+        return summarize(replace(result, measures={**result.measures, measure: m}))
+
+    pair = [overflown(of_one[0]) for of_one in results]
+    for of in ("all", 2):
+        found = verdict.of_prompt(*pair, of=of)
+        assert found.criteria[rule].reason == "its curve is not finite" and found.bands[rule] is None
+    assert (
+        verdict.of_prompt(*pair, of=1).criteria[rule]
+        == verdict.of_prompt(*(r[0] for r in results), of=1).criteria[rule]
+    )

@@ -196,6 +196,16 @@ def test_the_sentence_never_goes_beyond_the_interval():
     assert "less than one layer" not in wide.sentence and "less than one layer" not in rising.sentence
 
 
+@pytest.mark.parametrize("lost, share, told", [(3, "0.3 %", True), (996, "99.6 %", False)])
+def test_a_depth_that_resamples_lack_carries_no_conclusion(lost, share, told):
+    ratios = [layer / 28 for layer in (5, 6, 7)]
+    drawn = [np.where(np.arange(1000) < lost * (i == 0), np.nan, r) for i, r in enumerate(ratios)]
+    some = [point(n, r, size, kind=MEASURED, drawn=d) for n, r, size, d in zip("abc", ratios, SIZES, drawn)]
+    for found, says in ((trends.slope(some), "it rises"), (trends.difference(some, "a", "b"), "b has the larger")):
+        assert share in found.sentence and "in at least 90 % of resamples with one of" in found.sentence
+        assert (says in found.sentence) == told == ("there is no conclusion" not in found.sentence)
+
+
 def test_two_sizes_are_a_difference_and_few_models_have_no_interval():
     two = [point(n, r, size, kind=MEASURED, drawn=[r] * 9) for n, r, size in zip("ab", (0.5, 0.6), SIZES)]
     told = trends.slope(two).sentence

@@ -176,7 +176,7 @@ class Measured:
                 rule=rule,
                 lens=lens,
                 **_judged(rule, curve, read, f"{lens}_{rule}"),
-                variants={"stable": RULES[rule].judge(curve).stable},
+                variants={"stable": RULES[rule].of_curve(curve).stable},
                 twin=None,
                 clear=None,
                 sentence="",
@@ -322,7 +322,7 @@ def _mean(read: Read, of: str, lens: str = "") -> dict[str, Any]:
 
 
 def _judged(rule: str, curve: np.ndarray, read: Read, name: str) -> dict[str, Any]:
-    depth, (sums, tokens), over = RULES[rule].judge(curve), sums_of(read.part, name), read.part.units
+    depth, (sums, tokens), over = RULES[rule].of_curve(curve), sums_of(read.part, name), read.part.units
     within = None
     if over.enough:
         drawn = statistics.percentile(lambda c: depths(rule, c[""][:, :-1]), {"": sums}, tokens, over, read.seed)

@@ -42,19 +42,21 @@ AT_LEAST = {
 @dataclass(frozen=True)
 class Comparison:
     """One curve in one precision. `spearman` is None where a curve is constant or has fewer than three values;
-    `difference` is relative to the reference's range; `collapsed`: it is constant in one of the two alone."""
+    `difference` is relative to the reference's range; `collapsed`: it is constant in one of the two alone; `lost`: it
+    has values that are finite in one of the two alone, and is compared without them."""
 
     precision: str
     curve: str
     spearman: float | None
     difference: float
     collapsed: bool = False
+    lost: bool = False
 
     @property
     def beyond(self) -> bool:
         """Whether the order differs by more than is expected of this precision."""
         limit = AT_LEAST.get(self.precision, AT_LEAST_ELSE)
-        return self.collapsed if self.spearman is None else self.spearman < limit
+        return self.lost or (self.collapsed if self.spearman is None else self.spearman < limit)
 
     @property
     def title(self) -> str:
@@ -140,10 +142,9 @@ class Audit:
         """What differs more than is expected: sentences, empty where the precision makes no difference that matters."""
         found = []
         for c in self.comparisons:
-            if c.collapsed:
-                found.append(
-                    f"{c.precision}: {c.title} is constant in {c.precision} or in {self.reference}, not in both"
-                )
+            if c.collapsed or c.lost:
+                what = "has values that are not finite" if c.lost else "is constant"
+                found.append(f"{c.precision}: {c.title} {what} in {c.precision} or in {self.reference}, not in both")
             elif c.spearman is not None and c.beyond:
                 limit = AT_LEAST.get(c.precision, AT_LEAST_ELSE)
                 rho = past(c.spearman, limit, 3).replace("-", "−")
@@ -285,12 +286,13 @@ def compare(results: Mapping[str, Sequence[ProbeResult]], reference: str) -> Aud
     comparisons = []
     for precision in results:
         for name, values in curves[precision].items() if precision != reference else ():
-            expected = curves[reference][name]
-            spread = float(np.ptp(expected)) or 1.0
-            difference = float(np.abs(values - expected).max()) / spread
-            collapsed = bool(np.ptp(values) == 0) != bool(np.ptp(expected) == 0)
-            rho = rank_correlation(values, expected)
-            comparisons.append(Comparison(precision, name, rho, difference, collapsed))
+            finite = [np.isfinite(one) for one in (values, curves[reference][name])]
+            here, expected = (one[np.logical_and(*finite)] for one in (values, curves[reference][name]))
+            spread = float(np.ptp(expected)) if len(expected) else 0.0
+            difference = float(np.abs(here - expected).max(initial=0.0)) / (spread or 1.0)
+            collapsed = bool(len(here) and np.ptp(here) == 0) != bool(len(here) and spread == 0)
+            lost, rho = bool((finite[0] != finite[1]).any()), rank_correlation(here, expected)
+            comparisons.append(Comparison(precision, name, rho, difference, collapsed, lost))
     verdicts = {}
     for precision, of_one in results.items():
         by_probe = _by_probe(of_one)

@@ -147,8 +147,11 @@ class Rule:
         return self.means(means)[:-1] if self.of_lens else self.means(means)
 
     def of(self, means: Mapping[str, ArrayLike], threshold: float | None = None) -> Criterion:
-        """The rule on aggregated curves; not defined for one layer, or where a value is not finite."""
-        curve = self.curve(means)
+        """The rule on aggregated curves."""
+        return self.of_curve(self.curve(means), threshold)
+
+    def of_curve(self, curve: np.ndarray, threshold: float | None = None) -> Criterion:
+        """The rule on what it reads; not defined for one layer, or where a value is not finite."""
         if len(curve) < 2:
             return Criterion(self.name, None, None, len(curve), reason="the model has one layer only")
         if not np.isfinite(curve).all():
@@ -245,7 +248,9 @@ def threshold_band(
     rule: Callable[..., Criterion], curve: ArrayLike, thresholds: Iterable[float]
 ) -> tuple[int, int] | None:
     """Smallest and largest depth as the threshold moves over `thresholds`: how much of a single prompt's figure is the
-    threshold's choice. No confidence interval. None where no threshold gives one."""
+    threshold's choice. No confidence interval. None where no threshold gives one, or a value is not finite."""
+    if not np.isfinite(np.asarray(curve, np.float64)).all():
+        return None
     found = [c.depth for c in (rule(curve, t) for t in thresholds) if c.depth is not None]
     return (min(found), max(found)) if found else None
 

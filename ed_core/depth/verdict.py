@@ -265,7 +265,7 @@ def prompt_sums(
         start = int(not first_token)
         kept = [[t for t in range(start, r.n_tokens) if t not in out] for r, out in zip(results, left_out, strict=True)]
         return {
-            n: np.stack([np.nansum(r[n][:, at], -1, dtype=np.float64) for r, at in zip(results, kept)]) for n in names
+            n: np.stack([np.sum(r[n][:, at], -1, dtype=np.float64) for r, at in zip(results, kept)]) for n in names
         }, [len(at) for at in kept]
     sums = {
         n: np.stack([r.summary[f"{n}.sum"] - (0 if first_token else r.summary[f"{n}.first"]) for r in results])

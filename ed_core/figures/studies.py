@@ -384,7 +384,7 @@ def _hover(row: Mapping[str, Any], label: str) -> str:
     if row["low"] is not None:
         told += f"<br>5 to 95 % over {row.get('over') or 'prompts'}: {row['low']:.4g} to {row['high']:.4g}"
     if row["undefined"]:
-        told += f"<br>not defined in {100 * row['undefined']:.0f} % of the resamples"
+        told += f"<br>not defined in {100 * row['undefined']:.3g} % of the resamples"
     return told
 
 

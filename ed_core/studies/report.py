@@ -155,4 +155,4 @@ def _ratio(value: float | None) -> str:
 
 
 def _share(row: Mapping[str, Any]) -> str:
-    return "" if row["undefined"] is None else f"{100 * row['undefined']:.0f} %"
+    return "" if row["undefined"] is None else f"{100 * row['undefined']:.3g} %"

@@ -211,7 +211,7 @@ def twins(folder: Folder, label: str, name: str, some: Sums) -> wording.Twins:
         own = folder.sums(twin, name).of(some.index)
         read = {criterion: curves(folder, own, criterion, "paper") for criterion in RULES}
         there = {criterion: found for criterion, found in read.items() if found is not None and _judgeable(*found)}
-        criteria = {criterion: RULES[criterion].judge(curve_of(*found)) for criterion, found in there.items()}
+        criteria = {criterion: RULES[criterion].of_curve(curve_of(*found)) for criterion, found in there.items()}
         readings.append(wording.Reading(criteria, mean_depths(folder, name, own), _own_turn(folder, name, own)))
     return wording.Twins("untrained", tuple(readings))
 
@@ -278,10 +278,10 @@ def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Stat
         found = curves(folder, some, criterion, "paper")
         if found is None or not _judgeable(*found):
             continue
-        curve, judged = curve_of(*found), rule.judge(curve_of(*found))
+        curve, judged = curve_of(*found), rule.of_curve(curve_of(*found))
         without = curves(folder, some, criterion, "without_sinks")
         if without is not None and without[1].sum():
-            judged = replace(judged, without_sinks=rule.judge(curve_of(*without)))
+            judged = replace(judged, without_sinks=rule.of_curve(curve_of(*without)))
         over, within = units_of(folder, name, some, rule.probe), None
         if over.enough:
             within = statistics.interval(resampled_depths(folder, criterion, "paper", *found, over))

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from .. import statistics
 from ..depth.criteria import OF_LENS, RULES
-from ..depth.wording import listed, printed
+from ..depth.wording import OFTEN, listed, printed
 from ..errors import StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, Interval, interval
 from .points import MEANS, MEASURED, Point, combined
@@ -29,6 +29,7 @@ DIFFERENT = "different prompts for different models"  # nor do these
 LEVEL = 0.9  # what an interval from 5 to 95 % holds
 APART = 1.2  # how many times larger another size is
 NOTHING = 1e-9  # what rounding makes of 0
+UNDEFINED = f"Where more than {100 * OFTEN:.0f} % of the resamples lack a depth there is no conclusion."
 POWER = 1.645 + 0.842  # standard errors: the normal's 95 % and 80 % quantiles
 
 
@@ -78,8 +79,10 @@ class Slope:
             return f"{told}. With {few} there is no interval, and no conclusion.{self._aside}"
         between = math.log10(self.end[0] / self.start[0]) if self.sizes == 2 else 1.0
         told += " (change, " if self.sizes == 2 else " ("
-        told += _range(self.low * between, self.high * between, self.words)
-        told += f"; no line in {100 * self.undefined:.0f} % of the resamples)" if self.undefined else ")"
+        told += _range(self.low * between, self.high * between, self.words, self.undefined)
+        told += f"; no line in {100 * self.undefined:.3g} % of the resamples)" if self.undefined else ")"
+        if self.undefined > OFTEN:
+            return f"{told}. {UNDEFINED}{self._aside}"
         if self.sizes == 2:
             return f"{told}. Two sizes cannot show a trend.{self._aside}"
         alone = f"with size over these {len(self.models)} models"
@@ -95,7 +98,10 @@ class Slope:
 
     @property
     def trend(self) -> int:
-        """1 where the interval lies above 0, -1 where below, 0 where it holds 0 or there is none."""
+        """1 where the interval lies above 0, -1 where below, 0 where it holds 0, there is none, or too many resamples
+        have no line."""
+        if self.undefined > OFTEN:
+            return 0
         return int(self.low > NOTHING) - int(self.high < -NOTHING)
 
     @property
@@ -265,8 +271,10 @@ class Difference:
             one = f"one {self.over.replace('sets', 'set').replace('pairs', 'pair')}"
             few = (DIFFERENT if self.unlike else FEW) if self.over == "prompts" else one
             return f"{told}. With {few} there is no interval, and no conclusion."
-        told += f" ({_range(self.low, self.high, self.words or f'{self.n} {self.over}')}"
-        told += f"; not defined in {100 * self.undefined:.0f} % of the resamples)" if self.undefined else ")"
+        told += f" ({_range(self.low, self.high, self.words or f'{self.n} {self.over}', self.undefined)}"
+        told += f"; not defined in {100 * self.undefined:.3g} % of the resamples)" if self.undefined else ")"
+        if self.undefined > OFTEN:
+            return f"{told}. {UNDEFINED}"
         if self.low <= 0 <= self.high:
             more = ""
             if (needed := self.needed) is not None and needed > (self.forms or self.n):
@@ -363,9 +371,10 @@ def _share(value: float) -> str:
     return f"{round(value, 9):.2f}"
 
 
-def _range(low: float, high: float, over: str) -> str:
+def _range(low: float, high: float, over: str, undefined: float = 0.0) -> str:
+    """An interval over the resamples that have a value; `undefined`: the share of those that have none."""
     if low == high:
-        return f"{signed(low)} in at least 90 % of resamples of {over}"
+        return f"{signed(low)} in at least 90 % of resamples{' with one' if undefined else ''} of {over}"
     return f"5–95 % over {over}: {signed(low)} to {signed(high)}"
 
 
