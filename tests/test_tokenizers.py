@@ -99,6 +99,13 @@ def test_a_tokenizer_that_does_not_tell_where_characters_are_is_refused(tmp_path
         open_model(resolve(str(tmp_path)))
 
 
+@pytest.mark.parametrize("family", ["gpt2", "qwen2", "gemma2", "llama"])
+def test_a_folder_without_a_tokenizer_is_refused(family, tmp_path):
+    random_hf(family).save_pretrained(tmp_path)
+    with pytest.raises(ModelNotFound, match=r"has no usable tokenizer: .*[Ee]xpected tokenizer.json beside"):
+        open_model(resolve(str(tmp_path)))
+
+
 @pytest.mark.parametrize("day", [1, 2])
 def test_a_chat_template_writes_the_same_date_on_every_day(tmp_path, monkeypatch, day):
     class Today(datetime):
