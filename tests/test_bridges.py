@@ -260,6 +260,11 @@ def test_one_kind_alone_has_nothing_to_compare(lens):
         ed_core.by_correctness([lens, lens], [1])
     with pytest.raises(ParameterError, match="results of ed_core.LogitLens"):
         ed_core.by_correctness([1, 2], [1, 0])
+    with pytest.raises(ParameterError, match="A score is nan; expected a number"):
+        ed_core.by_correctness([lens, lens], [1, float("nan")])
+    other = replace(lens, request=LogitLens(k=1).request(lens.request.models[0], lens.request.prompts[0]))
+    with pytest.raises(ParameterError, match="several models or settings"):
+        ed_core.by_correctness([lens, other], [1, 0])
     assert of_lens(lens) is None and of_lens([lens]) == [lens], "one result is no list"
 
 

@@ -36,6 +36,7 @@ from ed_core.models.opening import open_model
 from ed_core.notebook import model
 from ed_core.service.resolve import resolve
 from ed_core.sources import gguf_files, hub, permits, specs, wheels
+from ed_core.sources.bundled import MODELS
 from ed_core.types import ModelSpec
 
 pytestmark = pytest.mark.usefixtures("forks")
@@ -723,3 +724,13 @@ def test_a_bundled_name_is_no_folder_of_that_name(llama, tmp_path, monkeypatch):
     assert specs.named("ed-demo-8") == ModelSpec("ed-demo-8") and specs.of_gguf(ModelSpec("ed-demo-8")) is None
     assert specs.config_of(ModelSpec("ed-demo-8"))["num_hidden_layers"] == 8
     assert resolve("./ed-demo-8").source == str(folder / "m.gguf")
+
+
+@pytest.mark.parametrize("name", ["./ed-demo-16", "ed-demo-16/", "./smollm2", "."])
+def test_a_folder_that_is_called_as_another_model_is_the_one_that_was_named(name, tmp_path, monkeypatch):
+    folder = tmp_path / Path(name).name
+    shutil.copytree(MODELS["ed-demo-8"], folder, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    found = resolve(name)
+    assert found.content_hash == resolve("ed-demo-8").content_hash and found.name == folder.name
+    assert Path(specs.location(found)).samefile(folder)

@@ -2,6 +2,7 @@
 what is here needs none."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,9 @@ def test_an_incomplete_model_is_not_taken_for_a_downloaded_one(hub_model, client
         (snapshot / "model.safetensors").unlink()
         before = len(hub.asked)
         assert client(hub, "fetch", "org/model")[0] == 0 and len(hub.asked) > before and arrived(tmp_path, hub_model)
+        for file in snapshot.glob("tokenizer*"):  # a program that needs none has downloaded the model
+            file.unlink()
+        assert client(hub, "verify", "org/model")[0] == 0 and (snapshot / "tokenizer.json").is_file()
         real = (snapshot / "model.safetensors").resolve()
         real.write_bytes(real.read_bytes()[:-100])  # the library takes any file that is there for whole
         code, _, err = client(hub, "verify", "org/model")
@@ -212,6 +216,14 @@ def test_a_model_of_pickled_weights_only_is_refused_before_anything_is_downloade
     with serving(tmp_path / "m") as hub:
         code, _, err = client(hub, "fetch", "org/model")
         assert code == 2 and "pytorch_model.bin" in err and "run code" in err
+        assert not any("/resolve/" in path for _, path, _ in hub.asked)
+
+
+def test_a_model_without_a_tokenizer_is_refused_before_anything_is_downloaded(hub_model, client, tmp_path):
+    shutil.copytree(hub_model, tmp_path / "m", ignore=shutil.ignore_patterns("tokenizer*"))
+    with serving(tmp_path / "m") as hub:
+        code, _, err = client(hub, "fetch", "org/model")
+        assert code == 2 and "holds no tokenizer; expected tokenizer.json" in err
         assert not any("/resolve/" in path for _, path, _ in hub.asked)
 
 

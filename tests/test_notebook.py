@@ -105,12 +105,22 @@ def test_one_bad_prompt_refuses_the_whole_list_before_anything_is_computed(model
             model.run(ed_core.LogitLens(), prompt, answer="3")
 
 
-def test_a_probe_by_its_name_is_refused_in_a_sentence():
+def test_what_is_no_probe_or_prompt_is_refused_in_a_sentence():
     """In a process without checks of types, which would refuse it first."""
-    program = "import ed_core; ed_core.open('ed-demo-8').run('logit_lens', 'aaa')"
+    program = """
+import ed_core
+model, lens = ed_core.open("ed-demo-8"), ed_core.LogitLens()
+for asked in (("logit_lens", "aaa"), (lens, {"text": "aaa"}), (lens, [{"text": "aaa"}]), (lens, None),
+              (lens, ed_core.Prompt(5)), (lens, "aaa", 2)):
+    try:
+        model.run(*asked)
+    except ed_core.errors.ParameterError as error:
+        print(error)
+"""
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    said = "The probe is 'logit_lens'; expected a probe, like ed_core.LogitLens()."
-    assert ended.returncode == 1 and ended.stderr.endswith(f"ParameterError: {said}\n")
+    first, *others = ended.stdout.splitlines()
+    assert first == "The probe is 'logit_lens'; expected a probe, like ed_core.LogitLens()." and len(others) == 5
+    assert all(re.fullmatch("A prompt is .*; expected text, or an ed_core.Prompt of text.", one) for one in others)
 
 
 def test_a_model_is_opened_as_it_is_asked_for(model, small_folder):

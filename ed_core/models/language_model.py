@@ -161,7 +161,8 @@ class LanguageModel:
             start = next((i for i, (_, end) in enumerate(offsets) if end > len(text)), None)
             if start is None or start == 0:
                 raise PromptError("The answer has no tokens of its own, or the question has none; give both some text.")
-            if offsets[start][0] < len(text):
+            behind = text[offsets[start - 1][1] :]  # spaces, which some tokenizers leave out of a token's characters
+            if offsets[start][0] < len(text) or (behind and self.token_text(ids[start]).startswith(behind)):
                 notes.append(
                     f"Token {start} ({self.token_text(ids[start])!r}) straddles question and answer; it counts as the "
                     "answer's first."

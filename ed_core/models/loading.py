@@ -321,6 +321,11 @@ def _tokenizer(spec: ModelSpec, options: Options) -> Tokenizer:
         raise ModelNotFound(
             f"{spec.name} has no usable tokenizer: {_one_line(error)} Expected tokenizer.json beside the weights."
         ) from error
+    if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # what the library makes of a folder without one
+        raise ModelNotFound(
+            f"{spec.name} has no usable tokenizer: it knows special tokens alone. Expected tokenizer.json beside the "
+            "weights."
+        )
     if not tokenizer.is_fast:
         raise ModelNotFound(
             f"The tokenizer of {spec.name} is of the class {type(tokenizer).__name__}, which does not tell where a "

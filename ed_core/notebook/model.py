@@ -199,8 +199,11 @@ class Model:
             raise ParameterError(f"The probe is {str(probe)[:40]!r}; expected a probe, like ed_core.LogitLens().")
         if answer and not isinstance(prompt, str):
             raise ParameterError("An answer goes with one prompt given as text; give each Prompt its own answer.")
-        given = [prompt] if isinstance(prompt, str | Prompt) else prompt
+        given = [prompt] if isinstance(prompt, str | bytes | Mapping | Prompt | None) else prompt
         prompts = [Prompt(p, answer) if isinstance(p, str) else p for p in given]
+        for p in prompts:
+            if not (isinstance(p, Prompt) and isinstance(p.text, str) and isinstance(p.answer, str)):
+                raise ParameterError(f"A prompt is {str(p)[:60]!r}; expected text, or an ed_core.Prompt of text.")
         kept = self.keeps and not fresh
         with self.at_work():
             requests = [probe.request(self.spec, p) for p in prompts]
@@ -399,6 +402,12 @@ def compare(a: Side, b: Side, prompts: Sequence[str | Prompt]) -> pd.DataFrame:
             f"The models have {layers} and {after[0].n_layers} layers, so no difference in layers is one of depth; "
             "compare their ratios in a study."
         )
+    ks = [dict(side[0].request.parameters)["k"] for side in (before, after)]
+    if ks[0] != ks[1]:
+        raise ParameterError(
+            f"The overlap of a is over its {ks[0]} likeliest tokens, that of b over {ks[1]}, so their depths are not "
+            "alike; measure both with one k."
+        )
     over = statistics.units(len(given), [p.form for p in given])
     rows: list[tuple[object, ...]] = []
     for i, prompt in enumerate(given):
@@ -432,11 +441,18 @@ def _measured(side: Side, prompts: Sequence[Prompt], name: str) -> list[ProbeRes
 
 
 def of_lens(given: Any) -> list[ProbeResult] | None:
-    """A list of results of the logit lens; None where something else is given, one result alone for instance."""
+    """A list of results of the logit lens, of one model and one setting; None where something else is given, one result
+    alone for instance."""
     if isinstance(given, ProbeResult):
         return None
     results = list(given)
-    return results if all(isinstance(r, ProbeResult) and r.request.probe == LogitLens.name for r in results) else None
+    if not all(isinstance(r, ProbeResult) and r.request.probe == LogitLens.name for r in results):
+        return None
+    if len({r.request.series for r in results}) > 1:
+        raise ParameterError(
+            "These results are of several models or settings; give what one run(ed_core.LogitLens(), prompts) gave."
+        )
+    return results
 
 
 def _interval(

@@ -66,7 +66,7 @@ def named(source: str) -> ModelSpec:
     folder = Path(os.path.expanduser(source))
     if os.path.isdir(folder):  # unlike the path's own method it takes any text
         return ModelSpec(
-            next((name for name, place in BUNDLED.items() if place.resolve() == folder.resolve()), str(folder))
+            next((name for name, place in BUNDLED.items() if place.resolve() == folder.resolve()), _path(folder))
         )
     if not HUB_ID.fullmatch(source):
         raise ModelNotFound(
@@ -74,6 +74,12 @@ def named(source: str) -> ModelSpec:
         )
     name, revision = _name_and_revision(source)
     return ModelSpec(name, revision=cached_commit(name, revision) or revision)
+
+
+def _path(folder: Path) -> str:
+    """A folder as it was named; its whole path where that is the name of something else, or none."""
+    named = str(folder)
+    return os.path.abspath(named) if named in BUNDLED or wheels.find(named) or folder.name in ("", "..") else named
 
 
 def _name_and_revision(source: str) -> tuple[str, str]:

@@ -29,12 +29,15 @@ def _read(file: str, mtime_ns: int) -> Tokenizer:
     from tokenizers import Tokenizer
 
     try:
-        return Tokenizer.from_str(outside.text(file, bounds.TOKENIZER, BrokenWeights))
+        found = Tokenizer.from_str(outside.text(file, bounds.TOKENIZER, BrokenWeights))
     except BrokenWeights:
         raise
     except Exception as error:  # whatever the library says of a stranger's file
         told = " ".join(str(error).split())[:120]
         raise BrokenWeights(f"The tokenizer.json of this model cannot be used ({told}); download it again.") from None
+    found.no_truncation()  # a training may have left how it cut and padded
+    found.no_padding()
+    return found
 
 
 def preview(spec: ModelSpec, prompt: Prompt) -> list[str] | None:
@@ -54,7 +57,10 @@ def ids(spec: ModelSpec, text: str) -> list[int] | None:
 
 def unread(spec: ModelSpec, texts: Sequence[str]) -> int:
     """How many of these tokens, as of `preview`, stand for what the model's tokenizer has no token for."""
-    unknown = special_roles(spec).get("unk_token")
+    roles = special_roles(spec)
+    unknown = roles.get("unk_token")
+    if unknown in (roles.get("bos_token"), roles.get("eos_token")):  # it stands for a text's begin or end as well
+        return 0
     return sum(text == unknown for text in texts)
 
 
