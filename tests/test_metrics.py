@@ -220,6 +220,17 @@ def test_the_best_are_found_wherever_they_stand(d_vocab):
     assert torch.equal(values, expected.values[:, :k]) and torch.equal(ids, expected.indices[:, :k])
 
 
+@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("d_vocab", [40, 30 * 256, 30 * 256 + 7])
+def test_of_equal_logits_the_lowest_id_is_the_best_whatever_k(d_vocab, k):
+    """In bf16 many are equal, and every figure has to mean the same token by the best one."""
+    torch.manual_seed(0)
+    logits = torch.randint(0, 3, (64, d_vocab)).float()
+    values, ids = metrics.best(logits, k)
+    assert torch.equal(ids[:, 0], logits.argmax(-1)) and torch.equal(values, logits.gather(-1, ids))
+    assert torch.equal(values, logits.topk(k).values) and all(len(set(row)) == k for row in ids.tolist())
+
+
 def test_overlap_counts_the_common_entries_in_any_order():
     overlap = lambda a, b: float(metrics.overlap(torch.tensor(a), torch.tensor(b)))
     assert overlap([1, 2, 3, 4], [4, 3, 2, 1]) == 1

@@ -99,20 +99,26 @@ def overlap(ids: Int[Tensor, "*batch k"], other: Int[Tensor, "*#batch k"]) -> Fl
 
 
 def best(logits: Float[Tensor, "n v"], k: int) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
-    """The k largest logits of each row, largest first, and their ids; of equal logits any.
+    """The k largest logits of each row, largest first, and their ids. Of equal logits the lowest id is the best, as it
+    is for `argmax`, whatever k; behind it equals stand in any order.
 
     In a large vocabulary they are looked for in groups of 256 ids: the k largest lie in the k groups whose maxima are
     largest, or among the last ids, which fill no group. One pass instead of a sort."""
     n_rows, d_vocab = logits.shape
     if d_vocab < 4 * k * GROUP:
-        values, ids = logits.topk(k)
-        return values, ids
+        ids = _largest(logits, k)
+        return logits.gather(-1, ids), ids
     whole = d_vocab - d_vocab % GROUP
-    groups = logits[:, :whole].unflatten(-1, (-1, GROUP)).amax(-1).topk(k).indices
+    groups = _largest(logits[:, :whole].unflatten(-1, (-1, GROUP)).amax(-1), k).sort(-1).values
     within, last = (torch.arange(*ends, device=logits.device) for ends in ((GROUP,), (whole, d_vocab)))
     ids = torch.cat([(groups.unsqueeze(-1) * GROUP + within).flatten(1), last.expand(n_rows, -1)], -1)
-    values, found = logits.gather(-1, ids).topk(k)
-    return values, ids.gather(-1, found)
+    ids = ids.gather(-1, _largest(logits.gather(-1, ids), k))
+    return logits.gather(-1, ids), ids
+
+
+def _largest(values: Float[Tensor, "n v"], k: int) -> Int[Tensor, "n k"]:
+    """Where the k largest of each row stand, the first of those that no other surpasses in front."""
+    return values.scatter(-1, values.argmax(-1, keepdim=True), torch.inf).topk(k).indices
 
 
 def rank(logits: Float[Tensor, "*batch v"], target: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
