@@ -19,7 +19,7 @@ from plotly.basedatatypes import BaseFigure
 from ed_core.cases import export
 from ed_core.depth.wording import count, printed
 from ed_core.errors import EffectiveDepthError
-from ed_core.figures import View, describe, describe_curves, images, shown
+from ed_core.figures import View, describe, describe_curves, images, is_map, shown
 from ed_core.figures import pictures as drawn
 from ed_core.figures.pictures import Look
 from ed_core.probes import find
@@ -50,13 +50,14 @@ _mount = streamlit_edges.component("figure", _script)
 
 @dataclass(frozen=True)
 class Ready:
-    """A figure as the browser gets it, with its height and the width it was made for, in pixels, and its curves in
-    words ("" where it has none)."""
+    """A figure as the browser gets it, with its height and the width it was made for, in pixels, its curves in words
+    ("" where it has none), and whether it is a map of a measure."""
 
     json: bytes
     height: int
     width: int
     words: str
+    map: bool
 
 
 _shelf: Shelf[Ready] = Shelf(HELD, lambda ready: len(ready.json))
@@ -96,7 +97,8 @@ def made(figure: BaseFigure) -> Ready:
     told["layout"].pop("template", None)  # the browser puts the page's own colours and letters there
     layout = told["layout"]
     sent = plotly.io.to_json(told, validate=False).encode()
-    return Ready(sent, layout["height"], layout.get("meta", {}).get("width_px", 0), describe_curves(figure, ""))
+    width = layout.get("meta", {}).get("width_px", 0)
+    return Ready(sent, layout["height"], width, describe_curves(figure, ""), is_map(figure))
 
 
 def draw(key: str, ready: Ready, alt: str, clickable: bool = False, over: tuple[Ready, str] | None = None) -> Any:
@@ -139,7 +141,8 @@ def figure(
     ready = fig.ready() if isinstance(fig, Once) else made(fig)
     wide = (select is True or over is not None or key == "map") and ready.width >= WIDE
     if not alt:
-        alt = describe(result, measure) if result is not None and measure else _bare(caption) + ready.words
+        of_measure = result is not None and measure and (ready.map or not ready.words)
+        alt = describe(result, measure) if of_measure else _bare(caption) + ready.words
     with place.container(key=f"box-{key}", gap="xxsmall"):
         row = st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"caption-{key}")
         row.caption(caption)
@@ -179,7 +182,8 @@ def picture(
     over_tokens = "pos" in find(result.request.probe).spec(measure).dims
     fig = once(drawn.draw, one, result, view, look)
     said = (caption or f"**{one.title}** · {one.caption}") + drawn.beside(one, view, look)
-    figure(key, fig, said, result, measure, one.reading, over_tokens, place=place)
+    alt = describe(result, measure, look.boundary) if measure == "effect_by_boundary" else ""
+    figure(key, fig, said, result, measure, one.reading, over_tokens, alt=alt, place=place)
 
 
 def details(key: str, result: ProbeResult, measure: str, reading: str) -> None:

@@ -571,6 +571,19 @@ def test_describe_counts_tokens_in_words(tokens, size):
     assert size in figures.describe(fake("logit_lens", tokens=tokens), "kl")
 
 
+def test_describe_tells_what_a_map_shows():
+    """Of a list of best tokens the first, of a measure over boundaries the one that is looked at."""
+    best = fake("logit_lens")
+    told = figures.describe(best, "top_probs")
+    assert "5 depths × 4 tokens:" in told and "rank" not in told
+    assert f"largest {best['top_probs'][..., 0].max():.3g}" in told
+    spec = LayerSkip.spec("effect_by_boundary")
+    values = np.arange(2.0 * 4 * 4).reshape(2, 4, 4)
+    result = replace(fake("layer_skip"), measures={spec.name: Measure(spec, values)})
+    told = figures.describe(result, spec.name, 0)
+    assert "4 skipped layers × 4 layers" in told and "largest 15 (skipped 3, layer 3)" in told
+
+
 def test_shown_never_reorders_or_breaks_a_line():
     assert shown("abcdef", 6) == "abcdef" and shown("abcdefg", 6) == "abcde…" and shown("") == "∅"
     spelled = shown("\u200b" * 5)

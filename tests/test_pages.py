@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from charts import charts, fresh, numbers
+from charts import charts, fresh, numbers, sent
 from small_models import computed
 from streamlit.testing.v1 import AppTest
 
@@ -98,6 +98,16 @@ def test_a_page_draws_exactly_what_is_stored(stored, page):
             assert holds(figures, values[..., 0] if measure == "top_probs" else values), (
                 f"{page} does not show {probe.name}.{measure}"
             )
+
+
+def test_what_stands_for_curves_of_one_token_is_theirs_and_not_the_whole_maps(stored):
+    alts = [sent(one)["alt"] for one in app(token="2").get("bidi_component") if one.proto.bytes]
+    course = stored["contributions"]["layer_cos"][:, 2]
+    (told,) = (alt for alt in alts if alt.startswith("Token 2 "))
+    assert f"both, smallest {course.min():.3g} at layer {course.argmin()}, largest {course.max():.3g}" in told
+    ranks = stored["logit_lens"]["rank"][:, stored["logit_lens"].answer_start - 1]
+    alts = [sent(one)["alt"] for one in app().get("bidi_component") if one.proto.bytes]
+    assert any(f"largest {ranks.max():.3g} at depth {ranks.argmax()}" in alt for alt in alts)
 
 
 def test_home_says_the_verdict_and_what_the_model_continues(stored):

@@ -402,7 +402,11 @@ def _of_item(case: Case, item: Item, found: Verdict | None, twin: case_study.Vie
         return
     for title, caption, fig, *shows in _drawn(case, item, view):
         caption += asked
-        alt = " ".join(figures.describe(result, name) for name in shows[:1]) or f"{title}: {caption}"
+        alt = figures.describe_curves(fig, f"{title}: {caption}")
+        if shows and figures.is_map(fig):
+            place = dict(item.shown.settings).get("boundary")
+            one = place if isinstance(place, int) and shows[0] == "effect_by_boundary" else None
+            alt = figures.describe(result, shows[0], one)
         yield Drawing(title, caption, alt, fig, result, tuple(shows))
 
 

@@ -202,7 +202,7 @@ def no_difference(a: ProbeResult, b: ProbeResult, dims: tuple[str, ...]) -> str:
 def shown_values(result: ProbeResult, measure: str) -> np.ndarray:
     """What a map of this measure shows: of a list of best tokens the first."""
     values = result[measure]
-    first: np.ndarray = values[..., 0] if result.measures[measure].spec.dims[-1] == "rank" else values
+    first: np.ndarray = values[..., 0] if result.measures[measure].spec.dims[-1:] == ("rank",) else values
     return first
 
 

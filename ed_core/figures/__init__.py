@@ -17,7 +17,7 @@ from .curves import (
     spread_curve,
     token_profile,
 )
-from .describe import describe, describe_curves
+from .describe import describe, describe_curves, is_map
 from .lens import first_position, lens_height, lens_map, rank_curve, writing_map
 from .maps import contribution_norms, cosine_map, output_by_token, token_map
 from .pair import (
@@ -60,6 +60,7 @@ __all__ = [
     "effect_on_layers",
     "first_position",
     "first_token_norm",
+    "is_map",
     "layer_curves",
     "layers_over_steps",
     "lens_height",

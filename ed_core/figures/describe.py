@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
+from ..depth.side_by_side import shown_values
 from ..depth.wording import count
 from ..types import ProbeResult
 from .canvas import LOGARITHMIC, shown
-from .maps import values_of
 
 CALLED = {"pos": "token", "skipped": "skipped layer"}  # of a measure's dims those that words call otherwise
 
 
-def describe(result: ProbeResult, measure: str) -> str:
-    """How large it is, its smallest and largest value and where, and how much of it has a value. Plain text: tokens are
-    not escaped."""
+def is_map(figure: go.Figure) -> bool:
+    """Whether the figure's cells are a measure's own: else its curves alone tell what it shows."""
+    return bool(figure.data and figure.data[0].name == "z")
+
+
+def describe(result: ProbeResult, measure: str, boundary: int | None = None) -> str:
+    """How large what a map shows of it is, its smallest and largest value and where, and how much of it has a value.
+    `boundary`: the place of the one that is shown, of a measure over several. Plain text: tokens are not escaped."""
     if measure not in result.measures:
         return f"{measure}: nothing computed yet."
-    spec, values = result.measures[measure].spec, values_of(result, measure, ())
+    spec, values = result.measures[measure].spec, shown_values(result, measure)
+    if boundary is not None:
+        spec, values = replace(spec, dims=spec.dims[1:]), values[boundary]
+    if values.dtype.kind == "i":
+        values = np.where(values < 0, np.nan, values)
     size = " × ".join(count(n, CALLED.get(dim, dim)) for n, dim in zip(values.shape, spec.dims)) or "one number"
     what, known = f"{spec.meaning} ({spec.unit}), {size}", np.isfinite(values)
     if not known.any():
