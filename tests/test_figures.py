@@ -842,6 +842,8 @@ def test_a_spread_is_drawn_from_its_own_quantiles():
     fig = figures.spread_curve(np.full(3, 2.0), np.stack([low, median, high]), "unit", others="all 9 others")
     found = {t.name: t.y[0] for t in fig.data}
     assert found == {"lower end": 0, "all 9 others": 5, "median": 1, "this prompt": 2}
+    assert [t.meta for t in fig.data][1] == "upper end", "what is pointed at is one number, and no range"
+    assert "; upper end, smallest 5 at layer 0" in figures.describe_curves(fig, "It")
 
 
 def test_slopes_are_drawn_within_their_limit():

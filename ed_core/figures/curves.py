@@ -35,7 +35,8 @@ class _Curves(Canvas):
         """A curve with the hover all curves have, in the figure's unit unless it has another; `name` is escaped by
         whoever took it from outside."""
         hover = f"{self.x} %{{x}}<br>%{{meta}} %{{y:.3g}} {unit or self.unit}<extra></extra>"
-        self.add(kind, x=np.arange(len(values)), y=values, name=name, meta=name, hovertemplate=hover, **look, **STEADY)
+        look = dict(meta=name) | look
+        self.add(kind, x=np.arange(len(values)), y=values, name=name, hovertemplate=hover, **look, **STEADY)
 
     def behind(self, curves: Mapping[str, np.ndarray], unit: str = "") -> None:
         """What the curves are held against."""
@@ -106,7 +107,8 @@ def spread_curve(
         low, median, high = quantiles
         edge: dict[str, Any] = dict(mode="lines", line=dict(width=0))
         canvas.curve("scatter", low, "lower end", **edge, showlegend=False)
-        canvas.curve("scatter", high, others, **edge, showlegend=True, fill="tonexty", fillcolor=colours.FAINT)
+        filled: dict[str, Any] = dict(showlegend=True, fill="tonexty", fillcolor=colours.FAINT, meta="upper end")
+        canvas.curve("scatter", high, others, **edge, **filled)
         canvas.curve("scatter", median, "median", mode="lines", line=dict(color=colours.GREY, width=1.5, dash="dot"))
     canvas.behind(behind)
     canvas.curve("scatter", values, label, **DOTTED, line=dict(color=colours.BOTH, width=2))

@@ -76,7 +76,9 @@ def _curve(trace: Any, along: str, up: str, flat: bool) -> str:
         return f"{value:.3g} at {axis} {f'{where[i]:.4g}' if isinstance(where[i], float) else where[i]}"
 
     ends = [at(known[0])] if len(known) == 1 else [f"smallest {at(min(known))}", f"largest {at(max(known))}"]
-    return f"{html.unescape(trace.name)}, {', '.join(ends)}{f' {along}' if flat and along else ''}"
+    edge = trace.type == "scatter" and trace.fill == "tonexty"  # of a band, whose name is in the legend
+    name = trace.meta if edge else trace.name
+    return f"{html.unescape(name)}, {', '.join(ends)}{f' {along}' if flat and along else ''}"
 
 
 def _place(at: Sequence[np.intp], dims: tuple[str, ...], result: ProbeResult) -> str:
