@@ -846,6 +846,14 @@ def test_a_spread_is_drawn_from_its_own_quantiles():
     assert "; upper end, smallest 5 at layer 0" in figures.describe_curves(fig, "It")
 
 
+@pytest.mark.parametrize(
+    "kind, place", [("drop", "first layer %{y}, last layer %{x}: left out"), ("swap", "layers %{y} and %{x} exchanged")]
+)
+def test_a_stretch_of_a_deep_model_is_named_by_its_ends(kind, place):
+    cells = figures.surgery_map(drawn.curves_of_surgery(80), kind, View()).data[0]
+    assert cells.text is None and cells.hovertemplate.startswith(f"{place}<br>loss ")
+
+
 def test_slopes_are_drawn_within_their_limit():
     found = results()["numerics"]
     limit = found.provenance["limits"]["slope"]

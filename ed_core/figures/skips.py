@@ -214,7 +214,8 @@ def surgery_map(
         value = float(shown[i, j])
         return _told(curves, kind, i, j + behind, shade, value) if np.isfinite(value) else ""
 
-    add_hover(canvas, "", text, f"layers %{{y}} and %{{x}} {DONE[kind]}<br>%{{z:.3g}} {VALUES[value][1]}")
+    which = "layers %{y} and %{x}" if kind == "swap" else "first layer %{y}, last layer %{x}:"
+    add_hover(canvas, "", text, f"{which} {DONE[kind]}<br>{VALUES[value][0]} %{{z:.3g}} {VALUES[value][1]}")
     layers_across(canvas, n_layers, "the other layer" if kind == "swap" else "last layer", domain)
     return canvas.figure()
 
