@@ -441,6 +441,8 @@ def test_the_card_shown_is_the_chosen_models_until_another_is_chosen(laboratory)
     test.selectbox(key="cards.card").select("smollm2").run()
     test.selectbox(key="model").set_value("ed-demo-8").run()
     assert test.selectbox(key="cards.card").value == test.query_params["card"] == "smollm2"
+    test = fresh("pages/model/cards.py", model="ed-demo-8", precision="fp32", prompts="lines").run()
+    assert test.selectbox(key="cards.card").value == "ed-demo-8", "no prompts are pasted yet"
 
 
 def test_the_bundled_loop_has_a_card_with_its_passes_and_without_stretches(told, tmp_path):

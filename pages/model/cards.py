@@ -60,7 +60,7 @@ def body(model: ModelSpec, wanted: Card | None) -> None:
     else:
         st.markdown(f"No card of {show.plain(model.name)} yet; those of other models:")
     side_by_side(found)
-    whole(found, wanted)
+    whole(found, wanted, model, own)
 
 
 def run(wanted: Card) -> None:
@@ -139,11 +139,15 @@ def cut(one: card.Cut) -> str:
     return f"{where}: {printed(one.loss.value, '+.2f')} nats, {100 * one.kept.value:.0f} % kept"
 
 
-def whole(found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None) -> None:
-    """One card as it is shared, and its files."""
+def whole(
+    found: Mapping[str, tuple[Path, card.Card]], wanted: Card | None, model: ModelSpec, said: card.Card | None
+) -> None:
+    """One card as it is shared, and its files; at first the one of these prompts, else the one that was `said` above,
+    else one of the model at all."""
     own = card_name(wanted.out / card.FILE) if wanted else ""
-    first = next((name for name, (_, told) in found.items() if wanted and told.model.name == wanted.model.name), "")
-    usual = own if own in found else first or next(iter(found))
+    alike = [name for name, (_, told) in found.items() if told.model.name == model.name]
+    first = next((name for name, (_, told) in found.items() if told == said), next(iter(alike or found)))
+    usual = own if own in found else first
     if CARD.value not in found:
         inputs.forget(CARD.key)
     name = CARD.draw(
