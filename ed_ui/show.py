@@ -272,7 +272,8 @@ def _bare(caption: str) -> str:
 
 def figure_of_many(key: str, fig, caption: str, results: Sequence[ProbeResult], *curve) -> None:
     """A figure over several results; its Details tell of one `curve`: its name, dim, values and meaning, and perhaps
-    how to read it."""
+    how to read it. Of results of several probes those of the one that its name begins with count."""
+    results = [r for r in results if r.request.probe == curve[0].partition(".")[0]]
     figure(key, fig, caption, about=lambda: _about_curve(key, results, *curve), results=results)
 
 

@@ -188,6 +188,8 @@ def test_an_audit_is_kept_curve_over_curve(stored, folder):
     live = app("pages/compare/audit.py")
     session_of(live).inputs["audit.precisions"] = ["fp32", "bf16"]
     live.run()
+    made = [m.value for m in live.markdown if m.value.startswith("**Where it came from**")]
+    assert len(made) == len(audit.DRAWN) and all(": 1 prompt, " in one for one in made)
     kept = save(live, "audit", folder)
     assert len(kept.items) == 6 and len(kept.verdict.splitlines()) == 2 and "bf16" in kept.verdict
     outcome = audit.compare(results, "fp32")
