@@ -472,7 +472,7 @@ def about_curve(key: str, probe: str, pair: Pair, both: Sequence[Shown]) -> None
     """What a curve is, both sides' numbers, and where they came from."""
     name = f"{probe}.{pair.curve.name}"
     st.markdown(f"**`{name}`** ({pair.curve.unit}), dims ({pair.curve.x}): {pair.curve.title}.")
-    st.markdown(RELATIVE if pair.relative else EQUAL)
+    st.markdown(EQUAL if not pair.relative else NUMBERED if inputs.BY_NUMBER.value else RELATIVE)
     show.csv(key, lambda: export.pair_csv(pair), name, "CSV of both")
     _origins(both)
 
@@ -514,4 +514,8 @@ RELATIVE = """The models have different numbers of layers, so both stand on **re
 / L, as the effective depth's ratio counts, a point of the stream with l layers behind it at l / L. Differences in the
 text are read at the shallower model's layers, where the deeper one's value is taken from the straight line between its
 layers; in a map of differences each layer of the shallower model stands against the deeper one's nearest."""
+NUMBERED = (
+    "The models have different numbers of layers. Here both stand on their own layers' numbers: a layer of one is none "
+    "of the other. Differences in the text are read at relative depth."
+)
 EQUAL = "Both have the same number of layers: the bars below are B − A, layer by layer, on a scale of their own."

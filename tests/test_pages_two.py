@@ -21,7 +21,7 @@ from ed_core.results import lookup
 from ed_core.service.resolve import resolve, twin
 from ed_core.sources.bundled import MODELS
 from ed_core.types import Prompt
-from ed_ui import downloads
+from ed_ui import downloads, two_sides
 from tools.examples import REAL
 
 PAGE = "pages/compare/two.py"
@@ -233,6 +233,9 @@ def test_maps_of_the_same_cells_lie_one_over_the_other(stored, seconds):
     assert not any("over" in sent(one) for one in test.get("bidi_component") if one.proto.bytes)
     deeper = two(second="ed-demo-8", overlaid="true", by_number="true")
     assert carried(deeper)["by_number"] == "true" and deeper.toggle(key="two.by_number").value
+    said = [m.value for m in deeper.markdown]
+    assert two_sides.NUMBERED in said and two_sides.RELATIVE not in said
+    assert two_sides.RELATIVE not in [m.value for m in deeper.markdown], "what stands by number says so"
     assert not deeper.exception and "two.overlaid" not in [t.key for t in deeper.toggle]
     assert not any("over" in sent(one) for one in deeper.get("bidi_component") if one.proto.bytes)
 
