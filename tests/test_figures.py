@@ -676,6 +676,7 @@ def test_places_are_described_by_their_names_on_the_axis():
         )
     levels = [dict(name=name, mean=mean, low=2.0, high=4.0, own=[mean]) for name, mean in (("2", 2.0), ("<4>", 4.0))]
     fig = figures.study_levels({"a": levels, "b": levels}, {"a": 8, "b": 8}, "mean depth", True)
+    assert all(told.endswith("<br>1 prompt") for told in fig.data[1].text)
     ends = "smallest 0.25 at level 2, largest 0.5 at level <4>"
     assert figures.describe_curves(fig, "It") == f"It: a, {ends}; b, {ends}."
     nothing = (None, None)
