@@ -217,6 +217,8 @@ def several(name: str, key: str, default: list, options: Iterable, label: str = 
     known = {str(option): option for option in options}
 
     def parse(value: str) -> list:
+        if not value:
+            return []
         if strange := [part for part in value.split(",") if part not in known]:
             raise ParameterError(f"{name} names {strange[0]!r}; expected some of {', '.join(known)}.")
         return [known[part] for part in dict.fromkeys(value.split(","))]
@@ -232,8 +234,8 @@ def number(name: str, key: str, default: Any, low: float, high: float, kind: typ
         except ValueError:
             found = math.nan
         if not low <= found <= high:
-            what = "a whole number" if kind is int else "a number"
-            raise ParameterError(f"{name} is {value!r}; expected {what} from {low:g} to {high:g}.")
+            what = f"a whole number from {low} to {high}" if kind is int else f"a number from {low:g} to {high:g}"
+            raise ParameterError(f"{name} is {value!r}; expected {what}.")
         return found
 
     box = {"min_value": low, "max_value": high}

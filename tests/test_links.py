@@ -107,6 +107,13 @@ def test_which_maps_stand_side_by_side_is_in_the_link_and_what_cannot_be_is_said
     assert {name: test.query_params.get(name) for name in shown} == shown and "by_number" not in test.query_params
 
 
+def test_none_of_several_is_read_as_it_is_written_and_a_bound_is_told_whole():
+    several = inputs.several("measures", "measures", [1], [1, 2])
+    assert several.read(several.write([])) == []
+    with pytest.raises(ParameterError, match="expected a whole number from 0 to 4294967295"):
+        inputs.CONTROL_SEED.read("-1")
+
+
 COMMON = ("precision", "control", "control_seed", "template", "special_tokens", "token", "run", "example", "device")
 
 
