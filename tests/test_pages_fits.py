@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from charts import charts, fresh, numbers, traces, words
+from charts import charts, fresh, numbers, sent, traces, words
 from hosted_app import until
 from streamlit.testing.v1 import AppTest
 
@@ -71,6 +71,8 @@ def test_the_page_draws_what_is_stored_and_says_what_it_means():
     test.segmented_control(key="maps.measure").set_value("shuffled").run()
     drawn = traces(*charts(test))
     assert np.allclose(numbers(drawn["z"]["z"]), found.error_shuffled) and "best" not in drawn
+    alts = [sent(one)["alt"] for one in test.get("bidi_component") if one.proto.bytes]
+    assert not any(matching.sentence(found) in alt for alt in alts), "which is of the maps, not of their control"
     assert test.query_params["shown"] == ["shuffled"] or test.query_params["shown"] == "shuffled"
     assert test.button(key="run.maps").disabled and test.button(key="cancel.maps").disabled
 

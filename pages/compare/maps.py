@@ -80,7 +80,7 @@ def between(found: measured.Maps, key: str) -> None:
     (a, b), about = map(show.plain, found.names), lambda: details(found, key)
     fig, rings = figures.map_between(found, measure, control), "" if control else RINGS
     said = f"**{SHOWN[which]}** · {a} → {b}{rings}; {APART}"
-    show.figure(f"{key}-map", fig, said, about=about, alt=matching.sentence(found))
+    show.figure(f"{key}-map", fig, said, about=about, alt="" if control else matching.sentence(found))
     left, right = st.columns(2)
     show.figure(f"{key}-best", figures.best_matches(found), BEST, about=lambda: st.markdown(READING), place=left)
     show.figure(f"{key}-errors", figures.best_errors(found), ERRORS, about=lambda: st.markdown(CONTROLS), place=right)
