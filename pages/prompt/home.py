@@ -74,6 +74,8 @@ PARAMETERS = (
 
 def page() -> None:
     link.own(PARAMETERS)
+    if (spec := picker.current().spec) is not None:
+        link.among(inputs.LENS, lenses_of(spec), "lens")
     link.say_troubles()
     with st.container(key="home-top"):
         with st.container(key="home-inputs"):
@@ -120,6 +122,11 @@ def fitted(spec: ModelSpec) -> fits.Fit | None:
     """The fitted lens that the lens panel is asked for; None for the logit lens, or where this model has no such."""
     name = inputs.LENS.value
     return next((fit for fit in fits.of_model(spec) if fit.path.stem == name), None) if name != LOGIT else None
+
+
+def lenses_of(spec: ModelSpec) -> list[str]:
+    """The names of the lenses that this model can be read through."""
+    return [LOGIT, *(fit.path.stem for fit in fits.of_model(spec))]
 
 
 def maps_of(batch: running.Batch) -> list[tuple[str, str, Picture]]:
@@ -394,8 +401,7 @@ def options(row, batch: running.Batch) -> None:
     with row.popover("Options", icon=":material/tune:", type="tertiary", key="options"):
         inputs.BRANCH.draw(st.segmented_control)
         inputs.SHADE.draw(st.selectbox)
-        there = [fit.path.stem for fit in fits.of_model(batch.requests["contributions"].models[0])]
-        if inputs.LENS.value not in (names := [LOGIT, *there]):
+        if inputs.LENS.value not in (names := lenses_of(first(batch))):
             inputs.forget(inputs.LENS.key)
         inputs.LENS.draw(st.selectbox, options=names)
         if (window := inputs.window(TOKENS.key, n, WINDOW)) is not None:
