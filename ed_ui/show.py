@@ -266,8 +266,9 @@ def pictures(key: str, fig, caption: str, results: Sequence[ProbeResult]) -> Non
 
 
 def _bare(caption: str) -> str:
-    """A caption without its Markdown."""
-    return re.sub(r"\\(.)", r"\1", caption.replace("**", "").replace("`", ""))
+    """A caption without its Markdown, and without a hint in italics, which is for the mouse."""
+    plainly = re.sub(r" \*\(.*?\)\*", "", caption.replace("**", "").replace("`", ""))
+    return re.sub(r"\\(.)", r"\1", plainly)
 
 
 def figure_of_many(key: str, fig, caption: str, results: Sequence[ProbeResult], *curve) -> None:

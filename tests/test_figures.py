@@ -653,9 +653,9 @@ def test_a_boundary_is_the_first_token_looked_at():
 
 def test_curves_are_described_by_their_ends():
     fig = figures.layer_curves({"miss": np.array([2.0, 3.0, 1.0])}, "", "unit")
-    assert figures.describe_curves(fig, "It") == "It: miss, smallest 1 at layer 2, largest 3 at layer 1."
+    assert figures.describe_curves(fig, "It") == "It (unit): miss, smallest 1 at layer 2, largest 3 at layer 1."
     alone = figures.layer_curves({"miss": np.array([np.nan, 3.0])}, "", "unit")
-    assert figures.describe_curves(alone, "It") == "It: miss, 3 at layer 1."
+    assert figures.describe_curves(alone, "It") == "It (unit): miss, 3 at layer 1."
 
 
 def test_marks_on_lines_are_described_by_what_lies_along_them():
@@ -671,20 +671,20 @@ def test_places_are_described_by_their_names_on_the_axis():
     for log in (True, False):
         told = figures.describe_curves(figures.depth_over_steps(rows, 8, {0: 1.0, 512: 2.0}, log), "It")
         assert told == (
-            "It: mean depth, KL, smallest 2 at step 143k, largest 6 at step 0; sinks, smallest 1 at step 0, largest 2 "
-            "at step 512."
+            "It (depth, of 8 layers): mean depth, KL, smallest 2 at step 143k, largest 6 at step 0; sinks, smallest 1 "
+            "at step 0, largest 2 at step 512."
         )
     levels = [dict(name=name, mean=mean, low=2.0, high=4.0, own=[mean]) for name, mean in (("2", 2.0), ("<4>", 4.0))]
     fig = figures.study_levels({"a": levels, "b": levels}, {"a": 8, "b": 8}, "mean depth", True)
     assert all(told.endswith("<br>1 prompt") for told in fig.data[1].text)
     ends = "smallest 0.25 at level 2, largest 0.5 at level <4>"
-    assert figures.describe_curves(fig, "It") == f"It: a, {ends}; b, {ends}."
+    assert figures.describe_curves(fig, "It") == f"It (share of the depth): a, {ends}; b, {ends}."
     nothing = (None, None)
     curve = dict(x_title="answer", unit="ratio", x=(0.0, 1.0), values=(0.5, 1.0), low=nothing, high=nothing)
     for ticks, at in ((("wrong", "right"), ("wrong", "right")), ((), ("0", "1"))):
         fig = figures.claim_curves({"model": Curve(**curve, ticks=ticks)})
         assert figures.describe_curves(fig, "It") == (
-            f"It: model, smallest 0.5 at answer {at[0]}, largest 1 at answer {at[1]}."
+            f"It (ratio): model, smallest 0.5 at answer {at[0]}, largest 1 at answer {at[1]}."
         )
 
 

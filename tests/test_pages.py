@@ -107,7 +107,9 @@ def test_what_stands_for_curves_of_one_token_is_theirs_and_not_the_whole_maps(st
     assert f"both, smallest {course.min():.3g} at layer {course.argmin()}, largest {course.max():.3g}" in told
     ranks = stored["logit_lens"]["rank"][:, stored["logit_lens"].answer_start - 1]
     alts = [sent(one)["alt"] for one in app().get("bidi_component") if one.proto.bytes]
-    assert any(f"largest {ranks.max():.3g} at depth {ranks.argmax()}" in alt for alt in alts)
+    ends = f"largest {ranks.max():.3g} at depth {ranks.argmax()}"
+    (told,) = (alt for alt in alts if alt.startswith("Where the answer is predicted"))
+    assert "(rank, 1 is the best guess): rank, " in told and ends in told and "click" not in told
 
 
 def test_home_says_the_verdict_and_what_the_model_continues(stored):

@@ -47,13 +47,16 @@ def describe(result: ProbeResult, measure: str, boundary: int | None = None) -> 
 
 
 def describe_curves(figure: go.Figure, about: str) -> str:
-    """A figure of curves, bars or marks: what it is `about`, and of each its smallest and largest value and where; one
-    value alone is told as it is. A trace whose places have names on the axis lists them as its `meta`. Where the
-    upright axis is not shown, it only sets lines apart, and what is told lies along the other one. Plain text."""
+    """A figure of curves, bars or marks: what it is `about`, the name of the upright axis, and of each its smallest and
+    largest value and where; one value alone is told as it is. A trace whose places have names on the axis lists them as
+    its `meta`. Where the upright axis is not shown, it only sets lines apart, and what is told lies along the other
+    one. Plain text."""
     axes = figure.layout.xaxis, figure.layout.yaxis
     along, up = ((axis.title.text or "").removesuffix(LOGARITHMIC) for axis in axes)
-    told = [said for trace in figure.data if (said := _curve(trace, along, up, axes[1].visible is False))]
-    return f"{about}: {'; '.join(told)}." if told else about
+    flat = axes[1].visible is False
+    told = [said for trace in figure.data if (said := _curve(trace, along, up, flat))]
+    unit = f" ({html.unescape(up)})" if up and not flat and not is_map(figure) else ""
+    return f"{about}{unit}: {'; '.join(told)}." if told else about
 
 
 def _curve(trace: Any, along: str, up: str, flat: bool) -> str:
