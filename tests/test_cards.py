@@ -432,6 +432,23 @@ def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
     assert test.selectbox(key="cards.card").value == runs.card_name(place / card.FILE), "the one just made"
 
 
+def test_cards_of_namesakes_have_a_line_each_and_a_name_is_text(laboratory):
+    told = card.read(next(file for file in card.shipped() if file.stem == "ed-demo-8"))
+    for i, more in enumerate(({}, {"adapter": "mine"}, {"content": "c0ffee" * 10}, {"name": "a | *b*"})):
+        place = card.folder() / f"{i}"
+        place.mkdir(parents=True)
+        changed = told.model_copy(update={"model": told.model.model_copy(update=more)})
+        (place / card.FILE).write_bytes(card.to_json(changed))
+    test = fresh("pages/model/cards.py", model="ed-demo-8", precision="fp32").run()
+    assert not test.exception and not test.error
+    (table,) = (one.value for one in test.markdown if one.value.startswith("| model"))
+    names = [line.split(" fp32")[0].removeprefix("| ") for line in table.split("\n")[2:]]
+    own = [name for name in names if name not in ("**ed-demo-16**", "**smollm2**") and "gemma" not in name]
+    assert {"**ed-demo-8**", "**ed-demo-8** with mine", r"**a \| \*b\***"} <= set(own) and own.count(
+        "**ed-demo-8**"
+    ) == 2
+
+
 def test_the_card_shown_is_the_chosen_models_until_another_is_chosen(laboratory):
     test = fresh("pages/model/cards.py", model="ed-demo-8", precision="fp32", card="nowhere").run()
     assert not test.exception and "card 'nowhere'" in " ".join(w.value for w in test.warning)

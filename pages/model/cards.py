@@ -78,10 +78,11 @@ def run(wanted: Card) -> None:
 
 
 def titled(file: Path, told: card.Card) -> str:
-    """A card among others: model, precision and prompts, and of a pulled one its shelf."""
-    shelf = pulled_from(file)
+    """A card among others: model with its adapter, precision and prompts, and of a pulled one its shelf."""
+    shelf, adapter = pulled_from(file), f" with {told.model.adapter}" if told.model.adapter else ""
     return (
-        f"{told.model.name} · {told.model.precision} · {told.set.name} ({told.set.n}){f' · {shelf}' if shelf else ''}"
+        f"{told.model.name}{adapter} · {told.model.precision} · {told.set.name} ({told.set.n})"
+        f"{f' · {shelf}' if shelf else ''}"
     )
 
 
@@ -89,7 +90,11 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
     """What the cards say, a line each; the rules' depths; one of the curves over relative depth."""
     listed = [*reversed(found.values())]  # of two alike the one made here is shown
     listed.sort(key=lambda one: bool(pulled_from(one[0])))
-    cards = {titled(file, told): told for file, told in listed}
+    cards: dict[str, card.Card] = {}
+    for file, told in listed:
+        title = titled(file, told)
+        namesake = title in cards and cards[title].model.content != told.model.content
+        cards[title + f" · {told.model.content[:8]}" * namesake] = told
     means = [f"mean depth, {rule.label}" for rule in OF_LENS.values()]
     head = ["model", "prompts", *means, *(f"{rule.label} rule" for rule in RULES.values()), *COLUMNS]
     lines = []
@@ -99,11 +104,12 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
         among = f"of 0–\u2060{told.model.layers - 1}"  # never broken behind its dash
         cells += [f"{words.depth(row)} {among}".replace(f"– {among}", "no layer") for row in rules]
         cuts = [*(cut(one) for one in told.cuts), "–", "–"][:2]  # a looped model has no stretch
-        model = f"**{told.model.name}** {told.model.precision}, {words.parameters(told.model.parameters)}"
-        shelf = title.removeprefix(titled(Path(), told))
-        over = f"{told.set.n} of {told.set.name}{shelf}"
+        adapter = f" with {told.model.adapter}" if told.model.adapter else ""
+        model = f"{adapter} {told.model.precision}, {words.parameters(told.model.parameters)}"
+        further = title.removeprefix(titled(Path(), told))
+        over = f"{told.set.n} of {told.set.name}{further}"
         lines.append([show.plain(cell) for cell in (model, over, *cells, words.claims(told), *cuts)])
-        lines[-1][0] = model
+        lines[-1][0] = f"**{show.plain(told.model.name)}**{lines[-1][0]}"
     show.markdown_table("cards-table", head, lines)
     kinds = (("mean", OF_LENS, card.mean_depth_of), ("paper", RULES, card.depth_of))
     rows = [
