@@ -575,7 +575,7 @@ def test_describe_tells_what_a_map_shows():
     """Of a list of best tokens the first, of a measure over boundaries the one that is looked at."""
     best = fake("logit_lens")
     told = figures.describe(best, "top_probs")
-    assert "5 depths × 4 tokens:" in told and "rank" not in told
+    assert told.startswith("probabilities of the best tokens") and "5 depths × 4 tokens:" in told and "rank" not in told
     assert f"largest {best['top_probs'][..., 0].max():.3g}" in told
     spec = LayerSkip.spec("effect_by_boundary")
     values = np.arange(2.0 * 4 * 4).reshape(2, 4, 4)
