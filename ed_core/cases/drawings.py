@@ -391,7 +391,7 @@ def _of_item(case: Case, item: Item, found: Verdict | None, twin: case_study.Vie
         sinks=tuple(s.pos for s in (found and found.sinks) or ()),
         count_sinks=dict(item.shown.settings).get("count_sinks", False) is True,
         read_at=positions(result, found.of) if found is not None else None,
-        read_for=tokens_of(found.of) if found is not None else "",
+        read_for=tokens_of(found.of, result.answer_start is not None) if found is not None else "",
         control=behind.result if behind is not None else None,
         control_name=controls.KINDS[twin.models[0].control] if twin is not None and behind is not None else "",
     )
