@@ -350,6 +350,7 @@ def _of_view(case: Case, view: case_study.View, found: Verdict | None) -> Iterat
             means=found.means,
             turn=found.turn,
             seen=found.seen,
+            passes=int(view.first.result.provenance.get("passes", 1)),
         )
         yield Drawing(
             "Depth ruler",
