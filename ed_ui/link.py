@@ -86,10 +86,13 @@ def follows(parameter: Input) -> bool:
 
 
 def among(parameter: Input, there: Collection[str], what: str) -> None:
-    """Note where a link names what the page cannot show: its box then holds the first that it can."""
-    asked = inputs.value(parameter.key)
-    if state().arrived and parameter.name in st.query_params and asked and asked not in there:
-        trouble(f"The link asks for the {what} {asked[:32]!r}, which is not here to show; another one is shown.")
+    """Note where a link names what the page cannot show, or several of which it cannot show one: its box then holds
+    what it can."""
+    asked = inputs.value(parameter.key) or ""
+    names = [asked] if asked in there else asked.split(",")
+    missing = next((name for name in names if name and name not in there), "")
+    if state().arrived and parameter.name in st.query_params and missing:
+        trouble(f"The link asks for the {what} {missing[:32]!r}, which is not here to show; another one is shown.")
 
 
 def trouble(sentence: str) -> None:

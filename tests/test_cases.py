@@ -313,6 +313,21 @@ def test_the_lead_of_a_verdict_is_its_first_sentence():
     assert case_study.lead("") == ""
 
 
+def test_what_stands_for_a_kept_figure_tells_its_curves():
+    told = {d.title: d.alt for d in drawings(case("x", ("layer_skip",)))}
+    assert (
+        "output change, smallest" in told["Layer skip, output"] and "; best token kept, " in told["Layer skip, output"]
+    )
+    assert told["Layer skip"].startswith("change of a layer's update")
+
+
+def test_the_ruler_of_a_looped_model_parts_its_passes():
+    both = [results()[name] for name in ("contributions", "logit_lens")]
+    looped = [replace(r, provenance={**r.provenance, "passes": 4}) for r in both]
+    rulers = [next(d for d in drawings(case_study.make("x", of)) if d.title == "Depth ruler") for of in (both, looped)]
+    assert [sum(one.layer == "below" for one in ruler.figure.layout.shapes) for ruler in rulers] == [0, 3]
+
+
 def test_figures_of_one_title_are_told_apart_by_number(monkeypatch):
     made = drawings(case())
     twice = [made[0], made[1], made[0], made[0]]

@@ -238,6 +238,13 @@ def test_a_panel_that_fills_says_place_and_value_alone():
     assert heatmap.text is None and "token %{x:d}<br>%{z:.3g}" in heatmap.hovertemplate
 
 
+def test_a_written_token_is_told_by_its_number_among_the_written_ones_and_clicked_by_its_position():
+    result = fake("generation")
+    cells = figures.writing_map(result, View()).data[0]
+    assert cells.hovertemplate.startswith("depth %{y} · token written %{x:d}")
+    assert cells.customdata[2][1] == [2, figures.first_position(result) + 1]
+
+
 def test_the_lens_lists_five_tokens_on_hover():
     hover = told(figures.lens_map(fake("logit_lens"), View()))
     assert len(hover) == 5 * 4 and all(text.count("<br>") == 5 for text in hover.values())
@@ -575,7 +582,7 @@ def test_describe_tells_what_a_map_shows():
     """Of a list of best tokens the first, of a measure over boundaries the one that is looked at."""
     best = fake("logit_lens")
     told = figures.describe(best, "top_probs")
-    assert "5 depths × 4 tokens:" in told and "rank" not in told
+    assert told.startswith("probabilities of the best tokens") and "5 depths × 4 tokens:" in told and "rank" not in told
     assert f"largest {best['top_probs'][..., 0].max():.3g}" in told
     spec = LayerSkip.spec("effect_by_boundary")
     values = np.arange(2.0 * 4 * 4).reshape(2, 4, 4)

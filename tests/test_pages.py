@@ -170,6 +170,11 @@ def test_home_reads_its_strips_where_the_rules_are_read(stored):
         spec = next(s for s in charts(test) if s["layout"].get("xaxis2", {}).get("title", {}).get("text") == title)
         strip = numbers(next(t for t in spec["data"] if t["name"] == "mean")["x"])
         np.testing.assert_allclose(strip[: stored["logit_lens"].n_layers], read.curves[rule], atol=1e-6)
+    bare = Prompt("5 + 7 = ")
+    for probe in (Contributions(), LogitLens()):
+        lookup.store().put(computed(probe.request(resolve("small"), bare)))
+    titles = [s["layout"].get("xaxis2", {}).get("title", {}).get("text") for s in charts(app(prompt=bare, of="answer"))]
+    assert "mean KL, nats,<br>the last token" in titles, "there is no answer to predict"
 
 
 def test_homes_last_place_holds_the_answers_rank_then_the_selected_tokens_course(stored):

@@ -206,6 +206,9 @@ def test_a_link_names_fits_and_never_a_path():
     assert any("is no name of a fitted lens" in one.value for one in (*app.warning, *app.info, *app.error))
     app = fresh(lens="ed-demo-16-affine", model="ed-demo-8").run()
     assert "lens 'ed-demo-16-affine', which is not here" in words(app)
+    app = opened("lenses", model="ed-demo-8", example=EXAMPLE, fits="ed-demo-8-affine,nowhere")
+    assert "lens 'nowhere', which is not here" in words(app)
+    assert app.pills(key="lenses.box").value == ["ed-demo-8-affine"]
 
 
 def test_homes_lens_panel_draws_the_lens_that_is_chosen():

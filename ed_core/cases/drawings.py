@@ -350,6 +350,7 @@ def _of_view(case: Case, view: case_study.View, found: Verdict | None) -> Iterat
             means=found.means,
             turn=found.turn,
             seen=found.seen,
+            passes=int(view.first.result.provenance.get("passes", 1)),
         )
         yield Drawing(
             "Depth ruler",
@@ -391,7 +392,7 @@ def _of_item(case: Case, item: Item, found: Verdict | None, twin: case_study.Vie
         sinks=tuple(s.pos for s in (found and found.sinks) or ()),
         count_sinks=dict(item.shown.settings).get("count_sinks", False) is True,
         read_at=positions(result, found.of) if found is not None else None,
-        read_for=tokens_of(found.of) if found is not None else "",
+        read_for=tokens_of(found.of, result.answer_start is not None) if found is not None else "",
         control=behind.result if behind is not None else None,
         control_name=controls.KINDS[twin.models[0].control] if twin is not None and behind is not None else "",
     )
@@ -404,8 +405,9 @@ def _of_item(case: Case, item: Item, found: Verdict | None, twin: case_study.Vie
         caption += asked
         alt = figures.describe_curves(fig, f"{title}: {caption}")
         if shows and figures.is_map(fig):
-            of_one = dict(item.shown.settings).get("boundary") if shows[0] == "effect_by_boundary" else None
-            alt = figures.describe(result, shows[0], of_one)
+            place = dict(item.shown.settings).get("boundary")
+            one = place if isinstance(place, int) and shows[0] == "effect_by_boundary" else None
+            alt = figures.describe(result, shows[0], one)
         yield Drawing(title, caption, alt, fig, result, tuple(shows))
 
 

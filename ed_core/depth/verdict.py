@@ -115,9 +115,10 @@ def held(turn: continuous.Turn | None, twins: Twins) -> continuous.Turn | None:
     return continuous.against_twins(turn, [r.turn for r in twins.readings]) if turn and twins.enough else turn
 
 
-def tokens_of(of: str | int) -> str:
-    """The tokens that a verdict is read for, in words."""
-    return {ALL: "all tokens", ANSWER: "where the answer is predicted"}.get(str(of), f"token {of}")
+def tokens_of(of: str | int, answered: bool = True) -> str:
+    """The tokens that a verdict is read for, in words; `answered`: whether there is an answer."""
+    predicts = "where the answer is predicted" if answered else "the last token"
+    return {ALL: "all tokens", ANSWER: predicts}.get(str(of), f"token {of}")
 
 
 def where(lens: ProbeResult, of: str | int) -> str:

@@ -20,7 +20,7 @@ CALLED = {"pos": "token", "skipped": "skipped layer"}  # of a measure's dims tho
 
 def is_map(figure: go.Figure) -> bool:
     """Whether the figure's cells are a measure's own: else its curves alone tell what it shows."""
-    return bool(figure.data) and figure.data[0].name == "z"
+    return bool(figure.data and figure.data[0].name == "z")
 
 
 def describe(result: ProbeResult, measure: str, boundary: int | None = None) -> str:

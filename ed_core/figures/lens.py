@@ -282,6 +282,8 @@ def writing_map(result: ProbeResult, view: View, small: bool = False) -> go.Figu
 
     strip = Strip(mean_over_tokens(z), 0.0, 1.0, "mean<br>divergence")
     fig = token_panel(told, view, z, shade, "bits", strip, hover, row="depth", more=marks)
+    place = fig.data[0].hovertemplate.replace("· token", "· token written")  # which is another number than a position
+    fig.data[0].hovertemplate = place
     fig.data[0].customdata = [[[depth, begin + step] for step in range(n_tokens)] for depth in range(n_rows)]
     return fig
 

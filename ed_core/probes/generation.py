@@ -144,7 +144,7 @@ class Continuation(Probe):
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec("ids", ("step",), "token id", "the greedy continuation", dtype="int32"),
         MeasureSpec("top_ids", ("step", "rank"), "token id", "the best tokens at each step", dtype="int32"),
-        MeasureSpec("top_probs", ("step", "rank"), "probability", "their probabilities", 0.0, 1.0),
+        MeasureSpec("top_probs", ("step", "rank"), "probability", "probabilities of the best tokens", 0.0, 1.0),
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:

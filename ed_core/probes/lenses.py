@@ -84,7 +84,7 @@ OF_LENS: tuple[MeasureSpec, ...] = (
     ),
     MeasureSpec("rank", ("depth", "pos"), "rank", "rank of the output's best token in the lens", 1.0, dtype="int32"),
     MeasureSpec("top_ids", ("depth", "pos", "rank"), "token id", "the lens's best tokens", dtype="int32"),
-    MeasureSpec("top_probs", ("depth", "pos", "rank"), "probability", "their probabilities", 0.0, 1.0),
+    MeasureSpec("top_probs", ("depth", "pos", "rank"), "probability", "probabilities of the best tokens", 0.0, 1.0),
     MeasureSpec(
         "mrr",
         ("depth",),

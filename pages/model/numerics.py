@@ -83,7 +83,8 @@ def first_token(result, contributions, lens) -> None:
         lines = {f"{row.label} with the first token": row.with_first}
         fig = figures.layer_curves(lines, "", rule.unit, x=rule.axis, behind={"without": row.without})
         caption = f"{rule.title}, with the first token and without"
-        show.figure(f"first-{row.name}", fig, caption, results=[result], place=place)
+        read = [contributions if row.name == "cosine" else lens]
+        show.figure(f"first-{row.name}", fig, caption, results=read, place=place)
     if rows:
         st.caption(show.plain(exactness.change(rows)))
 

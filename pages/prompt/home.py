@@ -434,21 +434,22 @@ def viewer(batch: running.Batch, reached: verdict.Verdict | None) -> Callable[[s
     made, of = batch.complete("contributions"), reached.of if reached else ALL
     found = sinks.of_result(made) if made is not None else None
     best = [one.best for one in reached.seen] if reached else []
-    answered = {"answer": max(best) - 1} if best and None not in best and max(best) else {}
+    line = {"answer": max(best) - 1} if best and None not in best and max(best) else {}
+    answered = some is None or some.answer_start is not None
 
     def view(panel: str, probe: str) -> View:
         return View(
             window=window,
             selected=token,
             answer_start=some.answer_start if some is not None else None,
-            depth_lines=reached.lines | answered if reached else {},
+            depth_lines=reached.lines | line if reached else {},
             uirevision=panel,
             control=control_model.result(batch, probe),
             control_name=control_model.name(),
             sinks=tuple(s.pos for s in found or ()),
             count_sinks=inputs.COUNT_SINKS.value,
             read_at=verdict.positions(some, of) if some is not None else None,
-            read_for=verdict.tokens_of(of),
+            read_for=verdict.tokens_of(of, answered),
         )
 
     return view

@@ -15,7 +15,7 @@ from ed_core.probes import Lenses, Probe
 from ed_core.probes.lenses import LENSES
 from ed_core.sources import tokens
 from ed_core.types import ModelSpec, ProbeResult
-from ed_ui import inputs, live, picker, probe_page, prompt_set, runs, show
+from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import FOLLOWED, LENSES_SHADE, OF_LENSES, Input
 from ed_ui.runs import Fitted, distinct
 
@@ -38,6 +38,9 @@ def ask() -> Probe:
     spec = picker.current().spec
     there = [fit.path.stem for fit in fits.of_model(spec)] if spec is not None else []
     held = FIT.value
+    if spec is not None:
+        link.among(FIT, there, "lens")
+        link.say_troubles()
     if held is None and spec is not None:
         held = Lenses.at_first(spec).fit
     chosen = [name for name in (held or "").split(",") if name in there]
