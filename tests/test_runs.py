@@ -359,6 +359,15 @@ def test_a_clock_that_is_set_ends_no_run(tmp_path, monkeypatch):
     assert Run(tmp_path).running and launch.alive(me.pid, launch.began(me)) and not launch.alive(me.pid, created)
 
 
+def test_who_asks_last_is_last_in_the_line_also_where_the_clock_has_gone_back(cache, monkeypatch):
+    now, me = iter((10**18, 10**18 - 5)), psutil.Process()
+    monkeypatch.setattr(launch.time, "time_ns", lambda: next(now))
+    with launch.locked():
+        for name in ("first", "second"):
+            launch.enter(launch.Ticket(me.pid, launch.began(me), name))
+    assert [ticket.folder for ticket in launch.line()] == ["first", "second"]
+
+
 def test_a_run_of_the_shell_stands_in_the_line_and_in_its_folder(cache, monkeypatch, capsys):
     seen = []
 
