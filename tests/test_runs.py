@@ -379,10 +379,12 @@ def test_a_run_of_the_shell_stands_in_the_line_and_in_its_folder(cache, monkeypa
 
     monkeypatch.setattr(running, "run", run)
     out = cache / "claims" / "x"
-    words = ["claims", "--model", "ed-demo-8", "--set", "copy", "--out", str(out), "--progress"]
+    monkeypatch.chdir(cache)
+    words = ["claims", "--model", "ed-demo-8", "--set", "copy", "--out", "claims/x", "--progress"]
     assert main(words) == 2
     ((line, alive, spec, share),) = seen
-    assert [(ticket.pid, ticket.began) for ticket in line] == [(os.getpid(), True)] and alive and share == 0.5
+    assert [(ticket.pid, ticket.folder, ticket.began) for ticket in line] == [(os.getpid(), str(out), True)]
+    assert alive and share == 0.5
     assert spec == ClaimsRun(asked=Asked("ed-demo-8", "copy")) and not launch.line()
     assert Run(out).trouble == "No." and "50 % · contributions" in capsys.readouterr().err
 

@@ -309,7 +309,7 @@ def of_shell(folder: Path | None) -> Iterator[None]:
     """A run of the shell, which waits for nobody; where the cache folder cannot be written, it is not in the line."""
     me = psutil.Process()
     with contextlib.suppress(OSError, filelock.Timeout), locked():
-        enter(Ticket(me.pid, began(me), str(folder or ""), began=True))
+        enter(Ticket(me.pid, began(me), str(folder.absolute()) if folder else "", began=True))
     try:
         yield
     finally:
