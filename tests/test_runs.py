@@ -373,6 +373,7 @@ def test_a_run_of_the_shell_stands_in_the_line_and_in_its_folder(cache, monkeypa
 
     def run(asked, out, tell, **_):
         out.mkdir(parents=True)
+        (out / launch.LOG).write_text("said by an earlier run")
         tell(0.5, "contributions")
         seen.append((launch.line(), Run(out).running, Run(out).spec, Run(out).status.share))
         raise StudyError("No.")
@@ -384,7 +385,7 @@ def test_a_run_of_the_shell_stands_in_the_line_and_in_its_folder(cache, monkeypa
     assert main(words) == 2
     ((line, alive, spec, share),) = seen
     assert [(ticket.pid, ticket.folder, ticket.began) for ticket in line] == [(os.getpid(), str(out), True)]
-    assert alive and share == 0.5
+    assert alive and share == 0.5 and not launch._last_lines(out / launch.LOG)
     assert spec == ClaimsRun(asked=Asked("ed-demo-8", "copy")) and not launch.line()
     assert Run(out).trouble == "No." and "50 % · contributions" in capsys.readouterr().err
 
