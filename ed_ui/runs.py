@@ -30,7 +30,7 @@ from ed_core.service.estimate import duration
 from ed_core.sharing import card_shelf
 from ed_core.sources import sizes, specs
 from ed_core.studies import study
-from ed_core.studies.items import home
+from ed_core.studies.items import home, open_folder
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import browser, inputs, prompt_set, session, show, visitor
 
@@ -139,7 +139,13 @@ def begin_study(text: str) -> str:
     is no study."""
     if len(text) > LONGEST:
         raise StudyError(f"The study has {len(text)} characters; expected {LONGEST} at most.")
-    name = on_disk(study.parse(text).name)
+    asked, others = study.parse(text).name, set[str]()
+    name = on_disk(asked)
+    for of in (lambda out: study.read(out / STUDY).name, lambda out: open_folder(out).plan["name"]):
+        with contextlib.suppress(StudyError):
+            others.add(of(home() / name))
+    if other := next(iter(others - {asked}), ""):
+        raise StudyError(f"The study {other!r} lies in the folder {name}, as this one would; give another name.")
     begin(StudyRun(file=str(home() / name / STUDY)), home() / name, {STUDY: text.encode()})
     return name
 

@@ -211,6 +211,21 @@ def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(labora
     assert (out / "report.md").is_file()
 
 
+@pytest.mark.parametrize("file", ["asked.toml", "plan.json"])
+def test_a_study_takes_no_other_ones_folder(computed, laboratory, file):
+    out = laboratory / "studies" / "my-study"
+    shutil.copytree(computed / "studies" / "small", out)
+    mine, other = (TOML.replace('"small"', f'"{name}"') for name in ("my study", "my-study"))
+    plan = json.loads((out / "plan.json").read_text()) | {"name": "my-study"}
+    for one in ("asked.toml", "plan.json"):
+        (out / one).unlink(missing_ok=True)
+    (out / file).write_text({"asked.toml": other, "plan.json": json.dumps(plan)}[file])
+    before = {one.name: one.read_bytes() for one in out.iterdir() if one.is_file()}
+    with pytest.raises(StudyError, match="The study 'my-study' lies in the folder my-study, as this one would"):
+        runs.begin_study(mine)
+    assert before == {one.name: one.read_bytes() for one in out.iterdir() if one.is_file()}
+
+
 def test_a_folder_of_an_older_version_opens_and_goes_on(computed, laboratory, monkeypatch):
     """Its run.json names a process and nothing else, its log's last line was read; it has no statuses."""
     out = laboratory / "studies" / "small"

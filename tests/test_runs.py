@@ -363,21 +363,33 @@ def test_a_clock_that_is_set_ends_no_run(tmp_path, monkeypatch):
     assert Run(tmp_path).running and launch.alive(me.pid, launch.began(me)) and not launch.alive(me.pid, created)
 
 
+def test_who_asks_last_is_last_in_the_line_also_where_the_clock_has_gone_back(cache, monkeypatch):
+    now, me = iter((10**18, 10**18 - 5)), psutil.Process()
+    monkeypatch.setattr(launch.time, "time_ns", lambda: next(now))
+    with launch.locked():
+        for name in ("first", "second"):
+            launch.enter(launch.Ticket(me.pid, launch.began(me), name))
+    assert [ticket.folder for ticket in launch.line()] == ["first", "second"]
+
+
 def test_a_run_of_the_shell_stands_in_the_line_and_in_its_folder(cache, monkeypatch, capsys):
     seen = []
 
     def run(asked, out, tell, **_):
         out.mkdir(parents=True)
+        (out / launch.LOG).write_text("said by an earlier run")
         tell(0.5, "contributions")
         seen.append((launch.line(), Run(out).running, Run(out).spec, Run(out).status.share))
         raise StudyError("No.")
 
     monkeypatch.setattr(running, "run", run)
     out = cache / "claims" / "x"
-    words = ["claims", "--model", "ed-demo-8", "--set", "copy", "--out", str(out), "--progress"]
+    monkeypatch.chdir(cache)
+    words = ["claims", "--model", "ed-demo-8", "--set", "copy", "--out", "claims/x", "--progress"]
     assert main(words) == 2
     ((line, alive, spec, share),) = seen
-    assert [(ticket.pid, ticket.began) for ticket in line] == [(os.getpid(), True)] and alive and share == 0.5
+    assert [(ticket.pid, ticket.folder, ticket.began) for ticket in line] == [(os.getpid(), str(out), True)]
+    assert alive and share == 0.5 and not launch._last_lines(out / launch.LOG)
     assert spec == ClaimsRun(asked=Asked("ed-demo-8", "copy")) and not launch.line()
     assert Run(out).trouble == "No." and "50 % · contributions" in capsys.readouterr().err
 

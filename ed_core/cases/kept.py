@@ -268,7 +268,7 @@ class Kept:
     def duplicate(self, case: Case, owner: str = "") -> Case:
         """Keep a copy under an id of its own, as `owner`'s."""
         now = time.time()
-        copy = replace(case, id=self._fresh_id(), title=f"{case.title[:190]} (copy)", created=now, changed=now)
+        copy = replace(case, id=self._fresh_id(), title=f"{case.title[:190].rstrip()} (copy)", created=now, changed=now)
         self.add(copy, owner)
         return copy
 

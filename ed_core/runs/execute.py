@@ -71,6 +71,7 @@ def in_shell(spec: Spec, out: str | Path | None = None, lines: bool = False, kep
     def first() -> bool:
         if folder is None or launch.Run(folder).running:  # what it is told of stays the run that was there
             return False
+        (folder / launch.LOG).unlink(missing_ok=True)  # an earlier run's
         launch.note(folder, spec, psutil.Process())
         return True
 

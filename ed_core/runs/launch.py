@@ -283,8 +283,10 @@ def require_room(visitor: str) -> None:
 
 
 def enter(ticket: Ticket) -> None:
-    """Put a run at the end of the line; within `locked`."""
-    disk.write(_folder() / f"{time.time_ns()}-{ticket.pid}.json", json.dumps(asdict(ticket)).encode())
+    """Put a run at the end of the line, also where the clock has gone back; within `locked`."""
+    stamps = (file.name.partition("-")[0] for file in _tickets())
+    last = max(time.time_ns(), *(int(stamp) + 1 for stamp in stamps if stamp.isdecimal()), 0)
+    disk.write(_folder() / f"{last}-{ticket.pid}.json", json.dumps(asdict(ticket)).encode())
 
 
 def wait(spec: Spec, statuses: Statuses) -> None:
@@ -302,7 +304,7 @@ def of_shell(folder: Path | None) -> Iterator[None]:
     """A run of the shell, which waits for nobody; where the cache folder cannot be written, it is not in the line."""
     me = psutil.Process()
     with contextlib.suppress(OSError, filelock.Timeout), locked():
-        enter(Ticket(me.pid, began(me), str(folder or ""), began=True))
+        enter(Ticket(me.pid, began(me), str(folder.absolute()) if folder else "", began=True))
     try:
         yield
     finally:

@@ -485,12 +485,12 @@ class Jobs:
             self._not_ahead.add(self._ahead)
         two = [job for job in (self._inside, self._running) if job is not None]
         ended_here = code == -signal.SIGKILL and any(job.cancelling for job in two)  # see `_look_after`
-        for job in two:
+        for one in two:
             # the running one is queued where it was handed over while the worker ended
-            not_begun = job.state == "queued" and (job is self._inside or code == DEVICE_LOST)
-            if not_begun or (ended_here and not job.cancelling):
-                self._again(job)
-                job.alone = False
+            not_begun = one.state == "queued" and (one is self._inside or code == DEVICE_LOST)
+            if not_begun or (ended_here and not one.cancelling):
+                self._again(one)
+                one.alone = False
         for job in (self._inside, self._running):
             if job is not None and not self._closed:
                 self._end(job, *self._why_it_ended(job, code))
