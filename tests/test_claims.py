@@ -162,6 +162,8 @@ def test_a_turn_that_untrained_twins_have_as_well_is_none():
     for twins, verdict in (((flat,) * 3 + (same,) * 2, HOLDS), ((flat,) * 2 + (same,) * 3, CANNOT_BE_TOLD)):
         assert told("turn", replace(of, twins=twins)) == verdict
     assert "3 of 5 untrained twins turn" in find("turn").of(replace(of, twins=(flat, flat, same, same, same))).beside
+    one = find("turn").of(replace(of, twins=(flat,) * 4 + (same,)))
+    assert one.beside.endswith(" 1 of 5 untrained twins turns after layer 7 ± 1.")
 
 
 def test_a_proxy_is_not_called_weak_because_the_loss_is_noise():
