@@ -17,7 +17,7 @@ import numpy as np
 
 from ..statistics import Interval, Units
 from .answer import number
-from .continuous import BLOCK, DEEP, LEVEL, TENTH, MeanDepth, Turn
+from .continuous import BLOCK, DEEP, FEWEST, LEVEL, TENTH, MeanDepth, Turn
 from .criteria import BEST, RULES, Criterion, depths
 
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them has no clear one
@@ -243,6 +243,8 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
     if turn.failed == "twins":
         which = f"{twins.turning(turn)} of {len(twins.readings)} untrained twins"
         return f"No turn of its own: {which} turn after layer {near_to(turn.split, turn.n_layers)} too."
+    if turn.p > LEVEL and turn.n_layers < FEWEST:
+        return f"No cosine turn: fewer than {FEWEST} layers cannot tell one from chance."
     if turn.p > LEVEL:  # so that there is no first and no second
         return "No cosine turn: not beyond chance."
     ends = (turn.before_ends, turn.after_ends)
