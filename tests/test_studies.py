@@ -782,6 +782,26 @@ def test_a_twin_is_the_models_that_it_was_drawn_for_and_no_namesakes(folder, tmp
     assert {label: tables.twins_of(found, label) for label in found.models} == {"x": ["x twin"], "y": [], "x twin": []}
 
 
+def test_a_twin_in_two_precisions_is_one_draw(folder, tmp_path):
+    entries = [(p, *more) for p in ("bf16", "fp32") for more in (("", 0), ("untrained", 0), ("untrained", 1))]
+    one = '{{label = "{0}{1}{2}", source = "ed-demo-8", precision = "{0}", control = "{1}", seed = {2}}}'
+    listed = ", ".join(one.format(*entry) for entry in entries)
+    plan.write_plan(plan.make(study.parse(HEAD.replace('"ed-demo-8"', listed) + SET), folder), tmp_path / "out")
+    found = open_folder(tmp_path / "out")
+    for p in ("bf16", "fp32"):
+        assert tables.twins_of(found, f"{p}0") == [f"{p}untrained0", f"{p}untrained1"]
+
+
+def test_an_overlap_of_other_tokens_is_not_called_the_papers(folder, tmp_path):
+    text = HEAD.replace('"logit_lens"', '{name = "logit_lens", k = 20}')
+    (tmp_path / "mine.toml").write_text(text + SET.replace("prompts", f"{folder}/prompts"), encoding="utf-8")
+    assert main(["study", str(tmp_path / "mine.toml"), "--out", str(tmp_path / "out")]) == 0
+    told = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert "The overlap rule of the best 20 (the papers take 30 % of the best 5) gives" in told
+    assert "| Overlap of the best 20 |" in told and "papers' overlap" not in told and "| KL, the papers' rule" in told
+    assert "\n- Rules that give a layer differ" in told or "\n- Rules differ" in told
+
+
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "a/b", "1"])
 def test_a_shard_that_makes_no_sense_is_refused(folder, shard, capsys):
     (folder / "mine.toml").write_text(MINE, encoding="utf-8")

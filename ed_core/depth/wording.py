@@ -200,8 +200,12 @@ def _elsewise(criterion: Criterion) -> str:
     """ " at 90 %" of a rule whose threshold somebody has moved, " of the best 20" of an overlap of so many tokens; ""
     at the papers'."""
     at, own = criterion.threshold, RULES[criterion.name].threshold
-    many = f" of the best {criterion.best}" if criterion.name == "overlap" and criterion.best != BEST else ""
-    return many + ("" if at is None or at == own else f" at {100 * at:.0f} %")
+    return of_best(criterion.name, criterion.best) + ("" if at is None or at == own else f" at {100 * at:.0f} %")
+
+
+def of_best(rule: str, best: int) -> str:
+    """Of how many best tokens an overlap is, where these are not the papers' five."""
+    return f" of the best {best}" if rule == "overlap" and best != BEST else ""
 
 
 def _rule(criterion: Criterion) -> str:
