@@ -229,8 +229,12 @@ def twins_of(folder: Folder, label: str) -> list[str]:
     own = folder.models[label]
     if own.get("control") or not own.get("name"):
         return []
-    same = [one for one, model in folder.models.items() if all(model.get(key) == own.get(key) for key in SAME)]
-    return [one for one in same if folder.models[one].get("control") == "untrained"]
+    same = {one: model for one, model in folder.models.items() if all(model.get(key) == own.get(key) for key in SAME)}
+    drawn: dict[Any, str] = {}  # a draw counts once, in whatever precisions it is there
+    for one in sorted(same, key=lambda one: same[one].get("precision") != own.get("precision")):
+        if same[one].get("control") == "untrained":
+            drawn.setdefault(same[one].get("seed", one), one)
+    return [one for one in same if one in drawn.values()]
 
 
 def _judgeable(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> bool:
