@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import naive
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -298,6 +299,10 @@ def test_prompts_say_which_form_they_were_written_in(files, tmp_path):
 def test_what_is_null_is_absent(tmp_path):
     nothing = dict.fromkeys(("answer", "id", "template", "form", "level", "pair"))
     written(tmp_path, [{"text": "a"}, {"text": "a"} | nothing])
+    number = {"text": ["a", "b"], "answer": [np.nan, 1.0], "level": [np.nan, 2.0]}  # as a table of numbers has it
+    parquet.write_table(pyarrow.table(number), tmp_path / "own.parquet")
+    named = 'file = "own.parquet"\ncolumns = {text = "text", answer = "answer", level = "level"}\n'
+    assert [(e.prompt.answer, e.level) for e in load(tmp_path, named).examples] == [("", ""), ("1.0", "2.0")]
     for body in ("", 'columns = {text = "text", answer = "answer", level = "level", pair = "pair", form = "form"}\n'):
         first, second = load(tmp_path, 'file = "own.jsonl"\ntemplate = "chat"\n' + body).examples
         assert (second.level, second.pair, replace(second.prompt, id="0")) == ("", "", first.prompt)

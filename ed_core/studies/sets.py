@@ -13,6 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -194,8 +195,8 @@ def _own_lines(file: Path, entry: SetEntry) -> Iterator[Example]:
 
 
 def _text(value: object) -> str:
-    """A value as a prompt has it; one that is null is absent."""
-    return "" if value is None else str(value)
+    """A value as a prompt has it; one that is null, or no number where numbers are, is absent."""
+    return "" if value is None or (isinstance(value, float) and isnan(value)) else str(value)
 
 
 def _from_hub(entry: SetEntry) -> Iterator[Example]:
