@@ -304,6 +304,14 @@ def printed(value: int | float | np.floating[Any], form: str = ".3g") -> str:
     return told.replace("-", "" if float(told) == 0 else "−")
 
 
+def percent(share: float) -> str:
+    """A share in whole per cent, "less than 1 %" and "more than 99 %" where it would print as none or all and is
+    not."""
+    told = f"{100 * share:.0f} %"
+    few = "less than 1 %" if told == "0 %" and share > 0 else told
+    return "more than 99 %" if told == "100 %" and share < 1 else few
+
+
 def past(value: float, limit: float, digits: int = 0) -> str:
     """A value beyond a limit, with up to two decimals more than `digits` where it would print as the limit."""
     told = [(f"{value:.{n}f}", f"{limit:.{n}f}") for n in range(digits, digits + 3)]
