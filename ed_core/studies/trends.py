@@ -381,7 +381,7 @@ def _range(low: float, high: float, over: str, undefined: float = 0.0) -> str:
 def size(parameters: int | float) -> str:
     """A number of parameters as it is written: 1.5 billion, 135 million."""
     for unit, name in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
-        if parameters >= unit:
+        if parameters >= 0.9995 * unit:  # what three figures round up to it
             return f"{parameters / unit:.3g} {name}"
     return f"{parameters:.0f}"
 
