@@ -374,7 +374,7 @@ def _share(value: float) -> str:
 def _range(low: float, high: float, over: str, undefined: float = 0.0) -> str:
     """An interval over the resamples that have a value; `undefined`: the share of those that have none."""
     if low == high:
-        return f"{signed(low)} in at least 90 % of resamples{' with one' if undefined else ''} of {over}"
+        return f"{signed(low)} in at least 90 % of resamples of {over}{' that give one' if undefined else ''}"
     return f"5–95 % over {over}: {signed(low)} to {signed(high)}"
 
 
