@@ -29,6 +29,7 @@ from ed_core.prompts import read_jsonl
 from ed_core.service import compute
 from ed_core.sources.bundled import MODELS, load_prompts
 from ed_core.sources.tokens import preview
+from ed_core.statistics import units
 from ed_core.studies import items, plan, report, running, sets, study, tables
 from ed_core.studies.items import open_folder, shipped
 from ed_core.types import Prompt
@@ -306,6 +307,13 @@ def test_what_is_null_is_absent(tmp_path):
     for body in ("", 'columns = {text = "text", answer = "answer", level = "level", pair = "pair", form = "form"}\n'):
         first, second = load(tmp_path, 'file = "own.jsonl"\ntemplate = "chat"\n' + body).examples
         assert (second.level, second.pair, replace(second.prompt, id="0")) == ("", "", first.prompt)
+
+
+def test_prompts_of_one_text_are_of_one_form(tmp_path):
+    written(tmp_path, [{"text": text} for text in "abcdefabc"] + [{"text": "a", "answer": "1"}])
+    forms = [e.form for e in load(tmp_path, 'file = "own.jsonl"\n').examples]
+    three = ["text 1", "text 2", "text 3"]
+    assert forms == [*three, "", "", "", *three, ""] and units(10, forms).words == "10 prompts of 7 forms"
 
 
 def test_forms_take_turns_within_each_level_however_the_set_is_cut(tmp_path):
