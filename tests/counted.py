@@ -510,8 +510,8 @@ def _turn(sentence: str, curve: Sequence[float], k: int, twins: Sequence[Curves]
     match = re.fullmatch(r"No cosine turn: (.*)\.", sentence)
     assert match, sentence
     unsure = any(low <= 0 <= high for low, high in level_ends)
-    if match[1] == "not beyond chance":
-        assert chance(curve) >= 0.03
+    if match[1] in ("not beyond chance", "fewer than 8 layers cannot tell one from chance"):
+        assert chance(curve) >= 0.03 and ("8" in match[1]) == (len(curve) < 8)
         return 1
     assert chance(curve) <= 0.08  # two draws of orders, each some 0.7 % off
     if match[1] == "both levels above 0":

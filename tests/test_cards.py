@@ -131,6 +131,12 @@ def test_the_cuts_are_the_cheapest_stretches(told, alone):
         assert one.by_angle.start == int(np.argmin(lost["angular_distance"]))
 
 
+def test_of_few_layers_a_stretch_is_one_and_is_told_once(out, told, monkeypatch):
+    of_claims, whole = Measured(out / making.CLAIMS, told.set.name, 0, None, None, (), ""), Measured._folder
+    monkeypatch.setattr(Measured, "_folder", lambda self, name: whole(self, "one" if name == "stretch" else name))
+    assert [one.layers for one in of_claims._cuts()] == [1]
+
+
 def test_under_a_fitted_lens_the_rules_are_those_of_its_prompts(own_cache, tmp_path):
     """On a small model with lenses, from the sums of the lens' study by hand."""
     parts, fits = tmp_path / "lenses", [fit for fit in of_model(resolve("ed-demo-8")) if fit.kind == "affine"]

@@ -162,6 +162,8 @@ def test_a_turn_that_untrained_twins_have_as_well_is_none():
     for twins, verdict in (((flat,) * 3 + (same,) * 2, HOLDS), ((flat,) * 2 + (same,) * 3, CANNOT_BE_TOLD)):
         assert told("turn", replace(of, twins=twins)) == verdict
     assert "3 of 5 untrained twins turn" in find("turn").of(replace(of, twins=(flat, flat, same, same, same))).beside
+    one = find("turn").of(replace(of, twins=(flat,) * 4 + (same,)))
+    assert one.beside.endswith(" 1 of 5 untrained twins turns after layer 7 ± 1.")
 
 
 def test_a_proxy_is_not_called_weak_because_the_loss_is_noise():
@@ -214,6 +216,30 @@ def test_any_one_layer_means_the_worst_one():
     one = np.full(L, 0.95)
     one[3] = 0.72
     assert told("one-layer-robust", keeping(one)) == CANNOT_BE_TOLD
+
+
+def test_a_value_is_told_from_the_limit_that_it_is_not():
+    claim = find("one-layer-robust")
+    shares = np.full(L, 0.95)
+    shares[3] = 0.716
+    found = finding.Finding(
+        claim, "m", "s", claim.of(evidence(one=per_token(top1_kept=np.tile(shares, (N, 1)))))
+    ).told()
+    assert (
+        found.verdict == DOES_NOT and "worst inner layer: 0.716 (0.716 in at least 90 % of resamples)" in found.sentence
+    )
+    some = replace(claim.of(keeping(0.9)).estimates["mean over the inner layers"], low=0.9, high=0.9, undefined=0.3)
+    told = finding.valued(some, claim.quantities[1], "")
+    assert told.endswith("(0.90 in at least 90 % of resamples that give one, not defined in 30 % of the resamples)")
+
+
+def test_a_stretch_of_one_layer_is_called_a_layer():
+    claim, angles = find("deep-skips-late"), [0.4, 0.3, 0.2, 0.4]
+    of = per_token(angular_distance_no_sinks=drawn(angles), nll=drawn([3.0, 2.5, 2.2, 4.0]), nll_whole=drawn([2.0]))
+    part = replace(of, columns=dict(of.columns) | {"angular_distance_last": drawn(angles)})
+    found = claim.of(replace(evidence(stretch=part), n_layers=4))
+    assert found.beside.startswith("Of single layers the angle at the last token chooses 2: +0.2")
+    assert "The loss is least without 2: +0.2" in found.beside and found.curve.x_title == "layer left out"
 
 
 def test_one_nan_makes_nothing_hold():

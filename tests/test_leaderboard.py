@@ -107,6 +107,13 @@ def test_the_sentence_says_of_both_clusterings_whether_they_exclude_0(beside):
     assert (True, False) in seen or beside == (SIZE, WIDTH)
 
 
+@pytest.mark.parametrize(
+    "p, said", [(0.0501, "= 0.0501"), (0.0496, "= 0.0496"), (0.051, "= 0.051"), (0.0002, "< 0.001")]
+)
+def test_a_p_is_told_from_its_limit(p, said):
+    assert leaderboard._p(p) == said
+
+
 def made(draw, slope: float, families: int = 24) -> tuple[leaderboard.Entry, ...]:
     """Models whose score has a known slope of layers, the rest a family's own and noise."""
     found = []

@@ -160,6 +160,8 @@ def test_a_miss_beyond_rounding_but_within_the_limit_is_told_apart(found):
     more[2, 4] = 5e-6
     said = exactness.sums(changed(found, "miss", more))
     assert said.holds and "layer 2, token 4" in said.text and "times what rounding can cause" in said.text
+    little = exactness.sums(changed(found, "miss", found["rounding"] * 0.004))
+    assert "nowhere more than 1 % of what rounding can cause" in little.text
 
 
 def test_what_leaving_out_the_first_token_changes(model_of, measure):

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import naive
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ from ed_core.prompts import read_jsonl
 from ed_core.service import compute
 from ed_core.sources.bundled import MODELS, load_prompts
 from ed_core.sources.tokens import preview
+from ed_core.statistics import units
 from ed_core.studies import items, plan, report, running, sets, study, tables
 from ed_core.studies.items import open_folder, shipped
 from ed_core.types import Prompt
@@ -298,9 +300,20 @@ def test_prompts_say_which_form_they_were_written_in(files, tmp_path):
 def test_what_is_null_is_absent(tmp_path):
     nothing = dict.fromkeys(("answer", "id", "template", "form", "level", "pair"))
     written(tmp_path, [{"text": "a"}, {"text": "a"} | nothing])
+    number = {"text": ["a", "b"], "answer": [np.nan, 1.0], "level": [np.nan, 2.0]}  # as a table of numbers has it
+    parquet.write_table(pyarrow.table(number), tmp_path / "own.parquet")
+    named = 'file = "own.parquet"\ncolumns = {text = "text", answer = "answer", level = "level"}\n'
+    assert [(e.prompt.answer, e.level) for e in load(tmp_path, named).examples] == [("", ""), ("1.0", "2.0")]
     for body in ("", 'columns = {text = "text", answer = "answer", level = "level", pair = "pair", form = "form"}\n'):
         first, second = load(tmp_path, 'file = "own.jsonl"\ntemplate = "chat"\n' + body).examples
         assert (second.level, second.pair, replace(second.prompt, id="0")) == ("", "", first.prompt)
+
+
+def test_prompts_of_one_text_are_of_one_form(tmp_path):
+    written(tmp_path, [{"text": text} for text in "abcdefabc"] + [{"text": "a", "answer": "1"}])
+    forms = [e.form for e in load(tmp_path, 'file = "own.jsonl"\n').examples]
+    three = ["text 1", "text 2", "text 3"]
+    assert forms == [*three, "", "", "", *three, ""] and units(10, forms).words == "10 prompts of 7 forms"
 
 
 def test_forms_take_turns_within_each_level_however_the_set_is_cut(tmp_path):
@@ -780,6 +793,26 @@ def test_a_twin_is_the_models_that_it_was_drawn_for_and_no_namesakes(folder, tmp
     found = open_folder(tmp_path / "out")
     assert {model["name"] for model in found.plan["models"]} == {"final"}
     assert {label: tables.twins_of(found, label) for label in found.models} == {"x": ["x twin"], "y": [], "x twin": []}
+
+
+def test_a_twin_in_two_precisions_is_one_draw(folder, tmp_path):
+    entries = [(p, *more) for p in ("bf16", "fp32") for more in (("", 0), ("untrained", 0), ("untrained", 1))]
+    one = '{{label = "{0}{1}{2}", source = "ed-demo-8", precision = "{0}", control = "{1}", seed = {2}}}'
+    listed = ", ".join(one.format(*entry) for entry in entries)
+    plan.write_plan(plan.make(study.parse(HEAD.replace('"ed-demo-8"', listed) + SET), folder), tmp_path / "out")
+    found = open_folder(tmp_path / "out")
+    for p in ("bf16", "fp32"):
+        assert tables.twins_of(found, f"{p}0") == [f"{p}untrained0", f"{p}untrained1"]
+
+
+def test_an_overlap_of_other_tokens_is_not_called_the_papers(folder, tmp_path):
+    text = HEAD.replace('"logit_lens"', '{name = "logit_lens", k = 20}')
+    (tmp_path / "mine.toml").write_text(text + SET.replace("prompts", f"{folder}/prompts"), encoding="utf-8")
+    assert main(["study", str(tmp_path / "mine.toml"), "--out", str(tmp_path / "out")]) == 0
+    told = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert "The overlap rule of the best 20 (the papers take 30 % of the best 5) gives" in told
+    assert "| Overlap of the best 20 |" in told and "papers' overlap" not in told and "| KL, the papers' rule" in told
+    assert "\n- Rules that give a layer differ" in told or "\n- Rules differ" in told
 
 
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "a/b", "1"])

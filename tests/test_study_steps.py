@@ -232,6 +232,8 @@ def test_words_say_the_ends_and_what_lies_apart_from_both():
     ]
     assert steps.course(turns[:1]) == ["No cosine turn found at any step."]
     assert steps.course([]) == []
+    one = [row(step, depth=3.0) | dict(over=None, prompts=1) for step in (0, 5)]
+    assert steps.course(one)[0].endswith("1 prompt; another training run may differ.")
 
 
 def traces(fig):

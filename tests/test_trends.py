@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
+from ed_core.cards import words
 from ed_core.depth import continuous
 from ed_core.errors import StudyError
 from ed_core.figures import study_sizes
@@ -202,7 +203,7 @@ def test_a_depth_that_resamples_lack_carries_no_conclusion(lost, share, told):
     drawn = [np.where(np.arange(1000) < lost * (i == 0), np.nan, r) for i, r in enumerate(ratios)]
     some = [point(n, r, size, kind=MEASURED, drawn=d) for n, r, size, d in zip("abc", ratios, SIZES, drawn)]
     for found, says in ((trends.slope(some), "it rises"), (trends.difference(some, "a", "b"), "b has the larger")):
-        assert share in found.sentence and "in at least 90 % of resamples with one of" in found.sentence
+        assert share in found.sentence and "prompts that give one; no" in found.sentence
         assert (says in found.sentence) == told == ("there is no conclusion" not in found.sentence)
 
 
@@ -283,6 +284,13 @@ def test_two_mean_depths_are_compared_over_the_same_prompts():
 
 
 # ---------------------------------------------------------------- one against another
+
+
+@pytest.mark.parametrize(
+    "parameters, said", [(999_885_952, "1 billion"), (999_400_000, "999 million"), (134_515_008, "135 million")]
+)
+def test_a_size_is_in_the_unit_that_its_figures_round_to(parameters, said):
+    assert trends.size(parameters) == said and words.parameters(parameters) == said.replace("illion", "").upper()
 
 
 @pytest.mark.parametrize("df, t", [(1, 6.3138), (2, 2.9200), (3, 2.3534), (4, 2.1318), (11, 1.7959), (30, 1.6973)])

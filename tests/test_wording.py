@@ -355,6 +355,14 @@ def lens_of(top_ids, token_ids, start=None) -> ProbeResult:
     return ProbeResult(request, measures, texts, tuple(token_ids), start, len(top_ids) - 1, token_text={7: "seven"})
 
 
+@pytest.mark.parametrize(
+    "share, said",
+    [(0.0, "0 %"), (0.004, "less than 1 %"), (0.44, "44 %"), (0.996, "more than 99 %"), (0.99, "99 %"), (1.0, "100 %")],
+)
+def test_a_share_is_not_said_to_be_none_or_all_where_it_is_not(share, said):
+    assert wording.percent(share) == said
+
+
 def test_a_token_counts_from_where_it_stays():
     """Best at depths 0, 2 and 3 of 3, among the two best at 0, 2 and 3 as well: it is there for good from depth 2."""
     lens = lens_of([[[5, 1]], [[1, 2]], [[5, 2]], [[5, 1]]], [9])

@@ -235,6 +235,8 @@ class Measured:
             read = self._part(name, MODEL)
             divergence, kept, angle = (read.mean(of) for of in ("kl", "top1_kept", "angular_distance"))
             added, n, kept = read.added, self._n_layers - len(divergence.value) + 1, kept.bounded(0.0, 1.0)
+            if found and n == 1:
+                continue  # of few layers a stretch is one, too
             start, chosen = best_stretch(divergence.value, n)[0], best_stretch(angle.value, n)[0]
             found.append(
                 Cut(

@@ -105,7 +105,7 @@ def facts(told: Card) -> str:
 
 def parameters(n: int) -> str:
     """ "135 M", "7.6 B"."""
-    value, unit = (n / 1e9, "B") if n >= 1e9 else (n / 1e6, "M")
+    value, unit = (n / 1e9, "B") if n >= 999.5e6 else (n / 1e6, "M")
     return f"{value:.3g} {unit}"
 
 

@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from .. import figures
 from ..depth import among_others, audit, surgery, writing
 from ..depth.verdict import Verdict, positions, right, tokens_of
-from ..depth.wording import count
+from ..depth.wording import count, percent
 from ..figures import View
 from ..figures.canvas import shown
 from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, beside, draw, measures, pictures
@@ -59,13 +59,13 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
     x = "first layer taken out" if probe.n > 1 else "layer taken out"
     best = surgery.best_stretch(curves["kl"], probe.n)
     cost = surgery.costs(curves, best[0])
-    kept = f"{100 * cost['top1_kept']:.0f} % of the best guesses stay"
+    kept = f"{percent(cost['top1_kept'])} of the best guesses stay"
     cheapest = f"cheapest without {_layers(best)}: KL {cost['kl']:.3g} nats, {kept}"
     if not np.isfinite(cost["kl"]):
         cheapest = "whichever is left out, the predictions are not finite"
     if probe.drop:
         cost = surgery.costs(curves, None)
-        changed = f"KL {cost['kl']:.3g} nats, {100 * cost['top1_kept']:.0f} % stay"
+        changed = f"KL {cost['kl']:.3g} nats, {percent(cost['top1_kept'])} stay"
         cheapest += f"; without {_layers(probe.drop)}: {changed if np.isfinite(cost['kl']) else 'not finite'}"
     told = {
         "kl": ("Divergence from the whole model", cheapest, "nats"),

@@ -263,17 +263,26 @@ def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over promp
     """A value with its interval, in words; `over` says what the interval is."""
     if not math.isfinite(found.value) and not math.isfinite(found.low):
         return found.nothing
-    within = math.isfinite(found.low)
+    within, digits = math.isfinite(found.low), _digits(found.value, quantity)
     value = "not defined over all prompts"
     if math.isfinite(found.value):
-        digits = quantity.digits
         told = as_exact(found.value, found.low, found.high, digits) if within else number(found.value, digits)
         value = " ".join(filter(None, [told, PRINTED.get(quantity.unit, "")]))
     if not within:
         return value
     share = "less than 1 %" if found.undefined < 0.01 else f"{100 * found.undefined:.0f} %"
     undefined = f", not defined in {share} of the resamples" if found.undefined else ""
-    return f"{value} ({over}{between(found.low, found.high, quantity.digits)}{undefined})"
+    ends = between(found.low, found.high, digits)
+    some = " that give one" * (bool(undefined) and " to " not in ends)
+    return f"{value} ({over}{ends}{some}{undefined})"
+
+
+def _digits(value: float, quantity: Quantity) -> int:
+    """Decimals of a quantity's value, or up to two more where it would print as a limit that it is not."""
+    places = range(quantity.digits, quantity.digits + 3)
+    ends = [end for end in quantity.holds if math.isfinite(end) and end != value]
+    apart = (n for n in places if all(f"{value:.{n}f}" != f"{end:.{n}f}" for end in ends))
+    return next(apart, quantity.digits)
 
 
 def between(low: float, high: float, digits: int, sign: str = "") -> str:

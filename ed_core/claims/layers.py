@@ -178,6 +178,11 @@ def _nats(added: float) -> str:
     return f"{printed(added, '+.3g')} nats"
 
 
+def _places(start: int, n: int) -> str:
+    """The layers of a stretch, by its first and last; of one by its number."""
+    return f"{start}–{start + n - 1}" if n > 1 else f"{start}"
+
+
 def halves(evidence: Evidence) -> Measured:
     part = evidence.parts["future"]
     effects = layer_effect(part["effect"])[:, :-1]
@@ -286,16 +291,17 @@ def stretches(evidence: Evidence) -> Measured:
         )
 
     (at, cost, start), (ours, cost_ours, other) = chosen("last"), chosen("ours")
-    cost_of = added(part, seed)
+    cost_of, which = added(part, seed), f"stretches of {length} layers" if length > 1 else "single layers"
     said = [
-        f"Of stretches of {length} layers {by} chooses {s}–{s + length - 1}: {_nats(cost_of.value[s])}."
+        f"Of {which} {by} chooses {_places(s, length)}: {_nats(cost_of.value[s])}."
         for by, s in (("the angle at the last token", start), ("the angle over tokens without sinks", other))
         if s >= 0
     ]
     cheapest = best_stretch(cost_of.value, length)[0]
-    said.append(f"The loss is least without {cheapest}–{cheapest + length - 1}: {_nats(cost_of.value[cheapest])}.")
+    said.append(f"The loss is least without {_places(cheapest, length)}: {_nats(cost_of.value[cheapest])}.")
     said.append(evidence.of_loss(float(per_token(part, "nll_whole", seed).value[0])))
-    drawn = Curve.of(f"first of {length} layers left out", "loss added, nats", cost_of)
+    x_title = f"first of {length} layers left out" if length > 1 else "layer left out"
+    drawn = Curve.of(x_title, "loss added, nats", cost_of)
     estimates = {PLACE: at, COST: cost, OURS: ours, COST_OURS: cost_ours}
     return Measured(estimates, len(part), drawn, " ".join(filter(None, said)), part.units.words)
 

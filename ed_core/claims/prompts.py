@@ -6,6 +6,7 @@ import numpy as np
 
 from .. import statistics
 from ..depth.continuous import MEAN_DEPTH
+from ..depth.wording import percent
 from ..errors import ClaimRefused
 from ..probes.base import depth_score
 from ..studies import difficulty
@@ -212,11 +213,11 @@ def reasoning(evidence: Evidence) -> Measured:
         layers = over_layers(lambda at, c: c.mean(), curve.value)
         estimates[FURTHER[n]] = Estimate.of(mean.value, mean.draws, layers)
         if n == 1:
-            kept = [1 - p["exact"].mean() for p in (steps, one)]
+            kept = [percent(1 - p["exact"].mean()) for p in (steps, one)]
             drawn = Curve.of("layer left out", "exact answers lost, worked out less in one step", curve)
             beside = (
-                f"Without one layer, on average over layers, {100 * kept[0]:.0f} % of the worked-out answers are lost "
-                f"and {100 * kept[1]:.0f} % of those in one step; {several} pairs have an answer of several steps."
+                f"Without one layer, on average over layers, {kept[0]} of the worked-out answers are lost "
+                f"and {kept[1]} of those in one step; {several} pairs have an answer of several steps."
             )
     assert drawn is not None  # enough pairs in one step were required
     return Measured(estimates, pairs, drawn, beside, over)

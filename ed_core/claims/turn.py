@@ -111,7 +111,9 @@ def turns(evidence: Evidence) -> Measured:
     if there:
         said = f"The turn is after layer {k}; {100 * found.p:.1f} {as_well}"
         if twins:
-            said += f" {beside.turning(found)} of {len(twins)} untrained twins turn after layer {near_to(k, n)}."
+            near = beside.turning(found)
+            turn = f"turn{'s' * (near == 1)} after layer {near_to(k, n)}"
+            said += f" {near} of {len(twins)} untrained twins {turn}."
     else:
         said = turned(held, beside)
         if found.p > continuous.LEVEL:

@@ -20,6 +20,7 @@ TENTH = 0.1  # of the layers: what counts as another place
 ORDERS = 2000  # random orders of the layers that a turn is held against
 BLOCK, DEEP = 4, 24  # layers that are moved together, from so many layers on: neighbours are alike
 LEVEL = 0.05  # share of random orders that may be explained as well
+FEWEST = 8  # layers of which a turn can be told from chance: of seven, 6 % of the orders part them alike
 
 
 def mean_depth_kl(kl: ArrayLike) -> np.ndarray:

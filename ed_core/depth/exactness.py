@@ -3,6 +3,7 @@ are sinks. Numpy only."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
 from . import criteria, sinks
 from .answer import number
+from .wording import past
 
 LIMITED = {  # figures on logits, and what a large one would mean
     "closure": "the last residual, norm and head as read do not give the model's logits",
@@ -109,13 +111,13 @@ def sums(result: ProbeResult) -> Said:
     held = f"The sums hold on every token: {place}"
     if share > 1:
         more = (
-            f"within the limit of {limits['miss']:.0e}; somewhere the error is {share:.1f} times what rounding can "
-            "cause"
+            f"within the limit of {limits['miss']:.0e}; somewhere the error is {past(share, 1.0, 1)} times what "
+            "rounding can cause"
         )
         return Said(True, f"{held}, {more}.")
     return Said(
         True,
-        f"{held}, nowhere more than {100 * share:.0f} % of what rounding can cause.",
+        f"{held}, nowhere more than {math.ceil(100 * share)} % of what rounding can cause.",
     )
 
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from ..probes.base import rank_correlation
 from ..probes.surgery import stretches
-from .wording import listed, printed
+from .wording import listed, percent, printed
 
 EACH = ", each on its own,"
 LISTED = 6  # layers that a sentence names one by one
@@ -380,7 +380,7 @@ def ordered(curves: Curves, order: Sequence[int], n_layers: int) -> str:
         return f"{', '.join(parts)}; the loss is not finite."
     return (
         f"{', '.join(parts)}: loss {_moves(whole, loss)} nats per token, KL {float(curves['order_kl']):.3g} nats, "
-        f"{100 * float(curves['order_top1_kept']):.0f} % of the best guesses stay."
+        f"{percent(float(curves['order_top1_kept']))} of the best guesses stay."
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..statistics import Interval, Units
 from .answer import number
-from .continuous import BLOCK, DEEP, LEVEL, TENTH, MeanDepth, Turn
+from .continuous import BLOCK, DEEP, FEWEST, LEVEL, TENTH, MeanDepth, Turn
 from .criteria import BEST, RULES, Criterion, depths
 
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them has no clear one
@@ -200,8 +200,12 @@ def _elsewise(criterion: Criterion) -> str:
     """ " at 90 %" of a rule whose threshold somebody has moved, " of the best 20" of an overlap of so many tokens; ""
     at the papers'."""
     at, own = criterion.threshold, RULES[criterion.name].threshold
-    many = f" of the best {criterion.best}" if criterion.name == "overlap" and criterion.best != BEST else ""
-    return many + ("" if at is None or at == own else f" at {100 * at:.0f} %")
+    return of_best(criterion.name, criterion.best) + ("" if at is None or at == own else f" at {100 * at:.0f} %")
+
+
+def of_best(rule: str, best: int) -> str:
+    """Of how many best tokens an overlap is, where these are not the papers' five."""
+    return f" of the best {best}" if rule == "overlap" and best != BEST else ""
 
 
 def _rule(criterion: Criterion) -> str:
@@ -243,6 +247,8 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
     if turn.failed == "twins":
         which = f"{twins.turning(turn)} of {len(twins.readings)} untrained twins"
         return f"No turn of its own: {which} turn after layer {near_to(turn.split, turn.n_layers)} too."
+    if turn.p > LEVEL and turn.n_layers < FEWEST:
+        return f"No cosine turn: fewer than {FEWEST} layers cannot tell one from chance."
     if turn.p > LEVEL:  # so that there is no first and no second
         return "No cosine turn: not beyond chance."
     ends = (turn.before_ends, turn.after_ends)
@@ -296,6 +302,14 @@ def printed(value: int | float | np.floating[Any], form: str = ".3g") -> str:
     """A number in this form (`+.2g`, `.2f`, `+d`), its minus a minus and no hyphen; what rounds to 0 has none."""
     told = f"{value:{form}}"
     return told.replace("-", "" if float(told) == 0 else "−")
+
+
+def percent(share: float) -> str:
+    """A share in whole per cent, "less than 1 %" and "more than 99 %" where it would print as none or all and is
+    not."""
+    told = f"{100 * share:.0f} %"
+    few = "less than 1 %" if told == "0 %" and share > 0 else told
+    return "more than 99 %" if told == "100 %" and share < 1 else few
 
 
 def past(value: float, limit: float, digits: int = 0) -> str:

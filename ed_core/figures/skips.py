@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..depth import surgery
-from ..depth.wording import printed
+from ..depth.wording import percent, printed
 from ..types import ProbeResult
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, axis_title, number, whole_ticks
@@ -283,5 +283,5 @@ def _told(curves: Mapping[str, np.ndarray], kind: str, i: int, j: int, shade: Sh
     return (
         f"layer{'s' * several} {one.layers} {DONE[kind]}<br>loss {number(one.loss)} nats "
         f"({more})<br>KL {number(one.kl)} nats<br>"
-        f"{100 * one.top1_kept:.0f} % of the best guesses stay{beyond(shade, value)}"
+        f"{percent(one.top1_kept)} of the best guesses stay{beyond(shade, value)}"
     )

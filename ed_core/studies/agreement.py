@@ -16,8 +16,8 @@ import numpy as np
 
 from .. import statistics
 from ..depth.continuous import TENTH
-from ..depth.criteria import OF_LENS, RULES, depths
-from ..depth.wording import AT_NONE, again, level, listed, over_what
+from ..depth.criteria import BEST, OF_LENS, RULES, depths
+from ..depth.wording import AT_NONE, again, level, listed, of_best, over_what
 from ..statistics import FEWEST, FEWEST_FORMS, Units
 from . import difficulty, tables
 from .items import Folder, Sums
@@ -45,7 +45,8 @@ class Estimate:
     """One estimator of depth on one model and set. `depth`, `low`, `high`: layers, None where there is none; `over`:
     what the interval is over; `thresholds`: the smallest and largest depth that other thresholds give (`Rule.band`),
     None for an estimator without one, `nowhere`: whether some of them give none. `instead`: what variants of a rule
-    give, by their name, None where one is not defined; `again`: of the cosine rule, what stands in its place."""
+    give, by their name, None where one is not defined; `again`: of the cosine rule, what stands in its place.
+    `best`: of how many best tokens an overlap is."""
 
     name: str
     depth: float | None
@@ -58,6 +59,7 @@ class Estimate:
     over: str | None = None
     nowhere: bool = False
     again: str = ""
+    best: int = BEST
 
     @property
     def label(self) -> str:
@@ -89,7 +91,8 @@ def estimates(folder: Folder, label: str, group: str, verdict: Sequence[Mapping[
             ends, none = (None, False) if curve is None else _at_thresholds(curve, criterion)
             depth, low, high, n, prompts = (paper[key] for key in ("depth", "low", "high", "n_layers", "prompts"))
             below = "" if curve is None or criterion != "cosine" else again(curve)
-            found.append(Estimate(criterion, depth, low, high, n, prompts, ends, instead, paper["over"], none, below))
+            rest = (ends, instead, paper["over"], none, below, tables.best_of(folder, RULES[criterion]))
+            found.append(Estimate(criterion, depth, low, high, n, prompts, *rest))
     if lens := some.probe("logit_lens"):
         found.append(_settle(folder, lens, tables.units_of(folder, name, some, "logit_lens")))
     if skip := some.probe(difficulty.PROBE):
@@ -129,7 +132,8 @@ def sentences(found: Sequence[Estimate]) -> list[str]:
 
 def _apart(there: Sequence[tuple[float | int, Estimate]], all_of_them: bool) -> str:
     """Of the rules that give a depth, by depth."""
-    which = "The papers' rules" if all_of_them else "The papers' rules that give a layer"
+    which = "Rules" if any(of_best(one.name, one.best) for _, one in there) else "The papers' rules"
+    which += "" if all_of_them else " that give a layer"
     (begin, first), (end, last) = there[0], there[-1]
     places = listed([f"{one.label} {_layer(depth)}" for depth, one in there])
     if end - begin <= _far(first):

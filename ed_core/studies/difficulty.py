@@ -25,7 +25,7 @@ from .items import Folder, Sums
 from .sets import in_order
 from .study import LEVEL_MARK
 from .tables import units_of
-from .trends import signed
+from .trends import NOTHING, signed
 
 LENS, PROBE = "logit_lens", "layer_skip"
 DEPTHS = {name: f"mean depth by {rule.label}" for name, rule in OF_LENS.items()}
@@ -73,7 +73,7 @@ class Trend:
         neither."""
         margin = MARGIN * n_layers
         small = max(abs(self.low), abs(self.high)) < margin
-        if self.low > 0 or self.high < 0:
+        if self.low > NOTHING or self.high < -NOTHING:
             little = f", within {100 * MARGIN:g} % of the depth a level" if small else ""
             return f"The interval lies {'above' if self.low > 0 else 'below'} 0{little}."
         if small:

@@ -368,4 +368,5 @@ def left_out(entries: Iterable[Entry]) -> dict[str, int]:
 
 
 def _p(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"= {p:.2g}"
+    told = (f"{p:.{digits}g}" for digits in (2, 3, 4))
+    return "< 0.001" if p < 0.001 else f"= {next((one for one in told if one != f'{1 - LEVEL:.2g}'), f'{p:.2g}')}"

@@ -26,8 +26,8 @@ from ..sources import controls, permits, sizes, tokens
 from ..sources.sizes import PRECISIONS
 from ..sources.specs import config_of, n_layers, size_of
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
-from .sets import FORMATS, Example, PromptSet, load
-from .study import ModelEntry, ProbeEntry, SetEntry, Study, has_steps, nearest, read, step_of, write
+from .sets import Example, PromptSet, load, published
+from .study import ModelEntry, ProbeEntry, Study, has_steps, nearest, read, step_of, write
 
 FORMAT = 1  # raise when an item's file is written otherwise: older ones are then computed anew
 PLAN, ITEMS, FAILURES, STUDY = "plan.json", "items", "failures", "study.toml"
@@ -183,7 +183,7 @@ def write_plan(plan: Plan, out: Path) -> None:
         "sets": [
             {
                 "name": s.name,
-                **({"of": published} if (published := _published(entry)) else {}),
+                **({"of": of} if (of := published(entry)) else {}),
                 "left_out": s.left_out,
                 "ids": [e.prompt.id for e in s.examples],
                 "levels": [e.level for e in s.examples] if s.levels else [],
@@ -348,11 +348,6 @@ def parameters(spec: ModelSpec) -> int | None:
         return sizes.read(config_of(spec)).parameters
     except EffectiveDepthError:
         return None
-
-
-def _published(entry: SetEntry) -> str:
-    """The published set that an entry's prompts are of, "" where they are of none."""
-    return entry.format or (entry.hub if entry.hub in FORMATS else "")
 
 
 def _identity(entry: ProbeEntry) -> list[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow
 
 from .. import disk
+from ..depth import wording
 from ..depth.criteria import RULES
 from ..depth.wording import count, mean_depth
 from ..errors import StudyError
@@ -115,7 +116,8 @@ def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping[str, Any]]
             yield f"| {' | '.join([*cells, *[''] * 4])} |"
     for criterion, variants in by_criterion.items():
         if paper := variants.get("paper"):
-            cells = [f"{RULES[criterion].heading}, the papers' rule", number(paper["depth"]), _ratio(paper["ratio"])]
+            own = wording.of_best(criterion, tables.best_of(folder, RULES[criterion])) or ", the papers' rule"
+            cells = [f"{RULES[criterion].heading}{own}", number(paper["depth"]), _ratio(paper["ratio"])]
             cells += [spread(paper), _share(paper)]
             cells += [number(variants[v]["depth"]) if v in variants else "" for v in SHOWN]
             yield f"| {' | '.join(cells)} |"

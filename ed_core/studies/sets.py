@@ -13,6 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,22 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
     if not chosen:
         within = f" of at most {entry.max_tokens} tokens" if entry.max_tokens else ""
         raise StudyError(f"The set {entry.name} holds no prompt{' with an answer' * entry.answered}{within}.")
-    return PromptSet(entry.name, tuple(chosen), left_out)
+    return PromptSet(entry.name, tuple(chosen if published(entry) else _one_text(chosen)), left_out)
+
+
+def published(entry: SetEntry) -> str:
+    """The published set that an entry's prompts are of, "" where they are of none."""
+    return entry.format or (entry.hub if entry.hub in FORMATS else "")
+
+
+def _one_text(examples: Sequence[Example]) -> Iterator[Example]:
+    """Prompts without a form whose text is there more than once are of one: they are not independent."""
+    texts = [repr(e.prompt.identity()) for e in examples]
+    times, named = Counter(texts), {text: f"text {i}" for i, text in enumerate(dict.fromkeys(texts), 1)}
+    for example, text in zip(examples, texts):
+        if times[text] > 1 and not example.form:
+            example = replace(example, prompt=replace(example.prompt, form=named[text]))
+        yield example
 
 
 def in_turns(examples: Sequence[Example]) -> list[Example]:
@@ -194,8 +210,8 @@ def _own_lines(file: Path, entry: SetEntry) -> Iterator[Example]:
 
 
 def _text(value: object) -> str:
-    """A value as a prompt has it; one that is null is absent."""
-    return "" if value is None else str(value)
+    """A value as a prompt has it; one that is null, or no number where numbers are, is absent."""
+    return "" if value is None or (isinstance(value, float) and isnan(value)) else str(value)
 
 
 def _from_hub(entry: SetEntry) -> Iterator[Example]:

@@ -70,7 +70,7 @@ def course(rows: Rows) -> list[str]:
     said = [_from_to(found) for found in means if len(found) > 1]
     if said:
         drawn = next((row["over"] for found in means for row in found if row["over"]), "")
-        told = f"In brackets 5–95 % over {drawn}" if drawn else f"{rows[0]['prompts']} prompts"
+        told = f"In brackets 5–95 % over {drawn}" if drawn else wording.count(rows[0]["prompts"], "prompt")
         said[-1] += f" {told}; another training run may differ."
     return said + _turns(rows)
 

@@ -25,7 +25,7 @@ from .. import bounds, disk, outside, statistics
 from ..depth import continuous, wording
 from ..depth import verdict as verdict_of
 from ..depth.continuous import MeanDepth, Turn
-from ..depth.criteria import RULES, depths
+from ..depth.criteria import BEST, RULES, Rule, depths
 from ..errors import ParameterError
 from ..probes import Probe, find
 from ..results.aggregate import MEANS, aggregate, counted, counts_first
@@ -229,8 +229,12 @@ def twins_of(folder: Folder, label: str) -> list[str]:
     own = folder.models[label]
     if own.get("control") or not own.get("name"):
         return []
-    same = [one for one, model in folder.models.items() if all(model.get(key) == own.get(key) for key in SAME)]
-    return [one for one in same if folder.models[one].get("control") == "untrained"]
+    same = {one: model for one, model in folder.models.items() if all(model.get(key) == own.get(key) for key in SAME)}
+    drawn: dict[Any, str] = {}  # a draw counts once, in whatever precisions it is there
+    for one in sorted(same, key=lambda one: same[one].get("precision") != own.get("precision")):
+        if same[one].get("control") == "untrained":
+            drawn.setdefault(same[one].get("seed", one), one)
+    return [one for one in same if one in drawn.values()]
 
 
 def _judgeable(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> bool:
@@ -270,6 +274,11 @@ def curve_of(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
     return curve
 
 
+def best_of(folder: Folder, rule: Rule) -> int:
+    """How many best tokens the overlap compares that a rule reads."""
+    return int(getattr(folder.probe(rule.probe), "k", BEST))
+
+
 def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Statement]:
     """What each criterion says of a model on a set or one of its levels, with its interval and its variants."""
     name, some = folder.some(label, group)
@@ -278,7 +287,8 @@ def statements(folder: Folder, label: str, group: str) -> dict[str, wording.Stat
         found = curves(folder, some, criterion, "paper")
         if found is None or not _judgeable(*found):
             continue
-        curve, judged = curve_of(*found), rule.of_curve(curve_of(*found))
+        curve, best = curve_of(*found), best_of(folder, rule)
+        judged = replace(rule.of_curve(curve), best=best)
         without = curves(folder, some, criterion, "without_sinks")
         if without is not None and without[1].sum():
             judged = replace(judged, without_sinks=rule.of_curve(curve_of(*without)))

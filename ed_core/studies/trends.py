@@ -374,14 +374,14 @@ def _share(value: float) -> str:
 def _range(low: float, high: float, over: str, undefined: float = 0.0) -> str:
     """An interval over the resamples that have a value; `undefined`: the share of those that have none."""
     if low == high:
-        return f"{signed(low)} in at least 90 % of resamples{' with one' if undefined else ''} of {over}"
+        return f"{signed(low)} in at least 90 % of resamples of {over}{' that give one' if undefined else ''}"
     return f"5–95 % over {over}: {signed(low)} to {signed(high)}"
 
 
 def size(parameters: int | float) -> str:
     """A number of parameters as it is written: 1.5 billion, 135 million."""
     for unit, name in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
-        if parameters >= unit:
+        if parameters >= 0.9995 * unit:  # what three figures round up to it
             return f"{parameters / unit:.3g} {name}"
     return f"{parameters:.0f}"
 

@@ -6,7 +6,7 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import among_others, surgery, writing
-from ed_core.depth.wording import printed
+from ed_core.depth.wording import percent, printed
 from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune
 from ed_core.probes.surgery import PROXIES as BY_PROXY
 from ed_core.results import aggregate
@@ -126,7 +126,7 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
     """One pruning in words, and what to hand to other tools."""
     layers, text = ", ".join(map(str, sorted(drop))), "this text" if len(results) == 1 else "these texts"
     row = st.container(horizontal=True, vertical_alignment="center")
-    told = f"KL {cost['kl']:.3g} nats, {100 * cost['top1_kept']:.0f} % of the best guesses stay"
+    told = f"KL {cost['kl']:.3g} nats, {percent(cost['top1_kept'])} of the best guesses stay"
     if "perplexity" in cost:
         told += f", perplexity on {text} {cost['perplexity_whole']:.3g} → {cost['perplexity']:.3g}"
     row.markdown(f"**{title}: {layers}** · {told if math.isfinite(cost['kl']) else 'the predictions are not finite'}")
