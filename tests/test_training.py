@@ -228,8 +228,8 @@ def test_rows_that_cannot_be_are_one_sentence(tmp_path, made):
 def test_a_training_that_goes_on_keeps_the_steps_before(tmp_path):
     model = random_hf("llama")
     for first, last in ((0, 3), (2, 5)):
-        depth = DepthCallback(PROMPTS[:3], tokenizer=TOKENIZER, out=tmp_path, share=None, every=1)
-        for step in range(first, last):
+        depth = DepthCallback(np.array(PROMPTS[:3]), tokenizer=TOKENIZER, out=tmp_path, share=None, every=1)
+        for step in np.arange(first, last):
             depth.measure(model, step)
             with torch.no_grad():
                 model.model.norm.weight.mul_(1.01)
@@ -250,6 +250,15 @@ def test_a_trainer_that_trains_again_is_measured_again_in_a_folder_of_its_own(tm
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert [row.step for row in depth.rows if row.measure == "seconds"][8:] == [3, 5]
     assert list(steps(open_folder(tmp_path / "depth-2"))) == [0, 2, 3, 5]
+    for going_on, folder, measured in ((True, "depth-2", [0, 2, 3]), (False, "depth-3", [0, 4])):
+        again = DepthCallback(PROMPTS[:2], every=4, share=None)  # as in another process
+        trainer.callback_handler.callbacks = [again]
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3") if going_on else None)
+        assert again.out == tmp_path / folder
+        assert list(steps(open_folder(tmp_path / folder))) == measured
+    assert list(steps(open_folder(tmp_path / "depth"))) == [0, 2, 4, 6], "the first one's stay"
+    trained(tmp_path / "other", [again], steps=1)
+    assert list(steps(open_folder(tmp_path / "other" / "depth"))) == [0]
 
 
 def test_the_model_feels_nothing_between_two_steps(tmp_path):

@@ -164,8 +164,8 @@ def by_correctness(lens: Sequence[Any], scores: Sequence[float | int]) -> pd.Dat
         raise ParameterError("There is no list of results of ed_core.LogitLens(); give what it gave on these prompts.")
     if len(results) != len(scores):
         raise ParameterError(f"There are {len(results)} results and {len(scores)} scores; expected one for each.")
-    if wrong := [s for s in scores if not isinstance(s, (int, float, np.number, np.bool_)) or s != s]:
-        raise ParameterError(f"A score is {str(wrong[0])[:40]}; expected a number for each result.")
+    if odd := [s for s in scores if not isinstance(s, (int, float, np.number, np.bool_)) or s != s]:
+        raise ParameterError(f"A score is {str(odd[0])[:40]}; expected a number for each result.")
     groups = [[r for r, s in zip(results, scores) if (s >= RIGHT) == right] for right in (True, False)]
     if not all(groups):
         raise ParameterError(f"Of {len(results)} prompts {len(groups[0])} are solved; expected some of both kinds.")

@@ -83,7 +83,7 @@ def chats(spec: ModelSpec) -> bool | None:
     folder = Path(location(spec))
     if not folder.is_dir():
         return None
-    if any((folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json")):
+    if (folder / "chat_template.jinja").is_file():
         return True
     return bool(_settings(spec, "tokenizer_config.json").get("chat_template"))
 

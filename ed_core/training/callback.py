@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsInt
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class DepthCallback:
     `prompts`: texts, or `Prompt`s; eight give intervals. `every`: steps from one measurement to the next, at least.
     `tokenizer`: the model's, unless the trainer has it as its `processing_class`. `out`: a folder that opens as a study
     (`studies`), where each step stands as a model; of a trainer `depth` in its output folder, of other loops none
-    unless given; of a trainer that trains again the second training's is `depth-2`. `share`: of all time that may be
+    unless given; of a trainer that begins anew where one is kept it is `depth-2`. `share`: of all time that may be
     spent here; the interval is lengthened where it would be more. The first measurement is due at once, and paid by the
     steps behind it; None for no bound. `layers`: log the values of each layer too.
 
@@ -65,7 +65,7 @@ class DepthCallback:
 
     def __init__(
         self,
-        prompts: Sequence[str | Prompt],
+        prompts: Iterable[str | Prompt],
         every: int = 500,
         *,
         tokenizer: Any = None,
@@ -73,11 +73,12 @@ class DepthCallback:
         share: float | None = SHARE,
         layers: bool = False,
     ):
-        if isinstance(prompts, str) or not prompts:
+        given = [] if prompts is None or isinstance(prompts, str) else list(prompts)
+        if not given:
             raise ParameterError("There is no list of prompts to measure depth on; expected one at least.")
         if every < 1 or not (share is None or 0 < share < 1):
             raise ParameterError(f"every is {every} and share {share}; expected 1 step at least, and 0 < share < 1.")
-        self.prompts = [Prompt(p) if isinstance(p, str) else p for p in prompts]
+        self.prompts = [Prompt(p) if isinstance(p, str) else p for p in given]
         self.every, self.tokenizer, self.share, self.layers = every, tokenizer, share, layers
         self.out = None if out is None else Path(out)
         self.rows: list[Row] = []
@@ -86,16 +87,18 @@ class DepthCallback:
         self._began: float | None = None
         self._held: tuple[Any, InMemory] | None = None
         self._kept: Kept | None = None
-        self._first, self._trainings = self.out, 1  # the folder of the first training, and how many there were
+        self._follows = tokenizer is None, out is None  # whether they are the trainer's
+        self._first = self.out  # the folder of a first training
         self._told = False
         self._trainer: Any = lambda: None
 
     # ---------------------------------------------------------------- any loop
 
-    def measure(self, model: Any, step: int, *, always: bool = False) -> list[Row]:
+    def measure(self, model: Any, step: SupportsInt, *, always: bool = False) -> list[Row]:
         """Call it at every step: measures the model where that is due and within the share of time, and returns the
         rows, else none. `always`: measure in any case. A model that cannot be measured is refused with a `ModelError`
         at the first measurement; later ones that fail are logged, and left out."""
+        step = int(step)  # which may be numpy's or torch's
         if self._began is None:
             self._began = time.perf_counter()
         if not always and not self._due(step):
@@ -172,22 +175,18 @@ class DepthCallback:
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Measure before the first step."""
         self._trainer = _trainer_of(self)
-        if self.tokenizer is None:
-            self.tokenizer = more.get("processing_class")
-        if self.out is None and getattr(args, "output_dir", None):
-            self.out = self._first = Path(args.output_dir) / "depth"
-        if self._last is not None and (state.global_step == 0 or state.global_step < self._last[0]):
-            self._again(new=state.global_step == 0)
+        theirs, place = more.get("processing_class"), getattr(args, "output_dir", None)
+        if self._follows[0] and theirs is not None and theirs is not self.tokenizer:
+            self.tokenizer, self._held = theirs, None
+        first = Path(place) / "depth" if self._follows[1] and place else self._first
+        new = state.global_step == 0
+        if self._last is not None and (new or state.global_step < self._last[0]):
+            self._last, self._began, self.spent, self._told = None, None, 0.0, False  # when the one before was measured
+        if first is not None and (new or self._kept is None or first != self._first):
+            self._first, self._kept, self.out = first, None, folder_of(first, new)
+            if self.out != first:
+                log.info("The depth of this training is kept in %s; that of the one before stays.", self.out)
         self._asked(state, control, more["model"])
-
-    def _again(self, new: bool) -> None:
-        """Forget when the training before was measured: one begins anew, in a folder of its own, or goes on from an
-        earlier step, in the same."""
-        self._last, self._began, self.spent, self._told = None, None, 0.0, False
-        if new and self._kept is not None and self._first is not None:
-            self._trainings += 1
-            self.out, self._kept = self._first.with_name(f"{self._first.name}-{self._trainings}"), None
-            log.info("The depth of this training is kept in %s; that of the one before stays.", self.out)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Measure where it is due."""
@@ -215,6 +214,17 @@ class DepthCallback:
         wanted = control.should_log  # of the trainer's own figures, which logging ours takes for done
         trainer.log({called(row): row.value for row in found if self.layers or row.layer is None})
         control.should_log = wanted
+
+
+def folder_of(first: Path, new: bool) -> Path:
+    """Where a training is kept: a new one in `first`, or where others are, in the first of `first-2`, `first-3`, … that
+    holds none; one that goes on in the last that holds one."""
+    found = here = first
+    number = 1
+    while (here / PLAN).exists():
+        found, number = here, number + 1
+        here = first.with_name(f"{first.name}-{number}")
+    return here if new else found
 
 
 def called(row: Row) -> str:
