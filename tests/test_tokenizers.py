@@ -17,7 +17,7 @@ from ed_core.models.opening import open_model
 from ed_core.service.resolve import resolve
 from ed_core.sources import tokens
 from ed_core.sources.bundled import MODELS
-from ed_core.sources.specs import location
+from ed_core.sources.specs import content_hash, location
 from ed_core.types import Prompt
 
 TEXT = "5 + 7 = 12 fox."
@@ -177,3 +177,13 @@ def test_the_template_switch_is_there_where_the_model_has_one(laboratory, tmp_pa
         assert any(control.label == "Template" for control in test.button_group) == (template is not None)
         assert any("no chat template" in caption.value for caption in test.caption) == (template is None)
         assert any(":orange-background[`<s>`]" in m.value for m in test.markdown)
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "spiece.model", "sentencepiece.bpe.model"])
+def test_every_file_that_a_tokenizer_may_be_made_of_is_part_of_what_a_folder_holds(name, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    found = {content_hash(tmp_path, weights=False)}
+    for text in ("a", "b"):
+        (tmp_path / name).write_text(text)
+        found.add(content_hash(tmp_path, weights=False))
+    assert len(found) == 3

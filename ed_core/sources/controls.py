@@ -3,8 +3,7 @@
 A depth curve that an untrained twin shows as well speaks of the architecture, not of what was learned. Two kinds:
 
 untrained   same config and tokenizer, weights drawn as the family's own code draws them before training, from a seed.
-Needs no weights; not in
-            int8 or 4bit.
+            Needs no weights; not in int8 or 4bit.
 shuffled    the model's own blocks in a seeded random order; only blocks of one kind change places. In every precision.
 """
 

@@ -28,7 +28,7 @@ from .specs import IDENTITY_FILES, content_of, location, of_gguf
 HUB_SECONDS = 5.0  # for the hub to answer at all
 ANSWER_SECONDS = 4.0  # how long the hub may take to say what a model consists of
 WEIGHTS = (".safetensors", ".safetensors.index.json")
-OF_TEXT = ("tokenizer", "vocab")  # how the names of a tokenizer's files begin
+OF_TEXT = ("tokenizer", "vocab", "spiece", "sentencepiece")  # how the names of a tokenizer's files begin
 SHA256 = re.compile("[0-9a-f]{64}")
 TOKEN = "accept its terms on its hub page, make a read token there, and set it in the environment: HF_TOKEN=…"
 Progress = Callable[[int, int], None]

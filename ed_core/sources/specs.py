@@ -33,8 +33,19 @@ IDENTITY_FILES = (
     "chat_template.jinja",
     "chat_template.json",
     "added_tokens.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
 )
-OF_TOKENS = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model")  # which may be large
+OF_TOKENS = (  # which may be large
+    "tokenizer.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
 REVISION = r"(?!/)(?!.*\.\.)[\w./-]{1,200}"  # also a path below the hub's cache, which it must not lead out of
 HUB_ID = re.compile(rf"[\w.-]{{1,96}}(/[\w.-]{{1,96}})?(@{REVISION})?")
 _hashes: dict[tuple[tuple[str, int, int, int, int], ...], str] = {}
