@@ -311,7 +311,7 @@ class Kept:
         try:
             disk.write(self.out / ROWS, told.getvalue().encode())
         except OSError as error:
-            why = disk.why(error, disk.moves(self.out))
+            why = disk.why(error, "out")
             raise StudyError(f"The study's folder {self.out} cannot be written: {why}") from error
 
     def _study(self) -> Study:
