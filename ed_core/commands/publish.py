@@ -118,8 +118,8 @@ def deploy(args: argparse.Namespace) -> None:
     from ..sharing import space
 
     asked = space.planned(args.id, args.hardware, args.variable, args.secret, args.bucket, args.private)
-    if args.dry_run:
-        folder = Path(args.dry_run)
+    if args.dry_run is not None:
+        folder = disk.require_out_folder(args.dry_run, "--dry-run")
         names = space.write(asked, folder)
         print("\n".join([f"{folder}: {len(names)} files; the hub would be asked", *space.told(asked, folder)]))
         return
