@@ -371,6 +371,22 @@ def test_each_command_is_the_same_alone():
     assert not {"study", "card", "case"} & commands_of("run").keys() and "card" in commands_of("claims")
 
 
+@pytest.mark.parametrize(
+    "line, several",
+    [
+        ("publish static --out o", "case study card"),
+        ("deploy space a/b", "variable secret"),
+        ("study s --out o", "export"),
+        ("reproduce p --models m", "sets models"),
+        ("fit affine --model m --set s --out o", "merge"),
+    ],
+)
+def test_options_that_take_several_add_up(line, several):
+    for name in several.split():
+        args = parser().parse_args([*line.split(), f"--{name}", "x", "y", f"--{name}", "z"])
+        assert getattr(args, name)[-3:] == ["x", "y", "z"]
+
+
 def test_a_run_waits_for_nothing_that_it_does_not_use():
     asked = [f"ed_core.{name}" for name in ("cards", "claims", "studies", "cases", "runs")]
     code = f"import sys; from ed_core.commands import parser; parser('run'); print({{*sys.modules}} & {{*{asked}}})"

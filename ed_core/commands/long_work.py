@@ -42,6 +42,7 @@ def _add_studies(commands: Commands) -> None:
     p.add_argument(
         "--export",
         nargs="+",
+        action="extend",
         metavar="FILE",
         help="write a study's folder as NAME.edstudy, NAME.npz; verdict, summary or prompts as .csv or .parquet; "
         "depths or PROBE.MEASURE as .svg, .png or .html",
@@ -63,6 +64,7 @@ def _add_studies(commands: Commands) -> None:
     p.add_argument(
         "--models",
         nargs="+",
+        action="extend",
         required=True,
         metavar="[NAME=]MODEL",
         help="bundled names, folders, GGUF files or hub ids; NAME= says which published model a folder holds",
@@ -70,6 +72,7 @@ def _add_studies(commands: Commands) -> None:
     p.add_argument(
         "--sets",
         nargs="+",
+        action="extend",
         default=[],
         metavar="SET[=FILE]",
         help="these of the paper's sets alone, from the hub or from a local file with its columns; all unless given",
@@ -407,6 +410,7 @@ def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
     part.add_argument(
         "--merge",
         nargs="+",
+        action="extend",
         default=[],
         metavar="FILE.sums",
         help="add what all shards have summed up, instead of reading the prompts of --set again",
