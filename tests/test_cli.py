@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -369,6 +370,15 @@ def test_each_command_is_the_same_alone():
         assert commands_of(name)[name] == told
     assert commands_of("no such command") == commands_of("-h") == every
     assert not {"study", "card", "case"} & commands_of("run").keys() and "card" in commands_of("claims")
+
+
+def test_ctrl_c_while_the_commands_are_imported_is_one_sentence(monkeypatch, capsys):
+    class Half(ModuleType):
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "ed_core.commands", Half("ed_core.commands"))
+    assert import_module("ed_core.__main__").main() == 130 and capsys.readouterr().err == "ed_core: stopped.\n"
 
 
 @pytest.mark.parametrize(
