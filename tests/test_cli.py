@@ -168,6 +168,9 @@ def test_a_second_run_reads_the_store_and_gives_the_same_arrays(small_folder, pr
     assert run(small_folder, prompts, tmp_path / "a.npz") == 0
     assert run(small_folder, prompts, tmp_path / "b.npz") == 0
     assert "0 computed, 9 from the store" in capsys.readouterr().out
+    (tmp_path / "one.jsonl").write_text(json.dumps(PROMPTS[0]))
+    assert main(asked(small_folder, tmp_path / "one.jsonl", tmp_path / "c.npz", probes=PROBES[:1])) == 0
+    assert ": 1 probe on 1 prompt, 0 computed, 1 from the store\n" in capsys.readouterr().out
     with np.load(tmp_path / "a.npz") as a, np.load(tmp_path / "b.npz") as b:
         assert a.files == b.files
         for name in a.files:
