@@ -782,7 +782,7 @@ def test_a_twin_is_the_models_that_it_was_drawn_for_and_no_namesakes(folder, tmp
     assert {label: tables.twins_of(found, label) for label in found.models} == {"x": ["x twin"], "y": [], "x twin": []}
 
 
-@pytest.mark.parametrize("shard", ["0/2", "3/2", "a/b", "1"])
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "a/b", "1", ""])
 def test_a_shard_that_makes_no_sense_is_refused(folder, shard, capsys):
     (folder / "mine.toml").write_text(MINE, encoding="utf-8")
     refused(capsys, ["study", folder / "mine.toml", "--out", folder / "x", "--shard", shard], "expected I/N")
