@@ -398,6 +398,8 @@ def test_export_by_ending_and_import_elsewhere(folder, tmp_path, monkeypatch, ca
     capsys.readouterr()
     for name, says in (("x.pdf", ".html"), ("y.csv", "logit_lens.kl"), ("no/x.html", "does not exist; make it first")):
         refused(capsys, ["case", "export", one.id, tmp_path / name], says)
+    for option, name, says in (("--measure", "x.html", ".csv and .parquet"), ("--figure", "x.npz", ".png and .svg")):
+        refused(capsys, ["case", "export", one.id, tmp_path / name, option, "logit_lens.kl"], f"{option} is of {says}")
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "there"))
     assert main(["case", "import", str(out["edcase"])]) == 0 and Kept(shipped=None).open(one.id)[0] == one
     assert main(["case", "import", str(out["edcase"])]) == 0 and "already" in capsys.readouterr().out
