@@ -1,8 +1,18 @@
-"""`python -m ed_core`: see `ed_core.commands`."""
+"""`python -m ed_core`, and the command `effective-depth`: see `ed_core.commands`."""
 
 import sys
 
-from .commands import shell
+
+def main() -> int:
+    """The exit code. Ctrl-C while the commands are still imported is answered here, later on by them."""
+    try:
+        from .commands import shell
+
+        return shell()
+    except KeyboardInterrupt:
+        print("ed_core: stopped.", file=sys.stderr)
+        return 130
+
 
 if __name__ == "__main__":
-    sys.exit(shell())
+    sys.exit(main())

@@ -145,8 +145,12 @@ def test_a_mean_depth_that_leaves_its_interval_is_a_finding(whole, there, here, 
 
 def test_the_widest_is_the_reference_and_one_is_not_enough():
     assert audit.reference_of(["4bit", "bf16", "int8"]) == "bf16" and audit.reference_of(["int8", "fp32"]) == "fp32"
-    with pytest.raises(ParameterError, match="two"):
-        audit.plan(in_precisions(resolve("ed-demo-8"), ["int8"]), PROMPTS)
+    assert audit.reference_of(["int8", "fp16"]) == "fp16"
+    model = resolve("ed-demo-8")
+    assert [*in_precisions(model, ["bfloat16", "auto"])] == ["bf16", "fp32"]
+    for one in (["int8"], ["fp32", "float32"], ["auto", "fp32"]):
+        with pytest.raises(ParameterError, match="two"):
+            audit.plan(in_precisions(model, one), PROMPTS)
 
 
 def test_the_command_line_prints_and_writes_it_and_uses_what_is_stored(tmp_path, capsys):

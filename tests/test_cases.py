@@ -381,6 +381,7 @@ def test_list_show_delete_and_restore(folder, capsys):
     assert one.verdict in out and "note well" in out and one.items[0].result.request.key in out
     assert main(["case", "delete", one.id]) == 0 and main(["case", "list", "--trash"]) == 0
     assert "Sums" in capsys.readouterr().out
+    assert main(["case", "list", "--trash", "elsewhere"]) == 0 and not capsys.readouterr().out
     refused(capsys, ["case", "show", one.id], "no case study")
     assert main(["case", "restore", one.id]) == 0 and folder.open(one.id)[0] == one
     main(["case", "delete", one.id])
@@ -412,6 +413,8 @@ def test_export_by_ending_and_import_elsewhere(folder, tmp_path, monkeypatch, ca
     capsys.readouterr()
     for name, says in (("x.pdf", ".html"), ("y.csv", "logit_lens.kl"), ("no/x.html", "does not exist; make it first")):
         refused(capsys, ["case", "export", one.id, tmp_path / name], says)
+    for option, name, says in (("--measure", "x.html", ".csv and .parquet"), ("--figure", "x.npz", ".png and .svg")):
+        refused(capsys, ["case", "export", one.id, tmp_path / name, option, "logit_lens.kl"], f"{option} is of {says}")
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "there"))
     assert main(["case", "import", str(out["edcase"])]) == 0 and Kept(shipped=None).open(one.id)[0] == one
     assert main(["case", "import", str(out["edcase"])]) == 0 and "already" in capsys.readouterr().out

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -167,6 +168,9 @@ def test_a_second_run_reads_the_store_and_gives_the_same_arrays(small_folder, pr
     assert run(small_folder, prompts, tmp_path / "a.npz") == 0
     assert run(small_folder, prompts, tmp_path / "b.npz") == 0
     assert "0 computed, 9 from the store" in capsys.readouterr().out
+    (tmp_path / "one.jsonl").write_text(json.dumps(PROMPTS[0]))
+    assert main(asked(small_folder, tmp_path / "one.jsonl", tmp_path / "c.npz", probes=PROBES[:1])) == 0
+    assert ": 1 probe on 1 prompt, 0 computed, 1 from the store\n" in capsys.readouterr().out
     with np.load(tmp_path / "a.npz") as a, np.load(tmp_path / "b.npz") as b:
         assert a.files == b.files
         for name in a.files:
@@ -258,6 +262,7 @@ def test_a_bad_parameter_names_what_exists(small_folder, prompts, tmp_path, caps
 
 
 def test_an_unknown_probe_and_missing_folders(small_folder, prompts, tmp_path, capsys):
+    refused(capsys, ["fetch", "pypi:foo"], "'pypi:foo'", "expected pypi:NAME==VERSION")
     unknown = asked(small_folder, prompts, tmp_path / "r.npz", probes=("attention",))
     refused(capsys, unknown, "no probe 'attention'", "contributions")
     refused(capsys, asked(small_folder, tmp_path / "none.jsonl", tmp_path / "r.npz"), "no prompts file")
@@ -369,6 +374,31 @@ def test_each_command_is_the_same_alone():
         assert commands_of(name)[name] == told
     assert commands_of("no such command") == commands_of("-h") == every
     assert not {"study", "card", "case"} & commands_of("run").keys() and "card" in commands_of("claims")
+
+
+def test_ctrl_c_while_the_commands_are_imported_is_one_sentence(monkeypatch, capsys):
+    class Half(ModuleType):
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "ed_core.commands", Half("ed_core.commands"))
+    assert import_module("ed_core.__main__").main() == 130 and capsys.readouterr().err == "ed_core: stopped.\n"
+
+
+@pytest.mark.parametrize(
+    "line, several",
+    [
+        ("publish static --out o", "case study card"),
+        ("deploy space a/b", "variable secret"),
+        ("study s --out o", "export"),
+        ("reproduce p --models m", "sets models"),
+        ("fit affine --model m --set s --out o", "merge"),
+    ],
+)
+def test_options_that_take_several_add_up(line, several):
+    for name in several.split():
+        args = parser().parse_args([*line.split(), f"--{name}", "x", "y", f"--{name}", "z"])
+        assert getattr(args, name)[-3:] == ["x", "y", "z"]
 
 
 def test_a_run_waits_for_nothing_that_it_does_not_use():

@@ -852,6 +852,7 @@ def test_the_command_adds_shards(tmp_path, capsys, monkeypatch):
         (["--merge", "1.sums", "2.sums", "--precision", "bf16"], "was summed up on ed-demo-8 (fp32), not on"),
         (["--shard", "1/2"], "expected a file that ends in .sums"),
         (["--shard", "3/2", "--out", "3.sums"], "expected I/N with I from 1 to N"),
+        (["--shard", ""], "--shard is ''"),
         (["--shard", "1/25", "--out", "3.sums"], "the set has 24 to fit on"),
         (["--shard", "1/2", "--out", "3.sums", "--rank", "8"], "--rank is of the lens that --merge writes"),
     ):

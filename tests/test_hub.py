@@ -199,7 +199,7 @@ def test_a_silent_hub_is_given_up_and_bundled_models_work_on(hub_model, client):
         n = len(hub.asked)
         assert client(hub, "estimate", "ed-demo-8")[0] == 0 and len(hub.asked) == n
     code, _, err = client(hub, "fetch", "org/model")  # nobody listens any more
-    assert code == 2 and "does not answer" in err
+    assert code == 2 and "does not answer" in err and "(`hf download`)" in err
 
 
 def test_without_room_on_the_disk_nothing_is_downloaded(hub_model, client):

@@ -199,6 +199,11 @@ def test_nothing_of_ones_own_is_said(out, capsys):
     assert "nothing of your own to publish here; give --shipped" in capsys.readouterr().err
 
 
+def test_a_card_that_is_not_there_is_said_to_be_missing(out, capsys):
+    assert publish(out, "--card", "nope.json") == 2 and not out.exists()
+    assert capsys.readouterr().err == "ed_core: There is no card nope.json; check the path.\n"
+
+
 def test_what_is_gone_is_removed_and_what_is_not_the_sites_stays(out, tmp_path, monkeypatch):
     monkeypatch.setattr(site, "of_study", light_study)
     kept = Kept()

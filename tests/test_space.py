@@ -269,6 +269,12 @@ def test_what_does_not_fit_is_refused(asked, words):
         space.planned(**asked)
 
 
+def test_an_empty_folder_for_a_dry_run_deploys_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(space, "deploy", lambda *_: pytest.fail("deployed"))
+    assert main(["deploy", "space", "ada/lab", "--dry-run", ""]) == 2
+    assert "--dry-run is empty" in capsys.readouterr().err
+
+
 def test_a_secrets_value_on_the_command_line_is_not_repeated():
     for value in (VALUE, f"{VALUE}-x"):
         with pytest.raises(ParameterError) as refused:

@@ -815,7 +815,7 @@ def test_an_overlap_of_other_tokens_is_not_called_the_papers(folder, tmp_path):
     assert "\n- Rules that give a layer differ" in told or "\n- Rules differ" in told
 
 
-@pytest.mark.parametrize("shard", ["0/2", "3/2", "a/b", "1"])
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "a/b", "1", ""])
 def test_a_shard_that_makes_no_sense_is_refused(folder, shard, capsys):
     (folder / "mine.toml").write_text(MINE, encoding="utf-8")
     refused(capsys, ["study", folder / "mine.toml", "--out", folder / "x", "--shard", shard], "expected I/N")

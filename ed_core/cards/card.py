@@ -296,6 +296,8 @@ def read(file: str | Path) -> Card:
     try:
         with open_sealed(place, CARD) as sealed:
             return sealed.head
+    except FileNotFoundError:
+        raise CardError(f"There is no card {place}; check the path.") from None
     except OSError as error:
         raise CardError(f"The card {place} cannot be read: {disk.why(error)}") from error
 

@@ -175,12 +175,11 @@ class Kept:
         must stand in title, notes, tags, prompt, model or verdict, whatever its case. Arrays are not read; damaged
         files are set aside and reported."""
         key, downwards = SORTS[sort]
-        words = search.casefold().split()
         own = self._listed(self.path)
         ids = {c.id for c in own}
         shipped = [c for c in self._listed(self.shipped) if c.id not in ids] if self.shipped else []
         sort_cards = partial(sorted, key=key, reverse=downwards)
-        return [c for c in (*sort_cards(own), *sort_cards(shipped)) if all(w in c.words.casefold() for w in words)]
+        return _found([*sort_cards(own), *sort_cards(shipped)], search)
 
     def open(self, id: str) -> tuple[Case, str]:
         """A case study, checked to the last array, and the state it was in, which `save` asks for."""
@@ -222,9 +221,9 @@ class Kept:
         """Whether a case study is one that comes with the product, and was not replaced by an own one."""
         return self.shipped is not None and (self.shipped / f"{id}{SUFFIX}").is_file() and not self._file(id).is_file()
 
-    def trash(self) -> list[Card]:
-        """What was deleted and can be restored, last deleted first."""
-        return self._cards_of(sorted(self.files(self.trash_path), key=_deleted_at, reverse=True))
+    def trash(self, search: str = "") -> list[Card]:
+        """What was deleted and can be restored, last deleted first; `search` as in `cards`."""
+        return _found(self._cards_of(sorted(self.files(self.trash_path), key=_deleted_at, reverse=True)), search)
 
     def damaged(self) -> list[str]:
         """Names of the files that were set aside."""
@@ -429,6 +428,11 @@ def _checked(case: Case) -> bytes:
 
 def _state(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def _found(cards: list[Card], search: str) -> list[Card]:
+    words = search.casefold().split()
+    return [card for card in cards if all(word in card.words.casefold() for word in words)]
 
 
 def _deleted_at(file: Path) -> int:

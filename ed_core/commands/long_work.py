@@ -42,13 +42,12 @@ def _add_studies(commands: Commands) -> None:
     p.add_argument(
         "--export",
         nargs="+",
+        action="extend",
         metavar="FILE",
         help="write a study's folder as NAME.edstudy, NAME.npz; verdict, summary or prompts as .csv or .parquet; "
         "depths or PROBE.MEASURE as .svg, .png or .html",
     )
-    p.add_argument(
-        "--shard", default="", metavar="I/N", help="compute the I-th of N parts, into a folder that all share"
-    )
+    p.add_argument("--shard", metavar="I/N", help="compute the I-th of N parts, into a folder that all share")
     p.add_argument("--merge", action="store_true", help="compute nothing: write the tables of what is there")
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.add_argument("--device", default="auto", help=DEVICE)
@@ -63,6 +62,7 @@ def _add_studies(commands: Commands) -> None:
     p.add_argument(
         "--models",
         nargs="+",
+        action="extend",
         required=True,
         metavar="[NAME=]MODEL",
         help="bundled names, folders, GGUF files or hub ids; NAME= says which published model a folder holds",
@@ -70,6 +70,7 @@ def _add_studies(commands: Commands) -> None:
     p.add_argument(
         "--sets",
         nargs="+",
+        action="extend",
         default=[],
         metavar="SET[=FILE]",
         help="these of the paper's sets alone, from the hub or from a local file with its columns; all unless given",
@@ -124,13 +125,14 @@ def add_processes(p: argparse.ArgumentParser) -> None:
 
 def study(args: argparse.Namespace) -> int:
     if args.export:
-        if args.dry_run:
-            raise ParameterError("--export computes nothing and writes its files; leave it or --dry-run out.")
+        if over := next((name for name in ("out", "merge", "shard", "dry_run") if getattr(args, name)), ""):
+            over = f"--{over.replace('_', '-')}"
+            raise ParameterError(f"--export computes nothing and writes its files; leave it or {over} out.")
         return export(Path(args.file), args.export)
     if not args.out:
         raise ParameterError("--out is missing; give the study's folder.")
     file, out, shard = Path(args.file), Path(args.out), shard_of(args.shard)
-    if args.merge and args.shard:
+    if args.merge and args.shard is not None:
         raise ParameterError("--merge writes the tables of all shards; leave it or --shard out.")
     if file.suffix == ".edstudy":
         from ..studies import bundle
@@ -208,9 +210,9 @@ def _made(folder: Folder, file: Path) -> bytes:
     raise ParameterError(f"{file.name} ends in none of .edstudy, .npz, .csv, .parquet, .svg, .png, .html.")
 
 
-def shard_of(text: str) -> tuple[int, int]:
-    """ "2/8" as (2, 8)."""
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text or "1/1")
+def shard_of(text: str | None) -> tuple[int, int]:
+    """ "2/8" as (2, 8); None as the whole."""
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", "1/1" if text is None else text)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise ParameterError(f"--shard is {text!r}; expected I/N with I from 1 to N, like 2/8.")
     return int(found[1]), int(found[2])
@@ -403,12 +405,11 @@ def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
     p.add_argument("--test", metavar="FILE.jsonl", help="the prompts to judge on; every fifth of --set unless given")
     p.add_argument("--out", required=True, metavar=f"FILE{ending}")
     part = p.add_mutually_exclusive_group()
-    part.add_argument(
-        "--shard", default="", metavar="I/N", help="sum up the I-th of N parts of the prompts, into --out FILE.sums"
-    )
+    part.add_argument("--shard", metavar="I/N", help="sum up the I-th of N parts of the prompts, into --out FILE.sums")
     part.add_argument(
         "--merge",
         nargs="+",
+        action="extend",
         default=[],
         metavar="FILE.sums",
         help="add what all shards have summed up, instead of reading the prompts of --set again",
@@ -429,7 +430,7 @@ def fit(args: argparse.Namespace) -> int:
         prompts=args.set,
         test=args.test or "",
         out=args.out,
-        shard=shard_of(args.shard) if args.shard else None,
+        shard=None if args.shard is None else shard_of(args.shard),
         merge=tuple(args.merge),
         memory=args.memory,
         rank=getattr(args, "rank", None),

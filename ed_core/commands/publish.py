@@ -29,9 +29,13 @@ def add(commands: Commands) -> None:
         "--own", action="store_true", help="all that is kept here and belongs to nobody who logged in (unless named)"
     )
     p.add_argument("--shipped", action="store_true", help="those that come with the product")
-    p.add_argument("--case", nargs="+", default=[], metavar="ID", help="these case studies, whoever's they are")
-    p.add_argument("--study", nargs="+", default=[], metavar="FOLDER", help="these studies")
-    p.add_argument("--card", nargs="+", default=[], metavar="FILE", help="these depth cards (card.json)")
+    p.add_argument(
+        "--case", nargs="+", action="extend", default=[], metavar="ID", help="these case studies, whoever's they are"
+    )
+    p.add_argument("--study", nargs="+", action="extend", default=[], metavar="FOLDER", help="these studies")
+    p.add_argument(
+        "--card", nargs="+", action="extend", default=[], metavar="FILE", help="these depth cards (card.json)"
+    )
     p.set_defaults(run=static)
     where = commands.add_parser(
         "deploy", help="put the app on a server: space (a Docker Space of the hub)"
@@ -42,6 +46,7 @@ def add(commands: Commands) -> None:
     p.add_argument(
         "--variable",
         nargs="+",
+        action="extend",
         default=[],
         metavar="NAME=VALUE",
         help="settings (ED_…) and others that everybody may see, over those of docs/deploy.md",
@@ -49,6 +54,7 @@ def add(commands: Commands) -> None:
     p.add_argument(
         "--secret",
         nargs="+",
+        action="extend",
         default=[],
         metavar="NAME",
         help="its value is read from the environment variable of that name, or of another: NAME=VARIABLE",
@@ -121,8 +127,8 @@ def deploy(args: argparse.Namespace) -> None:
     from ..sharing import space
 
     asked = space.planned(args.id, args.hardware, args.variable, args.secret, args.bucket, args.private)
-    if args.dry_run:
-        folder = Path(args.dry_run)
+    if args.dry_run is not None:
+        folder = disk.require_out_folder(args.dry_run, "--dry-run")
         names = space.write(asked, folder)
         print("\n".join([f"{folder}: {len(names)} files; the hub would be asked", *space.told(asked, folder)]))
         return

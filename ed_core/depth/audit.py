@@ -21,7 +21,7 @@ from ..probes import PROBES as ALL
 from ..probes import Probe, find
 from ..probes.base import rank_correlation
 from ..results.aggregate import aggregate, probe_of
-from ..sources.sizes import WIDEST_FIRST
+from ..sources.sizes import PRECISIONS
 from ..statistics import Interval
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .continuous import MeanDepth
@@ -277,7 +277,7 @@ def plan(specs: Mapping[str, ModelSpec], prompts: Sequence[Prompt]) -> dict[str,
 
 def reference_of(precisions: Sequence[str]) -> str:
     """The widest of them: what the others are held against."""
-    return min(precisions, key=lambda name: (*WIDEST_FIRST, name).index(name))
+    return min(precisions, key=[*PRECISIONS, *precisions].index)
 
 
 def compare(results: Mapping[str, Sequence[ProbeResult]], reference: str) -> Audit:

@@ -382,10 +382,10 @@ def _audit(spec: AuditRun, statuses: Statuses) -> int:
         if todo := auditing.todo(of_one, stored):
             opened.Model(of_one[0].models[0]).compute_missing(todo, store, found)
         results[precision] = [found[r.key] for r in of_one]
-    outcome = auditing.compare(results, auditing.reference_of(list(spec.precisions)))
+    outcome = auditing.compare(results, auditing.reference_of(list(requests)))
     if spec.out:
         with disk.written(Path(spec.out)) as handle:
             np.savez(handle, allow_pickle=False, **outcome.arrays())
-    _said(statuses, f"{spec.model}: {len(prompts)} prompts through {', '.join(spec.precisions)}")
+    _said(statuses, f"{spec.model}: {len(prompts)} prompts through {', '.join(requests)}")
     print("\n".join(auditing.table(outcome)))
     return 0

@@ -98,8 +98,8 @@ def _as_served(spec: ModelSpec) -> ParameterError:
 
 
 def in_precisions(spec: ModelSpec, precisions: Iterable[str]) -> dict[str, ModelSpec]:
-    """One model in each of these precisions, for an audit."""
-    return {name: replace(settle(spec, name), why="") for name in precisions}
+    """One model in each of these precisions, by what their names come to, for an audit."""
+    return {one.precision: replace(one, why="") for one in (settle(spec, name) for name in precisions)}
 
 
 def _adapted(spec: ModelSpec, adapter: ModelSpec) -> ModelSpec:

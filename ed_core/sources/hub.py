@@ -216,9 +216,7 @@ def ensure_reachable(source: str) -> None:
         return
     from huggingface_hub import constants
 
-    hint = (
-        "choose a bundled model or a local folder, or download it where there is a network (huggingface-cli download)"
-    )
+    hint = "choose a bundled model or a local folder, or download it where there is a network (`hf download`)"
     if constants.HF_HUB_OFFLINE or os.environ.get("TRANSFORMERS_OFFLINE") == "1":
         raise HubUnreachable(f"'{source}' is not in the local hub cache and offline mode is on; {hint}.")
     if error := _no_answer(urlparse(constants.ENDPOINT)):

