@@ -33,7 +33,7 @@ from .. import bounds, disk, outside, settings
 from ..errors import CaseChanged, CaseError, ImportRefused, NewerSchema, StoreError
 from . import bundle
 from .bundle import Card
-from .case_study import ID, Case, new_id
+from .case_study import ID, Case, new_id, tidy
 
 LOCK_SECONDS, POLL_SECONDS = 10.0, 0.005  # how long a write waits for another process's write, how often it looks
 
@@ -268,7 +268,7 @@ class Kept:
     def duplicate(self, case: Case, owner: str = "") -> Case:
         """Keep a copy under an id of its own, as `owner`'s."""
         now = time.time()
-        copy = replace(case, id=self._fresh_id(), title=f"{case.title[:190]} (copy)", created=now, changed=now)
+        copy = replace(case, id=self._fresh_id(), title=tidy(f"{case.title[:190]} (copy)"), created=now, changed=now)
         self.add(copy, owner)
         return copy
 
