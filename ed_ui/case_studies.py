@@ -115,6 +115,7 @@ PLACES: dict[str, Place] = {
     "lenses": Place({"shade": inputs.LENSES_SHADE}),
     "residual_erasure": Place({"count_sinks": inputs.COUNT_SINKS}),
     "layer_skip": Place({"boundary": inputs.BOUNDARY}),
+    "surgery": Place({"map": inputs.SURGERY_MAP, "value": inputs.SURGERY_VALUE, "length": inputs.SURGERY_LENGTH}),
     "two": Place(
         {
             "swapped": inputs.SWAPPED,

@@ -315,6 +315,11 @@ LENS_SHADE = choice("shade", "logit_lens.shade", "probability", SHADES, "Shade",
 LENSES_SHADE = choice("shade", "lenses.shade", "probability", OF_LENSES, "Shade", held=True)
 MAXIMUM = -1
 BOUNDARY = replace(number("boundary", "skip.boundary", MAXIMUM, 0, 10**6, int, "Effects seen behind"), box={})
+SURGERIES = {"drop": "Without a stretch", "swap": "Two exchanged", "repeat": "A stretch twice"}
+SURGERY_VALUES = {"loss": "Loss", "kl": "KL", "top1_kept": "Best guesses kept"}
+SURGERY_MAP = choice("map", "surgery.map", None, SURGERIES.keys(), "Map", SURGERIES)
+SURGERY_VALUE = choice("value", "surgery.value", "loss", SURGERY_VALUES.keys(), "Value", SURGERY_VALUES)
+SURGERY_LENGTH = number("length", "surgery.length", 1, 1, 256, int)
 SWAPPED = flag("swapped", "two.swapped", False)
 OVERLAID = flag("overlaid", "two.overlaid", False, "One map over the other")
 BY_NUMBER = flag("by_number", "two.by_number", False, "Curves by layer number")

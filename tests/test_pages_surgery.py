@@ -90,6 +90,14 @@ def test_a_map_stands_while_parts_of_its_result_are_still_to_come(results):
         assert not test.exception and not test.error, name
 
 
+def test_a_case_study_of_surgery_leads_back_to_the_map_that_was_shown(results, folder):  # noqa: F811
+    view = {"map": "swap", "value": "kl", "length": 2}
+    kept = save(app(SURGERY, **ORDERED, **{name: str(value) for name, value in view.items()}), "surgery", folder)
+    live = fresh("pages/case_studies/case.py", id=kept.id).run()
+    live.button(key="case.live").click().run()
+    assert {name: session_of(live).inputs.get(f"surgery.{name}") for name in view} == view
+
+
 def test_over_prompts_surgery_shows_the_aggregate_and_exports_it(results):
     probe = Surgery(order=ORDER, continued=4, seed=2)
     curves = aggregate.aggregate(probe, [r.summary for r in results["surgery"]])

@@ -9,7 +9,6 @@ from ed_core.depth import among_others, surgery
 from ed_core.depth.wording import printed
 from ed_core.figures import View
 from ed_core.figures.skips import ADDED as REACHES
-from ed_core.figures.skips import VALUES
 from ed_core.probes import Surgery
 from ed_core.probes.surgery import parse_order, toggled
 from ed_core.results import aggregate
@@ -25,7 +24,10 @@ from ed_ui import (
     running,
     show,
 )
-from ed_ui.inputs import choice, number, of_probe
+from ed_ui.inputs import SURGERY_LENGTH as LENGTH
+from ed_ui.inputs import SURGERY_MAP as MAP
+from ed_ui.inputs import SURGERY_VALUE as VALUE
+from ed_ui.inputs import of_probe
 
 
 def page() -> None:
@@ -208,12 +210,7 @@ def typed_order(curves: dict, results: list, asked: Surgery, ready: bool) -> Non
 HEIGHT = 460
 CLICK = """(click a layer to leave it out, and once more to put it back; exchanges and repeats are typed under Options,
 like 0-7,4-7,8)"""
-KINDS = {"drop": "Without a stretch", "swap": "Two exchanged", "repeat": "A stretch twice"}
 KEPT = "Kept, %"
-LABELS = {"loss": "Loss", "kl": "KL", "top1_kept": "Best guesses kept"}
-MAP = choice("map", "surgery.map", None, KINDS.keys(), "Map", KINDS)
-VALUE = choice("value", "surgery.value", "loss", list(VALUES), "Value", LABELS)
-LENGTH = number("length", "surgery.length", 1, 1, 256, int)
 VIEW = (MAP, VALUE, LENGTH)
 ORDER_SOON = "what it costs, and what the model then writes, stands here once it is measured."
 WRITERS = (("whole", "The whole model"), ("order", "The typed order"))
