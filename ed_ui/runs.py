@@ -30,7 +30,7 @@ from ed_core.service.estimate import duration
 from ed_core.sharing import card_shelf
 from ed_core.sources import sizes, specs
 from ed_core.studies import study
-from ed_core.studies.items import home
+from ed_core.studies.items import home, shipped
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import browser, inputs, prompt_set, session, show, visitor
 
@@ -136,10 +136,12 @@ def progress(run: Run) -> str:
 
 def begin_study(text: str) -> str:
     """Start a study, or go on with it where one of that name lies here; returns its name. `StudyError` for a text that
-    is no study."""
+    is no study, or has the name of one that comes with the program, which it would hide."""
     if len(text) > LONGEST:
         raise StudyError(f"The study has {len(text)} characters; expected {LONGEST} at most.")
     name = on_disk(study.parse(text).name)
+    if name in {place.name for place in shipped()} and not (home() / name).is_dir():
+        raise StudyError(f"The study {name} comes with the program; give yours another name.")
     begin(StudyRun(file=str(home() / name / STUDY)), home() / name, {STUDY: text.encode()})
     return name
 
