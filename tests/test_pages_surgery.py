@@ -20,6 +20,7 @@ from test_pages_save import folder, save  # noqa: F401 (a fixture)
 
 from ed_core.cases import drawings
 from ed_core.depth import surgery, writing
+from ed_core.errors import PromptError
 from ed_core.figures.canvas import escaped
 from ed_core.probes import EarlyExit, Generation, Surgery
 from ed_core.prompts import to_jsonl
@@ -96,6 +97,12 @@ def test_a_case_study_of_surgery_leads_back_to_the_map_that_was_shown(results, f
     live = fresh("pages/case_studies/case.py", id=kept.id).run()
     live.button(key="case.live").click().run()
     assert {name: session_of(live).inputs.get(f"surgery.{name}") for name in view} == view
+
+
+def test_where_nothing_could_be_measured_no_figures_are_spoken_of(results):
+    test = app(SURGERY, prompt=Prompt("1"))
+    session_of(test).batches["surgery"].errors["surgery.0"] = PromptError("too short")
+    assert "**0 of 1 prompt measured**. **Run** measures the rest." in words(test.run())
 
 
 def test_over_prompts_surgery_shows_the_aggregate_and_exports_it(results):
