@@ -50,7 +50,7 @@ def arrived(page: str) -> bool:
     if moved:
         link.moved, link.values = True, {}
     link.cut, link.under_way = link.under_way, True
-    link.page, link.own = page, ()
+    link.page, link.own, link.written = page, (), False
     link.arrived = link.first or streamlit_edges.came_by_history() or (moved and bool(st.query_params))
     link.due = link.arrived or (link.due and not moved)
     return link.arrived
@@ -197,14 +197,17 @@ def put(values: Mapping[str, str]) -> None:
     """Make these the URL's parameters, with those of the page. A fragment that runs by itself writes only what has
     changed: it may be one of a page that the browser has just left. A page that was just opened writes at the end."""
     link = state()
-    before, link.values = link.values, dict(values) | carried(link.own)
+    before, link.values, link.written = link.values, dict(values) | carried(link.own), True
     if not link.moved and (link.values != before or (link.under_way and st.query_params.to_dict() != link.values)):
         st.query_params.from_dict(link.values)
 
 
 def end_of_run() -> None:
-    """After the page: what its first run puts into the URL is written by a script, which sees what the path is."""
+    """After the page: what its first run puts into the URL is written by a script, which sees what the path is. A page
+    that ended early, with a question or an error, has no run to name."""
     link = state()
+    if link.own and not link.written:
+        write()
     path = urlsplit(link.base).path + (link.page or "")
     streamlit_edges.steps_are_pages(path, link.values if link.moved else {})
     link.first = link.moved = link.under_way = link.due = False

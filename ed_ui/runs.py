@@ -30,7 +30,7 @@ from ed_core.service.estimate import duration
 from ed_core.sharing import card_shelf
 from ed_core.sources import sizes, specs
 from ed_core.studies import study
-from ed_core.studies.items import home, open_folder
+from ed_core.studies.items import home, open_folder, shipped
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import browser, inputs, prompt_set, session, show, visitor
 
@@ -136,11 +136,13 @@ def progress(run: Run) -> str:
 
 def begin_study(text: str) -> str:
     """Start a study, or go on with it where one of that name lies here; returns its name. `StudyError` for a text that
-    is no study."""
+    is no study, or has the name of one that comes with the program, which it would hide."""
     if len(text) > LONGEST:
         raise StudyError(f"The study has {len(text)} characters; expected {LONGEST} at most.")
     asked, others = study.parse(text).name, set[str]()
     name = on_disk(asked)
+    if name in {place.name for place in shipped()} and not (home() / name).is_dir():
+        raise StudyError(f"The study {name} comes with the program; give yours another name.")
     for of in (lambda out: study.read(out / STUDY).name, lambda out: open_folder(out).plan["name"]):
         with contextlib.suppress(StudyError):
             others.add(of(home() / name))

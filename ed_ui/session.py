@@ -38,6 +38,7 @@ class Link:
     due: bool = False  # it decides on the page's own parameters, which are not taken yet
     by_run: bool = False  # a stored run that the URL names has filled the boxes
     under_way: bool = False  # a run of the whole page has begun and not ended
+    written: bool = False  # in this run the page has told what the URL is to hold
     cut: bool = False  # the run before this one was cut short: the browser may not know what it set
     own: tuple[Any, ...] = ()  # the page's own inputs (`inputs.Input`)
     values: dict[str, str] = field(default_factory=dict)  # what the URL holds, or is to hold

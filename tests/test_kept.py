@@ -109,7 +109,8 @@ def test_a_copy_has_an_id_of_its_own(folder, title):
     one = small(title)
     folder.add(one)
     copy = folder.duplicate(one)
-    assert copy.id != one.id and copy.items == one.items and len(folder.cards()) == 2 and copy.title.endswith("(copy)")
+    assert copy.id != one.id and copy.items == one.items
+    assert len(folder.cards()) == 2 and copy.title.endswith("x (copy)")
 
 
 def test_an_id_is_never_given_twice(folder, monkeypatch):

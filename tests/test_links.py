@@ -15,7 +15,7 @@ import pytest
 from charts import fresh
 from small_models import computed
 from streamlit.testing.v1 import AppTest
-from test_pages import PAGES, ROOT, session_of
+from test_pages import PAGES, ROOT, app, session_of
 
 from ed_core.errors import ParameterError
 from ed_core.probes import LogitLens, ResidualErasure
@@ -320,6 +320,23 @@ def test_a_page_that_was_just_opened_writes_behind_its_own_path(stored, monkeypa
     assert "mode" not in written[1][1] and written[1][1]["model"] == "small"
     test.run()
     assert written[2][1] == {} and test.query_params["model"] == "small"
+
+
+@pytest.mark.parametrize(
+    "page, box, text",
+    [
+        ("pages/intervene/erase.py", "text", "another prompt, which has no answer"),
+        ("pages/intervene/gradients.py", "text", "another prompt, which has no answer"),
+        ("pages/intervene/surgery.py", "surgery.order", "0-99"),
+    ],
+)
+def test_the_address_names_no_run_where_the_page_asks_or_refuses(stored, page, box, text):
+    test = app(page).run()  # what a page's first run puts into the address a script writes
+    assert ("run" in test.query_params) == (box == "text")
+    if box == "text":
+        test.text_input(key="answer").set_value("").run()
+    typed = (test.text_area if box == "text" else test.text_input)(key=box).set_value(text).run()
+    assert dict(typed.query_params) == {"model": "small"} | ({"order": "0-99"} if box != "text" else {})
 
 
 def test_what_a_link_holds_cannot_end_the_script(monkeypatch):

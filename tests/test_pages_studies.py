@@ -190,6 +190,9 @@ def test_a_text_that_is_no_study_is_refused_on_the_page(opened):
     assert opened.button(key="studies.start").disabled and opened.multiselect(key="study.sets").disabled
     opened.text_area(key="studies.text").set_value(TOML.replace("sum_mod10", "sum_mod11")).run()
     assert "did you mean 'sum_mod10'?" in opened.error[0].value.replace("\\", "")
+    opened.text_area(key="studies.text").set_value(TOML.replace('"small"', '"toys"')).run()
+    opened.button(key="studies.start").click().run()
+    assert "comes with the program" in opened.error[0].value and not (items.home() / "toys").exists()
 
 
 def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(laboratory, monkeypatch):

@@ -20,6 +20,7 @@ from test_pages_save import case_page, folder, save  # noqa: F401 (a fixture)
 
 from ed_core.cases import drawings
 from ed_core.depth import surgery, writing
+from ed_core.errors import PromptError
 from ed_core.figures.canvas import escaped
 from ed_core.probes import EarlyExit, Generation, Surgery
 from ed_core.prompts import to_jsonl
@@ -88,6 +89,12 @@ def test_a_map_stands_while_parts_of_its_result_are_still_to_come(results):
         session_of(test).batches["surgery"].results["surgery.0"] = partial
         test.run()
         assert not test.exception and not test.error, name
+
+
+def test_where_nothing_could_be_measured_no_figures_are_spoken_of(results):
+    test = app(SURGERY, prompt=Prompt("1"))
+    session_of(test).batches["surgery"].errors["surgery.0"] = PromptError("too short")
+    assert "**0 of 1 prompt measured**. **Run** measures the rest." in words(test.run())
 
 
 def test_over_prompts_surgery_shows_the_aggregate_and_exports_it(results):
