@@ -249,6 +249,17 @@ def test_a_text_that_comes_twice_is_not_held_out_from_itself():
     assert (len(used), len(held_out)) == (8, 2) and not {p.text for p in used} & {p.text for p in held_out}
 
 
+def test_a_text_is_the_same_with_and_without_a_seam():
+    """Every fit reads question and answer as one text."""
+    asked = [Prompt(f"{i} + 1 = ", str(i + 1)) for i in range(10)]
+    said = [Prompt(p.text + p.answer) for p in asked]
+    used, held_out = split([*asked, *said], None)
+    assert (len(used), len(held_out)) == (8, 2)
+    with pytest.raises(FitRefused, match="3 of the test prompts are among"):
+        split(asked, said[:3])
+    assert len(split(asked, prompts(3) * 2)[1]) == 3
+
+
 def test_the_sums_of_another_fit_are_not_gone_on_with(model, tmp_path):
     other = Checkpoint(tmp_path / "x.part", "one")
     other.write({"next": np.asarray(3)}, now=True)
