@@ -625,6 +625,8 @@ def test_a_lens_of_a_rank_is_read_as_it_was_judged(model, tmp_path):
         y.append(float(((h[-1] - reader(depth, h[depth])).norm(dim=1) / h[-1].norm(dim=1)).mean()))
     assert np.allclose(y, told["held_out"]["relative_error"], rtol=1e-3)
     assert load_file(out)["U.0"].shape == (model.d_model, 4) and load_file(out)["U.0"].dtype == np.float16
+    with pytest.raises(FitRefused, match=f"The rank is 99999, and .* has {model.d_model} dimensions"):
+        affine.fit(model, prompts(30), out, rank=99999)
 
 
 # -------------------------------------------------------------------- files
