@@ -594,6 +594,13 @@ def test_without_fits_it_is_the_logit_lens(model):
         assert np.array_equal(alone[f"logit_{name}"], known[name])
 
 
+def test_a_lens_without_a_mean_is_read_without_the_constant(model, fitted, tmp_path):
+    bare = rewritten(fitted[0], tmp_path / "bare.safetensors", tensors=lambda t: {k: t[k] for k in t if k != "mean"})
+    some, all_ = (compute.run(model, Lenses(fit=str(f)).request(model.spec, prompts(1)[0])) for f in (bare, fitted[0]))
+    assert set(all_.measures) - set(some.measures) == {"constant_kl"}
+    assert np.array_equal(some["affine_kl"], all_["affine_kl"])
+
+
 def test_a_fits_content_and_not_its_path_enters_the_key(model, fitted, jacobians, tmp_path):
     there = tmp_path / "elsewhere.safetensors"
     shutil.copy(fitted[0], there)
