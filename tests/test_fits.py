@@ -249,6 +249,17 @@ def test_a_text_that_comes_twice_is_not_held_out_from_itself():
     assert (len(used), len(held_out)) == (8, 2) and not {p.text for p in used} & {p.text for p in held_out}
 
 
+def test_a_text_is_the_same_with_and_without_a_seam():
+    """Every fit reads question and answer as one text."""
+    asked = [Prompt(f"{i} + 1 = ", str(i + 1)) for i in range(10)]
+    said = [Prompt(p.text + p.answer) for p in asked]
+    used, held_out = split([*asked, *said], None)
+    assert (len(used), len(held_out)) == (8, 2)
+    with pytest.raises(FitRefused, match="3 of the test prompts are among"):
+        split(asked, said[:3])
+    assert len(split(asked, prompts(3) * 2)[1]) == 3
+
+
 def test_the_sums_of_another_fit_are_not_gone_on_with(model, tmp_path):
     other = Checkpoint(tmp_path / "x.part", "one")
     other.write({"next": np.asarray(3)}, now=True)
@@ -583,6 +594,13 @@ def test_without_fits_it_is_the_logit_lens(model):
         assert np.array_equal(alone[f"logit_{name}"], known[name])
 
 
+def test_a_lens_without_a_mean_is_read_without_the_constant(model, fitted, tmp_path):
+    bare = rewritten(fitted[0], tmp_path / "bare.safetensors", tensors=lambda t: {k: t[k] for k in t if k != "mean"})
+    some, all_ = (compute.run(model, Lenses(fit=str(f)).request(model.spec, prompts(1)[0])) for f in (bare, fitted[0]))
+    assert set(all_.measures) - set(some.measures) == {"constant_kl"}
+    assert np.array_equal(some["affine_kl"], all_["affine_kl"])
+
+
 def test_a_fits_content_and_not_its_path_enters_the_key(model, fitted, jacobians, tmp_path):
     there = tmp_path / "elsewhere.safetensors"
     shutil.copy(fitted[0], there)
@@ -614,6 +632,8 @@ def test_a_lens_of_a_rank_is_read_as_it_was_judged(model, tmp_path):
         y.append(float(((h[-1] - reader(depth, h[depth])).norm(dim=1) / h[-1].norm(dim=1)).mean()))
     assert np.allclose(y, told["held_out"]["relative_error"], rtol=1e-3)
     assert load_file(out)["U.0"].shape == (model.d_model, 4) and load_file(out)["U.0"].dtype == np.float16
+    with pytest.raises(FitRefused, match=f"The rank is 99999, and .* has {model.d_model} dimensions"):
+        affine.fit(model, prompts(30), out, rank=99999)
 
 
 # -------------------------------------------------------------------- files

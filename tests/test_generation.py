@@ -84,6 +84,21 @@ def test_it_writes_what_the_continuation_says(model, measure):
     assert found["ids"].tolist() == measure(model, Continuation(n_tokens=9), PROMPT)["ids"].tolist()
 
 
+def test_of_two_tokens_that_are_as_likely_all_tell_of_the_one_that_is_written(measure):
+    """In bf16 some outputs have two best tokens."""
+    model = random_model("llama")
+    with torch.no_grad():
+        model.head.weight[100:200] = model.head.weight[:100]
+        model.head.weight[200:] = 0
+    asked = model.encode(PROMPT)
+    written = naive.greedy(model.hf, asked.ids[: asked.answer_start], 9)
+    for k in (1, 2, 5):
+        found = measure(model, Continuation(n_tokens=9, k=k), PROMPT)
+        assert found["ids"].tolist() == found["top_ids"][:, 0].tolist() == written
+        assert measure(model, LogitLens(k=k), PROMPT)["top_ids"][-1, asked.answer_start - 1, 0] == written[0]
+    assert measure(model, Generation(n_tokens=9), PROMPT)["best_ids"][-1].tolist() == written
+
+
 def test_it_reads_the_logit_lens(model_of, measure):
     """The first token is predicted at the question's last position."""
     model, question = model_of("llama"), Prompt("5 + 7 + 5 = ")

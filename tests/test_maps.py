@@ -214,6 +214,13 @@ def test_no_more_tokens_than_dimensions_are_refused_with_both_numbers(pair):
         maps.fit(a, b, USED, test=[Prompt("x")])
 
 
+def test_a_single_held_out_token_is_refused_as_it_has_no_spread(pair):
+    """R² was minus infinity there, and was said to contradict the error."""
+    with pytest.raises(FitRefused, match="have 1 token .* R² needs 2"):
+        maps.fit(*pair, USED, test=[Prompt("ab")])
+    assert np.isfinite(maps.fit(*pair, USED, test=[Prompt("abc")]).r2).all()
+
+
 def test_a_replaced_block_costs_what_a_hook_in_its_place_costs(pair):
     model = pair[0]
     held_out = [*HELD_OUT, next(p for p in map(Prompt, ("a", "it", "the")) if len(model.encode(p)) == 2)]

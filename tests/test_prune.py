@@ -141,6 +141,19 @@ def test_a_layer_whose_removal_overflows_changes_no_other_layers_figures(model_o
     assert np.isnan(Prune.derive({**whole, "kl": np.full(5, np.nan)})["cheapest"])
 
 
+@pytest.mark.parametrize("name", ["drop_kl", "drop_nll"])
+def test_a_chosen_set_whose_removal_overflows_on_one_token_has_no_mean(model_of, measure, name):
+    """It was the mean over the other tokens."""
+    found = measure(model_of("qwen3"), Prune(drop=(1, 2)), PROMPT)
+    values = found[name].copy()
+    values[3] = np.nan
+    changed = replace(found.measures[name], values=values)
+    overflown = summarize(replace(found, measures=found.measures | {name: changed}))
+    curves, whole = (aggregate(Prune(), [r.summary]) for r in (overflown, found))
+    assert np.isnan(curves[name]) and np.isfinite(whole[name])
+    assert {n for n in whole if not np.array_equal(curves[n], whole[n])} == {name}
+
+
 def test_a_prompt_without_a_count_of_its_own_counts_all_its_tokens():
     names = {"n_tokens": np.array(3.0), "kl.sum": np.ones(2), "kl.count": np.array(2.0)}
     without = names | {"kl.count": np.array(np.nan)}  # as a study's table holds it

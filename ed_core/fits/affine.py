@@ -47,6 +47,8 @@ def fit(
 
     Tokens: those of the prompts but the first of each. Memory: the sums of as many depths at once as `memory` holds,
     the rest in further passes. `FitRefused` where a depth would have no tokens."""
+    if rank is not None and rank > model.d_model:
+        raise FitRefused(f"The rank is {rank}, and {model.spec.name} has {model.d_model} dimensions; give fewer.")
     used, held_out = split(prompts, test)
     streams, judged_on = Streams(model, used), Streams(model, held_out)
     require_tokens(judged_on, False, FOR_R2)

@@ -24,6 +24,7 @@ from ..sweeps.metrics import NORM_FLOOR
 from ..types import Prompt
 from . import measured, shards
 from .file import Checkpoint, checkpoint_file, told_of, weights_of
+from .judged import FOR_R2
 from .measured import Maps, Plan
 from .shards import Rows
 from .streams import ENOUGH, RIDGE, Streams, Sums, Tick, few, same_tokens, silent, split
@@ -54,7 +55,7 @@ def fit(
     used, held_out = split(prompts, test)
     same_tokens(a, b, [*used, *held_out])
     fitted_on, judged_on = Pair(a, b, used), Pair(a, b, held_out)
-    tokens, test_tokens = (require_tokens(one.of_a, what) for one, what in ((fitted_on, True), (judged_on, False)))
+    tokens, test_tokens = require_tokens(fitted_on.of_a, True), require_tokens(judged_on.of_a, False, FOR_R2)
     planned = plan(a, b, memory)
     what = _about(a, b, used)
     added = shards.Added(merge, what, len(used)) if merge else None

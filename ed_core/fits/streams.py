@@ -110,15 +110,15 @@ def same_tokens(a: LanguageModel, b: LanguageModel, prompts: Sequence[Prompt]) -
 
 
 def split(prompts: Sequence[Prompt], test: Sequence[Prompt] | None) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
-    """What is fitted on and what is held out: the given test prompts, else every fifth prompt, each text once.
-    `FitRefused` where nothing would be left."""
-    prompts = list({(p.text, p.answer): p for p in prompts}.values())
+    """What is fitted on and what is held out: the given test prompts, else every fifth prompt; each text once, however
+    it is parted into question and answer. `FitRefused` where nothing would be left."""
+    used = {p.text + p.answer: p for p in prompts}
+    prompts = list(used.values())
     if test is not None:
-        texts = {(p.text, p.answer) for p in test}
-        both = sum((p.text, p.answer) in texts for p in prompts)
-        if both:
+        held_out = {p.text + p.answer: p for p in test}
+        if both := len(used.keys() & held_out.keys()):
             raise FitRefused(f"{both} of the test prompts are among those to fit on; give others.")
-        return prompts, test
+        return prompts, list(held_out.values())
     if len(prompts) < 5:
         raise FitRefused(
             f"The set has {len(prompts)} prompts and every fifth is held out to judge the fit; give 5 at least, or a "

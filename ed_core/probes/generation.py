@@ -154,6 +154,8 @@ class Continuation(Probe):
         return shape.cache(TYPICAL_TOKENS)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
+        from ..sweeps import metrics
+
         start = encoding.answer_start or len(encoding)
         k, n_steps = min(self.k, model.d_vocab), max(self.n_tokens, len(encoding) - start + 1)
         n_steps = model.room(start, n_steps, record.note)
@@ -162,11 +164,11 @@ class Continuation(Probe):
         record.allocate("top_probs", (n_steps, k))
 
         def on_token(step: int, logits: Tensor) -> None:
-            best = logits.softmax(-1).topk(k)
-            record.write("ids", step, best.indices[0])
-            record.write("top_ids", step, best.indices)
-            record.write("top_probs", step, best.values)
-            record.name_tokens(model, best.indices)
+            _, (ids,) = metrics.best(logits[None], k)
+            record.write("ids", step, ids[0])
+            record.write("top_ids", step, ids)
+            record.write("top_probs", step, logits.softmax(-1)[ids])
+            record.name_tokens(model, ids)
             record.step((step + 1) / n_steps)
 
         model.continuation(model.tensor(encoding.ids[:start]), n_steps, on_token)

@@ -35,8 +35,8 @@ def following(probe: type[Probe]) -> set[str]:
 
 def summarize(result: ProbeResult) -> ProbeResult:
     """The result with its `summary`: float64 sums over tokens (`.sum`), the first token's value (`.first`), or the
-    array itself. A sum is NaN where a row lacks a token that another row of the measure has: the changed model
-    overflowed there."""
+    array itself. A sum is NaN where a row lacks a token that another row of the measure has, and a single row one that
+    is not the last: the changed model overflowed there."""
     probe = probe_of(result)
     values = {name: m.values for name, m in result.measures.items()}
     values.update(probe.per_token(values, probe.left_out(result)))
@@ -53,6 +53,8 @@ def summarize(result: ProbeResult) -> ProbeResult:
             per_token = values[spec.name].astype(np.float64)
             missing = np.isnan(per_token)
             nowhere = missing.reshape(-1, result.n_tokens).all(0)  # the last token has no next one to lose on
+            if per_token.ndim == 1:  # no other row tells which tokens have a value
+                nowhere[:-1] = False
             overflown = (missing & ~nowhere).any(-1)  # of one row alone, which then has no mean
             summary[f"{spec.name}.sum"] = np.where(overflown, np.nan, np.nansum(per_token, -1))
             summary[f"{spec.name}.first"] = per_token[..., 0]
