@@ -230,7 +230,7 @@ class Measured:
         """Of each length that was measured the stretch of smallest divergence from the whole model, and what it costs;
         chosen and judged on the same prompts. Beside it what the angular distance would have chosen. Of a looped model
         single layers alone: a stretch as long as a pass leaves the same layers wherever it lies."""
-        found = []
+        found: list[Cut] = []
         for name in ("one", "stretch")[: 1 if self.passes > 1 else 2]:
             read = self._part(name, MODEL)
             divergence, kept, angle = (read.mean(of) for of in ("kl", "top1_kept", "angular_distance"))
