@@ -844,7 +844,7 @@ PARTS = {  # by module: what gives no sentence of its own
     "surgery": "kinds_of Choice.layers llama_quantize order_list passthrough",
     "verdict": "Verdict.lead Verdict.sentence where Together.lead Together.lines Together.sentence tokens_of told",
     "wording": "Twins.beside Twins.called Twins.named apart count doubts drawn level listed mean_depth near_to "
-    "again named_layer of_layers over_prompts past over_what printed random_orders sure which_clear",
+    "again named_layer of_best of_layers over_prompts past percent over_what printed random_orders sure which_clear",
     "writing": "leaving",
     "finding": "as_exact between both_ways here judgement of_twin valued number counted markdown",
     "criteria": "Rule.heading",
