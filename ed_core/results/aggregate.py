@@ -54,7 +54,7 @@ def summarize(result: ProbeResult) -> ProbeResult:
             missing = np.isnan(per_token)
             nowhere = missing.reshape(-1, result.n_tokens).all(0)  # the last token has no next one to lose on
             if per_token.ndim == 1:  # no other row tells which tokens have a value
-                nowhere[:-1] = False
+                nowhere = missing & (np.arange(result.n_tokens) == result.n_tokens - 1)
             overflown = (missing & ~nowhere).any(-1)  # of one row alone, which then has no mean
             summary[f"{spec.name}.sum"] = np.where(overflown, np.nan, np.nansum(per_token, -1))
             summary[f"{spec.name}.first"] = per_token[..., 0]
