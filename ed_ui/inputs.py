@@ -45,8 +45,10 @@ def put_defaults(parameters: Iterable[Input]) -> None:
 def put_over(values: Mapping[str, Any]) -> None:
     """As `put`, over what a browser may still say for a moment: it looks for news of a run by itself, and what it sends
     on the way holds the values that it knew."""
-    inputs, now = session.current().inputs, time.monotonic()
-    session.current().replaced |= {key: (inputs.get(key, st.session_state.get(key)), now) for key in values}
+    inputs, replaced, now = session.current().inputs, session.current().replaced, time.monotonic()
+    for key in values:
+        before = [one for one in replaced.get(key, ()) if unheard(one[1])]
+        replaced[key] = [*before, (inputs.get(key, st.session_state.get(key)), now)]
     put(values)
 
 
@@ -57,8 +59,8 @@ def forget(*keys: str) -> None:
 
 def note(key: str) -> None:
     """A widget's `on_change`: remember its value, unless it is the echo of one that was just replaced."""
-    replaced = session.current().replaced.get(key)
-    if replaced is not None and st.session_state[key] == replaced[0] and unheard(replaced[1]):
+    replaced = session.current().replaced.get(key, ())
+    if any(st.session_state[key] == value and unheard(at) for value, at in replaced):
         return
     session.current().inputs[key] = st.session_state[key]
 

@@ -157,7 +157,8 @@ class Session:
     welcomed: bool = False  # the card for newcomers was closed
     asked_what: bool = False  # and is asked for
     undo: Undo | None = None  # the way back to what was typed
-    replaced: dict[str, tuple[Any, float]] = field(default_factory=dict)  # by input: what it held, and when that was
+    # by input: what it held of late, and until when
+    replaced: dict[str, list[tuple[Any, float]]] = field(default_factory=dict)
     boxes: dict[str, list[Any]] = field(default_factory=dict)  # what those of a name held, which the page sets too
     ended: deque[float] = field(default_factory=lambda: deque(maxlen=20))  # when whole pages were sent
     undrawn: dict[str, str] = field(default_factory=dict)  # why a figure has no picture file

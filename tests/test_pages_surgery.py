@@ -260,6 +260,10 @@ def test_a_click_on_the_ruler_edits_the_order(results, monkeypatch):
     assert test.text_input(key="surgery.order").value == "0-2,4" and not clicks
     (row,) = [c for c in charts(test) if c["data"][0].get("name") == "layers"]
     assert numbers(row["data"][0]["z"]).tolist() == [[1, 1, 1, 0, 1]]
+    for click, order in ((None, "0-2,4"), ([0, 1], "0,2,4")):
+        clicks += [click] if click else []
+        test.text_input(key="surgery.order").set_value("").run()  # a browser that has not heard of the first click
+        assert test.text_input(key="surgery.order").value == order
     test.text_input(key="surgery.order").set_value("0,1,1").run()
     (row,) = [c for c in charts(test) if c["data"][0].get("name") == "layers"]
     assert numbers(row["data"][0]["z"]).tolist() == [[1, 2, 0, 0, 0]], "what is typed is what is drawn"

@@ -61,7 +61,7 @@ def ruler(asked: Surgery, n_layers: int) -> None:
     fig = figures.order_ruler(order or range(n_layers), n_layers)
     said = f"Order of layers: {asked.order or f'all {n_layers}, as they are'}. Options take it, too."
     if (cell := show.draw("order-ruler", show.made(fig), said, clickable=True)) is not None:
-        inputs.put({"surgery.order": toggled(order, int(cell[1]), n_layers)})
+        inputs.put_over({"surgery.order": toggled(order, int(cell[1]), n_layers)})
         st.rerun()
 
 
