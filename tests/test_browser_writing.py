@@ -89,16 +89,6 @@ def test_surgery_plots_what_the_command_line_writes_and_a_click_edits_the_order(
     wait(page, lambda: "order=" not in page.url)
 
 
-def test_quick_clicks_on_the_ruler_all_count(server, page):
-    """Each reaches the server with what the box of the order said when the page came."""
-    asked(page, f"{server}/surgery?model={MODEL}")
-    box = page.locator(".st-key-order-ruler .js-plotly-plot .nsewdrag").bounding_box()
-    for layer in (1, 4, 6):
-        page.mouse.click(box["x"] + box["width"] * (layer + 0.5) / 8, box["y"] + box["height"] / 2)
-        page.wait_for_timeout(150)
-    wait(page, lambda: "order=0%2C2-3%2C5%2C7" in page.url)
-
-
 def test_homes_continuation_unfolds_into_the_depth_of_each_token(server, page, told):
     """In place, and only what is missing is computed; a click on a token marks its column."""
     asked(page, f"{server}/?model={MODEL}&n_tokens=12&threshold=0.5")
