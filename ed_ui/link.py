@@ -85,11 +85,10 @@ def follows(parameter: Input) -> bool:
     return bool(state().arrived and st.query_params.get(parameter.name) and inputs.value(parameter.key))
 
 
-def among(parameter: Input, there: Collection[str], what: str) -> None:
-    """Note where a link names what the page cannot show, or several of which it cannot show one: its box then holds
-    what it can."""
+def among(parameter: Input, there: Collection[str], what: str, several: bool = False) -> None:
+    """Note where a link names what the page cannot show, or of `several` one: its box then holds what it can."""
     asked = inputs.value(parameter.key) or ""
-    names = [asked] if asked in there else asked.split(",")
+    names = asked.split(",") if several else [asked]
     missing = next((name for name in names if name and name not in there), "")
     if state().arrived and parameter.name in st.query_params and missing:
         trouble(f"The link asks for the {what} {missing[:32]!r}, which is not here to show; another one is shown.")

@@ -32,7 +32,7 @@ from ed_core.studies import plan as planning
 from ed_core.studies.form import levels_of
 from ed_core.studies.items import open_folder
 from ed_core.training import DepthCallback
-from ed_ui import runs, studies
+from ed_ui import runs, show, studies
 from ed_ui.study_panels import CRITERIA, READING
 
 pytestmark = pytest.mark.usefixtures("forks")
@@ -423,6 +423,14 @@ def test_a_place_that_runs_no_studies_takes_none_in(computed, laboratory, monkey
 def toys(laboratory):
     """The page on the bundled study."""
     return fresh("pages/studies/studies.py", study="toys").run()
+
+
+def test_a_link_to_a_model_or_curve_that_a_study_has_not_says_so(laboratory):
+    test = fresh("pages/studies/studies.py", study="toys", models="a, b", curve="logit_lens.none").run()
+    told = " ".join(w.value for w in test.warning)
+    assert "the model 'a, b', which is not here" in told and show.plain("the curve 'logit_lens.none'") in told
+    test = fresh("pages/studies/studies.py", study="toys", models="ed-demo-16", curve="contributions.layer_cos").run()
+    assert not test.warning and not test.exception
 
 
 def against_size(test: AppTest) -> list[dict]:

@@ -39,7 +39,7 @@ def ask() -> Probe:
     there = [fit.path.stem for fit in fits.of_model(spec)] if spec is not None else []
     held = FIT.value
     if spec is not None:
-        link.among(FIT, there, "lens")
+        link.among(FIT, there, "lens", several=True)
         link.say_troubles()
     if held is None and spec is not None:
         held = Lenses.at_first(spec).fit

@@ -76,6 +76,8 @@ def body(out) -> None:
         return
     sets = list(dict.fromkeys(r["set"] for r in verdict))
     link.among(SET, sets, "prompt set")
+    link.among(MODEL, {r["model"] for r in verdict}, "model")
+    link.among(CURVE, {f"{r['probe']}.{r['measure']}" for r in summary}, "curve")
     link.say_troubles()
     row = st.container(horizontal=True, vertical_alignment="bottom")
     name = SET.draw_of(row.selectbox, sets, width=320)
