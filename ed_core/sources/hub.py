@@ -23,12 +23,11 @@ from ..errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, 
 from ..types import ModelSpec
 from . import controls, permits, remote, weights, wheels
 from .catalogue import hub_cache
-from .specs import IDENTITY_FILES, content_of, location, of_gguf
+from .specs import IDENTITY_FILES, OF_TOKENS, content_of, location, of_gguf
 
 HUB_SECONDS = 5.0  # for the hub to answer at all
 ANSWER_SECONDS = 4.0  # how long the hub may take to say what a model consists of
 WEIGHTS = (".safetensors", ".safetensors.index.json")
-OF_TEXT = ("tokenizer", "vocab", "spiece", "sentencepiece")  # how the names of a tokenizer's files begin
 SHA256 = re.compile("[0-9a-f]{64}")
 TOKEN = "accept its terms on its hub page, make a read token there, and set it in the environment: HF_TOKEN=…"
 Progress = Callable[[int, int], None]
@@ -59,7 +58,7 @@ def is_here(spec: ModelSpec) -> bool:
     place = Path(location(spec))
     if not place.is_dir() or not spec.revision:
         return place.is_dir()
-    reads = (place / "config.json").is_file() and any(any(place.glob(f"{name}*")) for name in OF_TEXT)
+    reads = (place / "config.json").is_file() and any((place / name).is_file() for name in OF_TOKENS)
     if not controls.needs_weights(spec):
         return reads
     try:
@@ -115,7 +114,7 @@ def plan(hub_id: str, revision: str = "") -> Plan:
             f"{hub_id} holds {found}; expected .safetensors files: look for a converted copy, or convert it where you "
             "trust it."
         )
-    if weights.ADAPTER_CONFIG not in kept and not any(name.startswith(OF_TEXT) for name in kept):
+    if weights.ADAPTER_CONFIG not in kept and not any(name in OF_TOKENS for name in kept):
         raise BrokenWeights(f"{hub_id} holds no tokenizer; expected tokenizer.json beside the weights.")
     return Plan(hub_id, str(info.sha), tuple(sorted(kept.items(), key=lambda item: item[1])))
 

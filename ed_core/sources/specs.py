@@ -37,7 +37,7 @@ IDENTITY_FILES = (
     "spiece.model",
     "sentencepiece.bpe.model",
 )
-OF_TOKENS = (  # which may be large
+OF_TOKENS = (  # what a tokenizer is made of, which may be large
     "tokenizer.json",
     "vocab.json",
     "merges.txt",

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import bounds, outside, statistics
-from ..depth.wording import printed
+from ..depth.wording import past, printed
 from ..errors import StudyError
 from .trends import signed
 
@@ -368,5 +368,5 @@ def left_out(entries: Iterable[Entry]) -> dict[str, int]:
 
 
 def _p(p: float) -> str:
-    told = (f"{p:.{digits}g}" for digits in (2, 3, 4))
-    return "< 0.001" if p < 0.001 else f"= {next((one for one in told if one != f'{1 - LEVEL:.2g}'), f'{p:.2g}')}"
+    told, limit = f"{p:.2g}", 1 - LEVEL
+    return "< 0.001" if p < 0.001 else f"= {past(p, limit, 2) if told == f'{limit:.2g}' else told}"
