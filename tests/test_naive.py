@@ -194,6 +194,9 @@ def test_the_deep_part_begins_at_the_next_whole_depth():
     jsd = np.array([[0.9, 0.9, 0.9], [0.4, 0.9, 0.9], [0.9, 0.4, 0.9], [0.0, 0.0, 0.0]])
     found = LogitLens(rho=0.5).per_token({"jsd": jsd, "rank": np.ones((4, 3), np.int32)})
     assert found["deep_thinking_ratio"].tolist() == [0, 1, 1]
+    jsd = np.where(np.arange(26)[:, None] < [14, 13], 0.9, 0.1)  # 0.56 · 25 is 14, though not in binary
+    found = LogitLens(rho=0.56).per_token({"jsd": jsd, "rank": np.ones((26, 2), np.int32)})
+    assert found["deep_thinking_ratio"].tolist() == [1, 0]
 
 
 # ---------------------------------------------------------------- erasure and gradients

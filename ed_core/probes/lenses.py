@@ -198,7 +198,7 @@ class LogitLens(Probe):
     def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
         jsd = values["jsd"]
         settled = np.minimum.accumulate(jsd, axis=0) <= self.g
-        deep = math.ceil(self.rho * (jsd.shape[0] - 1))
+        deep = math.ceil(round(self.rho * (jsd.shape[0] - 1), 9))  # 0.55 · 100 is 55, and no more
         return {"mrr": 1.0 / values["rank"], "deep_thinking_ratio": (settled.argmax(0) >= deep).astype(np.float32)}
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:

@@ -168,7 +168,7 @@ def write(
     n_layers, draw = model.n_layers, random.Random(seed)
     question = encoding.ids[: encoding.answer_start or len(encoding)]
     n_tokens = model.room(len(question), n_tokens, record.note)
-    late, deep, end = math.ceil(rho * n_layers), 0, _ends(model)
+    late, deep, end = math.ceil(round(rho * n_layers, 9)), 0, _ends(model)
     for name in OVER_DEPTHS:
         record.allocate(name, (n_layers + 1, n_tokens))
     for name in PER_TOKEN:
