@@ -161,6 +161,8 @@ def test_a_contrast_of_independent_parts_adds_their_variances():
 def test_a_permutation_counts_the_observed_order():
     orders = np.array([[3, 2, 1], [1, 2, 3], [3, 2, 1], [2, 1, 3]])
     assert statistics.permutation_p(lambda o: o[:, 0], orders) == 2 / 4
+    assert statistics.permutation_p(lambda o: np.full(len(o), np.nan), orders) == 1
+    assert np.isnan(statistics.permuted_correlation([1, 2, np.nan, 4, 5], [1, 2, 3, 4, 5])).all()
 
 
 def test_ranks_and_their_correlations_are_scipys():
