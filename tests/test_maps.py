@@ -447,6 +447,14 @@ def test_what_the_command_cannot_do_is_said_in_one_sentence(files, tmp_path, cap
         refused(capsys, [*fit, *more], said)
 
 
+def test_each_of_two_models_has_its_own_precision(monkeypatch):
+    asked = []
+    monkeypatch.setattr("ed_core.commands.long_work.in_shell", lambda spec, **_: asked.append(spec) or 0)
+    fit = ["fit", "maps", "--model", "a", "--other", "b", "--set", "s.jsonl", "--out", "m.npz", "--dtype", "bfloat16"]
+    assert main(fit) == 0 and main([*fit, "--other-precision", "fp32"]) == 0
+    assert [(spec.model.precision, spec.other.precision) for spec in asked] == [("bf16", "bf16"), ("bf16", "fp32")]
+
+
 def test_a_dry_run_opens_nothing(capsys, monkeypatch):
     monkeypatch.setattr("ed_core.models.opening.open_model", lambda spec: pytest.fail("a model was opened"))
     fit = ["--model", "ed-demo-8", "--set", "none.jsonl", "--out", "x.npz", "--dry-run", "--memory", "10M"]

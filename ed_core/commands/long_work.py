@@ -425,7 +425,7 @@ def fit(args: argparse.Namespace) -> int:
         return _dry_run(args)
     spec = FitRun(
         fit=args.kind,
-        model=_opened(args, args.model, args.precision, args.control, args.seed, args.adapter),
+        model=_opened(args, args.model, _precision(args), args.control, args.seed, args.adapter),
         other=_other(args) if args.kind == "maps" else None,
         prompts=args.set,
         test=args.test or "",
@@ -439,15 +439,20 @@ def fit(args: argparse.Namespace) -> int:
     return in_shell(spec, lines=args.progress)
 
 
+def _precision(args: argparse.Namespace) -> str:
+    """Model A's."""
+    return asked_precision(args.precision, args.dtype)
+
+
 def _opened(
-    args: argparse.Namespace, source: str, precision: str | None, control: str, seed: int | None, adapter: str
+    args: argparse.Namespace, source: str, precision: str, control: str, seed: int | None, adapter: str
 ) -> Opened:
     """A model as the options name it."""
     if seed is not None and not control:
         raise ParameterError("--seed is a control's; give --control untrained or --control shuffled with it.")
     return Opened(
         source=source,
-        precision=asked_precision(precision, args.dtype),
+        precision=precision,
         device=args.device,
         adapter=adapter,
         offload=args.offload,
@@ -458,7 +463,9 @@ def _opened(
 
 def _other(args: argparse.Namespace) -> Opened:
     """Model B: its own precision and control, A's device."""
-    return _opened(args, args.other, args.other_precision or args.precision, args.other_control, args.other_seed, "")
+    own = args.other_precision
+    precision = _precision(args) if own is None else asked_precision(own, None)
+    return _opened(args, args.other, precision, args.other_control, args.other_seed, "")
 
 
 def _dry_run(args: argparse.Namespace) -> int:
