@@ -442,7 +442,7 @@ def test_what_the_command_cannot_do_is_said_in_one_sentence(files, tmp_path, cap
         (["--out", str(tmp_path / "no" / "maps.npz")], "does not exist"),
         (["--out", str(tmp_path / "m.npz"), "--test", str(tmp_path / "none.jsonl")], "no prompts file"),
         (["--out", str(tmp_path / "m.npz"), "--memory", "much"], "memory budget"),
-        (["--out", str(tmp_path / "m.npz"), "--other-seed", "1"], "--seed is a control's"),
+        (["--out", str(tmp_path / "m.npz"), "--other-seed", "1"], "--other-seed is a control's; give --other-control"),
     ):
         refused(capsys, [*fit, *more], said)
 

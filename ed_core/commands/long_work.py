@@ -445,11 +445,13 @@ def _precision(args: argparse.Namespace) -> str:
 
 
 def _opened(
-    args: argparse.Namespace, source: str, precision: str, control: str, seed: int | None, adapter: str
+    args: argparse.Namespace, source: str, precision: str, control: str, seed: int | None, adapter: str, of: str = ""
 ) -> Opened:
-    """A model as the options name it."""
+    """A model as the options name it; `of`: how those of its twin begin."""
     if seed is not None and not control:
-        raise ParameterError("--seed is a control's; give --control untrained or --control shuffled with it.")
+        raise ParameterError(
+            f"--{of}seed is a control's; give --{of}control untrained or --{of}control shuffled with it."
+        )
     return Opened(
         source=source,
         precision=precision,
@@ -465,7 +467,7 @@ def _other(args: argparse.Namespace) -> Opened:
     """Model B: its own precision and control, A's device."""
     own = args.other_precision
     precision = _precision(args) if own is None else asked_precision(own, None)
-    return _opened(args, args.other, precision, args.other_control, args.other_seed, "")
+    return _opened(args, args.other, precision, args.other_control, args.other_seed, "", "other-")
 
 
 def _dry_run(args: argparse.Namespace) -> int:
