@@ -464,3 +464,5 @@ def test_a_dry_run_opens_nothing(capsys, monkeypatch):
     assert capsys.readouterr().out.startswith("8 source taps, 0 MB each, 2 MB in all: 8 at once")
     for nameless in (["maps", "--other="], ["maps", "--other", "ed-demo-8", "--model="], ["affine", "--model="]):
         refused(capsys, ["fit", nameless[0], *fit, *nameless[1:]], "No model is named")
+    refused(capsys, ["fit", "affine", *fit, "--precision", "fp23"], "The precision is 'fp23'")
+    refused(capsys, ["fit", "affine", *fit, "--shard", "3/2"], "--shard is '3/2'")

@@ -421,8 +421,6 @@ def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
 
 
 def fit(args: argparse.Namespace) -> int:
-    if args.dry_run:
-        return _dry_run(args)
     spec = FitRun(
         fit=args.kind,
         model=_opened(args, args.model, _precision(args), args.control, args.seed, args.adapter),
@@ -436,7 +434,7 @@ def fit(args: argparse.Namespace) -> int:
         rank=getattr(args, "rank", None),
         max_tokens=getattr(args, "max_tokens", JACOBIAN_TOKENS),
     )
-    return in_shell(spec, lines=args.progress)
+    return _dry_run(args) if args.dry_run else in_shell(spec, lines=args.progress)
 
 
 def _precision(args: argparse.Namespace) -> str:
