@@ -64,6 +64,7 @@ class Units:
     def called(self, what: str) -> str:
         """The same of something else than prompts."""
         n = len(self.of)
+        what = what.removesuffix("s") if n == 1 else what
         if self.by_form:
             return f"{n} {what} of {self.n} forms"
         if self.forms:

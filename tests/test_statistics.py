@@ -118,6 +118,7 @@ def test_ratios_weigh_prompts_by_their_tokens():
 
 def test_templates_are_units_from_five_on():
     assert units(10).n == 10 and not units(10).by_form and units(10).words == "10 prompts"
+    assert units(1).words == "1 prompt" and units(1, ["a"]).words == "1 prompt of one form; other text may differ"
     few = units(10, ["a", "b"] * 5)
     assert (few.n, few.by_form, few.words) == (10, False, "10 prompts of 2 forms; other text may differ")
     assert units(10, ["a"] * 10).words == "10 prompts of one form; other text may differ"
