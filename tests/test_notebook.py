@@ -111,7 +111,8 @@ def test_what_is_no_probe_or_prompt_is_refused_in_a_sentence():
 import ed_core
 model, lens = ed_core.open("ed-demo-8"), ed_core.LogitLens()
 for asked in (("logit_lens", "aaa"), (lens, {"text": "aaa"}), (lens, [{"text": "aaa"}]), (lens, None),
-              (lens, ed_core.Prompt(5)), (lens, "aaa", 2)):
+              (lens, 5), (lens, ed_core.Prompt(5)), (lens, "aaa", 2), (lens, ed_core.Prompt("aaa", id=3)),
+              (lens, ed_core.Prompt("aaa", special_tokens=None))):
     try:
         model.run(*asked)
     except ed_core.errors.ParameterError as error:
@@ -119,8 +120,25 @@ for asked in (("logit_lens", "aaa"), (lens, {"text": "aaa"}), (lens, [{"text": "
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     first, *others = ended.stdout.splitlines()
-    assert first == "The probe is 'logit_lens'; expected a probe, like ed_core.LogitLens()." and len(others) == 5
-    assert all(re.fullmatch("A prompt is .*; expected text, or an ed_core.Prompt of text.", one) for one in others)
+    assert first == "The probe is 'logit_lens'; expected a probe, like ed_core.LogitLens()." and len(others) == 8
+    assert all(re.fullmatch("A prompt is .*; expected text, or an ed_core.Prompt of text.", one) for one in others[:4])
+    told = [("text", 5, "text"), ("answer", 2, "text"), ("id", 3, "text"), ("special_tokens", None, "True or False")]
+    assert others[4:] == [f"The {name} of a prompt is '{value}'; expected {kind}." for name, value, kind in told]
+
+
+def test_numbers_and_paths_of_other_libraries_are_what_they_stand_for(small_folder, tmp_path):
+    twin = ed_core.open(small_folder, control="untrained", control_seed=np.int64(4), offload=None, adapter=None)
+    assert twin.spec == ed_core.open(small_folder, control="untrained", control_seed=4).spec
+    for odd in (1.5, True, "1", None):
+        with pytest.raises(ParameterError, match="seed is .*; expected a whole number"):
+            ed_core.open(small_folder, control="untrained", control_seed=odd)
+    with pytest.raises(ModelNotFound, match="holds no usable adapter_config.json"):
+        ed_core.open(small_folder, adapter=tmp_path)
+    asked = ed_core.Surgery(order=(1, 0, 2), seed=3).request(twin.spec, Prompt("aaa"))
+    for seed in (np.int64(3), 3.0):
+        assert ed_core.Surgery(order=[1, 0, 2], seed=seed).request(twin.spec, Prompt("aaa")).key == asked.key
+    with pytest.raises(ParameterError, match="k is 2.5; expected a whole number"):
+        twin.run(ed_core.LogitLens(k=2.5), "aaa")
 
 
 def test_a_model_is_opened_as_it_is_asked_for(model, small_folder):
