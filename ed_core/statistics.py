@@ -64,6 +64,7 @@ class Units:
     def called(self, what: str) -> str:
         """The same of something else than prompts."""
         n = len(self.of)
+        what = what.removesuffix("s") if n == 1 else what
         if self.by_form:
             return f"{n} {what} of {self.n} forms"
         if self.forms:
@@ -282,9 +283,9 @@ def holm(p: Sequence[float]) -> np.ndarray:
 
 def permutation_p(statistic: Callable[[np.ndarray], np.ndarray], orders: np.ndarray) -> float:
     """Share of orders `[order, place]` whose statistic (`statistic(orders)` → `[order]`) reaches that of the first,
-    which is the one observed; in (0, 1]."""
+    which is the one observed; in (0, 1]. A value that is not finite counts as reached."""
     found = np.asarray(statistic(orders), np.float64)
-    return float(np.count_nonzero(found >= found[0] - SMALLEST * abs(found[0])) / len(found))
+    return float(np.count_nonzero(~(found < found[0] - SMALLEST * abs(found[0]))) / len(found))
 
 
 def ranks(rows: ArrayLike) -> np.ndarray:
@@ -313,10 +314,11 @@ def permuted_correlation(x: ArrayLike, y: ArrayLike, seed: int = 0, orders: int 
     """Draws `[order]` of Spearman's rank correlation of two curves `[place]`, uncertain over the places: `tanh(atanh
     ρ - atanh ρ_π)`, ρ_π that of a random order of one curve. The share of draws on the other side of 0 is the
     permutation p; other bounds shift it on Fisher's scale, on which the spread does not depend on ρ. NaN where a
-    curve is constant or has fewer than three places."""
-    a, b = ranks(np.stack([np.asarray(v, np.float64) for v in (x, y)]))
+    curve is constant, has fewer than three places, or a value that is not finite."""
+    curves = np.stack([np.asarray(v, np.float64) for v in (x, y)])
+    a, b = ranks(curves)
     scale = math.sqrt(float(a @ a) * float(b @ b))
-    if len(a) < 3 or not scale > 0:
+    if len(a) < 3 or not scale > 0 or not np.isfinite(curves).all():
         return np.full(orders, np.nan)
     drawn = np.random.default_rng(seed)
     shuffled = drawn.permuted(np.broadcast_to(b, (orders, len(b))), axis=1)

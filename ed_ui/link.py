@@ -87,7 +87,7 @@ def follows(parameter: Input) -> bool:
 
 def among(parameter: Input, there: Collection[str], what: str, several: bool = False) -> None:
     """Note where a link names what the page cannot show, or of `several` one: its box then holds what it can."""
-    asked = inputs.value(parameter.key) or ""
+    asked = str(inputs.value(parameter.key) or "")
     names = asked.split(",") if several else [asked]
     missing = next((name for name in names if name and name not in there), "")
     if state().arrived and parameter.name in st.query_params and missing:

@@ -104,7 +104,7 @@ class Page:
         if chosen.spec is None:
             texts(self.texts)
         elif self.needs_answer(asked) and not prompt_box.prompt().answer:
-            _ask_for_answer(chosen.spec, place)
+            _ask_for_answer(chosen.spec, place, probe.name)
             texts(self.texts)
         else:
             request = asked.request(chosen.spec, prompt_box.prompt())
@@ -303,14 +303,15 @@ def window(result: ProbeResult, seen: View, over_sinks: bool = False) -> None:
         inputs.COUNT_SINKS.draw(row.toggle, "Count the sinks (◆) in the means")
 
 
-def _ask_for_answer(spec: ModelSpec, place: running.Place) -> None:
-    """This probe reads the answer's tokens: type one, or take what the model itself would write."""
+def _ask_for_answer(spec: ModelSpec, place: running.Place, page: str) -> None:
+    """This probe reads the answer's tokens: type one, or take what the model itself would write. Run is the `page`'s
+    own, so that a click on it right after an answer was typed runs the probe."""
     st.info(NO_ANSWER, icon=":material/help:")
     label, key = "Tokens of the model's continuation", "continuation.n_tokens"
     n_tokens = st.number_input(label, min_value=1, max_value=16, value=2, key=key, width=260)
     request = Continuation(n_tokens=n_tokens).request(spec, prompt_box.prompt())
     batch = running.batch("continuation", {"continuation": request})
-    running.run_row("continuation", batch, prompt_box.ready(), prompt_box.n_tokens(), place)
+    running.run_row(page, batch, prompt_box.ready(), prompt_box.n_tokens(), place)
     live.follow(batch, _offer_answer)
 
 

@@ -14,7 +14,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from ed_core import settings
 from ed_core.depth.wording import count
-from ed_core.errors import Cancelled, EffectiveDepthError, ParameterError, QueueFull
+from ed_core.errors import Cancelled, EffectiveDepthError, ParameterError, PromptError, QueueFull
 from ed_core.machine import ROOM, free_memory, gigabytes
 from ed_core.probes import Probe, find
 from ed_core.results import lookup
@@ -336,6 +336,7 @@ def outlook(
     obstacles = [
         *(permits.why_not(admit, request, asked_tokens) for request in requests),  # the queue checks it again
         _refused(requests),
+        _too_short(requests, asked_tokens),
         *(_too_large(spec, e, probes[spec], n_tokens) or _missing(spec) for spec, e in found.items()),
     ]
     obstacle = next(filter(None, obstacles), "")
@@ -385,6 +386,17 @@ def _refused(requests: Collection[Request]) -> str:
             find(probe).make(dict(asked)).check_precision(name)
         except ParameterError as error:
             return str(error)
+    return ""
+
+
+def _too_short(requests: Collection[Request], n_tokens: int | None) -> str:
+    """Why not one of the probes takes the only prompt, of so many tokens."""
+    if not n_tokens or len({r.prompts for r in requests}) > 1:
+        return ""
+    try:
+        Probe.check(min((find(r.probe)() for r in requests), key=lambda probe: probe.min_tokens), n_tokens, None)
+    except PromptError as error:
+        return str(error)
     return ""
 
 

@@ -421,6 +421,12 @@ def settles(
         none = f"{begin} by KL: the lens is the output from depth 1 on, or not finite"
         assert sentence.startswith(none), sentence
         assert not np.isfinite(own["kl"]).all() or max(own["kl"][1:]) <= 0
+        other, ends_of = mean_depth("overlap", own["overlap"]), r"[^()]*(?:\([^()]*\)[^()]*)*"
+        by_overlap = re.match(rf"; over thresholds {MEAN} of {n_layers} \(overlap{ends_of}\)", sentence[len(none) :])
+        assert (by_overlap is None) == (other is None), sentence
+        if by_overlap is not None:
+            assert abs(float(by_overlap[1]) - other) <= 0.052
+            none += by_overlap[0] + (", from the mean curve" if not where else "")
         rest = sentence.removeprefix(none).lstrip(";. ")
         return 1 + turn(f"{rest[:1].upper()}{rest[1:]}", own["cosine"], twins, level_ends)
     prompts = rf"(?:; 5–95 %: {MEAN} to {MEAN} over (.+?)|; ([^:]+?): too few for an interval)?"

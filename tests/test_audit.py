@@ -112,6 +112,11 @@ def test_a_depth_that_is_no_longer_defined_is_a_finding(whole):
     assert any("4bit: the papers' overlap rule gives no layer, in fp32 layer" in line for line in outcome.findings())
 
 
+def test_a_mean_depth_is_as_exact_as_its_interval():
+    assert audit._around(MeanDepth("kl", 18.34, 30, Interval(18.322, 18.348, 0.0))) == "18.34 (18.32 to 18.35)"
+    assert audit._around(MeanDepth("kl", None, 30)) == "not defined"
+
+
 @pytest.mark.parametrize(
     ("there", "here", "beyond"),
     [

@@ -316,6 +316,8 @@ def test_a_depth_in_words():
     assert words.rule(row(3)) == "KL, logit lens" and words.rule(row(3, rule="cosine", lens="")) == "Cosine"
     assert words.value(card.Value(value=0.5, low=0.25, high=0.75), percent=True) == "50 % (25 to 75)"
     assert words.value(card.Value(value=1.25, low=None, high=None)) == "1.25" and words.value(None) == "–"
+    assert words.value(card.Value(value=0.9966, low=None, high=None), percent=True) == "more than 99 %"
+    assert words.value(card.Value(value=0.9966, low=0.994, high=1.0), percent=True) == "more than 99 % (99 to 100)"
 
 
 def test_a_precision_that_moves_a_depth_says_so(told):
@@ -333,6 +335,7 @@ def test_a_precision_that_moves_a_depth_says_so(told):
     )
     assert moved(None, None, False, None) == f"In int8 the papers' KL rule gives none, in fp32 {own}."
     assert moved(5, 0, True, 1.0).endswith("; their curves keep their order.")
+    assert moved(5, 0, True, -0.1231).endswith(" is at least −0.124.")
 
 
 def test_the_cut_says_what_the_proxy_would_have_chosen():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -231,6 +232,8 @@ def test_a_value_is_told_from_the_limit_that_it_is_not():
     some = replace(claim.of(keeping(0.9)).estimates["mean over the inner layers"], low=0.9, high=0.9, undefined=0.3)
     told = finding.valued(some, claim.quantities[1], "")
     assert told.endswith("(0.90 in at least 90 % of resamples that give one, not defined in 30 % of the resamples)")
+    told = finding.valued(replace(some, undefined=0.997), claim.quantities[1], "")
+    assert told.endswith("not defined in more than 99 % of the resamples)")
 
 
 def test_a_stretch_of_one_layer_is_called_a_layer():
@@ -268,7 +271,9 @@ def test_one_layer_has_no_variation_so_two_middle_ones_have_no_interval_over_lay
     stream, update = (np.array(angles) + rng.normal(size=(20, len(angles))) for angles in ([80, 8, 30, 60], [90] * 3))
     part = Part({"stream_angle.sum": stream * 30, "update_angle.sum": update * 30, "n_tokens": tokens})
     claim = find("even-turns")
-    assert judged(claim, claim.of(Evidence(4, {"turns": part}))).verdict == CANNOT_BE_TOLD
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert judged(claim, claim.of(Evidence(4, {"turns": part}))).verdict == CANNOT_BE_TOLD
 
 
 @pytest.mark.parametrize("n_layers", [5, 6, 7])
@@ -278,8 +283,11 @@ def test_the_second_half_begins_where_its_formula_says(n_layers):
         effect[:, layer, layer + 1 :] = value
     second = np.arange(n_layers - 1) >= n_layers / 2
     claim = find("second-half-weak")
-    found = claim.of(Evidence(n_layers, {"future": Part({"effect": effect})})).estimates[claim.quantities[0].name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of five layers one of the second half has a later one
+        found = claim.of(Evidence(n_layers, {"future": Part({"effect": effect})})).estimates[claim.quantities[0].name]
     assert found.value == pytest.approx(e[second].mean() / e[~second].mean())
+    assert (found.layers is None) == (found.why == "it has no interval over layers") == (n_layers == 5)
 
 
 # ---------------------------------------------------------------- from values to a verdict

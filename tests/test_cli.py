@@ -252,6 +252,7 @@ def test_the_limit_is_configurable(small_folder, prompts, tmp_path, capsys, monk
         (["--set", "layer_skip.mode=future", "--set", "layer_skip.boundaries=1"], ["boundaries", "2 and"]),
         (["--set", "layer_skip.boundaries=a,b"], ["layer_skip.boundaries", "auto"]),
         (["--set", "contributions.first_token=perhaps"], ["true or false"]),
+        (["--set", "logit_lens.k=3", "--set", "logit_lens.k=4"], ["logit_lens.k as '3' and as '4'", "give it once"]),
         (["--set", "nonsense"], ["PROBE.PARAMETER=VALUE"]),
         (["--set", "residual.k=3"], ["residual", "not among"]),
         (["--dtype", "float8"], ["float8", "float32"]),

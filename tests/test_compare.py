@@ -294,6 +294,7 @@ def test_a_controls_curve_is_told_by_order_and_course(case):
     if shape == 0:
         assert found[0].size == pytest.approx((FALLING / 10 + 3).mean() / FALLING.mean())
         assert "ρ = 1.00; each scaled to its own range, at most 0 % apart" in found[0].text
+        assert "at most 1 % apart" in replace(found[0], apart=0.004).distance
 
 
 def test_one_control_is_told_as_one_and_another_curve_means_nothing():

@@ -3,6 +3,8 @@ a naive recomputation on real sums."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import naive
 import numpy as np
 import pytest
@@ -91,6 +93,12 @@ def test_depths_that_rise_by_one_a_level_are_seen_as_that(kind, pairs):
 )
 def test_the_sentence_says_no_more_than_the_interval_carries(layers, pairs, ends, kind):
     assert rises(layers, pairs, kind).sentence.endswith(ends)
+
+
+def test_the_ends_of_an_interval_are_told_apart():
+    found = rises({"1": [4] * 8, "2": [2] * 8}, True, "kl")
+    told = replace(found, trend=replace(found.trend, slope=0.513, low=0.512, high=0.5139)).sentence
+    assert "+0.513 a level (5–95 %: +0.512 to +0.514 over" in told
 
 
 def test_what_rounding_leaves_of_no_slope_is_none():

@@ -76,6 +76,13 @@ def test_files_that_are_named_exist(name):
     assert not [path for path in paths if path not in made and not (ROOT / path).exists()]
 
 
+def test_the_folder_of_results_says_of_each_thing_in_it_whether_it_may_go():
+    files = [file for top in ("ed_core", "ed_ui") for file in (ROOT / top).rglob("*.py")]
+    made = {n for file in files for n in re.findall(r"\.cache / \"([\w.]+)\"", file.read_text(encoding="utf-8"))}
+    told = set(re.findall(r"`([\w.]+)/?`", read("cache/README.md")))
+    assert made >= {"studies", "cards", "claims"} and made <= told
+
+
 def test_workflows_run_targets_that_exist_on_the_supported_versions():
     targets = set(" ".join(re.findall(r"^([a-z][a-z -]*):", read("Makefile"), re.MULTILINE)).split())
     for file in (ROOT / ".github" / "workflows").glob("*.yml"):

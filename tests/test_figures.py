@@ -411,6 +411,13 @@ def test_what_is_beyond_the_colours_says_so():
     assert next(t for t in fig.data if t.name == "scale").marker.colorbar.ticktext == ("≤ 0.2", "0.5", "≥ 1")
     text = told(fig)
     assert "≥ 1: beyond" in text[0, 0] and "≤ 0.2: beyond" in text[1, 0] and "beyond" not in text[2, 2]
+    result["layer_ratio"][:] = 2e7 * np.arange(1, 17).reshape(4, 4)
+    fig = figures.contribution_norms(result, View())
+    bar = next(t for t in fig.data if t.name == "scale").marker.colorbar
+    assert bar.ticktext[-1].endswith("500M") and fig.layout.xaxis2.ticktext == ("0.01", "1M")
+    spec = MeasureSpec("effect", ("layer", "pos"), "change", "what", 0.0)
+    large = replace(result, measures={"effect": Measure(spec, np.full((4, 4), 1500.0, np.float32))})
+    assert figures.token_map(large, View(), "effect").data[0].colorbar.ticktext == ("0", "250", "500", "750", "≥ 1000")
 
 
 def test_the_erasures_strip_leaves_out_the_position_that_predicts_the_answer():

@@ -442,9 +442,17 @@ def test_what_the_command_cannot_do_is_said_in_one_sentence(files, tmp_path, cap
         (["--out", str(tmp_path / "no" / "maps.npz")], "does not exist"),
         (["--out", str(tmp_path / "m.npz"), "--test", str(tmp_path / "none.jsonl")], "no prompts file"),
         (["--out", str(tmp_path / "m.npz"), "--memory", "much"], "memory budget"),
-        (["--out", str(tmp_path / "m.npz"), "--other-seed", "1"], "--seed is a control's"),
+        (["--out", str(tmp_path / "m.npz"), "--other-seed", "1"], "--other-seed is a control's; give --other-control"),
     ):
         refused(capsys, [*fit, *more], said)
+
+
+def test_each_of_two_models_has_its_own_precision(monkeypatch):
+    asked = []
+    monkeypatch.setattr("ed_core.commands.long_work.in_shell", lambda spec, **_: asked.append(spec) or 0)
+    fit = ["fit", "maps", "--model", "a", "--other", "b", "--set", "s.jsonl", "--out", "m.npz", "--dtype", "bfloat16"]
+    assert main(fit) == 0 and main([*fit, "--other-precision", "fp32"]) == 0
+    assert [(spec.model.precision, spec.other.precision) for spec in asked] == [("bf16", "bf16"), ("bf16", "fp32")]
 
 
 def test_a_dry_run_opens_nothing(capsys, monkeypatch):
@@ -456,3 +464,5 @@ def test_a_dry_run_opens_nothing(capsys, monkeypatch):
     assert capsys.readouterr().out.startswith("8 source taps, 0 MB each, 2 MB in all: 8 at once")
     for nameless in (["maps", "--other="], ["maps", "--other", "ed-demo-8", "--model="], ["affine", "--model="]):
         refused(capsys, ["fit", nameless[0], *fit, *nameless[1:]], "No model is named")
+    refused(capsys, ["fit", "affine", *fit, "--precision", "fp23"], "The precision is 'fp23'")
+    refused(capsys, ["fit", "affine", *fit, "--shard", "3/2"], "--shard is '3/2'")

@@ -23,6 +23,7 @@ from ed_core.probes import (
     ResidualErasure,
     integrated_gradients,
 )
+from ed_core.probes.lenses import late_from
 from ed_core.results.aggregate import aggregate
 from ed_core.service import compute
 from ed_core.sweeps import gradients, metrics
@@ -194,6 +195,10 @@ def test_the_deep_part_begins_at_the_next_whole_depth():
     jsd = np.array([[0.9, 0.9, 0.9], [0.4, 0.9, 0.9], [0.9, 0.4, 0.9], [0.0, 0.0, 0.0]])
     found = LogitLens(rho=0.5).per_token({"jsd": jsd, "rank": np.ones((4, 3), np.int32)})
     assert found["deep_thinking_ratio"].tolist() == [0, 1, 1]
+    jsd = np.where(np.arange(26)[:, None] < [14, 13], 0.9, 0.1)  # 0.56 · 25 is 14, though not in binary
+    found = LogitLens(rho=0.56).per_token({"jsd": jsd, "rank": np.ones((26, 2), np.int32)})
+    assert found["deep_thinking_ratio"].tolist() == [1, 0]
+    assert [late_from(*of) for of in ((0.28, 25), (0.55, 100), (0.85, 30), (0.0, 4), (1.0, 4))] == [7, 55, 26, 0, 4]
 
 
 # ---------------------------------------------------------------- erasure and gradients

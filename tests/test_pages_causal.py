@@ -202,6 +202,8 @@ def test_a_single_token_is_no_plural_and_has_no_perplexity(laboratory, monkeypat
     said = " ".join(m.value for m in test.markdown)
     assert "Over **1 prompt**, 1 token." in said and "Least KL, one layer" in said
     assert "perplexity on this text" not in said and "nan" not in said.split()
+    assert "A single token has no next one whose loss could be measured." in [c.value for c in test.caption]
+    assert "perplexity" not in [chart["layout"]["yaxis"]["title"]["text"] for chart in charts(test)]
     assert "1 token" in [one.proto.popover.label for one in test.get("popover")]
     test.segmented_control(key="prompts.source").set_value("Bundled prompts").run()
     test.number_input(key="prompts.n").set_value(1).run()
@@ -293,7 +295,10 @@ def test_a_boundary_can_be_looked_at_alone(stored):
     probe, spec = LayerSkip(mode="future", boundaries=(16, 8)), resolve("small")
     result = computed(probe.request(spec, PROMPT))
     lookup.store().put(result)
-    test = app("pages/intervene/skip.py", run=result.request.key)
+    test = app("pages/intervene/skip.py", run=result.request.key, boundary="99")
+    assert [w.value for w in test.warning] == [
+        "The link asks for the split point '99', which is not here to show; another one is shown."
+    ]
     choice = test.segmented_control(key="skip.boundary")
     assert choice.options == ["maximum over all", "token 8", "token 16"] and holds(plotted(test), result["effect"])
     choice.set_value(1).run()  # the second of the result's, which is token 8

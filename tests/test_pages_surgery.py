@@ -139,6 +139,12 @@ def test_a_bad_order_is_one_sentence_on_the_page(results):
     assert [e.value for e in test.error] == ["surgery.order names layer 9; this model's layers are 0 to 4."]
 
 
+def test_a_link_to_a_length_that_no_stretch_has_says_so(results):
+    test = app(SURGERY, order=ORDER, continued="4", seed="2", length="200")
+    told = "The link asks for the length '200', which is not here to show; another one is shown."
+    assert [w.value for w in test.warning] == [told] and test.number_input(key="surgery.length").value == 5
+
+
 def test_surgery_is_kept_with_all_its_figures(results, folder):  # noqa: F811
     case = save(app(SURGERY, order=ORDER, continued="4", seed="2"), "surgery", folder)
     drop, swap, repeat = drawings.SURGERY.values()

@@ -118,6 +118,7 @@ def test_ratios_weigh_prompts_by_their_tokens():
 
 def test_templates_are_units_from_five_on():
     assert units(10).n == 10 and not units(10).by_form and units(10).words == "10 prompts"
+    assert units(1).words == "1 prompt" and units(1, ["a"]).words == "1 prompt of one form; other text may differ"
     few = units(10, ["a", "b"] * 5)
     assert (few.n, few.by_form, few.words) == (10, False, "10 prompts of 2 forms; other text may differ")
     assert units(10, ["a"] * 10).words == "10 prompts of one form; other text may differ"
@@ -161,6 +162,8 @@ def test_a_contrast_of_independent_parts_adds_their_variances():
 def test_a_permutation_counts_the_observed_order():
     orders = np.array([[3, 2, 1], [1, 2, 3], [3, 2, 1], [2, 1, 3]])
     assert statistics.permutation_p(lambda o: o[:, 0], orders) == 2 / 4
+    assert statistics.permutation_p(lambda o: np.full(len(o), np.nan), orders) == 1
+    assert np.isnan(statistics.permuted_correlation([1, 2, np.nan, 4, 5], [1, 2, 3, 4, 5])).all()
 
 
 def test_ranks_and_their_correlations_are_scipys():

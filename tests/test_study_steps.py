@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,6 +127,14 @@ def test_steps_of_the_other_kind_are_refused(checkpoints, tmp_path, source, kind
     assert says in str(caught.value)
     assert main(["study", str(file), "--out", str(tmp_path / "out"), "--dry-run"]) != 0
     assert says in capsys.readouterr().err
+
+
+def test_two_trainings_of_one_name_are_no_single_training():
+    models = [study.ModelEntry(source=f"{of}/run", checkpoints=(name,)) for of, name in zip("ab", ("step5", "step9"))]
+    asked = study.Study(name="two", models=tuple(models), probes=(study.ProbeEntry(name="contributions"),),
+                        sets=(study.SetEntry(name="s", bundled="sums"),))  # fmt: skip
+    with pytest.raises(StudyError, match="Two trainings of the study would be called 'run'; give each a label"):
+        plan.make(asked, Path())
 
 
 def test_a_study_keeps_its_steps_when_it_is_written(tmp_path):

@@ -195,6 +195,8 @@ def test_the_sentence_never_goes_beyond_the_interval():
     assert small.low > 0
     assert "rises with size over these 12 models, and all of the interval is less than one layer" in small.sentence
     assert "less than one layer" not in wide.sentence and "less than one layer" not in rising.sentence
+    tight = replace(small, slope=0.01221, low=0.01218, high=0.01224, without=None).sentence
+    assert "changes by +0.01221 per" in tight and ": +0.01218 to +0.01224)" in tight
 
 
 @pytest.mark.parametrize("lost, share, told", [(3, "0.3 %", True), (996, "99.6 %", False)])
@@ -327,6 +329,9 @@ def test_measured_models_are_compared_resample_by_resample():
     assert "over prompts like these b has the larger ratio." in found.sentence
     apart = trends.difference([a, replace(b, drawn=rng.permutation(b.drawn))], "a", "b")
     assert apart.low < 0 < apart.high and "do not show" in apart.sentence
+    shift = np.array([4, 8] * 500) * 1e-5
+    close = trends.difference([a, replace(b, ratio=0.50006, drawn=shared + shift, n_layers=28)], "a", "b")
+    assert "is +0.00006, +0.002 of 28 layers (5–95 % over 9 prompts: +0.00004 to +0.00008)" in close.sentence
     fewer = trends.difference([a, replace(b, prompts=4)], "a", "b")
     assert "no interval, and no conclusion" in fewer.sentence
 

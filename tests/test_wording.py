@@ -99,6 +99,15 @@ def test_a_rule_over_templates_says_over_how_many():
     )
 
 
+def test_thresholds_and_resamples_are_told_from_those_that_they_are_not():
+    moved = replace(judged("overlap", a_step("overlap", 3), 0.305), from_depth_1=None)
+    said = wording.statement(moved, np.asarray(a_step("overlap", 3))).sentence
+    assert said.startswith("The overlap rule at 30.5 % (the papers take 30 %) gives layer 3")
+    line = wording.rules({"overlap": moved}, {"overlap": wording.Statement(said, False, 3, 3)},
+                         {"overlap": statistics.Interval(3.0, 5.0, 0.997)})  # fmt: skip
+    assert line.startswith("Rules: layer 3 (overlap at 30.5 %, 5–95 %: 3 to 5, no layer in 99.7 % of resamples)")
+
+
 # ---------------------------------------------------------------- the two lines
 
 

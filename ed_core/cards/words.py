@@ -13,7 +13,8 @@ from ..claims.record import Found
 from ..depth.criteria import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
 from ..depth.surgery import worse_than_uniform
-from ..depth.wording import count, mean_depth, which_clear
+from ..depth.wording import count, mean_depth, printed, which_clear
+from ..depth.wording import percent as share
 from ..depth.writing import AFTER, AT_0, FROM_0, LIMIT, usable
 from ..statistics import FEWEST, FEWEST_FORMS
 from ..studies import report
@@ -170,10 +171,11 @@ def value(found: Value | None, digits: int = 2, percent: bool = False, sign: str
     if found is None or found.value is None:
         return "–"
     scale, digits, unit = (100, 0, " %") if percent else (1, digits, "")
-    if found.low is None or found.high is None:
-        return f"{number(scale * found.value, digits, sign)}{unit}"
-    low, high = scale * found.low, scale * found.high
-    return f"{as_exact(scale * found.value, low, high, digits, sign)}{unit} ({between(low, high, digits, sign)})"
+    within = None if found.low is None or found.high is None else (scale * found.low, scale * found.high)
+    at = scale * found.value
+    told = as_exact(at, *within, digits, sign) if within else number(at, digits, sign)
+    told = share(found.value) if percent and told in ("0", "100") else f"{told}{unit}"
+    return f"{told} ({between(*within, digits, sign)})" if within else told
 
 
 def cut(one: Cut) -> str:
@@ -208,9 +210,8 @@ def leaving(told: Card) -> str:
     if same.value is None:
         return ""
     lost, low, high = (None if end is None else 1 - end for end in (same.value, same.high, same.low))
-    share, _, around = value(Value(value=lost, low=low, high=high), percent=True).partition(" (")
+    few, _, around = value(Value(value=lost, low=low, high=high), percent=True).partition(" (")
     around = f" ({around}" if around else ""
-    share = "less than 1 %" if lost and share == "0 %" else share
     by_0 = _by_0(found.mean_lost_at_0, lost)
     leaving, after = f"Leaving at {found.threshold:g} confidence, {FROM_0},", f", {AFTER}"
     if lost == 0 and not high:
@@ -219,9 +220,9 @@ def leaving(told: Card) -> str:
             "",
         )
     elif lost is not None and usable(1, lost):
-        early = f"{leaving} would change {share} of a prompt's tokens{around}{by_0}"
+        early = f"{leaving} would change {few} of a prompt's tokens{around}{by_0}"
     else:
-        early = f"{leaving} is not usable here ({LIMIT}): {share} of a prompt's tokens would change{around}{by_0}"
+        early = f"{leaving} is not usable here ({LIMIT}): {few} of a prompt's tokens would change{around}{by_0}"
     return (
         f"The tokens that the model writes, up to {found.tokens} a prompt, are the lens's best guess for good from "
         f"depth {value(found.mean_depth, 1)} of {told.model.layers} on average. {early}{after}. Depth and "
@@ -246,9 +247,9 @@ def sinks(told: Card) -> str:
     named = f"In the first {found.named_of} prompts: {found.named}."
     if not found.tokens:
         return "No sinks."
-    tokens, first = 100 * found.tokens, 100 * found.first
     older = "Counted as in older cards, with tokens of large norm at the output alone: " if of_its_time(told) else ""
-    most = f"{tokens:.3g} % of the tokens are sinks; the first token is a sink in {first:.0f} % of the prompts."
+    of = f"the first token is a sink in {share(found.first)} of the prompts."
+    most = f"{100 * found.tokens:.3g} % of the tokens are sinks; {of}"
     return f"{older}{most} {named}"
 
 
@@ -285,7 +286,7 @@ def _moved(row: Moved, told: Card) -> str:
 
 
 def _down(value: float) -> str:
-    return f"{int(value * 1000) / 1000:.3f}"
+    return printed(math.floor(value * 1000) / 1000, ".3f")
 
 
 def claim(one: Found) -> tuple[str, str]:

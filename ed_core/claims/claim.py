@@ -176,6 +176,8 @@ class Estimate:
         value, found = float(value), interval(draws)
         own = judge or (by_draws(draws) if layers is None else by_draws(draws, layers))
         over = interval(layers).ends if layers is not None else None
+        if math.isfinite(value) and layers is not None and over is None:
+            why = why or "it has no interval over layers"
         judge = own if math.isfinite(value) else None
         return cls(value, found.low, found.high, found.undefined, over, why, judge=judge)
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from ..depth.wording import decimals, printed
+from ..depth.wording import decimals, percent, printed
 from ..statistics import ONE_BY_ONE
 from ..studies.report import table_row
 from .claim import (
@@ -270,8 +270,7 @@ def valued(found: Estimate, quantity: Quantity, over: str = "5–95 % over promp
         value = " ".join(filter(None, [told, PRINTED.get(quantity.unit, "")]))
     if not within:
         return value
-    share = "less than 1 %" if found.undefined < 0.01 else f"{100 * found.undefined:.0f} %"
-    undefined = f", not defined in {share} of the resamples" if found.undefined else ""
+    undefined = f", not defined in {percent(found.undefined)} of the resamples" if found.undefined else ""
     ends = between(found.low, found.high, digits)
     some = " that give one" * (bool(undefined) and " to " not in ends)
     return f"{value} ({over}{ends}{some}{undefined})"

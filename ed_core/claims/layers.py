@@ -58,7 +58,7 @@ def turns(evidence: Evidence) -> Measured:
         return np.asarray(angles.std(-1) / angles.mean(-1))
 
     def mean(angles: np.ndarray) -> np.ndarray:
-        return np.asarray(angles.mean(-1))
+        return np.asarray(angles.mean(-1)) if angles.size else np.full(angles.shape[:-1], np.nan)
 
     def of(measure: str, where: slice, read: Callable[[np.ndarray], np.ndarray]) -> Estimate:
         found = read_off(part, lambda curves: read(curves[measure][:, where]), [measure], seed)
@@ -196,8 +196,8 @@ def halves(evidence: Evidence) -> Measured:
         return found
 
     def of_layers(at: np.ndarray, curve: np.ndarray) -> float:
-        second = at >= half
-        return float(np.log(max(curve[second].mean() / curve[~second].mean(), SMALLEST)))
+        first, second = curve[at < half], curve[at >= half]  # of five layers one of the second half has a later one
+        return float(np.log(max(second.mean() / first.mean(), SMALLEST))) if len(second) else np.nan
 
     ones = np.ones(len(part))
     found = statistics.read_off(lambda c: log_ratio(c[""]), {"": effects}, ones, part.units, evidence.seed)

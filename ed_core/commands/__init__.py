@@ -308,7 +308,9 @@ def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
             raise ParameterError(
                 f"--set {pair!r} names the probe '{probe}', which is not among those run ({', '.join(names)})."
             )
-        settings.setdefault(probe, {})[parameter] = value
+        of_probe = settings.setdefault(probe, {})
+        if of_probe.setdefault(parameter, value) != value:
+            raise ParameterError(f"--set gives {name} as {of_probe[parameter]!r} and as {value!r}; give it once.")
     return settings
 
 

@@ -421,11 +421,9 @@ def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
 
 
 def fit(args: argparse.Namespace) -> int:
-    if args.dry_run:
-        return _dry_run(args)
     spec = FitRun(
         fit=args.kind,
-        model=_opened(args, args.model, args.precision, args.control, args.seed, args.adapter),
+        model=_opened(args, args.model, _precision(args), args.control, args.seed, args.adapter),
         other=_other(args) if args.kind == "maps" else None,
         prompts=args.set,
         test=args.test or "",
@@ -436,18 +434,25 @@ def fit(args: argparse.Namespace) -> int:
         rank=getattr(args, "rank", None),
         max_tokens=getattr(args, "max_tokens", JACOBIAN_TOKENS),
     )
-    return in_shell(spec, lines=args.progress)
+    return _dry_run(args) if args.dry_run else in_shell(spec, lines=args.progress)
+
+
+def _precision(args: argparse.Namespace) -> str:
+    """Model A's."""
+    return asked_precision(args.precision, args.dtype)
 
 
 def _opened(
-    args: argparse.Namespace, source: str, precision: str | None, control: str, seed: int | None, adapter: str
+    args: argparse.Namespace, source: str, precision: str, control: str, seed: int | None, adapter: str, of: str = ""
 ) -> Opened:
-    """A model as the options name it."""
+    """A model as the options name it; `of`: how those of its twin begin."""
     if seed is not None and not control:
-        raise ParameterError("--seed is a control's; give --control untrained or --control shuffled with it.")
+        raise ParameterError(
+            f"--{of}seed is a control's; give --{of}control untrained or --{of}control shuffled with it."
+        )
     return Opened(
         source=source,
-        precision=asked_precision(precision, args.dtype),
+        precision=precision,
         device=args.device,
         adapter=adapter,
         offload=args.offload,
@@ -458,7 +463,9 @@ def _opened(
 
 def _other(args: argparse.Namespace) -> Opened:
     """Model B: its own precision and control, A's device."""
-    return _opened(args, args.other, args.other_precision or args.precision, args.other_control, args.other_seed, "")
+    own = args.other_precision
+    precision = _precision(args) if own is None else asked_precision(own, None)
+    return _opened(args, args.other, precision, args.other_control, args.other_seed, "", "other-")
 
 
 def _dry_run(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ only to leave sinks out of a spread (`without_sinks`) arrays are read."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -188,8 +189,9 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
     if not np.isfinite(mine):
         return f"On this prompt the {what} is not defined or zero everywhere: no centre"
     rows = next(c.x for c in probe.curves if c.name == curve)
+    share = wording.percent(values[:half].sum() / values.sum())
     return (
-        f"On this prompt {100 * values[:half].sum() / values.sum():.0f} % of the {what} lies at {rows}s 0–{half - 1}; "
+        f"On this prompt {share} of the {what} lies at {rows}s 0–{half - 1}; "
         f"{score.name}: {_say(mine, score)} ({'depths' if rows == 'depth' else 'layers'} 0 to {len(values) - 1})"
     )
 
@@ -256,7 +258,7 @@ class Likeness:
     def distance(self) -> str:
         """How far the shapes are apart, where they can be compared."""
         assert self.apart is not None
-        return f"each scaled to its own range, at most {100 * self.apart:.0f} % apart"
+        return f"each scaled to its own range, at most {math.ceil(100 * self.apart - 1e-3)} % apart"
 
 
 def likeness(probe: Probe | type[Probe], this: Summary, control: Summary, first_token: bool = True) -> list[Likeness]:

@@ -27,7 +27,7 @@ from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .continuous import MeanDepth
 from .criteria import RULES, Criterion
 from .verdict import READS, Together, of_prompts
-from .wording import apart, listed, named_layer, past, printed
+from .wording import apart, listed, mean_depth, named_layer, past, printed
 
 PROBES = tuple(probe() for probe in ALL if probe.audited)
 DRAWN = {f"{probe.name}.{curve.name}": curve for probe in PROBES for curve in probe.audit_curves}
@@ -359,8 +359,7 @@ def _around(mean: MeanDepth) -> str:
     """A mean depth with its interval over prompts."""
     if mean.depth is None:
         return "not defined"
-    around = "" if mean.interval is None or mean.interval.ends is None else f" ({apart(*mean.interval.ends, 1)})"
-    return f"{mean.depth:.1f}{around}"
+    return mean_depth(mean.depth, *((mean.interval and mean.interval.ends) or ()))
 
 
 def _in_figures(c: Comparison) -> str:

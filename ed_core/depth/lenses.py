@@ -5,6 +5,7 @@ The Jacobian lens is made to be read by ranks: its divergence is shown as such a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -133,7 +134,7 @@ def certified(kind: str, certificate: Mapping[str, Any]) -> str:
     if "drift" in certificate:
         said.append(
             "Fitted on each half of the prompts, the two sets of matrices differ by up to "
-            f"{100 * max(certificate['drift']):.0f} % of their size."
+            f"{math.ceil(100 * max(certificate['drift']) - 1e-6)} % of their size."
         )
     if kind == UNCALIBRATED:
         said.append("Read it by ranks: its KL is not calibrated, so no depth is read off that KL.")

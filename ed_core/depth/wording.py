@@ -92,13 +92,13 @@ class Twins:
         found = [r.means[name].depth for r in self.readings if name in r.means]
         return [depth for depth in found if depth is not None]
 
-    def beside(self, name: str) -> str:
+    def beside(self, name: str, named: bool = False) -> str:
         """Their mean depths, as they stand behind the model's own: "; five untrained twins: 17.6–23.3", and once these
-        are named "; the twins: 17.6–23.3"."""
+        are `named` "; the twins: 17.6–23.3"."""
         if not (found := self.means(name)):
             return ""
         low, high = (f"{end(found):.1f}" for end in (min, max))
-        called = self.named(len(found)) if name == "kl" else f"the {AGAIN[self.kind][len(found) > 1]}"
+        called = f"the {AGAIN[self.kind][len(found) > 1]}" if named else self.named(len(found))
         return f"; {called}: {low if low == high else f'{low}–{high}'}"
 
     def have(self, near: int, layer: int, n_layers: int) -> str:
@@ -200,7 +200,7 @@ def _elsewise(criterion: Criterion) -> str:
     """ " at 90 %" of a rule whose threshold somebody has moved, " of the best 20" of an overlap of so many tokens; ""
     at the papers'."""
     at, own = criterion.threshold, RULES[criterion.name].threshold
-    return of_best(criterion.name, criterion.best) + ("" if at is None or at == own else f" at {100 * at:.0f} %")
+    return of_best(criterion.name, criterion.best) + ("" if at is None or at == own else f" at {100 * at:.3g} %")
 
 
 def of_best(rule: str, best: int) -> str:
@@ -269,18 +269,27 @@ def turned(turn: Turn | None, twins: Twins = Twins()) -> str:
 
 def _settles(means: Mapping[str, MeanDepth], twins: Twins, where: str, over: Units | None) -> str:
     kl, overlap = means.get("kl"), means.get("overlap")
-    if kl is None or kl.depth is None:
-        begin = f"{where}: no mean depth" if where else "No mean depth"
-        return f"{begin} by KL: the lens is the output from depth 1 on, or not finite." if kl is not None else ""
+    if kl is None:
+        return ""
 
     def around(mean: MeanDepth) -> str:
         return f"; {apart(*ends, 1)}" if mean.interval is not None and (ends := mean.interval.ends) else ""
 
+    def first(mean: MeanDepth, called: str) -> str:
+        drawn_anew = "" if over is None else f"; {sure(mean.interval, over)}"
+        return f"over thresholds {_exact(mean)} of {mean.n_layers} ({called}{drawn_anew}{twins.beside(mean.name)})"
+
     begin, curves = f"{where}: mean depth" if where else "Mean depth", ", from the mean curve"
-    drawn_anew = "" if over is None else f"; {sure(kl.interval, over)}"
-    said = f"{begin} over thresholds {_exact(kl)} of {kl.n_layers} (KL{drawn_anew}{twins.beside('kl')})"
-    if overlap is not None and overlap.depth is not None:
-        said += f", {_exact(overlap)} (overlap{around(overlap)}{twins.beside('overlap')})"
+    by_overlap = overlap if overlap is not None and overlap.depth is not None else None
+    if kl.depth is None:
+        begin = f"{where}: no mean depth" if where else "No mean depth"
+        said = f"{begin} by KL: the lens is the output from depth 1 on, or not finite"
+        return f"{said}; {first(by_overlap, 'overlap')}{'' if where else curves}." if by_overlap else f"{said}."
+    said = f"{begin} {first(kl, 'KL')}"
+    if by_overlap:
+        said += (
+            f", {_exact(by_overlap)} (overlap{around(by_overlap)}{twins.beside('overlap', bool(twins.means('kl')))})"
+        )
         curves += "s"
     return f"{said}{'' if where else curves}."
 
@@ -463,7 +472,7 @@ def _ends(interval: Interval | None) -> str:
     """The ends of an interval that has a width."""
     if interval is None or interval.ends is None or " to " not in (ends := level(*interval.ends)):
         return ""
-    return ends + (f", no layer in {100 * interval.undefined:.0f} % of resamples" if interval.undefined > OFTEN else "")
+    return ends + (f", no layer in {100 * interval.undefined:.1f} % of resamples" if interval.undefined > OFTEN else "")
 
 
 def listed(words: Iterable[str], last: str = "and") -> str:

@@ -100,17 +100,18 @@ def log_ticks(curves: Iterable[np.ndarray]) -> dict[str, Any]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if sum(low <= 10.0**p <= high for p in powers) < 2 else (1,)
     at = [(step, p) for p in powers for step in steps]
-    return dict(type="log", tickvals=[s * 10.0**p for s, p in at], ticktext=[_size(s, p) for s, p in at])
+    return dict(type="log", tickvals=[s * 10.0**p for s, p in at], ticktext=[size(s * 10.0**p) for s, p in at])
 
 
-def _size(step: int, power: int) -> str:
-    """A round number as a label: 0.02, 500, 20k, 5M; beyond that as a power."""
+def size(value: float) -> str:
+    """A number as a label: −0.02, 500, 20k, 5M; beyond that as a power."""
+    power = math.floor(math.log10(abs(value)) + 1e-9) if value else 0
     if not -4 < power < 9:
-        return f"{'' if step == 1 else f'{step}·'}10<sup>{power}</sup>".replace("-", "\u2212")
-    value = step * 10.0**power
-    if value >= 1e6:
-        return f"{value / 1e6:g}M"
-    return f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}"
+        step = f"{value / 10.0**power:.3g}"
+        return f"{'' if step == '1' else f'{step}·'}10<sup>{power}</sup>".replace("-", "\u2212")
+    if abs(value) >= 1e4:
+        return f"{number(value / 1e6)}M" if abs(value) >= 1e6 else f"{number(value / 1e3)}k"
+    return number(value) if abs(value) < 999.5 else printed(value, ".0f")
 
 
 def whole_ticks(n: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ..depth.verdict import Verdict
 from ..fits.measured import Maps, Replacement
 from ..types import ProbeResult
 from . import colours
-from .canvas import GRID, PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks, number, tick_step, whole_ticks
+from .canvas import GRID, PLAIN, STEADY, Canvas, axis_title, escaped, log_ticks, number, size, tick_step, whole_ticks
 from .curves import MARGIN
 from .maps import NOT_DRAWN, blank, mean_title
 from .panel import (
@@ -133,7 +133,7 @@ def _bars(canvas: Canvas, pair: side_by_side.Pair) -> None:
     )
     canvas.layout["yaxis"]["domain"] = CURVES
     canvas.layout["xaxis"]["anchor"] = "y2"
-    ticks = dict(tickvals=[-bound, 0, bound], ticktext=[number(v) for v in (-bound, 0.0, bound)])
+    ticks = dict(tickvals=[-bound, 0, bound], ticktext=[size(v) for v in (-bound, 0.0, bound)])
     canvas.layout["yaxis2"] = dict(
         GRID, domain=BARS, range=[-1.1 * bound, 1.1 * bound], title=axis_title("B − A"), **ticks
     )

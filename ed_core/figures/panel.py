@@ -16,7 +16,19 @@ import plotly.graph_objects as go
 
 from ..types import ProbeResult
 from . import colours
-from .canvas import PLAIN, ROUND_STEPS, STEADY, Canvas, axis_title, letters, number, tick_step, visible, whole_ticks
+from .canvas import (
+    PLAIN,
+    ROUND_STEPS,
+    STEADY,
+    Canvas,
+    axis_title,
+    letters,
+    number,
+    size,
+    tick_step,
+    visible,
+    whole_ticks,
+)
 from .colours import Shade
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 44, 36, 64
@@ -291,7 +303,7 @@ def _logarithmic(low: float, high: float) -> list[float]:
 
 def _ends(shade: Shade, z: np.ndarray, at: list[float]) -> dict[str, Any]:
     """Labels of a colour bar, "≥" and "≤" in front of the ends that values lie beyond."""
-    words = [f"{v:g}" if shade.log else number(v) for v in at]
+    words = [size(v) for v in at]
     if np.nanmin(z, initial=np.inf) < shade.low - CLIPPED * abs(shade.low):
         words[0] = f"≤ {words[0]}"
     if np.nanmax(z, initial=-np.inf) > shade.high * (1 + CLIPPED):
@@ -302,8 +314,8 @@ def _ends(shade: Shade, z: np.ndarray, at: list[float]) -> dict[str, Any]:
 def beyond(shade: Shade, value: float | np.floating) -> str:
     """What hover adds where a cell's colour is clipped."""
     if value > shade.high * (1 + CLIPPED):
-        return f"<br>≥ {number(shade.high)}: beyond the colours"
-    return f"<br>≤ {number(shade.low)}: beyond the colours" if value < shade.low - CLIPPED * abs(shade.low) else ""
+        return f"<br>≥ {size(shade.high)}: beyond the colours"
+    return f"<br>≤ {size(shade.low)}: beyond the colours" if value < shade.low - CLIPPED * abs(shade.low) else ""
 
 
 def add_hover(
@@ -348,7 +360,7 @@ def add_strip(canvas: Canvas, strip: Strip, row: str, heatmap: tuple[float, floa
         )
     named = axis_title(strip.title if strip.behind is None else f"{strip.title}<br>┄ {strip.behind_name}", 4)
     ends = [strip.low, strip.high] if strip.low >= 0 else [strip.low, 0.0, strip.high]
-    ticks = dict(tickvals=ends, ticktext=[f"{v:g}" if strip.log else number(v) for v in ends], tickangle=0)
+    ticks = dict(tickvals=ends, ticktext=[size(v) for v in ends], tickangle=0)
     scale = (
         dict(type="log", range=np.log10([strip.low, strip.high]).tolist())
         if strip.log

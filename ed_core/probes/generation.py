@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..types import MeasureSpec
 from .base import Curve, Picture, Probe, Score, Shape, WritingMap, parameter
-from .lenses import divergence_limit, exit_confidence, late_begins
+from .lenses import divergence_limit, exit_confidence, late_begins, late_from
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,7 +120,8 @@ class Generation(Probe):
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.lenses import write
 
-        write(model, encoding, record, self.n_tokens, self.temperature, self.seed, self.threshold, self.g, self.rho)
+        late = late_from(self.rho, model.n_layers)
+        write(model, encoding, record, self.n_tokens, self.temperature, self.seed, self.threshold, self.g, late)
 
 
 TYPICAL_TOKENS = 16  # what an estimate counts with

@@ -44,6 +44,11 @@ def late_begins() -> Any:
     return parameter(0.85, "where the late part begins, as a share of the depth", low=0.0, high=1.0, label=label)
 
 
+def late_from(rho: float, n_layers: int) -> int:
+    """The first depth of the late part, ceil(rho L): of 0.28 and 25 layers 7, which floating point puts above 7."""
+    return math.ceil(round(rho * n_layers, 9))
+
+
 def exit_confidence(leaves: str) -> Any:
     """The threshold at which a token leaves, or would."""
     meaning = f"probability of the lens's best token at which a token {leaves}"
@@ -198,7 +203,7 @@ class LogitLens(Probe):
     def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
         jsd = values["jsd"]
         settled = np.minimum.accumulate(jsd, axis=0) <= self.g
-        deep = math.ceil(self.rho * (jsd.shape[0] - 1))
+        deep = late_from(self.rho, jsd.shape[0] - 1)
         return {"mrr": 1.0 / values["rank"], "deep_thinking_ratio": (settled.argmax(0) >= deep).astype(np.float32)}
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:

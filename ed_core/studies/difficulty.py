@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from .. import statistics
 from ..depth.continuous import LOWEST, MEAN_DEPTH
 from ..depth.criteria import OF_LENS
+from ..depth.wording import decimals
 from ..errors import StudyError
 from ..probes.base import depth_score, layer_effect
 from ..statistics import FEWEST, FEWEST_FORMS, Resampled, Units
@@ -102,6 +103,8 @@ class Difficulty:
         of_lens, least = self.kind in DEPTHS, min(abs(t.low), abs(t.high))
         least = min(least, abs(t.slope)) if np.isfinite(t.low) else abs(t.slope)
         digits = next((n for n in (2, 3, 4) if round(least, n)), 5) if least else 2  # nothing apart from 0 prints as 0
+        alike = (apart := decimals(t.low, t.high, digits)) is None
+        digits = apart or digits
         whose = (
             f"the prompts' own {what}, on average," if t.paired else f"the {what}, read off the levels' mean curves,"
         )
@@ -116,7 +119,7 @@ class Difficulty:
             return f"{told}. With {few} there is no interval, and no conclusion."
         ends = " to ".join(signed(end, digits) for end in (t.low, t.high))
         drawn = f"5–95 %: {ends} over {t.over}"
-        if t.low == t.high:
+        if alike:
             drawn = f"the same in at least 90 % of resamples of {t.over}"
         return f"{told} ({drawn}). {t.verdict(self.n_layers)}"
 

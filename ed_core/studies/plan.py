@@ -125,6 +125,9 @@ def of_file(file: str | Path, device: str = "cpu", fetch: Callable[[str, str], o
 def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
     """The plan of a study whose file lies in `folder`. A model that cannot be found is noted, a set that is unavailable
     is refused."""
+    trainings = [entry.series for entry in study.models if entry.revisions or entry.checkpoints]
+    if twice := next((name for name in trainings if trainings.count(name) > 1), ""):
+        raise StudyError(f"Two trainings of the study would be called {twice!r}; give each a label of its own.")
     for entry in study.models:
         _check_steps(entry)
     told = [(one, entry.series, step) for entry in study.models for one, step in entry.each()]

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from .. import statistics
 from ..depth.criteria import OF_LENS, RULES
-from ..depth.wording import OFTEN, listed, printed
+from ..depth.wording import OFTEN, decimals, listed, printed
 from ..errors import StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, Interval, interval
 from .points import MEANS, MEASURED, Point, combined
@@ -71,7 +71,7 @@ class Slope:
         ends = f"{size(self.start[0])} to {size(self.end[0])} parameters"
         of = f"By {CALLED[self.criterion]}, over {self.source} figures of {len(self.models)} models of {ends} on "
         of += f"{listed(self.sets)}, the depth as a share of the layers"
-        told = f"{of} changes by {signed(self.slope)} per tenfold increase in parameters"
+        told = f"{of} changes by {signed(self.slope, _places(self.low, self.high))} per tenfold increase in parameters"
         if self.sizes == 2:
             told = f"{of} goes from {_share(self.start[1])} to {_share(self.end[1])}"
         if not np.isfinite(self.low):
@@ -112,9 +112,11 @@ class Slope:
             what, times = "slope", 1.0
             if self.sizes == 2:
                 what, times = "change", math.log10(rest.end[0] / rest.start[0])
-            told = f" Without {name}, which moves the {what} most, the {what} is {signed(times * rest.slope)}"
+            low, high = times * rest.low, times * rest.high
+            n = _places(low, high) if np.isfinite(self.low) else 3
+            told = f" Without {name}, which moves the {what} most, the {what} is {signed(times * rest.slope, n)}"
             if np.isfinite(rest.low) and np.isfinite(self.low):
-                told += f" ({signed(times * rest.low)} to {signed(times * rest.high)})"
+                told += f" ({signed(low, n)} to {signed(high, n)})"
                 told += "" if rest.trend == self.trend else ", which changes the conclusion"
             told += "."
         if self.left_out:
@@ -257,13 +259,13 @@ class Difference:
     @property
     def sentence(self) -> str:
         """What the data support, with its figures."""
-        n = self.n_layers
-        layers = f", {signed(self.difference * n, 1)} of {n} layers" if n else ""
+        n, places = self.n_layers, _places(self.low, self.high)
+        layers = f", {signed(self.difference * n, places - 2)} of {n} layers" if n else ""
         by = CALLED[self.criterion]
         depth = f"{by[0].upper()}{by[1:]} / L" if self.criterion in MEANS else f"(layer + 1) / L by {by}"
         told = (
             f"{depth}, {self.source} on {listed(self.where)}: {self.other} minus {self.base} is "
-            f"{signed(self.difference)}{layers}"
+            f"{signed(self.difference, places)}{layers}"
         )
         if self.same:
             return f"{told}: the same on all {self.n} {self.over}, in whole layers, so no interval can be given."
@@ -373,9 +375,15 @@ def _share(value: float) -> str:
 
 def _range(low: float, high: float, over: str, undefined: float = 0.0) -> str:
     """An interval over the resamples that have a value; `undefined`: the share of those that have none."""
-    if low == high:
+    if decimals(low, high, 3) is None:
         return f"{signed(low)} in at least 90 % of resamples of {over}{' that give one' if undefined else ''}"
-    return f"5–95 % over {over}: {signed(low)} to {signed(high)}"
+    ends = (signed(end, _places(low, high)) for end in (low, high))
+    return f"5–95 % over {over}: {' to '.join(ends)}"
+
+
+def _places(low: float, high: float) -> int:
+    """Decimals that tell the ends of an interval apart, and from 0: three at least."""
+    return decimals(low, high, 3, from_0=True) or 3
 
 
 def size(parameters: int | float) -> str:

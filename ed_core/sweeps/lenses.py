@@ -6,7 +6,6 @@ one product, which reads the head's weights as often as the plain token does."""
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -161,14 +160,14 @@ def write(
     seed: int,
     threshold: float,
     g: float,
-    rho: float,
+    late: int,
 ) -> None:
     """Fill `generation`'s measures: the question continued by `n_tokens`, or until the model ends its text or its
-    positions end."""
+    positions end. `late`: the depth from which a divergence that first falls to `g` falls late."""
     n_layers, draw = model.n_layers, random.Random(seed)
     question = encoding.ids[: encoding.answer_start or len(encoding)]
     n_tokens = model.room(len(question), n_tokens, record.note)
-    late, deep, end = math.ceil(rho * n_layers), 0, _ends(model)
+    deep, end = 0, _ends(model)
     for name in OVER_DEPTHS:
         record.allocate(name, (n_layers + 1, n_tokens))
     for name in PER_TOKEN:

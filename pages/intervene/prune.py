@@ -87,6 +87,8 @@ def stretches(results: list, twins: list, asked: Prune, busy: bool) -> None:
             with column:
                 if not results:
                     show.empty(title, "" if busy else TEACH[name], HEIGHT, first=name == "kl")
+                elif name == "perplexity" and all(r.n_tokens < 2 for r in results):
+                    show.empty(title, ONE_TOKEN, HEIGHT)
                 elif name:
                     curve(name, results, twins, asked, name, title, unit, x, reading)
                 else:
@@ -230,6 +232,7 @@ TEACH = {
         "leave."
     ),
 }
+ONE_TOKEN = "A single token has no next one whose loss could be measured."
 READING = """Low is cheap: the predictions hardly change without the stretch that begins there."""
 MEASURED = (
     ("kl", "Measured: divergence from the whole model", "nats", READING),

@@ -6,7 +6,7 @@ from ed_core import figures
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, pictures
 from ed_core.probes import LayerSkip
-from ed_ui import inputs, probe_page, show
+from ed_ui import inputs, link, probe_page, show
 from ed_ui.inputs import BOUNDARY, MAXIMUM
 
 
@@ -43,6 +43,8 @@ def more(result, view):
 
 def boundaries(result, view):
     """Where the skips end and the looking begins; one of them can be looked at alone."""
+    link.among(BOUNDARY, [*map(str, places(result))], "split point")
+    link.say_troubles()
     if BOUNDARY.value not in places(result):
         inputs.forget(BOUNDARY.key)
     tokens = result["boundaries"]

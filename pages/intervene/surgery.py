@@ -95,6 +95,8 @@ def panels(batch: running.Batch, asked: Surgery, n_prompts: int) -> None:
 def maps(curves: dict, kinds: list[str], results: list, twins: list, asked: Surgery, ready: bool) -> None:
     """One map at a time, what it says, and by length what costs least."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="map-inputs")
+    link.among(MAP, kinds, "map")
+    link.say_troubles()
     if MAP.value not in (None, *kinds):
         inputs.put({MAP.key: kinds[0]})
     kind = MAP.draw(row.segmented_control, default=kinds[0], options=kinds)
@@ -171,6 +173,8 @@ def added(loss: float) -> str:
 def export(curves: dict, kind: str, found: list, lengths: list[int], results: list, ready: bool) -> None:
     """What costs least at a chosen length, for other tools."""
     row = st.container(horizontal=True, vertical_alignment="bottom", key="offers")
+    link.among(LENGTH, [*map(str, lengths)], "length")
+    link.say_troubles()
     held = min(lengths, key=lambda one: abs(one - LENGTH.value))
     if held != LENGTH.value:
         inputs.put({LENGTH.key: held})

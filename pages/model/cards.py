@@ -9,7 +9,7 @@ from ed_core import figures
 from ed_core.cards import card, making, page, words
 from ed_core.claims import running
 from ed_core.depth.criteria import OF_LENS, RULES
-from ed_core.depth.wording import printed
+from ed_core.depth.wording import percent, printed
 from ed_core.types import ModelSpec
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import choice, text
@@ -142,7 +142,7 @@ def cut(one: card.Cut) -> str:
     """The stretch that changes the predictions least and its price, in a cell."""
     n, start = one.layers, one.start
     where = f"layer {start}" if n == 1 else f"{start}–{start + n - 1}"
-    return f"{where}: {printed(one.loss.value, '+.2f')} nats, {100 * one.kept.value:.0f} % kept"
+    return f"{where}: {printed(one.loss.value, '+.2f')} nats, {percent(one.kept.value)} kept"
 
 
 def whole(
