@@ -32,7 +32,7 @@ def open(
     adapter: str | PathLike[str] = "",
     offload: str | PathLike[str] = "",
     control: str = "",
-    control_seed: int = 0,
+    control_seed: SupportsIndex = 0,
     *,
     name: str = "",
     keep: bool = False,

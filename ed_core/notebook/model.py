@@ -201,7 +201,7 @@ class Model:
         if answer and not isinstance(prompt, str):
             raise ParameterError("An answer goes with one prompt given as text; give each Prompt its own answer.")
         alone = isinstance(prompt, str | bytes | Mapping | Prompt) or not isinstance(prompt, Iterable)
-        given: Iterable[Any] = [prompt] if alone else prompt
+        given: Any = [prompt] if alone else prompt
         prompts = [Prompt(p, answer) if isinstance(p, str) else p for p in given]
         for p in prompts:
             if not isinstance(p, Prompt):
