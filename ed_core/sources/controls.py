@@ -58,7 +58,7 @@ def check(spec: ModelSpec) -> None:
     if spec.control not in KINDS:
         raise ParameterError(f"The control is {spec.control!r}; expected {' or '.join(KINDS)}.")
     if type(spec.control_seed) is not int or not 0 <= spec.control_seed <= MOST:
-        raise ParameterError(f"The control's seed is {spec.control_seed!r}; expected a whole number, 0 to {MOST}.")
+        raise ParameterError(f"The control's seed is {spec.control_seed!r}; expected 0 to {MOST}, a whole number.")
     if spec.control == "shuffled":
         return
     if spec.precision not in BYTES:
