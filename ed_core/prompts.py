@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from . import bounds, outside, settings
-from .errors import PromptError, PromptFileError
+from .errors import ParameterError, PromptError, PromptFileError
 from .types import Prompt, from_json
 
 HALF = "\ufffd"  # what the bytes of a character decode to that is not whole
@@ -51,6 +51,15 @@ def too_long(n: int, most: int | None, positions: int | None) -> str:
         if most and n > most
         else ""
     )
+
+
+def check_types(prompt: Prompt) -> None:
+    """Refuse with a `ParameterError` a field of another type: what is stored with it could not be read again."""
+    for field in fields(prompt):
+        value, kind = getattr(prompt, field.name), type(field.default) if field.name != "text" else str
+        if not isinstance(value, kind):
+            expected = "True or False" if kind is bool else "text"
+            raise ParameterError(f"The {field.name} of a prompt is {str(value)[:40]!r}; expected {expected}.")
 
 
 def check_text(prompt: Prompt) -> None:

@@ -353,12 +353,20 @@ def test_a_disk_or_a_memory_without_room_is_said_before_anything_is_written(llam
 
 
 def test_which_file_a_path_names(llama, tmp_path):
-    for name in ("one/a.gguf", "one/mmproj-a.gguf", "two/a.gguf", "two/b.gguf", "parts/m-00001-of-00003.gguf"):
+    for name in (
+        "one/a.gguf",
+        "one/mmproj-a.gguf",
+        "two/a.gguf",
+        "two/b.gguf",
+        "parts/m-00001-of-00003.gguf",
+        "CAPS/A.GGUF",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"GGUF")
     (tmp_path / "blob").write_bytes(b"GGUF....")
     (tmp_path / "text").write_bytes(b"text")
     assert gguf_files.find(str(tmp_path / "one")) == tmp_path / "one" / "a.gguf"
+    assert gguf_files.find(str(tmp_path / "CAPS")) == tmp_path / "CAPS" / "A.GGUF"
     assert gguf_files.find(str(tmp_path / "blob")) == tmp_path / "blob", "Ollama's files have no ending"
     assert (
         gguf_files.find(str(tmp_path / "text")) is gguf_files.find(str(llama)) is gguf_files.find("ed-demo-8") is None
@@ -726,7 +734,7 @@ def test_a_bundled_name_is_no_folder_of_that_name(llama, tmp_path, monkeypatch):
     assert resolve("./ed-demo-8").source == str(folder / "m.gguf")
 
 
-@pytest.mark.parametrize("name", ["./ed-demo-16", "ed-demo-16/", "./smollm2", "."])
+@pytest.mark.parametrize("name", ["./ed-demo-16", "ed-demo-16/", "./smollm2", ".", "ends in a space "])
 def test_a_folder_that_is_called_as_another_model_is_the_one_that_was_named(name, tmp_path, monkeypatch):
     folder = tmp_path / Path(name).name
     shutil.copytree(MODELS["ed-demo-8"], folder, dirs_exist_ok=True)

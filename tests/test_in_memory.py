@@ -200,8 +200,14 @@ def in_float64() -> Iterator[None]:
 @pytest.mark.parametrize("by_name", [False, True])
 @pytest.mark.parametrize(
     "around",
-    [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16), in_float64],
-    ids=["no_grad", "inference", "autocast", "float64"],
+    [
+        torch.no_grad,
+        torch.inference_mode,
+        lambda: torch.autocast("cpu", torch.bfloat16),
+        in_float64,
+        lambda: torch.device("meta"),
+    ],
+    ids=["no_grad", "inference", "autocast", "float64", "device"],
 )
 def test_within_no_grad_inference_and_autocast_the_numbers_are_the_same(tmp_path, by_name, around):
     hf = random_hf("qwen3")

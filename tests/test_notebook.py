@@ -111,7 +111,8 @@ def test_what_is_no_probe_or_prompt_is_refused_in_a_sentence():
 import ed_core
 model, lens = ed_core.open("ed-demo-8"), ed_core.LogitLens()
 for asked in (("logit_lens", "aaa"), (lens, {"text": "aaa"}), (lens, [{"text": "aaa"}]), (lens, None),
-              (lens, ed_core.Prompt(5)), (lens, "aaa", 2)):
+              (lens, 5), (lens, ed_core.Prompt(5)), (lens, "aaa", 2), (lens, ed_core.Prompt("aaa", id=3)),
+              (lens, ed_core.Prompt("aaa", special_tokens=None))):
     try:
         model.run(*asked)
     except ed_core.errors.ParameterError as error:
@@ -119,8 +120,53 @@ for asked in (("logit_lens", "aaa"), (lens, {"text": "aaa"}), (lens, [{"text": "
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     first, *others = ended.stdout.splitlines()
-    assert first == "The probe is 'logit_lens'; expected a probe, like ed_core.LogitLens()." and len(others) == 5
-    assert all(re.fullmatch("A prompt is .*; expected text, or an ed_core.Prompt of text.", one) for one in others)
+    assert first == "The probe is 'logit_lens'; expected a probe, like ed_core.LogitLens()." and len(others) == 8
+    assert all(re.fullmatch("A prompt is .*; expected text, or an ed_core.Prompt of text.", one) for one in others[:4])
+    told = [("text", 5, "text"), ("answer", 2, "text"), ("id", 3, "text"), ("special_tokens", None, "True or False")]
+    assert others[4:] == [f"The {name} of a prompt is '{value}'; expected {kind}." for name, value, kind in told]
+
+
+def test_numbers_and_paths_of_other_libraries_are_what_they_stand_for(small_folder, tmp_path):
+    twin = ed_core.open(small_folder, control="untrained", control_seed=np.int64(4))
+    assert twin.spec == ed_core.open(small_folder, control="untrained", control_seed=4).spec
+    with pytest.raises(ModelNotFound, match="holds no usable adapter_config.json"):
+        ed_core.open(small_folder, adapter=tmp_path)
+
+
+def test_odd_arguments_are_taken_as_meant_or_refused_in_a_sentence():
+    """In a process without checks of types, which would refuse them first."""
+    program = """
+import numpy as np, ed_core
+from ed_core.training import DepthCallback
+from ed_core.types import ModelSpec
+prompt, spec = ed_core.Prompt("aaa"), ModelSpec("m")
+key = lambda probe: probe.request(spec, prompt).key
+want = key(ed_core.LayerSkip(mode="future", boundaries=(3, 2)))
+assert key(ed_core.LayerSkip(mode="future", boundaries=[np.int64(3), 2.0])) == want
+assert key(ed_core.LogitLens(k=np.int64(4))) == key(ed_core.LogitLens(k=4))
+lens = ed_core.open("ed-demo-8").run(ed_core.LogitLens(), "aaa")
+twin = lambda seed: ed_core.open("ed-demo-8", control="untrained", control_seed=seed)
+for asked in (
+    *(lambda seed=seed: twin(seed) for seed in (1.5, True, "1", None)),
+    lambda: key(ed_core.LogitLens(k=2.5)),
+    *(lambda odd=odd: ed_core.hook_names(odd) for odd in ([lens], None)),
+    lambda: ed_core.by_correctness(None, [1, 0]),
+    *(lambda odd=odd: ed_core.compare([lens], [lens], odd) for odd in (None, prompt)),
+    lambda: ed_core.compare([lens], None, [prompt]),
+    *(lambda odd=odd: DepthCallback(odd) for odd in ({"text": "a"}, prompt)),
+    *(lambda odd=odd: DepthCallback(["a"], every=odd) for odd in ("5", None, float("nan"))),
+    lambda: DepthCallback(["a"], share="0.1"),
+):
+    try:
+        print("no error", asked())
+    except ed_core.errors.ParameterError as error:
+        print(error)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    said = ["seed is"] * 4 + ["k is 2.5"] + ["expected one result"] * 2 + ["no list of results"]
+    said += ["no list of prompts"] * 2 + ["b is neither"] + ["no list of prompts"] * 2 + ["every is"] * 4
+    told = ended.stdout.splitlines()
+    assert len(told) == len(said) and all(words in line for words, line in zip(said, told)), ended.stdout + ended.stderr
 
 
 def test_a_model_is_opened_as_it_is_asked_for(model, small_folder):

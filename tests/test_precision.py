@@ -2,6 +2,7 @@
 adapters and offload."""
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -250,9 +251,11 @@ def test_a_model_with_code_of_its_own_is_refused_by_name_and_one_whose_code_the_
 
 
 def test_pickled_weights_are_refused_with_how_to_convert_them(small_folder, tmp_path):
-    copy = shutil.copytree(small_folder, tmp_path / "copy")
+    copy = shutil.copytree(small_folder, tmp_path / "a friend's copy")
     (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
     message = refusal(ModelNotFound, copy)
+    *_, code = shlex.split(message.partition("convert it: ")[2])
+    assert f'from_pretrained("{copy}", use_' in code and compile(code, "told", "exec")
     assert "pytorch_model.bin" in message and "run code" in message and "use_safetensors=False" in message
 
 

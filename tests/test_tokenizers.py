@@ -4,6 +4,7 @@ preview shows of it."""
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from datetime import datetime
 
 import pytest
@@ -164,6 +165,19 @@ def test_a_model_without_a_chat_template_is_known_and_refuses(tmp_path):
     with pytest.raises(PromptError, match="no chat template"):
         open_model(spec).encode(Prompt("a", template="chat"))
     assert tokens.chats(resolve("org/elsewhere", "fp32")) is None
+
+
+@pytest.mark.parametrize("names", [("rag",), ("rag", "tool_use"), ("rag", "default")])
+def test_of_several_chat_templates_the_default_is_used(names, tmp_path):
+    spec = save(tmp_path / "m", "llama")
+    (tmp_path / "m" / "chat_template.jinja").unlink()
+    settings = json.loads((file := tmp_path / "m" / "tokenizer_config.json").read_text())
+    several = [{"name": name, "template": TEMPLATE if name == "default" else "a"} for name in names]
+    file.write_text(json.dumps(settings | {"chat_template": several}))
+    spec, usable = resolve(spec.source), "default" in names
+    assert tokens.chats(spec) is usable
+    with nullcontext() if usable else pytest.raises(PromptError, match=f"{', '.join(names)} and none of them is its d"):
+        assert open_model(spec).encode(Prompt("a", template="chat")).ids == ids("<s> user a </s>")
 
 
 def test_the_template_switch_is_there_where_the_model_has_one(laboratory, tmp_path, monkeypatch):

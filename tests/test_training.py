@@ -347,6 +347,11 @@ def test_what_cannot_be_measured_is_refused_before_the_first_step(tmp_path):
             DepthCallback(**wrong)
 
 
+def test_a_folder_below_ones_home_is_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert DepthCallback(PROMPTS, out="~/depth").out == tmp_path / "depth"
+
+
 def test_layers_are_logged_where_they_are_asked_for_and_the_cost_is_told(tmp_path, caplog):
     logger, depth = Logger(), DepthCallback(PROMPTS[:2], every=4, share=None, layers=True)
     with caplog.at_level(logging.INFO, "ed_core.training"):

@@ -144,8 +144,13 @@ class LanguageModel:
         check_length(prompt)
         text, special = prompt.text, prompt.special_tokens
         if prompt.template == "chat":
-            if not getattr(self.tokenizer, "chat_template", None):
+            if not (has := getattr(self.tokenizer, "chat_template", None)):
                 raise PromptError(f"{self.spec.name} has no chat template; use the prompt as raw text instead.")
+            if isinstance(has, dict) and "default" not in has:
+                raise PromptError(
+                    f"{self.spec.name} has the chat templates {', '.join(map(str, has))} and none of them is its "
+                    "default; use the prompt as raw text instead."
+                )
             text, special = self._in_chat(text), False
         encoded = self.tokenizer(text + prompt.answer, add_special_tokens=special, return_offsets_mapping=True)
         ids, offsets = encoded["input_ids"], encoded["offset_mapping"]

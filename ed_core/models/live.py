@@ -115,7 +115,8 @@ class Live:
 @contextmanager
 def undisturbed(device: torch.device) -> Iterator[None]:
     """Random states (Python's, numpy's, torch's) and how torch computes are afterwards what they were before. Within,
-    gradients can be taken, nothing is cast, and float32 is float32, whatever surrounds it."""
+    gradients can be taken, nothing is cast, float32 is float32, and what is made is made on the CPU, whatever surrounds
+    it."""
     ours, numpys = random.getstate(), np.random.get_state()
     default = torch.get_default_dtype()
     with ExitStack() as around:
@@ -125,6 +126,8 @@ def undisturbed(device: torch.device) -> Iterator[None]:
         around.enter_context(torch.random.fork_rng(devices=gpus))
         if device.type == "mps":
             around.callback(torch.mps.set_rng_state, torch.mps.get_rng_state())
+        if torch.get_default_device().type != "cpu":
+            around.enter_context(torch.device("cpu"))
         around.callback(torch.set_default_dtype, default)
         torch.set_default_dtype(torch.float32)
         around.enter_context(devices.settled_arithmetic())

@@ -10,8 +10,10 @@ Every import of the engine passes here: torch and all else that takes time is im
 
 from __future__ import annotations
 
+import os
+from operator import index
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ..errors import ParameterError
 
@@ -27,10 +29,10 @@ def open(
     tokenizer: Any = None,
     precision: str = "fp32",
     device: str = "auto",
-    adapter: str = "",
-    offload: str = "",
+    adapter: str | PathLike[str] = "",
+    offload: str | PathLike[str] = "",
     control: str = "",
-    control_seed: int = 0,
+    control_seed: SupportsIndex = 0,
     *,
     name: str = "",
     keep: bool = False,
@@ -63,6 +65,9 @@ def open(
             "A tokenizer, name and keep go with a model in memory; for one that is opened by name leave them out, and "
             "give the rest by name, like precision='bf16'."
         )
+    if isinstance(control_seed, SupportsIndex) and not isinstance(control_seed, bool):
+        control_seed = index(control_seed)  # which may be numpy's
+    adapter, offload = (os.fspath(place) if place else "" for place in (adapter, offload))
     model = Model(spec_of(str(source), precision, device, adapter, control, offload=offload, control_seed=control_seed))
     with model.undisturbed():
         _ = model.language_model

@@ -58,6 +58,10 @@ def hook_names(result: ProbeResult, tool: str = "transformer_lens") -> pd.DataFr
 
     if tool not in (tools := (*NAMES, "nnsight")):
         raise ParameterError(f"tool is {tool!r}; expected one of {', '.join(map(repr, tools))}.")
+    if not isinstance(result, ProbeResult):
+        raise ParameterError(
+            f"The result is of the class {type(result).__name__}; expected one result, like run(…)[0]."
+        )
     told, n = result.provenance, result.n_layers
     if len(result.request.models) != 1 or told.get("passes", 1) > 1:
         raise ParameterError("No tool has names for the passes of a looped model, or for two models at once.")

@@ -4,7 +4,7 @@ Torch, pandas and plotly are imported when they are used."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache
@@ -20,6 +20,7 @@ from ..errors import InputError, ParameterError, StoreError
 from ..machine import learn, may_have_gpu, uncollected
 from ..probes import Probe
 from ..probes.lenses import LogitLens
+from ..prompts import check_types
 from ..results import lookup
 from ..results.store import Store
 from ..sources import remote
@@ -199,11 +200,13 @@ class Model:
             raise ParameterError(f"The probe is {str(probe)[:40]!r}; expected a probe, like ed_core.LogitLens().")
         if answer and not isinstance(prompt, str):
             raise ParameterError("An answer goes with one prompt given as text; give each Prompt its own answer.")
-        given = [prompt] if isinstance(prompt, str | bytes | Mapping | Prompt | None) else prompt
+        alone = isinstance(prompt, str | bytes | Mapping | Prompt) or not isinstance(prompt, Iterable)
+        given: Any = [prompt] if alone else prompt
         prompts = [Prompt(p, answer) if isinstance(p, str) else p for p in given]
         for p in prompts:
-            if not (isinstance(p, Prompt) and isinstance(p.text, str) and isinstance(p.answer, str)):
+            if not isinstance(p, Prompt):
                 raise ParameterError(f"A prompt is {str(p)[:60]!r}; expected text, or an ed_core.Prompt of text.")
+            check_types(p)
         kept = self.keeps and not fresh
         with self.at_work():
             requests = [probe.request(self.spec, p) for p in prompts]
@@ -393,8 +396,9 @@ def compare(a: Side, b: Side, prompts: Sequence[str | Prompt]) -> pd.DataFrame:
     Refuses with a `ParameterError` models of other numbers of layers, and results of other prompts."""
     import pandas as pd
 
-    given = [Prompt(p) if isinstance(p, str) else p for p in prompts]
-    if isinstance(prompts, str) or not given:
+    several = isinstance(prompts, Iterable) and not isinstance(prompts, str)
+    given = [Prompt(p) if isinstance(p, str) else p for p in prompts] if several else []
+    if not given:
         raise ParameterError("There is no list of prompts; expected one at least, eight for an interval.")
     before, after = (_measured(side, given, name) for side, name in ((a, "a"), (b, "b")))
     if (layers := before[0].n_layers) != after[0].n_layers:
@@ -443,7 +447,7 @@ def _measured(side: Side, prompts: Sequence[Prompt], name: str) -> list[ProbeRes
 def of_lens(given: Any) -> list[ProbeResult] | None:
     """A list of results of the logit lens, of one model and one setting; None where something else is given, one result
     alone for instance."""
-    if isinstance(given, ProbeResult):
+    if isinstance(given, ProbeResult) or not isinstance(given, Iterable):
         return None
     results = list(given)
     if not all(isinstance(r, ProbeResult) and r.request.probe == LogitLens.name for r in results):

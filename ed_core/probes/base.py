@@ -365,10 +365,11 @@ class Probe:
     def request(self, model: ModelSpec, prompt: Prompt) -> Request:
         """The request for one prompt on one model. `NotAllowed` where a parameter names a file that may not be read,
         `ParameterError` where the model is elsewhere and the probe cannot be measured there."""
-        permits.files(self)
+        made = self.make({f.name: getattr(self, f.name) for f in fields(self)})  # numpy's numbers, lists, 5.0 for 5
+        permits.files(made)
         remote.check(model, self.name)
-        chosen = tuple((f.name, getattr(self, f.name)) for f in fields(self) if self._in_key(f))
-        files = tuple((f.name, self.content_hash(f.name, model)) for f in fields(self) if f.metadata["file"])
+        chosen = tuple((f.name, getattr(made, f.name)) for f in fields(made) if made._in_key(f))
+        files = tuple((f.name, made.content_hash(f.name, model)) for f in fields(made) if f.metadata["file"])
         return Request((model,), (prompt,), self.name, chosen, self.version, files)
 
     def _in_key(self, f: Field[Any]) -> bool:

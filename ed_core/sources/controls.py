@@ -57,8 +57,8 @@ def check(spec: ModelSpec) -> None:
         )
     if spec.control not in KINDS:
         raise ParameterError(f"The control is {spec.control!r}; expected {' or '.join(KINDS)}.")
-    if not 0 <= spec.control_seed <= MOST:
-        raise ParameterError(f"The control's seed is {spec.control_seed}; expected 0 to {MOST}.")
+    if type(spec.control_seed) is not int or not 0 <= spec.control_seed <= MOST:
+        raise ParameterError(f"The control's seed is {spec.control_seed!r}; expected 0 to {MOST}, a whole number.")
     if spec.control == "shuffled":
         return
     if spec.precision not in BYTES:

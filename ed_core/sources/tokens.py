@@ -85,7 +85,10 @@ def chats(spec: ModelSpec) -> bool | None:
         return None
     if (folder / "chat_template.jinja").is_file():
         return True
-    return bool(_settings(spec, "tokenizer_config.json").get("chat_template"))
+    found = _settings(spec, "tokenizer_config.json").get("chat_template")
+    if isinstance(found, list):  # several by name
+        found = {one.get("name"): one for one in found if isinstance(one, dict)}
+    return "default" in found if isinstance(found, dict) else bool(found)
 
 
 def special_roles(spec: ModelSpec) -> dict[str, str]:

@@ -13,6 +13,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsInt
 
@@ -73,14 +74,18 @@ class DepthCallback:
         share: float | None = SHARE,
         layers: bool = False,
     ):
-        given = [] if prompts is None or isinstance(prompts, str) else list(prompts)
+        several = isinstance(prompts, Iterable) and not isinstance(prompts, str | Mapping)
+        given = list(prompts) if several else []
         if not given:
             raise ParameterError("There is no list of prompts to measure depth on; expected one at least.")
-        if every < 1 or not (share is None or 0 < share < 1):
-            raise ParameterError(f"every is {every} and share {share}; expected 1 step at least, and 0 < share < 1.")
+        numbers = isinstance(every, Real) and (share is None or isinstance(share, Real))
+        if not numbers or not every >= 1 or not (share is None or 0 < share < 1):
+            raise ParameterError(
+                f"every is {every!r} and share {share!r}; expected 1 step at least, and 0 < share < 1."
+            )
         self.prompts = [Prompt(p) if isinstance(p, str) else p for p in given]
         self.every, self.tokenizer, self.share, self.layers = every, tokenizer, share, layers
-        self.out = None if out is None else Path(out)
+        self.out = None if out is None else Path(out).expanduser()
         self.rows: list[Row] = []
         self.spent = 0.0  # seconds, on all measurements of this training
         self._last: tuple[int, float] | None = None  # step of the latest measurement, and the seconds it took
