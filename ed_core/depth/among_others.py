@@ -189,7 +189,7 @@ def _mine(probe: Probe | type[Probe], this: Summary, mine: float, first_token: b
     if not np.isfinite(mine):
         return f"On this prompt the {what} is not defined or zero everywhere: no centre"
     rows = next(c.x for c in probe.curves if c.name == curve)
-    share = wording.percent(values[:half].sum() / values.sum())
+    share = wording.percent(float(values[:half].sum() / values.sum()))
     return (
         f"On this prompt {share} of the {what} lies at {rows}s 0–{half - 1}; "
         f"{score.name}: {_say(mine, score)} ({'depths' if rows == 'depth' else 'layers'} 0 to {len(values) - 1})"
