@@ -401,7 +401,8 @@ def test_the_list_says_which_are_shipped(folder, monkeypatch, capsys):
 def test_export_by_ending_and_import_elsewhere(folder, tmp_path, monkeypatch, capsys):
     one = case("Sums")
     folder.add(one)
-    out = {end: tmp_path / f"x.{end}" for end in ("edcase", "html", "npz", "csv", "parquet", "sh", "py")}
+    out = {end: tmp_path / f"x.{end}" for end in ("edcase", "html", "npz", "csv", "parquet", "sh")}
+    out["py"] = tmp_path / "X.PY"
     for end, file in out.items():
         measure = ["--measure", "logit_lens.kl"] if end in ("csv", "parquet") else []
         assert main(["case", "export", one.id, str(file), *measure]) == 0

@@ -170,6 +170,7 @@ def files(tmp_path_factory):
     here = tmp_path_factory.mktemp("sets")
     table = pd.DataFrame({"q": ["one?", "two?", "three?"], "a": ["1", "2", "3"], "hard": [1, 2, 2]})
     table.to_csv(here / "t.csv", index=False)
+    table.to_csv(here / "T.CSV", index=False)
     table.to_parquet(here / "t.parquet")
     table.to_json(here / "t.jsonl", orient="records", lines=True)
     (here / "gsm.jsonl").write_text(json.dumps({"question": "q", "answer": "r\n#### 5"}) + "\n", encoding="utf-8")
@@ -184,7 +185,7 @@ def load(here, body: str) -> sets.PromptSet:
     return sets.load(entry, here, "ed-demo-8")
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.jsonl"])
+@pytest.mark.parametrize("name", ["t.csv", "T.CSV", "t.parquet", "t.jsonl"])
 def test_any_table_with_its_columns_named_is_a_set(files, name):
     found = load(files, f'file = "{name}"\ncolumns = {{text = "q", answer = "a", level = "hard"}}\ntemplate = "chat"')
     assert [(e.prompt.text, e.prompt.answer, e.level) for e in found.examples] == [

@@ -122,7 +122,7 @@ def test_a_study_that_goes_on_while_it_is_packed_opens_elsewhere(computed, tmp_p
 
 
 def test_the_shell_writes_and_opens_it(computed, tmp_path, capsys):
-    file = tmp_path / "mine.edstudy"
+    file = tmp_path / "mine.EDSTUDY"
     assert main(["study", str(computed), "--export", str(file)]) == 0
     words = ["study", str(file), "--out", str(tmp_path / "there")]
     assert main([*words, "--dry-run"]) == 0 and not (tmp_path / "there").exists()

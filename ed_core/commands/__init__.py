@@ -254,7 +254,7 @@ def run(args: argparse.Namespace) -> None:
     settings = _settings(args.set, args.probes)
     probes = [find(name).make(settings.get(name, {})) for name in dict.fromkeys(args.probes)]
     named = [value for of_one in settings.values() for value in of_one.values()]
-    out = require_out(args.out, [args.prompts, *named, *read_for(args.model, args.adapter)])
+    out = require_out(args.out, [args.prompts, *named, *read_for(args.model, args.adapter)], expected=".npz")
     prompts, spec = read_jsonl(args.prompts), opened_as(args)
     for probe in probes:
         probe.check_precision(spec.precision)
@@ -408,5 +408,5 @@ def bench(args: argparse.Namespace) -> int:
         measure: Callable[[list[str], bool, str, str], int] = import_module("tools.bench").main
     except ModuleNotFoundError:
         raise ParameterError("Benchmarks are not installed with the package; run them from a checkout.") from None
-    out = str(disk.require_out(args.out, [])) if args.out is not None else ""
+    out = str(disk.require_out(args.out, expected=".json")) if args.out is not None else ""
     return measure(args.names, args.check, args.device, out)

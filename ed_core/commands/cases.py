@@ -104,15 +104,15 @@ def show(args: argparse.Namespace) -> None:
 def export(args: argparse.Namespace) -> None:
     kept, out = Kept(), Path(args.out)
     case, _ = kept.open(args.id)
-    if out.suffix not in EXPORTS:
-        raise ParameterError(f"{out.name} ends in {out.suffix!r}; expected one of {', '.join(EXPORTS)}.")
+    if (ending := outside.ending(out)) not in EXPORTS:
+        raise ParameterError(f"{out.name} ends in {ending!r}; expected one of {', '.join(EXPORTS)}.")
     for option, given, endings in (
         ("--measure", args.measure, (".csv", ".parquet")),
         ("--figure", args.figure, (".png", ".svg")),
     ):
-        if given and out.suffix not in endings:
-            raise ParameterError(f"{option} is of {' and '.join(endings)}; leave it out for {out.suffix}.")
-    which = args.figure if out.suffix in (".png", ".svg") else args.measure
+        if given and ending not in endings:
+            raise ParameterError(f"{option} is of {' and '.join(endings)}; leave it out for {ending}.")
+    which = args.figure if ending in (".png", ".svg") else args.measure
     disk.require_out(out, kept.path.rglob("*"), "FILE")
     data = kept.read(args.id) if out.suffix == ".edcase" else exported(case, out.suffix, which)
     try:

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import bounds, disk
+from .. import bounds, disk, outside
 from ..errors import ParameterError, StudyError
 from ..notebook.model import fetch
 from ..runs.execute import device_of, in_shell
@@ -134,7 +134,7 @@ def study(args: argparse.Namespace) -> int:
     file, out, shard = Path(args.file), Path(args.out), shard_of(args.shard)
     if args.merge and args.shard is not None:
         raise ParameterError("--merge writes the tables of all shards; leave it or --shard out.")
-    if file.suffix == ".edstudy":
+    if outside.ending(file) == ".edstudy":
         from ..studies import bundle
 
         if args.dry_run:
@@ -185,7 +185,7 @@ def export(folder: Path, files: list[str]) -> int:
 def _made(folder: Folder, file: Path) -> bytes:
     from ..studies import bundle, tables
 
-    kind = file.suffix.lstrip(".")
+    kind = outside.ending(file).lstrip(".")
     if kind == "edstudy":
         return bundle.packed(folder.out)
     if kind == "npz":

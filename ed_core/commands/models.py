@@ -95,7 +95,7 @@ def local(args: argparse.Namespace) -> None:
 
 def audit(args: argparse.Namespace) -> int:
     if args.out is not None:
-        disk.require_out(args.out, [args.prompts or "", *read_for(args.model)])
+        disk.require_out(args.out, [args.prompts or "", *read_for(args.model)], expected=".npz")
     precisions = tuple(dict.fromkeys(name.strip() for name in args.precisions.split(",")))
     from ..runs.execute import in_shell
     from ..runs.run import AuditRun
