@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .. import bounds, disk, outside
 from ..errors import ParameterError, StudyError
 from ..notebook.model import fetch
-from ..runs.execute import device_of, in_shell
+from ..runs.execute import device_of, in_shell, of_fit
 from ..runs.run import JACOBIAN_TOKENS, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, StudyRun
 from ..sources.bundled import MIXED, default_set
 from ..sources.sizes import asked_precision
@@ -434,7 +434,7 @@ def fit(args: argparse.Namespace) -> int:
         rank=getattr(args, "rank", None),
         max_tokens=getattr(args, "max_tokens", JACOBIAN_TOKENS),
     )
-    return _dry_run(args) if args.dry_run else in_shell(spec, lines=args.progress)
+    return _dry_run(args, spec) if args.dry_run else in_shell(spec, lines=args.progress)
 
 
 def _precision(args: argparse.Namespace) -> str:
@@ -468,20 +468,20 @@ def _other(args: argparse.Namespace) -> Opened:
     return _opened(args, args.other, precision, args.other_control, args.other_seed, "", "other-")
 
 
-def _dry_run(args: argparse.Namespace) -> int:
+def _dry_run(args: argparse.Namespace, spec: FitRun) -> int:
     """What would be held, without opening a model: of `--memory`, else of a lens's usual share or of what is free."""
     from ..fits import measured
     from ..machine import ROOM, free_memory
     from ..sources.specs import size_of
-    from ..sweeps.budget import parse
 
-    memory = parse(args.memory) or (measured.BYTES if args.kind in ("affine", "jacobian") else None)
+    memory = of_fit(spec)[2] or (measured.BYTES if args.kind in ("affine", "jacobian") else None)
     if memory is None and args.device != "cpu":
         from ..models import devices
 
         memory = int(ROOM * devices.free_bytes(devices.pick(args.device)))
     memory = memory or int(ROOM * free_memory())
     a = size_of(args.model)
+    affine.require_rank(spec.rank, a.d_model, args.model)
     if args.kind == "maps":
         b = size_of(args.other)
         planned = measured.plan_of_maps((a.n_layers, b.n_layers), (a.d_model, b.d_model), memory)

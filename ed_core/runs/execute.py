@@ -294,26 +294,37 @@ def _card(spec: CardRun, out: Path, statuses: Statuses) -> int:
 # ---------------------------------------------------------------- fits
 
 
-def _fit(spec: FitRun, statuses: Statuses) -> int:
-    from ..depth import lenses, matching
-    from ..fits import measured, shards
+def of_fit(spec: FitRun) -> tuple[list[Prompt], list[Prompt] | None, int | None]:
+    """What a fit reads: prompts, held-out ones, bytes of memory. Refused is what can be told before a model is here."""
+    from ..fits import shards
     from ..prompts import read_jsonl
     from ..sweeps.budget import parse
 
-    out, is_lens = Path(spec.out), spec.fit in ("affine", "jacobian")
-    if out.suffix != (expected := shards.ENDING if spec.shard else ".safetensors" if is_lens else ".npz"):
-        raise ParameterError(f"--out is {spec.out!r}; expected a file that ends in {expected}.")
+    expected = shards.ENDING if spec.shard else ".safetensors" if spec.fit in ("affine", "jacobian") else ".npz"
     named = [read_for(one.source, one.adapter) for one in (spec.model, spec.other) if one is not None]
-    disk.require_out(out, [spec.prompts, spec.test, *spec.merge, *(file for files in named for file in files)])
+    inputs = [spec.prompts, spec.test, *spec.merge, *(file for files in named for file in files)]
+    disk.require_out(spec.out, inputs, expected=expected)
     if spec.rank is not None and spec.rank < 1:
         raise ParameterError(f"--rank is {spec.rank}; expected 1 at least.")
     if spec.rank and spec.shard:
         raise ParameterError("--rank is of the lens that --merge writes, a shard has none; leave it out here.")
-    from ..fits import affine, jacobian, maps, replacement  # torch, which what is refused above need not wait for
+    from ..fits import jacobian, streams  # torch, which what is refused above need not wait for
 
     if spec.fit == "jacobian" and spec.max_tokens <= jacobian.FIRST + 1:
         raise ParameterError(f"--max-tokens is {spec.max_tokens}; expected {jacobian.FIRST + 2} at least.")
     prompts, test, memory = read_jsonl(spec.prompts), read_jsonl(spec.test) if spec.test else None, parse(spec.memory)
+    used, _ = streams.split(prompts, test)
+    shards.some_of(spec.shard or (1, 1), len(used))
+    return prompts, test, memory
+
+
+def _fit(spec: FitRun, statuses: Statuses) -> int:
+    from ..depth import lenses, matching
+
+    prompts, test, memory = of_fit(spec)
+    from ..fits import affine, jacobian, maps, measured, replacement
+
+    out, is_lens = Path(spec.out), spec.fit in ("affine", "jacobian")
     fits = {"affine": affine, "jacobian": jacobian, "maps": maps, "replacement": replacement}
     fitting: Any = fits[spec.fit]
     models = list(_models(spec))
