@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -50,7 +51,8 @@ def execute(spec: Spec, folder: Path | None, statuses: Statuses) -> int:
         if isinstance(spec, StudyRun):
             return _study(spec, folder, statuses, statuses.tell)
         if isinstance(spec, ReproduceRun):
-            return _reproduce(spec, folder, statuses)
+            with TemporaryDirectory() if spec.dry_run else contextlib.nullcontext(folder) as place:
+                return _reproduce(spec, Path(place), statuses)
         return _claims(spec, folder, statuses) if isinstance(spec, ClaimsRun) else _card(spec, folder, statuses)
 
 
@@ -158,7 +160,9 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     plan = planning.of_file(spec.file, device, None if spec.merge or spec.dry_run else opened.fetch)
     usable, trouble = plan.usable, {m.label: m.trouble for m in plan.models if m.trouble}
     if not usable:
-        raise ParameterError(f"No model of {file} can be used. {'; '.join(f'{k}: {v}' for k, v in trouble.items())}")
+        raise ParameterError(
+            f"No model of {file.name} can be used. {'; '.join(f'{k}: {v}' for k, v in trouble.items())}"
+        )
     for label, why in trouble.items():
         print(f"ed_core: {label} failed: {why}", file=sys.stderr)
     expected = planning.seconds_of(plan, device)
