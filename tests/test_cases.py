@@ -382,6 +382,7 @@ def test_list_show_delete_and_restore(folder, capsys):
     assert main(["case", "delete", one.id]) == 0 and main(["case", "list", "--trash"]) == 0
     assert "Sums" in capsys.readouterr().out
     assert main(["case", "list", "--trash", "elsewhere"]) == 0 and not capsys.readouterr().out
+    refused(capsys, ["case", "list", "--trash", "--sort", "title"], "leave --sort out")
     refused(capsys, ["case", "show", one.id], "no case study")
     assert main(["case", "restore", one.id]) == 0 and folder.open(one.id)[0] == one
     main(["case", "delete", one.id])

@@ -824,8 +824,9 @@ def test_a_shard_that_makes_no_sense_is_refused(folder, shard, capsys):
 
 def test_tables_of_one_shard_alone_are_refused(folder, capsys):
     (folder / "mine.toml").write_text(MINE, encoding="utf-8")
-    both = ["--merge", "--shard", "1/2"]
-    refused(capsys, ["study", folder / "mine.toml", "--out", folder / "x", *both], "leave it or --shard out")
+    for both in (["--shard", "1/2"], ["--processes", "2"]):
+        words = ["study", folder / "mine.toml", "--out", folder / "x", "--merge", *both]
+        refused(capsys, words, f"leave {both[0]} out")
     assert not (folder / "x").exists()
 
 

@@ -64,7 +64,9 @@ def _main(argv: list[str] | None) -> int:
             return _refused(f"The argument {wrong!r} is not UTF-8 text; name it in other characters.")
         args = parser(given[0] if given else "").parse_args(given)
         has_out = bool(getattr(args, "out", None))
-        stopped = "stopped; nothing was stored." if getattr(args, "no_cache", False) else args.stopped
+        stopped = getattr(args, "stopped", stopped)
+        if getattr(args, "no_cache", False):
+            stopped = "stopped; nothing was stored."
         return args.run(args) or 0
     except EffectiveDepthError as error:
         return _refused(str(error))
@@ -124,7 +126,6 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="effective-depth", description="Effective depth of language models, from the shell."
     )
-    top.set_defaults(stopped="stopped.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     p = commands.add_parser("app", help="serve the pages")
     p.add_argument("--port", type=whole("--port", 1, 65535), default=8501)

@@ -14,7 +14,7 @@ from ..cases.kept import SORTS, Kept
 from ..depth.wording import count
 from ..errors import ParameterError, StoreError
 from ..types import command_line
-from .models import Commands
+from .models import Commands, only
 
 
 def add(commands: Commands) -> None:
@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
     p.add_argument("search", nargs="*", help="words that must stand in title, notes, tags, prompt or model")
     p.add_argument("--sort", choices=tuple(SORTS), default="changed")
     p.add_argument("--trash", action="store_true", help="what was deleted instead, last deleted first")
-    p.set_defaults(run=list_)
+    p.set_defaults(run=list_, parser=p)
     p = case.add_parser("show", help="one case study in words")
     p.add_argument("id")
     p.set_defaults(run=show)
@@ -73,6 +73,8 @@ def add(commands: Commands) -> None:
 def list_(args: argparse.Namespace) -> None:
     kept = Kept()
     words = " ".join(args.search)
+    if args.trash:
+        only(args, "--trash lists what was deleted last first", "search", "trash")
     cards = kept.trash(words) if args.trash else kept.cards(words, args.sort)
     for card in cards:
         tags = f"  [{', '.join(card.tags)}]" if card.tags else ""

@@ -22,7 +22,7 @@ from ..runs.run import JACOBIAN_TOKENS, CardRun, ClaimsRun, FitRun, Opened, Repr
 from ..sources.bundled import MIXED, default_set
 from ..sources.sizes import asked_precision
 from ..studies import leaderboard as board
-from .models import DEVICE, RESUMED, Commands, how_to_open, whole
+from .models import DEVICE, RESUMED, Commands, how_to_open, only, whole
 
 if TYPE_CHECKING:
     from ..studies.items import Folder
@@ -52,7 +52,7 @@ def _add_studies(commands: Commands) -> None:
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.add_argument("--device", default="auto", help=DEVICE)
     add_engine(p)
-    p.set_defaults(run=study, stopped=RESUMED)
+    p.set_defaults(run=study, stopped=RESUMED, parser=p)
     p = commands.add_parser(
         "reproduce", help="measure a paper's figures anew by its protocol, and say for each entry how it compares"
     )
@@ -125,18 +125,17 @@ def add_processes(p: argparse.ArgumentParser) -> None:
 
 def study(args: argparse.Namespace) -> int:
     if args.export:
-        if over := next((name for name in ("out", "merge", "shard", "dry_run") if getattr(args, name)), ""):
-            over = f"--{over.replace('_', '-')}"
-            raise ParameterError(f"--export computes nothing and writes its files; leave it or {over} out.")
+        only(args, "--export computes nothing and writes its files", "file", "export")
         return export(Path(args.file), args.export)
     if not args.out:
         raise ParameterError("--out is missing; give the study's folder.")
     file, out, shard = Path(args.file), Path(args.out), shard_of(args.shard)
-    if args.merge and args.shard is not None:
-        raise ParameterError("--merge writes the tables of all shards; leave it or --shard out.")
+    if args.merge:
+        only(args, "--merge writes the tables of all shards", "file", "out", "merge", "dry_run", "device")
     if outside.ending(file) == ".edstudy":
         from ..studies import bundle
 
+        only(args, f"{file.name} is opened, and nothing is computed", "file", "out", "dry_run")
         if args.dry_run:
             print(f"{bundle.name_of(file)}: would be opened into {bundle.require_new(out)}; nothing is computed")
             return 0
@@ -281,7 +280,7 @@ def _add_claims(commands: Commands) -> None:
         help="held against the card's own (%(default)s unless given); empty for none",
     )
     p.add_argument("--out", metavar="FOLDER", help="what lies there is not computed anew; the app's own unless given")
-    p.set_defaults(run=card, stopped=RESUMED)
+    p.set_defaults(run=card, stopped=RESUMED, parser=p)
 
 
 def _asks(p: argparse.ArgumentParser, required: bool = True) -> None:
@@ -331,9 +330,10 @@ def _shared(args: argparse.Namespace) -> int:
     from ..cards.card import made_here
     from ..sharing import card_shelf
 
-    if not args.shelf or args.model or (args.do == "pull" and args.cards):
+    if not args.shelf or (args.do == "pull" and args.cards):
         more = " [FILE …]" * (args.do == "push")
-        raise ParameterError(f"Expected card {args.do} SHELF{more}, without --model: ORG/NAME on the hub, or a folder.")
+        raise ParameterError(f"Expected card {args.do} SHELF{more}: ORG/NAME on the hub, or a folder.")
+    only(args, f"card {args.do} makes no card", "do", "shelf", "cards")
     if args.do == "push":
         for name in card_shelf.push(args.shelf, [*map(Path, args.cards)] or made_here()):
             print(f"{name} -> {args.shelf}")

@@ -32,6 +32,13 @@ def whole(option: str, least: int, most: int = bounds.WHOLE) -> Callable[[str], 
     return read
 
 
+def only(args: argparse.Namespace, why: str, *used: str) -> None:
+    """Refuse an option that was given and is none of those `used`; `why` not. `args.parser`: what read them."""
+    given = (name for name, value in vars(args).items() if value != args.parser.get_default(name))
+    if over := next((name for name in given if name not in used), ""):
+        raise ParameterError(f"{why}; leave --{over.replace('_', '-')} out.")
+
+
 @runtime_checkable
 class Commands(Protocol):
     """What `ArgumentParser.add_subparsers` returns."""
