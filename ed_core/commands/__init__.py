@@ -29,7 +29,7 @@ from ..probes import PROBES
 from ..settings import current
 from ..sources import gguf_files, permits
 from . import models
-from .models import DEVICE, STORED, how_to_open, opened_as, whole
+from .models import DEVICE, MODEL, STORED, how_to_open, opened_as, whole
 
 UNSAID = re.compile("[\ud800-\udfff]")  # what stands for bytes that are no UTF-8
 HOST = re.compile(r"(?=.*[a-z:]|(\d+\.){3}\d+$)[a-z0-9:.%-]{1,253}", re.IGNORECASE)  # a name, IPv6 or all of IPv4
@@ -133,7 +133,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     p.set_defaults(run=app)
     p = commands.add_parser("run", help="run probes over the prompts of a file and write one .npz")
     p.add_argument("probes", nargs="+", help=", ".join(probe.name for probe in PROBES))
-    p.add_argument("--model", required=True, help="a bundled name, a folder, or a hub id")
+    p.add_argument("--model", required=True, help=f"{MODEL}; or ndif:ORG/NAME, measured where its weights are")
     p.add_argument(
         "--prompts",
         required=True,
@@ -151,11 +151,11 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     )
     p.set_defaults(run=run, stopped=STORED)
     p = commands.add_parser("verify", help="open a model and print its residual identities, layer by layer")
-    p.add_argument("model")
+    p.add_argument("model", help=MODEL)
     how_to_open(p)
     p.set_defaults(run=verify)
     p = commands.add_parser("estimate", help="what a model needs in memory and time, before anything is loaded")
-    p.add_argument("model", help="a bundled name, a folder, or a hub id of the catalogue")
+    p.add_argument("model", help=f"{MODEL} of the catalogue")
     p.add_argument(
         "--precision", default="auto", metavar="P", help="auto (unless given), fp32, bf16, fp16, int8 or 4bit"
     )
@@ -176,7 +176,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     p = commands.add_parser(
         "audit", help="the same prompts through several precisions: is a number an artefact of one?"
     )
-    p.add_argument("model")
+    p.add_argument("model", help=MODEL)
     p.add_argument(
         "--precisions", default="fp32,bf16,int8,4bit", metavar="P,P,…", help="two or more; the widest is the reference"
     )

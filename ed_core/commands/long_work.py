@@ -22,7 +22,7 @@ from ..runs.run import JACOBIAN_TOKENS, CardRun, ClaimsRun, FitRun, Opened, Repr
 from ..sources.bundled import MIXED, default_set
 from ..sources.sizes import asked_precision
 from ..studies import leaderboard as board
-from .models import DEVICE, RESUMED, Commands, how_to_open, only, whole
+from .models import DEVICE, MODEL, RESUMED, Commands, how_to_open, only, whole
 
 if TYPE_CHECKING:
     from ..studies.items import Folder
@@ -285,7 +285,7 @@ def _add_claims(commands: Commands) -> None:
 
 def _asks(p: argparse.ArgumentParser, required: bool = True) -> None:
     """The options that both have."""
-    p.add_argument("--model", required=required, default="", help="a bundled name, a folder, or a hub id")
+    p.add_argument("--model", required=required, default="", help=MODEL)
     p.add_argument("--set", default="", metavar="S", help=SET_HELP)
     p.add_argument("--also", action="append", default=[], metavar="M", help="further models of the family, repeatable")
     p.add_argument("--precision", default="fp32", metavar="P", help="fp32 (unless given), bf16, fp16, int8 or 4bit")
@@ -399,7 +399,7 @@ def _add_fits(commands: Commands) -> None:
 
 def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
     """The options of every fit; `ending` is its file's."""
-    p.add_argument("--model", required=True, metavar="A", help="a bundled name, a folder, or a hub id")
+    p.add_argument("--model", required=True, metavar="A", help=MODEL)
     how_to_open(p)
     p.add_argument("--set", required=True, metavar="FILE.jsonl", help="the prompts to fit on")
     p.add_argument("--test", metavar="FILE.jsonl", help="the prompts to judge on; every fifth of --set unless given")

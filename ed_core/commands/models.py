@@ -17,6 +17,7 @@ from ..sources.specs import read_for
 from ..types import ModelSpec
 
 DEVICE = "auto (a GPU where there is one; unless given), cpu, cuda (as many GPUs as it takes), cuda:1 or mps"
+MODEL = "a bundled name, a folder, a GGUF file or a hub id"
 STORED = "stopped; finished prompts are in the store, the same command goes on from there."
 RESUMED = "stopped; the same command goes on from what was finished."
 
