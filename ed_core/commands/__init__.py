@@ -377,10 +377,14 @@ def cache(args: argparse.Namespace) -> None:
     if args.action == "clear":
         print(f"{store.clear()} results removed; kept things are untouched.")
         return
-    for name, value in store.info().items():
+    told = store.info()
+    problems = told.pop("problems")
+    for name, value in told.items():
         print(f"{name:>9}: {value}")
     for name, n_bytes, place in gguf_files.conversions():
         print(f"converted: {name}, {gigabytes(n_bytes)} in {place}")
+    for problem in problems:
+        print(f"ed_core: {problem}", file=sys.stderr)
 
 
 def show_settings(args: argparse.Namespace) -> None:
@@ -391,9 +395,10 @@ def show_settings(args: argparse.Namespace) -> None:
         return
     found, place = settings.current(), settings.file()
     print(f"from {place or 'no file'}, and from the environment where a variable ED_… is set")
+    width = max(map(len, type(found).model_fields))
     for name in type(found).model_fields:
         value = getattr(found, name)
-        print(f"{name:>21}: {', '.join(value) if isinstance(value, tuple) else '' if value is None else value}")
+        print(f"{name:>{width}}: {', '.join(value) if isinstance(value, tuple) else '' if value is None else value}")
 
 
 def ready(args: argparse.Namespace) -> int:
