@@ -27,7 +27,9 @@ def whole(option: str, least: int, most: int = bounds.WHOLE) -> Callable[[str], 
 
     def read(text: str) -> int:
         if not re.fullmatch(r"-?[0-9]{1,12}", text) or not least <= int(text) <= most:
-            raise ParameterError(f"{option} is {text[:40]}; expected {least} to {most}, a whole number.")
+            raise ParameterError(
+                f"{option} is {text[:40].strip() or repr(text[:40])}; expected {least} to {most}, a whole number."
+            )
         return int(text)
 
     return read
