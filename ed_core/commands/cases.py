@@ -116,7 +116,7 @@ def export(args: argparse.Namespace) -> None:
             raise ParameterError(f"{option} is of {' and '.join(endings)}; leave it out for {ending}.")
     which = args.figure if ending in (".png", ".svg") else args.measure
     disk.require_out(out, kept.path.rglob("*"), "FILE")
-    data = kept.read(args.id) if out.suffix == ".edcase" else exported(case, out.suffix, which)
+    data = kept.read(args.id) if ending == ".edcase" else exported(case, ending, which)
     try:
         disk.write(out, data)
     except OSError as error:

@@ -470,7 +470,7 @@ def _other(args: argparse.Namespace) -> Opened:
 
 def _dry_run(args: argparse.Namespace, spec: FitRun) -> int:
     """What would be held, without opening a model: of `--memory`, else of a lens's usual share or of what is free."""
-    from ..fits import measured
+    from ..fits import affine, measured
     from ..machine import ROOM, free_memory
     from ..sources.specs import size_of
 
