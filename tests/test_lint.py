@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import asked
+from tools import given
 
 ROOT = Path(__file__).parent.parent
 
@@ -22,11 +22,11 @@ def test_a_tool_has_nothing_to_say(command):
 
 
 def test_a_tool_answers_help_and_refuses_a_word_that_it_does_not_know(monkeypatch, capsys):
-    for words, code, said in ((["--help"], None, "what it does\n\nWords"), (["c"], "'c' is not known here; ", "")):
+    for words, code, said in ((["--help"], None, "what it does\n\nWords"), (["c"], "'c' is not known here", "")):
         monkeypatch.setattr(sys, "argv", ["tool", *words])
         with pytest.raises(SystemExit) as ended:
-            asked("what it does", "a", "b")
+            given("what it does", "a", "b")
         assert str(ended.value.code).startswith(str(code)) and said in capsys.readouterr().out
     for file in ROOT.glob("tools/*.py"):
         _, _, begun = (text := file.read_text(encoding="utf-8")).partition('__name__ == "__main__"')
-        assert not begun or "asked(__doc__" in begun or "ArgumentParser(" in text, file.name
+        assert not begun or "given(__doc__" in begun or "ArgumentParser(" in text, file.name

@@ -4,12 +4,12 @@ results and case studies, which lie where `ed_core.sources.bundled` says."""
 import sys
 
 
-def asked(told: str | None, *known: str) -> list[str]:
+def given(told: str | None, *known: str) -> list[str]:
     """The words that a program is given, each one of those `known`; of `--help` what it is `told` to do, and an end."""
-    given = sys.argv[1:]
-    if {"-h", "--help"} & {*given}:
+    found = sys.argv[1:]
+    if {"-h", "--help"} & {*found}:
         print(f"{told}\n\nWords that may be given: {', '.join(known) or 'none'}")
         sys.exit()
-    if wrong := next((word for word in given if word not in known), ""):
+    if wrong := next((one for one in found if one not in known), ""):
         sys.exit(f"{wrong!r} is not known here; expected {', '.join(known) or 'nothing'}.")
-    return given
+    return found

@@ -17,7 +17,7 @@ from ed_core.cases.kept import SHIPPED, SUFFIX
 from ed_core.errors import CaseError
 from ed_core.types import ModelSpec
 
-from . import asked
+from . import given
 from .lessons import LESSONS, Lesson, Results, asking, named
 
 # 21 November 2026, and a second earlier for every further lesson: lists keep their order when they are made anew
@@ -97,4 +97,4 @@ def write(made: Sequence[case_study.Case]) -> None:
 
 
 if __name__ == "__main__":
-    main(asked(__doc__, "--words", *(lesson.name for lesson in LESSONS)))
+    main(given(__doc__, "--words", *(lesson.name for lesson in LESSONS)))

@@ -31,7 +31,7 @@ from ed_core.sources.bundled import CHARACTERS, KINDS, MODELS, example_of, load_
 from ed_core.sources.specs import n_passes
 from ed_core.types import ProbeResult, Prompt
 
-from . import asked
+from . import given
 
 READ = {"contributions": COSINES, "logit_lens": ("kl", "overlap", "jsd", "rank")}  # the last: for the summary
 
@@ -119,4 +119,4 @@ def compared() -> Iterator[tuple[str, str, str, type[Probe]]]:
 
 
 if __name__ == "__main__":
-    main(asked(__doc__, "twins", *MODELS, *REAL, *(probe.name for probe in PROBES)))
+    main(given(__doc__, "twins", *MODELS, *REAL, *(probe.name for probe in PROBES)))

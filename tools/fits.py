@@ -20,7 +20,7 @@ from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import FITS, MODELS, WORDS
 from ed_core.types import Prompt
 
-from . import asked as words
+from . import given
 
 REAL, RANK = "smollm2", 64
 TEXTS, PROMPTS = FITS / "texts.jsonl", FITS / "prompts.jsonl"
@@ -81,4 +81,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(words(__doc__, "judge", *FITTED))
+    main(given(__doc__, "judge", *FITTED))

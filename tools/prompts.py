@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ed_core.sources.bundled import MODELS, PROMPTS
 
-from . import asked
+from . import given
 from .forms import write_prompt
 from .tasks import TASKS, Task
 
@@ -123,5 +123,5 @@ def to_jsonl(prompts: Iterable[dict]) -> str:
 
 
 if __name__ == "__main__":
-    asked(__doc__)
+    given(__doc__)
     PROMPTS.write_text(to_jsonl(build_prompts()), encoding="utf-8")

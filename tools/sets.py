@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from ed_core.sources.bundled import MODELS, SETS
 
-from . import asked
+from . import given
 from .forms import FORMS, write_prompt
 from .tasks import TASKS, Task
 
@@ -50,5 +50,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    asked(__doc__)
+    given(__doc__)
     main()
