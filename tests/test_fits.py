@@ -889,6 +889,8 @@ def test_the_command_adds_shards(tmp_path, capsys, monkeypatch):
         (["--out", "nowhere/x.safetensors"], "does not exist; make it first"),
         (["--out", "x.safetensors", "--rank", "0"], "--rank is 0"),
         (["--out", "x.safetensors", "--rank", "999"], "The rank is 999, and ed-demo-8 has"),
+        (["--out", "x.safetensors", "--control", "new"], "The control is 'new'"),
+        (["--out", "x.safetensors", "--device", "tpu"], "tpu"),
         (["--out", "x.safetensors", "--set", "none.jsonl"], "no prompts file none.jsonl"),
         (["--out", "x.safetensors", "--test", "set.jsonl"], "5 of the test prompts are among those to fit on"),
         (["--out", "x.sums", "--shard", "1/9"], "the set has 4 to fit on"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,8 +18,9 @@ from .. import disk
 from ..errors import ParameterError, StudyError
 from ..machine import gpus
 from ..notebook import model as opened
-from ..sources.sizes import PRECISIONS
-from ..sources.specs import read_for
+from ..sources import controls
+from ..sources.sizes import PRECISIONS, require_gradients
+from ..sources.specs import named, read_for
 from ..types import ModelSpec, Prompt
 from . import launch
 from .run import (
@@ -305,13 +307,19 @@ def of_fit(spec: FitRun) -> tuple[list[Prompt], list[Prompt] | None, int | None]
     from ..sweeps.budget import parse
 
     expected = shards.ENDING if spec.shard else ".safetensors" if spec.fit in ("affine", "jacobian") else ".npz"
-    named = [read_for(one.source, one.adapter) for one in (spec.model, spec.other) if one is not None]
-    inputs = [spec.prompts, spec.test, *spec.merge, *(file for files in named for file in files)]
+    models = [one for one in (spec.model, spec.other) if one is not None]
+    inputs = [spec.prompts, spec.test, *spec.merge, *(f for one in models for f in read_for(one.source, one.adapter))]
     disk.require_out(spec.out, inputs, expected=expected)
     if spec.rank is not None and spec.rank < 1:
         raise ParameterError(f"--rank is {spec.rank}; expected 1 at least.")
     if spec.rank and spec.shard:
         raise ParameterError("--rank is of the lens that --merge writes, a shard has none; leave it out here.")
+    for one in models:
+        twin = replace(named(one.source), control=one.control, control_seed=one.control_seed)
+        controls.check(twin if one.precision == "auto" else replace(twin, precision=one.precision))
+        device_of(one.device)
+    if spec.fit == "jacobian":
+        require_gradients(spec.model.precision, "the Jacobian lens")
     from ..fits import jacobian, streams  # torch, which what is refused above need not wait for
 
     if spec.fit == "jacobian" and spec.max_tokens <= jacobian.FIRST + 1:
