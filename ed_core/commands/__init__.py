@@ -29,7 +29,7 @@ from ..probes import PROBES
 from ..settings import current
 from ..sources import gguf_files, permits
 from . import models
-from .models import DEVICE, MODEL, STORED, how_to_open, opened_as, whole
+from .models import DEVICE, MODEL, STORED, how_to_open, only, opened_as, whole
 
 UNSAID = re.compile("[\ud800-\udfff]")  # what stands for bytes that are no UTF-8
 HOST = re.compile(r"(?=.*[a-z:]|(\d+\.){3}\d+$)[a-z0-9:.%-]{1,253}", re.IGNORECASE)  # a name, IPv6 or all of IPv4
@@ -208,7 +208,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     p.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
     p.add_argument("--device", default="auto", help="of the measurement gpu: " + DEVICE)
     p.add_argument("--out", metavar="FILE.json", help="of the measurement gpu: write its figures")
-    p.set_defaults(run=bench)
+    p.set_defaults(run=bench, parser=p)
     alone = next(([name] for name, told in FAMILIES.items() if command in told), [])
     for name in [] if command in commands.choices else alone or FAMILIES:
         import_module(f".{name}", __name__).add(commands)
@@ -414,5 +414,7 @@ def bench(args: argparse.Namespace) -> int:
         measure: Callable[[list[str], bool, str, str], int] = import_module("tools.bench").main
     except ModuleNotFoundError:
         raise ParameterError("Benchmarks are not installed with the package; run them from a checkout.") from None
+    if args.names != ["gpu"]:
+        only(args, "--device and --out are of the measurement gpu", "names", "check")
     out = str(disk.require_out(args.out, expected=".json")) if args.out is not None else ""
     return measure(args.names, args.check, args.device, out)
