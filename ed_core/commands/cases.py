@@ -149,7 +149,7 @@ def backup(args: argparse.Namespace) -> int:
     from ..cases.backup import write
 
     kept = Kept()
-    n, problems = write(kept, disk.require_out(args.file, kept.path.rglob("*"), "FILE"))
+    n, problems = write(kept, disk.require_out(args.file, kept.path.rglob("*"), "FILE", ".zip"))
     return _told(f"{args.file}: {count(n, 'case study')}", problems)
 
 
