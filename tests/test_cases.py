@@ -441,6 +441,7 @@ def test_a_backup_brings_everything_back_and_overwrites_nothing(folder, tmp_path
     out = tmp_path / "b.zip"
     assert main(["backup", str(out)]) == 0 and "3 case studies" in capsys.readouterr().out
     refused(capsys, ["backup", tmp_path / "b.npz"], "expected a file that ends in .zip")
+    refused(capsys, ["restore", __file__], "give a file that `backup` wrote")
     folder.save(edited(kept[1], notes="newer"), states[1])
     folder.delete(kept[2].id)
     assert main(["restore", str(out)]) == 0
