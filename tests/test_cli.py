@@ -256,6 +256,7 @@ def test_the_limit_is_configurable(small_folder, prompts, tmp_path, capsys, monk
         (["--set", "nonsense"], ["PROBE.PARAMETER=VALUE"]),
         (["--set", "residual.k=3"], ["residual", "not among"]),
         (["--dtype", "float8"], ["float8", "float32"]),
+        (["--adapter", ""], ["--adapter is empty; give its value, or leave it out."]),
         (["--out", "r.csv"], ["--out is r.csv; expected a file that ends in .npz."]),
     ],
 )

@@ -20,6 +20,7 @@ from hashlib import sha256
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 from .. import disk, machine
 from ..errors import EffectiveDepthError, ModelError, ParameterError
@@ -120,12 +121,29 @@ def shell() -> int:
     return main()
 
 
+class Given(argparse.Action):
+    """An option's value; an empty one is refused where it would count as not given, as a variable that is not set."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        if option_string and values == self.default == "":
+            raise ParameterError(f"{option_string} is empty; give its value, or leave it out.")
+        setattr(namespace, self.dest, values)
+
+
+class Parser(argparse.ArgumentParser):
+    """Of the command line, and of each command."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self.register("action", None, Given)
+
+
 def parser(command: str = "") -> argparse.ArgumentParser:
     """What reads a command line. `command`: the one that is asked for, beside which those of other modules may be left
     out; of any that is not known, and of none, all are there."""
-    top = argparse.ArgumentParser(
-        prog="effective-depth", description="Effective depth of language models, from the shell."
-    )
+    top = Parser(prog="effective-depth", description="Effective depth of language models, from the shell.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     p = commands.add_parser("app", help="serve the pages")
     p.add_argument("--port", type=whole("--port", 1, 65535), default=8501)
@@ -180,7 +198,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     p.add_argument(
         "--precisions", default="fp32,bf16,int8,4bit", metavar="P,P,…", help="two or more; the widest is the reference"
     )
-    p.add_argument("--prompts", metavar="FILE.jsonl", help="every fourth of the bundled ones unless given")
+    p.add_argument("--prompts", default="", metavar="FILE.jsonl", help="every fourth of the bundled ones unless given")
     p.add_argument("--device", default="auto", help=DEVICE)
     p.add_argument("--out", metavar="FILE.npz", help="write curves, correlations and verdicts")
     p.set_defaults(run=models.audit, stopped=STORED)

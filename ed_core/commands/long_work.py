@@ -402,7 +402,9 @@ def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
     p.add_argument("--model", required=True, metavar="A", help=MODEL)
     how_to_open(p)
     p.add_argument("--set", required=True, metavar="FILE.jsonl", help="the prompts to fit on")
-    p.add_argument("--test", metavar="FILE.jsonl", help="the prompts to judge on; every fifth of --set unless given")
+    p.add_argument(
+        "--test", default="", metavar="FILE.jsonl", help="the prompts to judge on; every fifth of --set unless given"
+    )
     p.add_argument("--out", required=True, metavar=f"FILE{ending}")
     part = p.add_mutually_exclusive_group()
     part.add_argument("--shard", metavar="I/N", help="sum up the I-th of N parts of the prompts, into --out FILE.sums")
@@ -426,7 +428,7 @@ def fit(args: argparse.Namespace) -> int:
         model=_opened(args, args.model, _precision(args), args.control, args.seed, args.adapter),
         other=_other(args) if args.kind == "maps" else None,
         prompts=args.set,
-        test=args.test or "",
+        test=args.test,
         out=args.out,
         shard=None if args.shard is None else shard_of(args.shard),
         merge=tuple(args.merge),

@@ -105,13 +105,13 @@ def local(args: argparse.Namespace) -> None:
 
 def audit(args: argparse.Namespace) -> int:
     if args.out is not None:
-        disk.require_out(args.out, [args.prompts or "", *read_for(args.model)], expected=".npz")
+        disk.require_out(args.out, [args.prompts, *read_for(args.model)], expected=".npz")
     precisions = tuple(dict.fromkeys(name.strip() for name in args.precisions.split(",")))
     from ..runs.execute import in_shell
     from ..runs.run import AuditRun
 
     spec = AuditRun(
-        model=args.model, precisions=precisions, prompts=args.prompts or "", device=args.device, out=args.out or ""
+        model=args.model, precisions=precisions, prompts=args.prompts, device=args.device, out=args.out or ""
     )
     return in_shell(spec)
 
