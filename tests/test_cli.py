@@ -371,6 +371,12 @@ def commands_of(command=""):
     return {name: one.format_help() for name, one in action.choices.items()}
 
 
+def test_the_address_of_the_app_is_one_that_a_browser_opens(monkeypatch, capsys):
+    for name in ("ed_core.commands._require_free", "os.execv"):
+        monkeypatch.setattr(name, lambda *_: None)
+    assert main(["app", "--address", "::1"]) == 0 and "http://[::1]:8501 " in capsys.readouterr().out
+
+
 def test_each_command_is_the_same_alone():
     every = commands_of()
     assert [name for told in FAMILIES.values() for name in told] == list(every)[-sum(map(len, FAMILIES.values())) :]

@@ -239,7 +239,8 @@ def app(args: argparse.Namespace) -> None:
     current()
     _require_free(args.address, args.port)
     options = ["--server.address", args.address, "--server.port", str(args.port)]
-    print(f"The effective-depth laboratory: http://{args.address}:{args.port}  (Ctrl-C stops it)", flush=True)
+    host = f"[{args.address}]" if ":" in args.address else args.address  # IPv6
+    print(f"The effective-depth laboratory: http://{host}:{args.port}  (Ctrl-C stops it)", flush=True)
     os.execv(sys.executable, [sys.executable, "-m", "ed_ui.server", *options])
 
 
