@@ -85,6 +85,7 @@ def test_csordas2025_is_future_effects_with_split_points_at_the_answers():
         (["hu2025", "--models", "ed-demo-8", "--sets", "gsm9k"], "hu2025 has no set 'gsm9k'; did you mean 'gsm8k'?"),
         (["hu2025", "--models", "ed-demo-8", "--sets", "math"], "hu2025 has no set 'math'"),
         (["hu2025", "--models", "ed-demo-8", "--sets", "gsm8k=no.jsonl"], "there is no file 'no.jsonl'"),
+        (["hu2025", "--models", "ed-demo-8", "--sets", "gsm8k", "gsm8k"], "--sets gives gsm8k twice; give it once."),
         (["hu2025", "--models", "ed-demo-8", "--limit", "0"], "--limit is 0; expected 1 or more"),
         (["hu2025", "--models", "Qwen2.5=", "--sets", "gsm8k"], "names no model"),
         (["hu2025", "--models", "ed-demo-8", "--precision", "int9"], "The precision is 'int9'"),
