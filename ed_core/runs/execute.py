@@ -18,7 +18,7 @@ from .. import disk
 from ..errors import ParameterError, StudyError
 from ..machine import gpus
 from ..notebook import model as opened
-from ..sources import controls
+from ..sources import controls, remote
 from ..sources.sizes import PRECISIONS, require_gradients
 from ..sources.specs import named, read_for
 from ..types import ModelSpec, Prompt
@@ -315,6 +315,7 @@ def of_fit(spec: FitRun) -> tuple[list[Prompt], list[Prompt] | None, int | None]
     if spec.rank and spec.shard:
         raise ParameterError("--rank is of the lens that --merge writes, a shard has none; leave it out here.")
     for one in models:
+        remote.require_here(one.source)
         twin = replace(named(one.source), control=one.control, control_seed=one.control_seed)
         controls.check(twin if one.precision == "auto" else replace(twin, precision=one.precision))
         device_of(one.device)
