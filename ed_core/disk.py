@@ -19,7 +19,7 @@ from typing import BinaryIO
 from . import settings
 from .errors import ParameterError, TooLarge, ran_out
 from .machine import gigabytes
-from .outside import kind_of
+from .outside import ending, kind_of
 
 LOG_BYTES = 1 << 20  # after which a log is begun anew
 SPARE_BYTES = 200 << 20  # what a download or a conversion leaves free
@@ -111,9 +111,10 @@ def _nobodys(left: Path) -> bool:
     return True
 
 
-def require_out(out: str | Path, inputs: Iterable[str | Path] = (), name: str = "--out") -> Path:
+def require_out(out: str | Path, inputs: Iterable[str | Path] = (), name: str = "--out", expected: str = "") -> Path:
     """Refuse, before the work, a file that cannot be written or must not be: one of the `inputs`, a folder, a device, a
-    pipe, a link. Removes what killed runs left of it. `name`: what the path was given as."""
+    pipe, a link, one of another ending than is `expected`. Removes what killed runs left of it. `name`: what the path
+    was given as."""
     file, shown = Path(out), _shown(out)
     with _refusing(name, shown):
         try:
@@ -128,6 +129,8 @@ def require_out(out: str | Path, inputs: Iterable[str | Path] = (), name: str = 
             raise ParameterError(f"{name} is {shown}, a link to {os.readlink(file)}; give the path of a file.")
         if mode and not stat.S_ISREG(mode):
             raise ParameterError(f"{name} is {shown}, {kind_of(mode)}; expected the path of a file.")
+        if expected and ending(file) != expected:
+            raise ParameterError(f"{name} is {shown}; expected a file that ends in {expected}.")
         for read in filter(None, map(str, inputs)):
             with contextlib.suppress(OSError, ValueError):
                 if mode and os.path.samefile(read, file):

@@ -40,6 +40,11 @@ def kind_of(mode: int) -> str:
     return next((name for holds, name in KINDS if holds(mode)), "")
 
 
+def ending(file: str | Path) -> str:
+    """How a file's name ends, in small letters: ".npz"."""
+    return Path(file).suffix.lower()
+
+
 def size(n: int) -> str:
     """ "2 MiB", "30 bytes"."""
     return f"{n / 2**20:.3g} MiB" if n >= 1 << 20 else f"{n} bytes"

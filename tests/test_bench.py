@@ -120,6 +120,8 @@ def test_a_page_that_opens_late_misses_its_target():
 def test_an_installation_without_the_tools_says_where_benchmarks_run(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tools.bench", None)
     refused(capsys, ["bench"], "run them from a checkout")
+    monkeypatch.undo()
+    refused(capsys, ["bench", "skip", "--device", "cuda"], "are of the measurement gpu; leave --device out")
 
 
 def test_the_floor_of_a_probe_is_its_reading_or_its_multiplying(monkeypatch):

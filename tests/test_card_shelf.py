@@ -175,7 +175,8 @@ def test_a_shelf_that_is_not_there_or_no_shelf_is_refused(tmp_path, capsys):
         (["pull", str(tmp_path / "nowhere")], "There is no shelf file"),
         (["pull", str(tmp_path), "x.json"], "Expected card pull SHELF"),
         (["pull"], "Expected card pull SHELF"),
-        (["push", str(tmp_path), "--model", "ed-demo-8"], "without --model"),
+        (["push", str(tmp_path), "--model", "ed-demo-8"], "leave --model out"),
+        (["pull", str(tmp_path), "--out", "x"], "card pull makes no card; leave --out out"),
         ([], "card needs --model"),
     ):
         refused(capsys, ["card", *argv], says)

@@ -382,6 +382,7 @@ def test_list_show_delete_and_restore(folder, capsys):
     assert main(["case", "delete", one.id]) == 0 and main(["case", "list", "--trash"]) == 0
     assert "Sums" in capsys.readouterr().out
     assert main(["case", "list", "--trash", "elsewhere"]) == 0 and not capsys.readouterr().out
+    refused(capsys, ["case", "list", "--trash", "--sort", "title"], "leave --sort out")
     refused(capsys, ["case", "show", one.id], "no case study")
     assert main(["case", "restore", one.id]) == 0 and folder.open(one.id)[0] == one
     main(["case", "delete", one.id])
@@ -401,7 +402,8 @@ def test_the_list_says_which_are_shipped(folder, monkeypatch, capsys):
 def test_export_by_ending_and_import_elsewhere(folder, tmp_path, monkeypatch, capsys):
     one = case("Sums")
     folder.add(one)
-    out = {end: tmp_path / f"x.{end}" for end in ("edcase", "html", "npz", "csv", "parquet", "sh", "py")}
+    out = {end: tmp_path / f"x.{end}" for end in ("edcase", "html", "npz", "csv", "parquet", "sh")}
+    out["py"] = tmp_path / "X.PY"
     for end, file in out.items():
         measure = ["--measure", "logit_lens.kl"] if end in ("csv", "parquet") else []
         assert main(["case", "export", one.id, str(file), *measure]) == 0
@@ -438,6 +440,8 @@ def test_a_backup_brings_everything_back_and_overwrites_nothing(folder, tmp_path
     states = [folder.add(c) for c in kept]
     out = tmp_path / "b.zip"
     assert main(["backup", str(out)]) == 0 and "3 case studies" in capsys.readouterr().out
+    refused(capsys, ["backup", tmp_path / "b.npz"], "expected a file that ends in .zip")
+    refused(capsys, ["restore", __file__], "give a file that `backup` wrote")
     folder.save(edited(kept[1], notes="newer"), states[1])
     folder.delete(kept[2].id)
     assert main(["restore", str(out)]) == 0

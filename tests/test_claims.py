@@ -731,7 +731,7 @@ def test_values_are_those_of_the_parts(model, prompts, tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--prompts", "4"), "gives 4 prompts, and an interval needs 8"),
+        (("--prompts", "4"), "take more of them, or a larger set"),
         (("--claim", "tern"), "did you mean 'turn'"),
         (("--prompts", "-1"), "expected 0 or more"),
     ],

@@ -256,6 +256,8 @@ def test_the_limit_is_configurable(small_folder, prompts, tmp_path, capsys, monk
         (["--set", "nonsense"], ["PROBE.PARAMETER=VALUE"]),
         (["--set", "residual.k=3"], ["residual", "not among"]),
         (["--dtype", "float8"], ["float8", "float32"]),
+        (["--adapter", ""], ["--adapter is empty; give its value, or leave it out."]),
+        (["--out", "r.csv"], ["--out is r.csv; expected a file that ends in .npz."]),
     ],
 )
 def test_a_bad_parameter_names_what_exists(small_folder, prompts, tmp_path, capsys, more, words):
@@ -345,7 +347,8 @@ def test_models_and_cache(small_folder, prompts, tmp_path, capsys):
     assert "ed-demo-16" in capsys.readouterr().out
     run(small_folder, prompts, tmp_path / "r.npz")
     assert main(["cache", "info"]) == 0
-    assert "9" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "entries: 9" in told and "problems" not in told
     assert main(["cache", "clear"]) == 0
     assert "9 results removed" in capsys.readouterr().out
 
@@ -366,6 +369,12 @@ def commands_of(command=""):
     """The commands that are there for `command`, with their help."""
     (action,) = parser(command)._subparsers._group_actions
     return {name: one.format_help() for name, one in action.choices.items()}
+
+
+def test_the_address_of_the_app_is_one_that_a_browser_opens(monkeypatch, capsys):
+    for name in ("ed_core.commands._require_free", "os.execv"):
+        monkeypatch.setattr(name, lambda *_: None)
+    assert main(["app", "--address", "::1"]) == 0 and "http://[::1]:8501 " in capsys.readouterr().out
 
 
 def test_each_command_is_the_same_alone():

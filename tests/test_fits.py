@@ -888,18 +888,25 @@ def test_the_command_adds_shards(tmp_path, capsys, monkeypatch):
         (["--out", "x.npz"], "expected a file that ends in .safetensors"),
         (["--out", "nowhere/x.safetensors"], "does not exist; make it first"),
         (["--out", "x.safetensors", "--rank", "0"], "--rank is 0"),
+        (["--out", "x.safetensors", "--rank", "999"], "The rank is 999, and ed-demo-8 has"),
+        (["--out", "x.safetensors", "--control", "new"], "The control is 'new'"),
+        (["--out", "x.safetensors", "--device", "tpu"], "tpu"),
         (["--out", "x.safetensors", "--set", "none.jsonl"], "no prompts file none.jsonl"),
+        (["--out", "x.safetensors", "--test", "set.jsonl"], "5 of the test prompts are among those to fit on"),
+        (["--out", "x.sums", "--shard", "1/9"], "the set has 4 to fit on"),
     ],
 )
-def test_what_the_command_refuses(tmp_path, capsys, monkeypatch, more, said):
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_what_the_command_refuses(tmp_path, capsys, monkeypatch, more, said, dry):
     monkeypatch.chdir(tmp_path)
     some = lines(tmp_path / "set.jsonl", prompts(5))
-    refused(capsys, ["fit", "affine", "--model", "ed-demo-8", "--set", some, *more], said)
+    refused(capsys, ["fit", "affine", "--model", "ed-demo-8", "--set", some, *more, *dry], said)
     assert [p.name for p in tmp_path.iterdir()] == ["set.jsonl"]
 
 
-def test_a_dry_run_says_what_the_sums_take(capsys):
-    asked = ["fit", "affine", "--model", "Qwen/Qwen2.5-14B", "--set", "x", "--out", "x", "--dry-run"]
+def test_a_dry_run_says_what_the_sums_take(tmp_path, capsys):
+    some, out = lines(tmp_path / "set.jsonl", prompts(5)), str(tmp_path / "x.safetensors")
+    asked = ["fit", "affine", "--model", "Qwen/Qwen2.5-14B", "--set", some, "--out", out, "--dry-run"]
     assert main(asked) == 0
     assert "48 source taps, 629 MB each, 30.2 GB in all: 1 at once" in capsys.readouterr().out
 

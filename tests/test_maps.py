@@ -455,14 +455,15 @@ def test_each_of_two_models_has_its_own_precision(monkeypatch):
     assert [(spec.model.precision, spec.other.precision) for spec in asked] == [("bf16", "bf16"), ("bf16", "fp32")]
 
 
-def test_a_dry_run_opens_nothing(capsys, monkeypatch):
+def test_a_dry_run_opens_nothing(files, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("ed_core.models.opening.open_model", lambda spec: pytest.fail("a model was opened"))
-    fit = ["--model", "ed-demo-8", "--set", "none.jsonl", "--out", "x.npz", "--dry-run", "--memory", "10M"]
+    some, lens = str(files[2] / "set.jsonl"), ["--out", str(tmp_path / "x.safetensors")]
+    fit = ["--model", "ed-demo-8", "--set", some, "--out", str(tmp_path / "x.npz"), "--dry-run", "--memory", "10M"]
     assert main(["fit", "maps", "--other", "ed-demo-16", *fit]) == 0
     assert capsys.readouterr().out.startswith("9 source taps, 5 MB each, 41 MB in all: 2 at once")
     assert main(["fit", "replacement", *fit]) == 0
     assert capsys.readouterr().out.startswith("8 source taps, 0 MB each, 2 MB in all: 8 at once")
-    for nameless in (["maps", "--other="], ["maps", "--other", "ed-demo-8", "--model="], ["affine", "--model="]):
+    for nameless in (["maps", "--other="], ["maps", "--other", "ed-demo-8", "--model="], ["affine", "--model=", *lens]):
         refused(capsys, ["fit", nameless[0], *fit, *nameless[1:]], "No model is named")
     refused(capsys, ["fit", "affine", *fit, "--precision", "fp23"], "The precision is 'fp23'")
     refused(capsys, ["fit", "affine", *fit, "--shard", "3/2"], "--shard is '3/2'")

@@ -218,6 +218,7 @@ def test_a_full_disk_ends_what_is_computed_ahead(ahead, monkeypatch):
     [
         (["--processes", "0"], "--processes is 0; expected 1 to"),
         (["--processes", "-1"], "--processes is -1; expected 1 to"),
+        (["--processes", ""], "--processes is ''; expected 1 to"),
         (["--processes", "2", "--engine", "ray"], "leave it or --engine ray out"),
     ],
 )

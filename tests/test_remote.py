@@ -454,6 +454,10 @@ def test_what_opens_weights_says_where_they_are(keyed, capsys):
     for argv, says in (
         (["verify", NAME], "The weights of ndif:ed-demo-8 are elsewhere, and this needs them here"),
         (["card", "--model", NAME, "--out", "card"], "A card needs weights, twins and precisions"),
+        (
+            ["fit", "affine", "--model", NAME, "--set", "s", "--out", "o.safetensors", "--dry-run"],
+            "elsewhere, and this",
+        ),
         (["estimate", NAME], "ndif:ed-demo-8 takes no memory for weights here"),
     ):
         refused(capsys, argv, says)

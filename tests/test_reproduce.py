@@ -85,6 +85,7 @@ def test_csordas2025_is_future_effects_with_split_points_at_the_answers():
         (["hu2025", "--models", "ed-demo-8", "--sets", "gsm9k"], "hu2025 has no set 'gsm9k'; did you mean 'gsm8k'?"),
         (["hu2025", "--models", "ed-demo-8", "--sets", "math"], "hu2025 has no set 'math'"),
         (["hu2025", "--models", "ed-demo-8", "--sets", "gsm8k=no.jsonl"], "there is no file 'no.jsonl'"),
+        (["hu2025", "--models", "ed-demo-8", "--sets", "gsm8k", "gsm8k"], "--sets gives gsm8k twice; give it once."),
         (["hu2025", "--models", "ed-demo-8", "--limit", "0"], "--limit is 0; expected 1 or more"),
         (["hu2025", "--models", "Qwen2.5=", "--sets", "gsm8k"], "names no model"),
         (["hu2025", "--models", "ed-demo-8", "--precision", "int9"], "The precision is 'int9'"),
@@ -211,7 +212,9 @@ def test_the_engine_reaches_every_part(tmp_path, files, monkeypatch):
     monkeypatch.setattr(execute, "_study", lambda part, *_: seen.append((part.engine, part.address, part.dry_run)) or 0)
     given = f"--sets gsm8k={files / 'gsm8k.jsonl'} --engine ray --address host:6379 --dry-run --out {tmp_path}"
     assert main(["reproduce", "hu2025", "--models", "ed-demo-8", *given.split()]) == 0
-    assert seen and set(seen) == {("ray", "host:6379", True)}
+    assert seen and set(seen) == {("ray", "host:6379", True)} and not list(tmp_path.iterdir()), (
+        "a dry run writes nothing"
+    )
 
 
 def test_a_model_that_cannot_be_opened_is_told_and_the_rest_is_there(capsys, tmp_path, files):

@@ -259,6 +259,7 @@ def test_no_network_and_no_token_are_one_sentence(tmp_path, monkeypatch):
         (dict(id="ada/lab", hardware="t4-smal"), "did you mean t4-small?"),
         (dict(id="ada/lab", hardware="zero-a10g"), "--hardware is 'zero-a10g'"),
         (dict(id="ada/lab", variables=["ED_MAX_JOBS"]), "not of the form NAME=VALUE"),
+        (dict(id="ada/lab", variables=["A=1", "A=2"]), "--variable gives A as '1' and as '2'; give it once."),
         (dict(id="ada/lab", variables=["HF_TOKEN=x"]), "would be seen by everybody; give it as --secret HF_TOKEN"),
         (dict(id="ada/lab", secrets=["NOT_THERE"]), "The secret NOT_THERE is read from a variable of that name"),
         (dict(id="ada/lab", secrets=["ED_TITLE=READING"], variables=["ED_TITLE=x"]), "as a variable and as a secret"),

@@ -170,6 +170,7 @@ def files(tmp_path_factory):
     here = tmp_path_factory.mktemp("sets")
     table = pd.DataFrame({"q": ["one?", "two?", "three?"], "a": ["1", "2", "3"], "hard": [1, 2, 2]})
     table.to_csv(here / "t.csv", index=False)
+    table.to_csv(here / "T.CSV", index=False)
     table.to_parquet(here / "t.parquet")
     table.to_json(here / "t.jsonl", orient="records", lines=True)
     (here / "gsm.jsonl").write_text(json.dumps({"question": "q", "answer": "r\n#### 5"}) + "\n", encoding="utf-8")
@@ -184,7 +185,7 @@ def load(here, body: str) -> sets.PromptSet:
     return sets.load(entry, here, "ed-demo-8")
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.jsonl"])
+@pytest.mark.parametrize("name", ["t.csv", "T.CSV", "t.parquet", "t.jsonl"])
 def test_any_table_with_its_columns_named_is_a_set(files, name):
     found = load(files, f'file = "{name}"\ncolumns = {{text = "q", answer = "a", level = "hard"}}\ntemplate = "chat"')
     assert [(e.prompt.text, e.prompt.answer, e.level) for e in found.examples] == [
@@ -823,8 +824,9 @@ def test_a_shard_that_makes_no_sense_is_refused(folder, shard, capsys):
 
 def test_tables_of_one_shard_alone_are_refused(folder, capsys):
     (folder / "mine.toml").write_text(MINE, encoding="utf-8")
-    both = ["--merge", "--shard", "1/2"]
-    refused(capsys, ["study", folder / "mine.toml", "--out", folder / "x", *both], "leave it or --shard out")
+    for both in (["--shard", "1/2"], ["--processes", "2"]):
+        words = ["study", folder / "mine.toml", "--out", folder / "x", "--merge", *both]
+        refused(capsys, words, f"leave {both[0]} out")
     assert not (folder / "x").exists()
 
 

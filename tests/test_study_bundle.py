@@ -122,7 +122,7 @@ def test_a_study_that_goes_on_while_it_is_packed_opens_elsewhere(computed, tmp_p
 
 
 def test_the_shell_writes_and_opens_it(computed, tmp_path, capsys):
-    file = tmp_path / "mine.edstudy"
+    file = tmp_path / "mine.EDSTUDY"
     assert main(["study", str(computed), "--export", str(file)]) == 0
     words = ["study", str(file), "--out", str(tmp_path / "there")]
     assert main([*words, "--dry-run"]) == 0 and not (tmp_path / "there").exists()
@@ -131,6 +131,8 @@ def test_the_shell_writes_and_opens_it(computed, tmp_path, capsys):
     assert (tmp_path / "there" / "plan.json").read_bytes() == (computed / "plan.json").read_bytes()
     capsys.readouterr()
     refused(capsys, ["study", file, "--out", tmp_path / "there"], "is there already")
+    for more in ("--shard=1/2", "--merge", "--processes=2", "--device=cpu"):
+        refused(capsys, ["study", file, "--out", tmp_path / "x", more], f"leave {more.partition('=')[0]} out")
     refused(capsys, ["study", tmp_path / "no.edstudy", "--out", tmp_path / "x"], "no.edstudy cannot be read")
 
 
@@ -330,8 +332,10 @@ def test_a_file_that_nobody_knows_is_refused_and_none_is_written(computed, tmp_p
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_exports_nothing(computed, tmp_path, capsys):
-    refused(capsys, ["study", computed, "--dry-run", "--export", tmp_path / "summary.csv"], "leave it or --dry-run out")
+@pytest.mark.parametrize("more", ["--dry-run", "--device=cpu", "--engine=ray", "--processes=2"])
+def test_what_an_export_would_not_do_is_refused(computed, tmp_path, capsys, more):
+    words = ["study", computed, more, "--export", tmp_path / "summary.csv"]
+    refused(capsys, words, f"leave {more.partition('=')[0]} out")
     assert not list(tmp_path.iterdir())
 
 

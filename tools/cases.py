@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import sys
 from collections.abc import Sequence
 
 from ed_core.cases import bundle, case_study
@@ -18,6 +17,7 @@ from ed_core.cases.kept import SHIPPED, SUFFIX
 from ed_core.errors import CaseError
 from ed_core.types import ModelSpec
 
+from . import given
 from .lessons import LESSONS, Lesson, Results, asking, named
 
 # 21 November 2026, and a second earlier for every further lesson: lists keep their order when they are made anew
@@ -97,4 +97,4 @@ def write(made: Sequence[case_study.Case]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(given(__doc__, "--words", *(lesson.name for lesson in LESSONS)))

@@ -3,6 +3,7 @@ materials. `make lock`, `make audit`, `make sbom`; uv, pip-audit and cyclonedx-p
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
@@ -123,4 +124,7 @@ def sbom() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit({"lock": lock, "audit": audit, "sbom": sbom}[sys.argv[1]]())
+    kinds = {"lock": lock, "audit": audit, "sbom": sbom}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=kinds)
+    sys.exit(kinds[parser.parse_args().what]())

@@ -11,7 +11,6 @@ thread, so that the files come out the same on every machine of a kind."""
 from __future__ import annotations
 
 import io
-import sys
 import zipfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -31,6 +30,8 @@ from ed_core.sources import controls
 from ed_core.sources.bundled import CHARACTERS, KINDS, MODELS, example_of, load_prompts
 from ed_core.sources.specs import n_passes
 from ed_core.types import ProbeResult, Prompt
+
+from . import given
 
 READ = {"contributions": COSINES, "logit_lens": ("kl", "overlap", "jsd", "rank")}  # the last: for the summary
 
@@ -118,4 +119,4 @@ def compared() -> Iterator[tuple[str, str, str, type[Probe]]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(given(__doc__, "twins", *MODELS, *REAL, *(probe.name for probe in PROBES)))

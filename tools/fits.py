@@ -8,7 +8,6 @@ rank 64 in half precision. Of its Jacobian lens the certificate alone is kept, a
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from ed_core.fits import ENDING, affine, jacobian, read
@@ -20,6 +19,8 @@ from ed_core.prompts import read_jsonl
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import FITS, MODELS, WORDS
 from ed_core.types import Prompt
+
+from . import given
 
 REAL, RANK = "smollm2", 64
 TEXTS, PROMPTS = FITS / "texts.jsonl", FITS / "prompts.jsonl"
@@ -80,4 +81,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(given(__doc__, "judge", *FITTED))

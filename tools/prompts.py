@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ed_core.sources.bundled import MODELS, PROMPTS
 
+from . import given
 from .forms import write_prompt
 from .tasks import TASKS, Task
 
@@ -122,4 +123,5 @@ def to_jsonl(prompts: Iterable[dict]) -> str:
 
 
 if __name__ == "__main__":
+    given(__doc__)
     PROMPTS.write_text(to_jsonl(build_prompts()), encoding="utf-8")

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 
 from ed_core.sources.bundled import MODELS, SETS
 
+from . import given
 from .forms import FORMS, write_prompt
 from .tasks import TASKS, Task
 
@@ -49,4 +50,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    given(__doc__)
     main()

@@ -12,7 +12,7 @@ from ed_core.sources.bundled import STUDIES
 from ed_core.studies import report, tables
 from ed_core.studies.items import open_folder
 
-from . import cases
+from . import cases, given
 
 PAGES = ROOT / "docs" / "cards"
 
@@ -40,4 +40,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    given(__doc__)
     main()

@@ -27,7 +27,7 @@ BACKUP = Kind(
     "a backup",
     2,
     Header,
-    "give a file that `case backup` wrote",
+    "give a file that `backup` wrote",
     members=rf"[a-z2-7]{{10}}{re.escape(SUFFIX)}",
     bounds=Bounds(MAX_BYTES, MAX_FILES, MAX_BYTES, bundle.MAX_BYTES, 200 * MAX_FILES),
 )

@@ -158,7 +158,7 @@ def run(
     if not units(n, forms).enough:
         raise ClaimRefused(
             f"The set {asked.set_name} gives {n} prompts, and an interval needs {FEWEST} at least (or {FEWEST_FORMS} "
-            "of different forms); take a larger set."
+            "of different forms); take more of them, or a larger set."
         )
     layers = n_layers(spec)
     if layers is None:

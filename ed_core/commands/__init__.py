@@ -20,6 +20,7 @@ from hashlib import sha256
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 from .. import disk, machine
 from ..errors import EffectiveDepthError, ModelError, ParameterError
@@ -29,7 +30,7 @@ from ..probes import PROBES
 from ..settings import current
 from ..sources import gguf_files, permits
 from . import models
-from .models import DEVICE, STORED, how_to_open, opened_as, whole
+from .models import DEVICE, MODEL, STORED, how_to_open, only, opened_as, whole
 
 UNSAID = re.compile("[\ud800-\udfff]")  # what stands for bytes that are no UTF-8
 HOST = re.compile(r"(?=.*[a-z:]|(\d+\.){3}\d+$)[a-z0-9:.%-]{1,253}", re.IGNORECASE)  # a name, IPv6 or all of IPv4
@@ -64,7 +65,9 @@ def _main(argv: list[str] | None) -> int:
             return _refused(f"The argument {wrong!r} is not UTF-8 text; name it in other characters.")
         args = parser(given[0] if given else "").parse_args(given)
         has_out = bool(getattr(args, "out", None))
-        stopped = "stopped; nothing was stored." if getattr(args, "no_cache", False) else args.stopped
+        stopped = getattr(args, "stopped", stopped)
+        if getattr(args, "no_cache", False):
+            stopped = "stopped; nothing was stored."
         return args.run(args) or 0
     except EffectiveDepthError as error:
         return _refused(str(error))
@@ -118,13 +121,29 @@ def shell() -> int:
     return main()
 
 
+class Given(argparse.Action):
+    """An option's value; an empty one is refused where it would count as not given, as a variable that is not set."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        if option_string and values == self.default == "":
+            raise ParameterError(f"{option_string} is empty; give its value, or leave it out.")
+        setattr(namespace, self.dest, values)
+
+
+class Parser(argparse.ArgumentParser):
+    """Of the command line, and of each command."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self.register("action", None, Given)
+
+
 def parser(command: str = "") -> argparse.ArgumentParser:
     """What reads a command line. `command`: the one that is asked for, beside which those of other modules may be left
     out; of any that is not known, and of none, all are there."""
-    top = argparse.ArgumentParser(
-        prog="effective-depth", description="Effective depth of language models, from the shell."
-    )
-    top.set_defaults(stopped="stopped.")
+    top = Parser(prog="effective-depth", description="Effective depth of language models, from the shell.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     p = commands.add_parser("app", help="serve the pages")
     p.add_argument("--port", type=whole("--port", 1, 65535), default=8501)
@@ -132,7 +151,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     p.set_defaults(run=app)
     p = commands.add_parser("run", help="run probes over the prompts of a file and write one .npz")
     p.add_argument("probes", nargs="+", help=", ".join(probe.name for probe in PROBES))
-    p.add_argument("--model", required=True, help="a bundled name, a folder, or a hub id")
+    p.add_argument("--model", required=True, help=f"{MODEL}; or ndif:ORG/NAME, measured where its weights are")
     p.add_argument(
         "--prompts",
         required=True,
@@ -150,11 +169,11 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     )
     p.set_defaults(run=run, stopped=STORED)
     p = commands.add_parser("verify", help="open a model and print its residual identities, layer by layer")
-    p.add_argument("model")
+    p.add_argument("model", help=MODEL)
     how_to_open(p)
     p.set_defaults(run=verify)
     p = commands.add_parser("estimate", help="what a model needs in memory and time, before anything is loaded")
-    p.add_argument("model", help="a bundled name, a folder, or a hub id of the catalogue")
+    p.add_argument("model", help=f"{MODEL} of the catalogue")
     p.add_argument(
         "--precision", default="auto", metavar="P", help="auto (unless given), fp32, bf16, fp16, int8 or 4bit"
     )
@@ -175,11 +194,11 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     p = commands.add_parser(
         "audit", help="the same prompts through several precisions: is a number an artefact of one?"
     )
-    p.add_argument("model")
+    p.add_argument("model", help=MODEL)
     p.add_argument(
         "--precisions", default="fp32,bf16,int8,4bit", metavar="P,P,…", help="two or more; the widest is the reference"
     )
-    p.add_argument("--prompts", metavar="FILE.jsonl", help="every fourth of the bundled ones unless given")
+    p.add_argument("--prompts", default="", metavar="FILE.jsonl", help="every fourth of the bundled ones unless given")
     p.add_argument("--device", default="auto", help=DEVICE)
     p.add_argument("--out", metavar="FILE.npz", help="write curves, correlations and verdicts")
     p.set_defaults(run=models.audit, stopped=STORED)
@@ -207,7 +226,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     p.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
     p.add_argument("--device", default="auto", help="of the measurement gpu: " + DEVICE)
     p.add_argument("--out", metavar="FILE.json", help="of the measurement gpu: write its figures")
-    p.set_defaults(run=bench)
+    p.set_defaults(run=bench, parser=p)
     alone = next(([name] for name, told in FAMILIES.items() if command in told), [])
     for name in [] if command in commands.choices else alone or FAMILIES:
         import_module(f".{name}", __name__).add(commands)
@@ -220,7 +239,8 @@ def app(args: argparse.Namespace) -> None:
     current()
     _require_free(args.address, args.port)
     options = ["--server.address", args.address, "--server.port", str(args.port)]
-    print(f"The effective-depth laboratory: http://{args.address}:{args.port}  (Ctrl-C stops it)", flush=True)
+    host = f"[{args.address}]" if ":" in args.address else args.address  # IPv6
+    print(f"The effective-depth laboratory: http://{host}:{args.port}  (Ctrl-C stops it)", flush=True)
     os.execv(sys.executable, [sys.executable, "-m", "ed_ui.server", *options])
 
 
@@ -254,7 +274,7 @@ def run(args: argparse.Namespace) -> None:
     settings = _settings(args.set, args.probes)
     probes = [find(name).make(settings.get(name, {})) for name in dict.fromkeys(args.probes)]
     named = [value for of_one in settings.values() for value in of_one.values()]
-    out = require_out(args.out, [args.prompts, *named, *read_for(args.model, args.adapter)])
+    out = require_out(args.out, [args.prompts, *named, *read_for(args.model, args.adapter)], expected=".npz")
     prompts, spec = read_jsonl(args.prompts), opened_as(args)
     for probe in probes:
         probe.check_precision(spec.precision)
@@ -376,10 +396,14 @@ def cache(args: argparse.Namespace) -> None:
     if args.action == "clear":
         print(f"{store.clear()} results removed; kept things are untouched.")
         return
-    for name, value in store.info().items():
+    told = store.info()
+    problems = told.pop("problems")
+    for name, value in told.items():
         print(f"{name:>9}: {value}")
     for name, n_bytes, place in gguf_files.conversions():
         print(f"converted: {name}, {gigabytes(n_bytes)} in {place}")
+    for problem in problems:
+        print(f"ed_core: {problem}", file=sys.stderr)
 
 
 def show_settings(args: argparse.Namespace) -> None:
@@ -390,9 +414,10 @@ def show_settings(args: argparse.Namespace) -> None:
         return
     found, place = settings.current(), settings.file()
     print(f"from {place or 'no file'}, and from the environment where a variable ED_… is set")
+    width = max(map(len, type(found).model_fields))
     for name in type(found).model_fields:
         value = getattr(found, name)
-        print(f"{name:>21}: {', '.join(value) if isinstance(value, tuple) else '' if value is None else value}")
+        print(f"{name:>{width}}: {', '.join(value) if isinstance(value, tuple) else '' if value is None else value}")
 
 
 def ready(args: argparse.Namespace) -> int:
@@ -408,5 +433,7 @@ def bench(args: argparse.Namespace) -> int:
         measure: Callable[[list[str], bool, str, str], int] = import_module("tools.bench").main
     except ModuleNotFoundError:
         raise ParameterError("Benchmarks are not installed with the package; run them from a checkout.") from None
-    out = str(disk.require_out(args.out, [])) if args.out is not None else ""
+    if args.names != ["gpu"]:
+        only(args, "--device and --out are of the measurement gpu", "names", "check")
+    out = str(disk.require_out(args.out, expected=".json")) if args.out is not None else ""
     return measure(args.names, args.check, args.device, out)

@@ -14,7 +14,7 @@ from ..cases.kept import SORTS, Kept
 from ..depth.wording import count
 from ..errors import ParameterError, StoreError
 from ..types import command_line
-from .models import Commands
+from .models import Commands, only
 
 
 def add(commands: Commands) -> None:
@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
     p.add_argument("search", nargs="*", help="words that must stand in title, notes, tags, prompt or model")
     p.add_argument("--sort", choices=tuple(SORTS), default="changed")
     p.add_argument("--trash", action="store_true", help="what was deleted instead, last deleted first")
-    p.set_defaults(run=list_)
+    p.set_defaults(run=list_, parser=p)
     p = case.add_parser("show", help="one case study in words")
     p.add_argument("id")
     p.set_defaults(run=show)
@@ -73,6 +73,8 @@ def add(commands: Commands) -> None:
 def list_(args: argparse.Namespace) -> None:
     kept = Kept()
     words = " ".join(args.search)
+    if args.trash:
+        only(args, "--trash lists what was deleted last first", "search", "trash")
     cards = kept.trash(words) if args.trash else kept.cards(words, args.sort)
     for card in cards:
         tags = f"  [{', '.join(card.tags)}]" if card.tags else ""
@@ -104,17 +106,17 @@ def show(args: argparse.Namespace) -> None:
 def export(args: argparse.Namespace) -> None:
     kept, out = Kept(), Path(args.out)
     case, _ = kept.open(args.id)
-    if out.suffix not in EXPORTS:
-        raise ParameterError(f"{out.name} ends in {out.suffix!r}; expected one of {', '.join(EXPORTS)}.")
+    if (ending := outside.ending(out)) not in EXPORTS:
+        raise ParameterError(f"{out.name} ends in {ending!r}; expected one of {', '.join(EXPORTS)}.")
     for option, given, endings in (
         ("--measure", args.measure, (".csv", ".parquet")),
         ("--figure", args.figure, (".png", ".svg")),
     ):
-        if given and out.suffix not in endings:
-            raise ParameterError(f"{option} is of {' and '.join(endings)}; leave it out for {out.suffix}.")
-    which = args.figure if out.suffix in (".png", ".svg") else args.measure
+        if given and ending not in endings:
+            raise ParameterError(f"{option} is of {' and '.join(endings)}; leave it out for {ending}.")
+    which = args.figure if ending in (".png", ".svg") else args.measure
     disk.require_out(out, kept.path.rglob("*"), "FILE")
-    data = kept.read(args.id) if out.suffix == ".edcase" else exported(case, out.suffix, which)
+    data = kept.read(args.id) if ending == ".edcase" else exported(case, ending, which)
     try:
         disk.write(out, data)
     except OSError as error:
@@ -147,7 +149,7 @@ def backup(args: argparse.Namespace) -> int:
     from ..cases.backup import write
 
     kept = Kept()
-    n, problems = write(kept, disk.require_out(args.file, kept.path.rglob("*"), "FILE"))
+    n, problems = write(kept, disk.require_out(args.file, kept.path.rglob("*"), "FILE", ".zip"))
     return _told(f"{args.file}: {count(n, 'case study')}", problems)
 
 

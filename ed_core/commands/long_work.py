@@ -14,15 +14,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import bounds, disk
+from .. import bounds, disk, outside
 from ..errors import ParameterError, StudyError
 from ..notebook.model import fetch
-from ..runs.execute import device_of, in_shell
+from ..runs.execute import device_of, in_shell, of_fit
 from ..runs.run import JACOBIAN_TOKENS, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, StudyRun
 from ..sources.bundled import MIXED, default_set
 from ..sources.sizes import asked_precision
 from ..studies import leaderboard as board
-from .models import DEVICE, RESUMED, Commands, how_to_open, whole
+from .models import DEVICE, MODEL, RESUMED, Commands, how_to_open, only, whole
 
 if TYPE_CHECKING:
     from ..studies.items import Folder
@@ -52,7 +52,7 @@ def _add_studies(commands: Commands) -> None:
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.add_argument("--device", default="auto", help=DEVICE)
     add_engine(p)
-    p.set_defaults(run=study, stopped=RESUMED)
+    p.set_defaults(run=study, stopped=RESUMED, parser=p)
     p = commands.add_parser(
         "reproduce", help="measure a paper's figures anew by its protocol, and say for each entry how it compares"
     )
@@ -125,18 +125,17 @@ def add_processes(p: argparse.ArgumentParser) -> None:
 
 def study(args: argparse.Namespace) -> int:
     if args.export:
-        if over := next((name for name in ("out", "merge", "shard", "dry_run") if getattr(args, name)), ""):
-            over = f"--{over.replace('_', '-')}"
-            raise ParameterError(f"--export computes nothing and writes its files; leave it or {over} out.")
+        only(args, "--export computes nothing and writes its files", "file", "export")
         return export(Path(args.file), args.export)
     if not args.out:
         raise ParameterError("--out is missing; give the study's folder.")
     file, out, shard = Path(args.file), Path(args.out), shard_of(args.shard)
-    if args.merge and args.shard is not None:
-        raise ParameterError("--merge writes the tables of all shards; leave it or --shard out.")
-    if file.suffix == ".edstudy":
+    if args.merge:
+        only(args, "--merge writes the tables of all shards", "file", "out", "merge", "dry_run", "device")
+    if outside.ending(file) == ".edstudy":
         from ..studies import bundle
 
+        only(args, f"{file.name} is opened, and nothing is computed", "file", "out", "dry_run")
         if args.dry_run:
             print(f"{bundle.name_of(file)}: would be opened into {bundle.require_new(out)}; nothing is computed")
             return 0
@@ -185,7 +184,7 @@ def export(folder: Path, files: list[str]) -> int:
 def _made(folder: Folder, file: Path) -> bytes:
     from ..studies import bundle, tables
 
-    kind = file.suffix.lstrip(".")
+    kind = outside.ending(file).lstrip(".")
     if kind == "edstudy":
         return bundle.packed(folder.out)
     if kind == "npz":
@@ -281,12 +280,12 @@ def _add_claims(commands: Commands) -> None:
         help="held against the card's own (%(default)s unless given); empty for none",
     )
     p.add_argument("--out", metavar="FOLDER", help="what lies there is not computed anew; the app's own unless given")
-    p.set_defaults(run=card, stopped=RESUMED)
+    p.set_defaults(run=card, stopped=RESUMED, parser=p)
 
 
 def _asks(p: argparse.ArgumentParser, required: bool = True) -> None:
     """The options that both have."""
-    p.add_argument("--model", required=required, default="", help="a bundled name, a folder, or a hub id")
+    p.add_argument("--model", required=required, default="", help=MODEL)
     p.add_argument("--set", default="", metavar="S", help=SET_HELP)
     p.add_argument("--also", action="append", default=[], metavar="M", help="further models of the family, repeatable")
     p.add_argument("--precision", default="fp32", metavar="P", help="fp32 (unless given), bf16, fp16, int8 or 4bit")
@@ -331,9 +330,10 @@ def _shared(args: argparse.Namespace) -> int:
     from ..cards.card import made_here
     from ..sharing import card_shelf
 
-    if not args.shelf or args.model or (args.do == "pull" and args.cards):
+    if not args.shelf or (args.do == "pull" and args.cards):
         more = " [FILE …]" * (args.do == "push")
-        raise ParameterError(f"Expected card {args.do} SHELF{more}, without --model: ORG/NAME on the hub, or a folder.")
+        raise ParameterError(f"Expected card {args.do} SHELF{more}: ORG/NAME on the hub, or a folder.")
+    only(args, f"card {args.do} makes no card", "do", "shelf", "cards")
     if args.do == "push":
         for name in card_shelf.push(args.shelf, [*map(Path, args.cards)] or made_here()):
             print(f"{name} -> {args.shelf}")
@@ -399,10 +399,12 @@ def _add_fits(commands: Commands) -> None:
 
 def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
     """The options of every fit; `ending` is its file's."""
-    p.add_argument("--model", required=True, metavar="A", help="a bundled name, a folder, or a hub id")
+    p.add_argument("--model", required=True, metavar="A", help=MODEL)
     how_to_open(p)
     p.add_argument("--set", required=True, metavar="FILE.jsonl", help="the prompts to fit on")
-    p.add_argument("--test", metavar="FILE.jsonl", help="the prompts to judge on; every fifth of --set unless given")
+    p.add_argument(
+        "--test", default="", metavar="FILE.jsonl", help="the prompts to judge on; every fifth of --set unless given"
+    )
     p.add_argument("--out", required=True, metavar=f"FILE{ending}")
     part = p.add_mutually_exclusive_group()
     part.add_argument("--shard", metavar="I/N", help="sum up the I-th of N parts of the prompts, into --out FILE.sums")
@@ -426,7 +428,7 @@ def fit(args: argparse.Namespace) -> int:
         model=_opened(args, args.model, _precision(args), args.control, args.seed, args.adapter),
         other=_other(args) if args.kind == "maps" else None,
         prompts=args.set,
-        test=args.test or "",
+        test=args.test,
         out=args.out,
         shard=None if args.shard is None else shard_of(args.shard),
         merge=tuple(args.merge),
@@ -434,7 +436,7 @@ def fit(args: argparse.Namespace) -> int:
         rank=getattr(args, "rank", None),
         max_tokens=getattr(args, "max_tokens", JACOBIAN_TOKENS),
     )
-    return _dry_run(args) if args.dry_run else in_shell(spec, lines=args.progress)
+    return _dry_run(args, spec) if args.dry_run else in_shell(spec, lines=args.progress)
 
 
 def _precision(args: argparse.Namespace) -> str:
@@ -468,20 +470,20 @@ def _other(args: argparse.Namespace) -> Opened:
     return _opened(args, args.other, precision, args.other_control, args.other_seed, "", "other-")
 
 
-def _dry_run(args: argparse.Namespace) -> int:
+def _dry_run(args: argparse.Namespace, spec: FitRun) -> int:
     """What would be held, without opening a model: of `--memory`, else of a lens's usual share or of what is free."""
-    from ..fits import measured
+    from ..fits import affine, measured
     from ..machine import ROOM, free_memory
     from ..sources.specs import size_of
-    from ..sweeps.budget import parse
 
-    memory = parse(args.memory) or (measured.BYTES if args.kind in ("affine", "jacobian") else None)
+    memory = of_fit(spec)[2] or (measured.BYTES if args.kind in ("affine", "jacobian") else None)
     if memory is None and args.device != "cpu":
         from ..models import devices
 
         memory = int(ROOM * devices.free_bytes(devices.pick(args.device)))
     memory = memory or int(ROOM * free_memory())
     a = size_of(args.model)
+    affine.require_rank(spec.rank, a.d_model, args.model)
     if args.kind == "maps":
         b = size_of(args.other)
         planned = measured.plan_of_maps((a.n_layers, b.n_layers), (a.d_model, b.d_model), memory)

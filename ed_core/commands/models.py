@@ -17,6 +17,7 @@ from ..sources.specs import read_for
 from ..types import ModelSpec
 
 DEVICE = "auto (a GPU where there is one; unless given), cpu, cuda (as many GPUs as it takes), cuda:1 or mps"
+MODEL = "a bundled name, a folder, a GGUF file or a hub id"
 STORED = "stopped; finished prompts are in the store, the same command goes on from there."
 RESUMED = "stopped; the same command goes on from what was finished."
 
@@ -26,10 +27,19 @@ def whole(option: str, least: int, most: int = bounds.WHOLE) -> Callable[[str], 
 
     def read(text: str) -> int:
         if not re.fullmatch(r"-?[0-9]{1,12}", text) or not least <= int(text) <= most:
-            raise ParameterError(f"{option} is {text[:40]}; expected {least} to {most}, a whole number.")
+            raise ParameterError(
+                f"{option} is {text[:40].strip() or repr(text[:40])}; expected {least} to {most}, a whole number."
+            )
         return int(text)
 
     return read
+
+
+def only(args: argparse.Namespace, why: str, *used: str) -> None:
+    """Refuse an option that was given and is none of those `used`; `why` not. `args.parser`: what read them."""
+    given = (name for name, value in vars(args).items() if value != args.parser.get_default(name))
+    if over := next((name for name in given if name not in used), ""):
+        raise ParameterError(f"{why}; leave --{over.replace('_', '-')} out.")
 
 
 @runtime_checkable
@@ -95,13 +105,13 @@ def local(args: argparse.Namespace) -> None:
 
 def audit(args: argparse.Namespace) -> int:
     if args.out is not None:
-        disk.require_out(args.out, [args.prompts or "", *read_for(args.model)])
+        disk.require_out(args.out, [args.prompts, *read_for(args.model)], expected=".npz")
     precisions = tuple(dict.fromkeys(name.strip() for name in args.precisions.split(",")))
     from ..runs.execute import in_shell
     from ..runs.run import AuditRun
 
     spec = AuditRun(
-        model=args.model, precisions=precisions, prompts=args.prompts or "", device=args.device, out=args.out or ""
+        model=args.model, precisions=precisions, prompts=args.prompts, device=args.device, out=args.out or ""
     )
     return in_shell(spec)
 

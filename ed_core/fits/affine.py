@@ -47,8 +47,7 @@ def fit(
 
     Tokens: those of the prompts but the first of each. Memory: the sums of as many depths at once as `memory` holds,
     the rest in further passes. `FitRefused` where a depth would have no tokens."""
-    if rank is not None and rank > model.d_model:
-        raise FitRefused(f"The rank is {rank}, and {model.spec.name} has {model.d_model} dimensions; give fewer.")
+    require_rank(rank, model.d_model, model.spec.name)
     used, held_out = split(prompts, test)
     streams, judged_on = Streams(model, used), Streams(model, held_out)
     require_tokens(judged_on, False, FOR_R2)
@@ -93,6 +92,12 @@ def fit(
     for one in checkpoints:
         one.done()
     return what
+
+
+def require_rank(rank: int | None, d_model: int, name: str) -> None:
+    """Refuse a rank that no matrix of the model has."""
+    if rank is not None and rank > d_model:
+        raise FitRefused(f"The rank is {rank}, and {name} has {d_model} dimensions; give fewer.")
 
 
 def judge_again(

@@ -94,11 +94,7 @@ def _load(
     spec: ModelSpec, architecture: Architecture | None
 ) -> tuple[Pretrained, Tokenizer, Architecture | None, ModelSpec]:
     controls.check(spec)
-    if remote.is_remote(spec.source):
-        raise ParameterError(
-            f"The weights of {spec.source} are elsewhere, and this needs them here; open a model that is here. Its "
-            "identities are measured with every prompt."
-        )
+    remote.require_here(spec.source)
     spec = hub.ensure(spec)
     if packed := of_gguf(spec):
         conversion.ensure(packed)

@@ -6,8 +6,10 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -16,8 +18,9 @@ from .. import disk
 from ..errors import ParameterError, StudyError
 from ..machine import gpus
 from ..notebook import model as opened
-from ..sources.sizes import PRECISIONS
-from ..sources.specs import read_for
+from ..sources import controls, remote
+from ..sources.sizes import PRECISIONS, require_gradients
+from ..sources.specs import named, read_for
 from ..types import ModelSpec, Prompt
 from . import launch
 from .run import (
@@ -50,7 +53,8 @@ def execute(spec: Spec, folder: Path | None, statuses: Statuses) -> int:
         if isinstance(spec, StudyRun):
             return _study(spec, folder, statuses, statuses.tell)
         if isinstance(spec, ReproduceRun):
-            return _reproduce(spec, folder, statuses)
+            with TemporaryDirectory() if spec.dry_run else contextlib.nullcontext(folder) as place:
+                return _reproduce(spec, Path(place), statuses)
         return _claims(spec, folder, statuses) if isinstance(spec, ClaimsRun) else _card(spec, folder, statuses)
 
 
@@ -158,7 +162,9 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     plan = planning.of_file(spec.file, device, None if spec.merge or spec.dry_run else opened.fetch)
     usable, trouble = plan.usable, {m.label: m.trouble for m in plan.models if m.trouble}
     if not usable:
-        raise ParameterError(f"No model of {file} can be used. {'; '.join(f'{k}: {v}' for k, v in trouble.items())}")
+        raise ParameterError(
+            f"No model of {file.name} can be used. {'; '.join(f'{k}: {v}' for k, v in trouble.items())}"
+        )
     for label, why in trouble.items():
         print(f"ed_core: {label} failed: {why}", file=sys.stderr)
     expected = planning.seconds_of(plan, device)
@@ -294,26 +300,44 @@ def _card(spec: CardRun, out: Path, statuses: Statuses) -> int:
 # ---------------------------------------------------------------- fits
 
 
-def _fit(spec: FitRun, statuses: Statuses) -> int:
-    from ..depth import lenses, matching
-    from ..fits import measured, shards
+def of_fit(spec: FitRun) -> tuple[list[Prompt], list[Prompt] | None, int | None]:
+    """What a fit reads: prompts, held-out ones, bytes of memory. Refused is what can be told before a model is here."""
+    from ..fits import shards
     from ..prompts import read_jsonl
     from ..sweeps.budget import parse
 
-    out, is_lens = Path(spec.out), spec.fit in ("affine", "jacobian")
-    if out.suffix != (expected := shards.ENDING if spec.shard else ".safetensors" if is_lens else ".npz"):
-        raise ParameterError(f"--out is {spec.out!r}; expected a file that ends in {expected}.")
-    named = [read_for(one.source, one.adapter) for one in (spec.model, spec.other) if one is not None]
-    disk.require_out(out, [spec.prompts, spec.test, *spec.merge, *(file for files in named for file in files)])
+    expected = shards.ENDING if spec.shard else ".safetensors" if spec.fit in ("affine", "jacobian") else ".npz"
+    models = [one for one in (spec.model, spec.other) if one is not None]
+    inputs = [spec.prompts, spec.test, *spec.merge, *(f for one in models for f in read_for(one.source, one.adapter))]
+    disk.require_out(spec.out, inputs, expected=expected)
     if spec.rank is not None and spec.rank < 1:
         raise ParameterError(f"--rank is {spec.rank}; expected 1 at least.")
     if spec.rank and spec.shard:
         raise ParameterError("--rank is of the lens that --merge writes, a shard has none; leave it out here.")
-    from ..fits import affine, jacobian, maps, replacement  # torch, which what is refused above need not wait for
+    for one in models:
+        remote.require_here(one.source)
+        twin = replace(named(one.source), control=one.control, control_seed=one.control_seed)
+        controls.check(twin if one.precision == "auto" else replace(twin, precision=one.precision))
+        device_of(one.device)
+    if spec.fit == "jacobian":
+        require_gradients(spec.model.precision, "the Jacobian lens")
+    from ..fits import jacobian, streams  # torch, which what is refused above need not wait for
 
     if spec.fit == "jacobian" and spec.max_tokens <= jacobian.FIRST + 1:
         raise ParameterError(f"--max-tokens is {spec.max_tokens}; expected {jacobian.FIRST + 2} at least.")
     prompts, test, memory = read_jsonl(spec.prompts), read_jsonl(spec.test) if spec.test else None, parse(spec.memory)
+    used, _ = streams.split(prompts, test)
+    shards.some_of(spec.shard or (1, 1), len(used))
+    return prompts, test, memory
+
+
+def _fit(spec: FitRun, statuses: Statuses) -> int:
+    from ..depth import lenses, matching
+
+    prompts, test, memory = of_fit(spec)
+    from ..fits import affine, jacobian, maps, measured, replacement
+
+    out, is_lens = Path(spec.out), spec.fit in ("affine", "jacobian")
     fits = {"affine": affine, "jacobian": jacobian, "maps": maps, "replacement": replacement}
     fitting: Any = fits[spec.fit]
     models = list(_models(spec))

@@ -101,14 +101,16 @@ def planned(
         raise ParameterError(
             f"--hardware is {hardware!r}; " + (f"did you mean {near[0]}?" if near else f"expected {', '.join(known)}.")
         )
-    given = VARIABLES | (KEPT if bucket else {})
+    given, named = VARIABLES | (KEPT if bucket else {}), dict[str, str]()
     for pair in variables:
         name, equals, value = pair.partition("=")
         if not equals or not VARIABLE.fullmatch(name):
             raise ParameterError(f"--variable {pair!r} is not of the form NAME=VALUE.")
+        if named.setdefault(name, value) != value:
+            raise ParameterError(f"--variable gives {name} as {named[name]!r} and as {value!r}; give it once.")
         if SECRET.search(name):
             raise ParameterError(f"--variable {name} would be seen by everybody; give it as --secret {name}.")
-        given[name] = value
+    given |= named
     if unknown := settings.unknown_variables(given):
         raise ParameterError(unknown[0])
     found = dict(map(_secret, secrets))

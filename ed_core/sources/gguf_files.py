@@ -84,7 +84,9 @@ def find(source: str) -> Path | None:
         return path.resolve() if _is_gguf(path) else None
     if not os.path.isdir(path) or any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
         return None
-    files = sorted(f for f in path.glob("*") if _ends(f) and not f.name.lower().startswith("mmproj"))
+    files = sorted(
+        f for f in path.glob("*") if outside.ending(f) == ".gguf" and not f.name.lower().startswith("mmproj")
+    )
     if len(files) > 1 and not PART.search(files[0].name):
         raise ModelNotFound(
             f"The folder {path} holds {len(files)} GGUF files; name one of them: {files[0].name}, {files[1].name}"
@@ -155,14 +157,10 @@ def _of_ollama(folder: Path) -> Iterator[Path]:
         yield from (folder / "blobs" / d.replace(":", "-") for d in digests if re.fullmatch("sha256:[0-9a-f]{64}", d))
 
 
-def _ends(file: Path) -> bool:
-    return file.suffix.lower() == ".gguf"
-
-
 def _is_gguf(file: Path) -> bool:
     try:
         with outside.opened(file, bounds.WEIGHTS) as handle:
-            return handle.read(4) == MAGIC or _ends(file)
+            return handle.read(4) == MAGIC or outside.ending(file) == ".gguf"
     except (OSError, InputError):
         return False
 

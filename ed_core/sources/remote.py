@@ -38,6 +38,15 @@ def is_remote(source: str) -> bool:
     return source.startswith(PREFIX)
 
 
+def require_here(source: str) -> None:
+    """Refuse a model whose weights are elsewhere."""
+    if is_remote(source):
+        raise ParameterError(
+            f"The weights of {source} are elsewhere, and this needs them here; open a model that is here. Its "
+            "identities are measured with every prompt."
+        )
+
+
 def here(spec: ModelSpec) -> ModelSpec:
     """What of the model is on this machine: config and tokenizer, with the weights where they are not elsewhere after
     all. Any other model as it is."""

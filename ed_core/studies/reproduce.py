@@ -79,6 +79,8 @@ def chosen(paper: Paper, given: Sequence[str], first_model: str) -> dict[str, Se
         name, equals, file = text.partition("=")
         if name not in paper.sets:
             raise StudyError(f"{paper.name} has no set {name!r}; {nearest(name, paper.sets)}")
+        if name in found:
+            raise ParameterError(f"--sets gives {name} twice; give it once.")
         if equals and not Path(file).expanduser().is_file():
             raise StudyError(f"--sets {name}: there is no file {file!r}; give a .jsonl, .csv or .parquet of the set.")
         here: dict[str, Any] = (

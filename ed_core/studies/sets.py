@@ -185,12 +185,12 @@ def _from_file(entry: SetEntry, folder: Path) -> Iterator[Example]:
     permits.file(str(file))
     if not file.is_file():
         raise StudyError(f"The set {entry.name}: there is no file {entry.file} (looked for in {folder}).")
-    if file.suffix not in TABLES:
+    if (kind := outside.ending(file)) not in TABLES:
         raise StudyError(
-            f"The set {entry.name}: {entry.file} is a {file.suffix or 'file without an extension'}; expected "
+            f"The set {entry.name}: {entry.file} is a {kind or 'file without an extension'}; expected "
             f"{', '.join(TABLES)}."
         )
-    if file.suffix == ".jsonl" and not entry.columns and not entry.format:
+    if kind == ".jsonl" and not entry.columns and not entry.format:
         return _own_lines(file, entry)
     return _rows(entry, _table(entry, file), _format(entry) if entry.format else None)
 
@@ -303,9 +303,9 @@ def _format(entry: SetEntry) -> Format:
 
 
 def _table(entry: SetEntry, file: Path) -> Any:
-    if file.suffix in (".json", ".jsonl"):
+    if (kind := outside.ending(file)) in (".json", ".jsonl"):
         return _of_json(entry, file)
-    if file.suffix == ".parquet":
+    if kind == ".parquet":
         return _Parquet(entry, file)
     return _of_csv(entry, file)
 
@@ -343,7 +343,9 @@ def _of_csv(entry: SetEntry, file: Path) -> _Table:
 
 def _unreadable(entry: SetEntry, file: Path, error: Exception) -> StudyError:
     reason = _first_line(error.__cause__ or error)
-    return StudyError(f"The set {entry.name}: {entry.file} cannot be read as {TABLES[file.suffix]} ({reason}).")
+    return StudyError(
+        f"The set {entry.name}: {entry.file} cannot be read as {TABLES[outside.ending(file)]} ({reason})."
+    )
 
 
 @dataclass(frozen=True)

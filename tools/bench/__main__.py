@@ -1,11 +1,14 @@
 """The process of one measurement: `python -m tools.bench MODULE`."""
 
-import sys
+import argparse
 from importlib import import_module
 
 from ed_core.sources import permits
 
-from . import report
+from . import MEASUREMENTS, report
 
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("module", choices=sorted({module for module, _ in MEASUREMENTS.values()}))
+module = parser.parse_args().module
 permits.as_owner()
-report(import_module(f".{sys.argv[1]}", __package__).measure())
+report(import_module(f".{module}", __package__).measure())
