@@ -117,7 +117,7 @@ def test_layers_left_out_of_a_gguf_model_are_a_command_of_llama_cpp(results, mon
         test = app(SURGERY, order=ORDER, continued="4", seed="2", map=kind, length="2")
         said = [code.value for code in test.code if code.value.startswith("llama-quantize")]
         left_out = ",".join(str(layer) for layer in range(5) if layer not in row.best.order(5))
-        command = f"llama-quantize --prune-layers {left_out} small.gguf small-without-2.gguf COPY"
+        command = f"llama-quantize --prune-layers {left_out} small.gguf small-without-2-layers.gguf COPY"
         assert said == [command] * (kind == "drop"), "the order that was typed runs layer 2 twice"
 
 

@@ -142,7 +142,8 @@ def llama_quantize(order: Sequence[int], n_layers: int, file: str) -> str:
     if not order or len(order) == n_layers or list(order) != sorted(set(order)):
         return ""
     left_out = sorted({*range(n_layers)} - {*order})
-    out = f"{file.removesuffix('.gguf')}-without-{len(left_out)}.gguf"
+    which = f"{len(left_out)}-layers" if len(left_out) > 1 else f"layer-{left_out[0]}"
+    out = f"{file.removesuffix('.gguf')}-without-{which}.gguf"
     return shlex.join(["llama-quantize", "--prune-layers", ",".join(map(str, left_out)), file, out, "COPY"])
 
 
