@@ -106,8 +106,8 @@ def free_cache() -> None:
 
 
 def gigabytes(n: int | float) -> str:
-    """ "812 MB", "3.1 GB" (decimal)."""
-    return f"{n / 1e6:.0f} MB" if n < 1e9 else f"{n / 1e9:.1f} GB"
+    """ "64 kB", "812 MB", "3.1 GB" (decimal)."""
+    return f"{n / 1e3:.0f} kB" if 0 < n < 1e6 else f"{n / 1e6:.0f} MB" if n < 1e9 else f"{n / 1e9:.1f} GB"
 
 
 def cores() -> int:

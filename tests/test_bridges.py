@@ -285,7 +285,7 @@ def test_mergekit_takes_what_is_written_for_it():
 
 def test_llama_cpp_is_asked_for_a_file_without_these_layers():
     kept = [layer for layer in range(12) if layer not in (3, 7, 11)]
-    told = shlex.split(surgery.llama_quantize(kept, 12, "m.gguf"))
-    assert told == ["llama-quantize", "--prune-layers", "3,7,11", "m.gguf", "m-without-3-layers.gguf", "COPY"]
+    told = shlex.split(surgery.llama_quantize(kept, 12, "a b.gguf"))
+    assert told == ["llama-quantize", "--prune-layers", "3,7,11", "a b.gguf", "a b-without-3-layers.gguf", "COPY"]
     for order in ([], range(12), [0, 2, 1], [0, 1, 1, 2]):  # nothing left, all of them, exchanged, twice
         assert surgery.llama_quantize(order, 12, "x.gguf") == ""

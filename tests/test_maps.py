@@ -462,7 +462,7 @@ def test_a_dry_run_opens_nothing(files, tmp_path, capsys, monkeypatch):
     assert main(["fit", "maps", "--other", "ed-demo-16", *fit]) == 0
     assert capsys.readouterr().out.startswith("9 source taps, 5 MB each, 41 MB in all: 2 at once")
     assert main(["fit", "replacement", *fit]) == 0
-    assert capsys.readouterr().out.startswith("8 source taps, 0 MB each, 2 MB in all: 8 at once")
+    assert capsys.readouterr().out.startswith("8 source taps, 262 kB each, 2 MB in all: 8 at once")
     for nameless in (["maps", "--other="], ["maps", "--other", "ed-demo-8", "--model="], ["affine", "--model=", *lens]):
         refused(capsys, ["fit", nameless[0], *fit, *nameless[1:]], "No model is named")
     refused(capsys, ["fit", "affine", *fit, "--precision", "fp23"], "The precision is 'fp23'")

@@ -159,7 +159,8 @@ def _judged(kind: str, judged: Mapping[str, Any]) -> str:
     over = f"{judged['kl_tokens']:,} held-out tokens ({judged['kl_over']})"
     if "kl_minus" not in judged:
         return (
-            f"{judged['kl_over']} held out are too few for an interval: whether it says more than a constant is open."
+            f"There are too few held-out prompts for an interval ({judged['kl_over']}): whether it says more than a "
+            "constant is open."
         )
     below = {name: _below(ends) for name, ends in judged["kl_minus"].items()}
     if kind == UNCALIBRATED:

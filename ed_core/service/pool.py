@@ -122,7 +122,7 @@ def ask_problems(url: str) -> list[str]:
     """The same of a running server, over its `/ready`."""
     place = f"{url.rstrip('/')}/ready"
     if not place.lower().startswith(("http://", "https://")):  # the library opens files too, and waits for pipes
-        return [f"{place!r} is no address of a server; give --url http://…"]
+        return [f"{url!r} is no address of a server; give --url http://…"]
     try:
         with urllib.request.urlopen(place, timeout=10) as answer:
             body = answer.read(bounds.STATUS)
