@@ -798,7 +798,7 @@ def test_the_certificate_in_words_says_where_the_lens_is_mute():
     assert "says more than a constant prediction at no depth for sure (undecided at depths 0–2)" in said
     few = certificate(*logit)
     del few["held_out"]["kl_minus"]
-    assert "There are too few held-out prompts for an interval" in (lenses.certified("affine", few))
+    assert "There are too few held-out prompts for an interval" in lenses.certified("affine", few)
 
 
 @pytest.mark.parametrize(

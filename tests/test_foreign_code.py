@@ -23,22 +23,43 @@ def __getattr__(name):
     return _Any
 """
 OPEN = """
-import sys
-sys.path.insert(0, sys.argv[2])
+import json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
 from ed_core.models.opening import load_model
 from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
-model = load_model(resolve(sys.argv[1], "fp32"))
+for folder in sorted(Path(sys.argv[2]).iterdir()):
+    opened, out, err = False, StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            model = load_model(resolve(str(folder), "fp32"))
+            print("ATTENTION", model.config._attn_implementation)
+            print("NOTES", *model.encode(Prompt("1 + 1 =")).notes)
+            opened = True
+        except Exception as error:
+            print(type(error).__name__, error)
+    print(json.dumps([folder.name, [opened, out.getvalue(), err.getvalue()]]))
 import transformers
-print("ATTENTION", model.config._attn_implementation, transformers.utils.is_kernels_available())
-print("NOTES", *model.encode(Prompt("1 + 1 =")).notes)
+print(json.dumps(["kernels", transformers.utils.is_kernels_available()]))
 """
+ASKED = {
+    "ordinary": {"use_kernels": True},
+    "kernel": {"_attn_implementation": KERNEL},
+    "flash": {"attn_implementation": "flash_attention_2"},
+    "eager": {"attn_implementation": "eager"},
+    "mxfp4": {"quantization_config": {"quant_method": "mxfp4"}},
+    "metal": {"quantization_config": {"quant_method": "metal"}},
+}
 
 
-@pytest.fixture
-def opened(tmp_path):
-    """Open a random Llama whose config asks for this, in a process that has the loader; what was told."""
-    loader = tmp_path / "loader"
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """Whether random Llamas whose configs ask for these opened, in a process that has the loader, and what was said."""
+    at = tmp_path_factory.mktemp("code")
+    loader = at / "loader"
     for folder in ("kernels/layer", "kernels-0.18.2.dist-info"):
         (loader / folder).mkdir(parents=True)
     for file in ("kernels/__init__.py", "kernels/layer/__init__.py", "kernels/layer/mode.py"):
@@ -46,35 +67,31 @@ def opened(tmp_path):
     (loader / "kernels-0.18.2.dist-info" / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: kernels\nVersion: 0.18.2\n"
     )
-    save_random(tmp_path / "model", "llama")
-
-    def opening(**asked) -> subprocess.CompletedProcess:
-        file = tmp_path / "model" / "config.json"
+    for name, asked in ASKED.items():
+        file = save_random(at / "models" / name, "llama") / "config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | asked))
-        command = [sys.executable, "-c", OPEN, str(tmp_path / "model"), str(loader)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-
-    return opening
-
-
-@pytest.mark.parametrize(
-    "name, asked",
-    [("_attn_implementation", KERNEL), ("attn_implementation", "flash_attention_2"), ("attn_implementation", "eager")],
-)
-def test_the_attention_that_a_folder_asks_for_is_not_used(opened, name, asked):
-    done = opened(**{name: asked})
-    assert "ATTENTION sdpa False" in done.stdout, done.stderr
-    assert f"asks for '{asked}'" in done.stdout and "does not choose code" in done.stdout
-    assert "FETCHED" not in done.stdout and "kernels" not in done.stderr
+    command = [sys.executable, "-c", OPEN, str(loader), str(at / "models")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "FETCHED" not in done.stdout + done.stderr, done.stderr
+    return dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
 
 
-def test_an_ordinary_folder_has_no_such_note(opened):
-    done = opened(use_kernels=True)
-    assert "ATTENTION sdpa False" in done.stdout and "choose code" not in done.stdout, done.stderr
-    assert "FETCHED" not in done.stdout
+@pytest.mark.parametrize("name", ["kernel", "flash", "eager"])
+def test_the_attention_that_a_folder_asks_for_is_not_used(told, name):
+    opened, out, err = told[name]
+    assert opened and "ATTENTION sdpa" in out and not told["kernels"]
+    (asked,) = ASKED[name].values()
+    assert f"asks for '{asked}'" in out and "does not choose code" in out
+    assert "FETCHED" not in out + err and "kernels" not in err
 
 
-@pytest.mark.parametrize("method", ["mxfp4", "metal"])
-def test_no_way_of_quantizing_has_code_fetched_or_recommends_it(opened, method):
-    done = opened(quantization_config={"quant_method": method})
-    assert done.returncode and "FETCHED" not in done.stdout and "install kernels" not in done.stderr
+def test_an_ordinary_folder_has_no_such_note(told):
+    opened, out, err = told["ordinary"]
+    assert opened and "ATTENTION sdpa" in out and "choose code" not in out + err
+    assert "FETCHED" not in out + err
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "metal"])
+def test_no_way_of_quantizing_has_code_fetched_or_recommends_it(told, name):
+    opened, out, err = told[name]
+    assert not opened and "FETCHED" not in out + err and "install kernels" not in err

@@ -94,14 +94,12 @@ def test_without_room_it_is_walked_again(kept):
 def test_numbers_are_the_same_with_and_without_whatever_ran_before(kept):
     alone = open_model(resolve("ed-demo-8"))
     assert not alone.trace_bytes, "a model whose weights may change keeps none"
-    for kind in [*PROBES, *PROBES[::-1]]:
-        if kind.needs_passes:
-            continue
-        probe = kind.at_first(kept.spec)
+    probes = [kind.at_first(kept.spec) for kind in PROBES if not kind.needs_passes]
+    expected = {probe: compute.run(alone, probe.request(alone.spec, PROMPT)) for probe in probes}
+    for probe in [*probes, *probes[::-1]]:
         found = compute.run(kept, probe.request(kept.spec, PROMPT))
-        expected = compute.run(alone, probe.request(alone.spec, PROMPT))
-        for name, measure in expected.measures.items():
-            np.testing.assert_array_equal(found[name], measure.values, err_msg=f"{kind.name}.{name}")
+        for name, measure in expected[probe].measures.items():
+            np.testing.assert_array_equal(found[name], measure.values, err_msg=f"{probe.name}.{name}")
 
 
 def test_a_trace_that_is_too_large_is_not_kept(kept, passes):
