@@ -144,12 +144,11 @@ key = lambda probe: probe.request(spec, prompt).key
 want = key(ed_core.LayerSkip(mode="future", boundaries=(3, 2)))
 assert key(ed_core.LayerSkip(mode="future", boundaries=[np.int64(3), 2.0])) == want
 assert key(ed_core.LogitLens(k=np.int64(4))) == key(ed_core.LogitLens(k=4))
-assert key(ed_core.Surgery(order=[1, 0])) == key(ed_core.Surgery(order="1,0"))
 lens = ed_core.open("ed-demo-8").run(ed_core.LogitLens(), "aaa")
 twin = lambda seed: ed_core.open("ed-demo-8", control="untrained", control_seed=seed)
 for asked in (
     *(lambda seed=seed: twin(seed) for seed in (1.5, True, "1", None)),
-    *(lambda odd=odd: key(ed_core.LogitLens(k=odd)) for odd in (2.5, True)),
+    lambda: key(ed_core.LogitLens(k=2.5)),
     *(lambda odd=odd: ed_core.hook_names(odd) for odd in ([lens], None)),
     lambda: ed_core.by_correctness(None, [1, 0]),
     *(lambda odd=odd: ed_core.compare([lens], [lens], odd) for odd in (None, prompt)),
@@ -164,7 +163,7 @@ for asked in (
         print(error)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    said = ["seed is"] * 4 + ["k is 2.5", "k is True"] + ["expected one result"] * 2 + ["no list of results"]
+    said = ["seed is"] * 4 + ["k is 2.5"] + ["expected one result"] * 2 + ["no list of results"]
     said += ["no list of prompts"] * 2 + ["b is neither"] + ["no list of prompts"] * 2 + ["every is"] * 4
     told = ended.stdout.splitlines()
     assert len(told) == len(said) and all(words in line for words, line in zip(said, told)), ended.stdout + ended.stderr

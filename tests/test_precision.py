@@ -400,9 +400,6 @@ def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path)
         ParameterError, match=r"changes single parameters, as of experts \(\['mlp.experts.down_proj'\]\)"
     ):
         weights.adapter_config(adapter)
-    (adapter / weights.ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "LORA", "layer_replication": [[0, 2]]}))
-    with pytest.raises(ParameterError, match="repeats layers"):
-        weights.adapter_config(adapter)
     (adapter / weights.ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "PREFIX_TUNING"}))
     with pytest.raises(ParameterError, match="PREFIX_TUNING"):
         resolve(str(folder_of("qwen3")), adapter=str(adapter))

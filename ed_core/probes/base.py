@@ -395,7 +395,7 @@ def _parse(probe: str, f: Field[Any], kind: Any, value: Any) -> Any:
             raise ParameterError(f"{label} is {value!r}; expected one of {', '.join(map(str, meta['choices']))}.")
         return value
     if kind is str:
-        return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        return str(value)
     try:
         if kind is bool:
             return (
@@ -403,8 +403,6 @@ def _parse(probe: str, f: Field[Any], kind: Any, value: Any) -> Any:
                 if isinstance(value, bool)
                 else {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
             )
-        if any(isinstance(one, bool) for one in (value if isinstance(value, list | tuple) else [value])):
-            raise ValueError
         if kind in (int, float):
             number = kind(value)
             if number != (float(value) if isinstance(value, str) else value) and number == number:

@@ -84,11 +84,6 @@ def adapter_config(folder: Path) -> Mapping[str, Any]:
             f"The adapter {folder.name} changes single parameters, as of experts ({str(single)[:60]}), which is not "
             "merged here; merge it into the base with peft, save that, and open it without an adapter."
         )
-    if config.get("layer_replication"):
-        raise ParameterError(
-            f"The adapter {folder.name} repeats layers (layer_replication), which is not merged here; merge it into "
-            "the base with peft, save that, and open it without an adapter."
-        )
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise ModelNotFound(
             f"The adapter {folder} holds no {ADAPTER_WEIGHTS}; save it again with peft (a pickled .bin can run code "

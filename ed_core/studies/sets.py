@@ -316,29 +316,24 @@ def _of_csv(entry: SetEntry, file: Path) -> _Table:
     text = outside.text(file, bounds.PROMPTS, StudyError)
     csv.field_size_limit(bounds.TEXT)
     rows: list[list[str]] = []
-    numbers: list[int] = []
     cells = 0
     try:
-        for number, row in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True), 1):
-            if not row:
-                continue
+        for row in filter(None, csv.reader(io.StringIO(text, newline=""), strict=True)):
             rows.append(row)
-            numbers.append(number)
             cells += len(row)
             expect(len(rows) <= bounds.LINES + 1, f"more than {bounds.LINES} rows")
             expect(len(row) <= bounds.COLUMNS, f"more than {bounds.COLUMNS} columns")
             expect(cells <= bounds.VALUES, f"more than {bounds.VALUES} cells")
         expect(bool(rows), "it is empty; expected a header, and a row a prompt below it")
         names, *rows = rows
-        del numbers[0]
         if twice := next((name for name in names if name and names.count(name) > 1), ""):
             raise ValueError(f"two columns are called {twice[:80]!r}; give each a name of its own")
         if (long := next((i for i, row in enumerate(rows) if len(row) > len(names)), None)) is not None:
-            told = f"row {numbers[long]} has {len(rows[long])} cells and the header {len(names)}"
+            told = f"row {long} has {len(rows[long])} cells and the header {len(names)}"
             raise ValueError(f"{told}; put a text with commas between double quotes")
     except (ValueError, csv.Error) as error:
         raise _unreadable(entry, file, error) from None
-    return _Table(names, [defaultdict(type(None), zip(names, row)) for row in rows], numbers)
+    return _Table(names, [defaultdict(type(None), zip(names, row)) for row in rows])
 
 
 def _unreadable(entry: SetEntry, file: Path, error: Exception) -> StudyError:
@@ -350,12 +345,10 @@ def _unreadable(entry: SetEntry, file: Path, error: Exception) -> StudyError:
 
 @dataclass(frozen=True)
 class _Table:
-    """Rows that are read already; None where one lacks a column. `numbers`: theirs in the file, as an editor shows
-    them."""
+    """Rows that are read already; None where one lacks a column."""
 
     column_names: list[str]
     rows: list[Row]
-    numbers: list[int]
 
     def select_columns(self, columns: Sequence[str]) -> _Table:
         return self
@@ -370,16 +363,14 @@ def _of_json(entry: SetEntry, file: Path) -> _Table:
     try:
         if text.lstrip().startswith("["):
             rows = parse(text.encode(), bounds.PROMPTS)
-            numbers = list(range(1, len(rows) + 1))
         else:
-            lines = list(written_lines(text))
-            rows, numbers = [parse(line.encode(), bounds.PROMPTS) for _, line in lines], [n for n, _ in lines]
+            rows = [parse(line.encode(), bounds.PROMPTS) for _, line in written_lines(text)]
         expect(len(rows) <= bounds.LINES, f"{len(rows)} rows, at most {bounds.LINES} are read")
         expect(all(isinstance(row, dict) for row in rows), "expected objects, one a line or all in a list")
     except ValueError as error:
         raise _unreadable(entry, file, error) from None
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    return _Table(columns, [defaultdict(type(None), row) for row in rows], numbers)
+    return _Table(columns, [defaultdict(type(None), row) for row in rows])
 
 
 class _Parquet:
@@ -432,8 +423,7 @@ def _rows(entry: SetEntry, table: Any, known: Format | None) -> Iterator[Example
             yield _example(entry, row, known, columns, i)
         except (PromptError, ParameterError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             told = f"{type(error).__name__}: {error}" if not isinstance(error, PromptError) else str(error)
-            number = table.numbers[i] if isinstance(table, _Table) else i + 1
-            raise StudyError(f"The set {entry.name}, row {number}: {told}") from None
+            raise StudyError(f"The set {entry.name}, row {i}: {told}") from None
 
 
 def _example(entry: SetEntry, row: Mapping[str, Any], known: Format | None, columns: Columns, i: int) -> Example:
