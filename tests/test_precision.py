@@ -485,20 +485,6 @@ def test_models_that_lie_idle_make_room_for_one_that_does_not_fit_beside_them(fo
         models.get(specs[0])
 
 
-@pytest.mark.parametrize("which", ["model", "adapter"])
-def test_a_model_whose_files_changed_while_it_was_closed_is_not_taken_for_the_former(tmp_path, which):
-    folder = save_random(tmp_path / "model", "qwen3")
-    adapter = str(save_adapter(tmp_path / "adapter", random_hf("qwen3"), folder))
-    models, spec = Models(), resolve(str(folder), adapter=adapter)
-    models.get(spec)
-    models._close_oldest()
-    (changed,) = (tmp_path / which).glob("*.safetensors")
-    save_file({name: values * 2 for name, values in load_file(changed).items()}, changed, {"format": "pt"})
-    with pytest.raises(ModelNotFound, match="have changed since it was chosen; ask again"):
-        models.get(spec)
-    models.get(resolve(str(folder), adapter=adapter))
-
-
 def test_a_tenth_of_a_device_stays_free(monkeypatch):
     spec = ModelSpec("m", device="cpu")
     monkeypatch.setattr(devices, "free_bytes", lambda device: 100)

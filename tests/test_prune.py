@@ -93,8 +93,6 @@ def test_rank_correlation():
     assert rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
     assert rank_correlation([1, 1, 2], [1, 2, 3]) == pytest.approx(np.sqrt(3) / 2)  # ranks 1.5, 1.5, 3 against 1, 2, 3
     assert rank_correlation([1, 1, 2, 3], [1, 2, 3, 4]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
-    assert rank_correlation([1, np.nan, 2, np.inf], [1, 0, 2, 3]) == pytest.approx(1), "a NaN has no rank"
-    assert rank_correlation([1, np.nan, 2, 3], [1, 0, 2, np.nan]) is None
     assert rank_correlation([1, 1, 1], [1, 2, 3]) is None and rank_correlation([1, 2], [1, 2]) is None
 
 

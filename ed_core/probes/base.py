@@ -52,10 +52,9 @@ def depth_score(e: ArrayLike) -> float | np.ndarray:
 
 
 def rank_correlation(proxy: ArrayLike, truth: ArrayLike) -> float | None:
-    """Spearman's rank correlation, ties sharing their mean rank, in [-1, 1], over the places where neither side is NaN;
-    None below three of these or where one side is constant."""
-    both = np.array([proxy, truth], np.float64)
-    x, y = (_ranks(values) for values in both[:, ~np.isnan(both).any(axis=0)])
+    """Spearman's rank correlation, ties sharing their mean rank, in [-1, 1]; None below three values or where one side
+    is constant."""
+    x, y = (_ranks(np.asarray(v, np.float64)) for v in (proxy, truth))
     if len(x) < 3 or x.std() == 0 or y.std() == 0:
         return None
     return round(float(np.corrcoef(x, y)[0, 1]), 12)  # 1 for the same order

@@ -44,7 +44,7 @@ from ..sources.sizes import QUANTIZED
 from ..sweeps.budget import Budget
 from ..sweeps.recorder import Recorder
 from ..types import ENGINE_VERSION, ModelSpec, ProbeResult, Request
-from .resolve import admit_size, require_unchanged
+from .resolve import admit_size
 
 TRACE_SHARE = 8  # of what a probe may hold: kept traces take no more together
 LIBRARIES = ("torch", "transformers", "numpy", "tokenizers")
@@ -169,7 +169,6 @@ class Models:
         elsewhere."""
         if is_remote(spec.source):
             return RemoteModel(spec)
-        require_unchanged(spec)
         keys = self._unmeasured.get(spec.key, [])
         try:
             with uncollected():

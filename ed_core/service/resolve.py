@@ -112,16 +112,6 @@ def _adapted(spec: ModelSpec, adapter: ModelSpec) -> ModelSpec:
     return replace(spec, adapter=str(folder), adapter_hash=weights.adapter_hash(folder))
 
 
-def require_unchanged(spec: ModelSpec) -> None:
-    """`ModelNotFound` where the files here are no longer those that the spec stands for."""
-    content = spec.content_hash and content_of(spec, controls.needs_weights(spec))
-    adapter = spec.adapter_hash and weights.adapter_hash(Path(spec.adapter))
-    if (content, adapter) != (spec.content_hash, spec.adapter_hash):
-        raise ModelNotFound(
-            f"The files of {spec.name} have changed since it was chosen; ask again to use them as they are now."
-        )
-
-
 # ---------------------------------------------------------------- whether a request may enter the queue
 
 # What a visitor may name (`permits`), and how large it may be. Held by `Jobs.submit`, and by the worker once the tokens
