@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -50,7 +51,8 @@ def execute(spec: Spec, folder: Path | None, statuses: Statuses) -> int:
         if isinstance(spec, StudyRun):
             return _study(spec, folder, statuses, statuses.tell)
         if isinstance(spec, ReproduceRun):
-            return _reproduce(spec, folder, statuses)
+            with tempfile.TemporaryDirectory() if spec.dry_run else contextlib.nullcontext(folder) as place:
+                return _reproduce(spec, Path(place), statuses)
         return _claims(spec, folder, statuses) if isinstance(spec, ClaimsRun) else _card(spec, folder, statuses)
 
 
