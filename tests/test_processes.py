@@ -413,7 +413,7 @@ def test_an_actor_has_the_threads_that_openmp_is_told(monkeypatch, told, threads
     monkeypatch.setenv("OMP_NUM_THREADS", told)
     ray = Mock()
     ray.nodes.return_value = [{"Alive": True, "Resources": {"CPU": 4}}]
-    assert processes._Actors(ray, Mock(usable=()), Path("out"))._most == 4 // threads
+    assert processes._Actors(ray, plan.Plan(study.parse(TOML), (), (), ()), Path("out"))._most == 4 // threads
 
 
 def test_places_are_gpus_or_cores():
