@@ -294,3 +294,14 @@ def test_a_shelfs_name_on_a_page_holds_no_path(tmp_path):
     assert card_shelf.name_of(str(tmp_path / "shelf")).startswith("shelf-")
     assert card_shelf.name_of("ORG/my.cards").startswith("ORG-my-cards-")
     assert card_shelf.name_of("https://example.org/a/shelf").startswith("example-org-a-shelf-")
+
+
+def test_a_shelf_has_one_name_however_it_is_spelled_and_two_shelves_have_two(tmp_path, monkeypatch):
+    names = set()
+    for place in (tmp_path / "a", tmp_path / "b"):
+        place.mkdir()
+        monkeypatch.chdir(place)
+        spelled = ("shelf", "shelf/", "./shelf", "../" + place.name + "/shelf", str(place / "shelf"))
+        (name,) = {card_shelf.name_of(one) for one in spelled}
+        names.add(name)
+    assert len(names) == 2 and len({card_shelf.name_of(f"https://example.org/a{end}") for end in ("", "/")}) == 1

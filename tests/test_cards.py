@@ -488,8 +488,9 @@ def test_what_a_card_says_of_its_progress_only_grows_and_ends_at_the_whole(model
     shutil.rmtree(tmp_path / "out" / making.PRECISIONS)
     monkeypatch.setenv("ED_CACHE", str(tmp_path / "cache"))
     shares: list[float] = []
-    asked = making.Asked(str(model), str(prompts), others=("bf16",))
-    making.make(asked, tmp_path / "out", lambda share, what: shares.append(share))
+    asked = making.Asked(str(model), str(prompts), others=("float32", "bf16", "bfloat16"))
+    told = making.make(asked, tmp_path / "out", lambda share, what: shares.append(share))
+    assert [row.precision for row in told.precision.rows] == ["bf16"] * 3, "by whatever name, and never its own"
     assert shares == sorted(shares) and shares[0] >= 0 and shares[-1] == pytest.approx(1)
 
 

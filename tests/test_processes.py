@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -406,6 +407,14 @@ def test_a_model_that_cannot_do_it_is_told_before_anything_is_computed(tmp_path,
     outcome = run((found, tmp_path / "out"), ray, monkeypatch)
     assert "The prompt has" in outcome.failed["ed-demo-8"] and outcome.counts["failed"] == 1
     assert not any(name == "compute" for name, _ in ray.asked)
+
+
+@pytest.mark.parametrize(("told", "threads"), [("2", 2), ("2,1", 2), ("0", 1), ("", 1), ("many", 1)])
+def test_an_actor_has_the_threads_that_openmp_is_told(monkeypatch, told, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    ray = Mock()
+    ray.nodes.return_value = [{"Alive": True, "Resources": {"CPU": 4}}]
+    assert processes._Actors(ray, plan.Plan(study.parse(TOML), (), (), ()), Path("out"))._most == 4 // threads
 
 
 def test_places_are_gpus_or_cores():

@@ -529,6 +529,11 @@ def test_the_report_says_what_the_table_holds(done):
         assert f"{paper.low:.0f} to {paper.high:.0f}" in part and f"layer {paper.depth:.0f}" in part
         assert all(f"{depth:.0f}" in part for depth in others.dropna())
     assert "2 models, 1 set, complete." in text and "bakery" not in text
+    fewer = verdict[(verdict.model == "ed-demo-16") & (verdict.set == "local")].replace(np.nan, None).to_dict("records")
+    for row in fewer:
+        row |= {"prompts": 4, "over": None} if row["criterion"] == "cosine" else {}
+    told = list(report._of_set(open_folder(done[0]), "ed-demo-16", "local", fewer))
+    assert told[2] == "16 layers, cosine over 4 prompts, KL and overlap over 10 prompts.", "a probe with a limit"
 
 
 # ---------------------------------------------------------------- going on, shards, failures

@@ -102,6 +102,10 @@ def test_numbers_that_are_not_one_are_left_open_and_stay():
     more = study_of(replace(shown, models=("a", "b", "c"), sets=("mixed", "copy", "addition")), written)
     assert [(m.source, m.control) for m in more.models] == [("a", ""), ("b", ""), ("b", "untrained"), ("c", "")]
     assert [s.limit for s in more.sets] == [5, 7, None]
+    more = text.replace("}]", '}, {source = "b", control = "untrained", precision = "bf16"}]')
+    for one in (more, more.replace('"a", ', "")):
+        twice = study.parse(one + sets.format("copy", 7))
+        assert study_of(of(twice), twice) == twice, "twins of one seed in two precisions"
     whole = study_of(replace(shown, prompts=ALL), written)
     assert [(s.limit, s.per_level) for s in whole.sets] == [(None, None)] * 2 and of(whole).prompts == ALL
 

@@ -192,7 +192,7 @@ class _Beside:
     def precisions(self) -> tuple[Folder | None, tuple[str, ...]]:
         """The three rules in other precisions, and which of those there are."""
         own = self.spec.precision
-        wanted = [name for name in dict.fromkeys(self.asked.others) if name != own]
+        wanted = [name for name in dict.fromkeys(sizes.PRECISIONS[name] for name in self.asked.others) if name != own]
         if not wanted or sizes.stored_precision(config_of(self.spec)):
             self.missing += ["The checkpoint is stored quantized, so it has no other precision."] if wanted else []
             return None, ()

@@ -274,10 +274,11 @@ class _Actors:
         self._busy: dict[Any, int] = {}  # actor: how many calls it has
         self._pending: dict[Any, tuple[Any, _Call]] = {}  # in the order of asking
         gpu = any(model.known.device.startswith("cuda") for model in plan.usable)
+        told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # one for each level, as OpenMP takes it
         self._most, threads, share = _places(
             [node["Resources"] for node in ray.nodes() if node["Alive"]],
             gpu,
-            int(os.environ.get("OMP_NUM_THREADS") or 1),
+            max(int(told) if told.isdecimal() else 1, 1),
         )
         remote = ray.remote(Worker).options(num_cpus=threads, num_gpus=int(gpu), max_restarts=0, max_task_retries=0)
         self._new: Callable[[], Any] = lambda: remote.remote(_bare(plan), str(out), threads, share, permits.is_owner())

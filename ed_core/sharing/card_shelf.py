@@ -6,6 +6,7 @@ read as any card of a stranger's, and one that fails is left there while the oth
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -77,7 +78,11 @@ def here() -> list[tuple[str, Path]]:
 
 
 def name_of(shelf: str) -> str:
-    """A shelf's name as its folder here has it: of a folder its last part, as pages show no path of the server."""
+    """A shelf's name as its folder here has it: of a folder its last part, as pages show no path of the server. However
+    one shelf is spelled, and from wherever, it has one."""
+    if not (ADDRESS.fullmatch(shelf) or is_hub(shelf)):
+        shelf = os.path.abspath(shelf)
+    shelf = shelf.rstrip("/")
     shown = shelf.partition("://")[2] or (shelf if is_hub(shelf) else Path(shelf).name)
     plain = re.sub(r"[^A-Za-z0-9]+", "-", shown).strip("-")
     return f"{plain[-60:] or 'shelf'}-{sha256(shelf.encode()).hexdigest()[:8]}"

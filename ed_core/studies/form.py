@@ -138,14 +138,14 @@ def _models(form: Form, before: Sequence[ModelEntry]) -> tuple[ModelEntry, ...]:
         plain = [_stepped(one, form.steps) for one in own if not one.control] or [
             _stepped(ModelEntry(source=source), form.steps)
         ]
-        twins = {entry.seed: entry for entry in own if entry.control == UNTRAINED}
+        twins = [entry for entry in own if entry.control == UNTRAINED]
         found += [*plain, *(entry for entry in own if entry.control not in ("", UNTRAINED))]
         if form.twins is None:
-            found += twins.values()
+            found += twins
             continue
         twin = plain[0].model_copy(update={"control": UNTRAINED, "label": "", "revisions": (), "checkpoints": ()})
-        made = {seed: twin.model_copy(update={"seed": seed}) for seed in range(form.twins)}
-        found += [twins.get(seed, entry) for seed, entry in made.items()]
+        for seed in range(form.twins):
+            found += [one for one in twins if one.seed == seed] or [twin.model_copy(update={"seed": seed})]
     shown = {entry.source for entry in before if not entry.control}
     found += [entry for entry in before if entry.source not in shown and entry.source not in form.models]
     return tuple(_in_order(found, before, repr))

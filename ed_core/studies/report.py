@@ -93,11 +93,15 @@ def _over_training(folder: Folder, rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping[str, Any]]) -> Iterator[str]:
-    prompts = max(row["prompts"] for row in rows)
-    over = next((row["over"] for row in rows if row["over"]), count(prompts, "prompt"))
+    over: dict[int, str] = {}
+    for row in sorted(rows, key=lambda row: bool(row["over"])):
+        over[row["prompts"]] = row["over"] or count(row["prompts"], "prompt")
+    for n in over if len(over) > 1 else ():  # a probe that takes fewer
+        of = wording.listed(dict.fromkeys(RULES[row["criterion"]].label for row in rows if row["prompts"] == n))
+        over[n] = f"{of} over {over[n]}"
     yield f"## {label} on {name}"
     yield ""
-    yield f"{count(rows[0]['n_layers'], 'layer')}, {over}."
+    yield f"{count(rows[0]['n_layers'], 'layer')}, {', '.join(over.values())}."
     yield ""
     yield "| depth | | share | 5–95 % | undefined | stable | from depth 1 | without sinks |"
     yield "|---|---|---|---|---|---|---|---|"

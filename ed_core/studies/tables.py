@@ -205,10 +205,12 @@ def settles(folder: Folder, label: str, group: str) -> str:
 
 
 def twins(folder: Folder, label: str, name: str, some: Sums) -> wording.Twins:
-    """What a model's untrained twins give on the same prompts."""
+    """What those of a model's untrained twins give that have been through the same prompts."""
     readings = []
     for twin in twins_of(folder, label):
         own = folder.sums(twin, name).of(some.index)
+        if len(own) < len(some):
+            continue
         read = {criterion: curves(folder, own, criterion, "paper") for criterion in RULES}
         there = {criterion: found for criterion, found in read.items() if found is not None and _judgeable(*found)}
         criteria = {criterion: RULES[criterion].of_curve(curve_of(*found)) for criterion, found in there.items()}
