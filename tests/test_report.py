@@ -301,7 +301,8 @@ def test_twins_precisions_and_adapters_come_out_bitwise_the_same(variants, tmp_p
     space: dict = {}
     exec(snippet(kept).python, space)
     same_bits(kept, lambda i, probe, name: space["results"][i][probe][name])
-    assert "Other weights" not in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "Other weights" not in told and told.count("logit_lens") == 3
     for view, found in zip(kept.views, space["results"]):
         assert {probe: r.request.key for probe, r in found.items()} == {
             probe: item.result.request.key for probe, item in view.by_probe.items()

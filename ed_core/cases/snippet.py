@@ -155,6 +155,7 @@ for source, identity, prompt, probes in views:
     if identity != (model.spec.content_hash or model.spec.revision, model.spec.adapter_hash):
         print("Other weights than the case study's:", source["source"])
     results.append({{probe.name: model.run(probe, prompt, fresh=True) for probe in probes}})
-for result in results[0].values():
-    print(result)
+for by_probe in results:
+    for result in by_probe.values():
+        print(result)
 """
