@@ -318,6 +318,7 @@ def test_a_depth_in_words():
     assert words.value(card.Value(value=1.25, low=None, high=None)) == "1.25" and words.value(None) == "–"
     assert words.value(card.Value(value=0.9966, low=None, high=None), percent=True) == "more than 99 %"
     assert words.value(card.Value(value=0.9966, low=0.994, high=1.0), percent=True) == "more than 99 % (99 to 100)"
+    assert words.value(card.Value(value=0.9997, low=0.9991, high=1.0), percent=True) == "more than 99 % (99.9 to 100.0)"
 
 
 def test_a_precision_that_moves_a_depth_says_so(told):
