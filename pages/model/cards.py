@@ -146,6 +146,8 @@ def cut(one: card.Cut) -> str:
     """The stretch that changes the predictions least and its price, in a cell."""
     n, start = one.layers, one.start
     where = f"layer {start}" if n == 1 else f"{start}–{start + n - 1}"
+    if one.loss.value is None or one.kept.value is None:
+        return f"{where}: not finite"
     return f"{where}: {printed(one.loss.value, '+.2f')} nats, {percent(one.kept.value)} kept"
 
 
