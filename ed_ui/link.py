@@ -12,7 +12,9 @@ from urllib.parse import urlsplit
 
 import streamlit as st
 
+from ed_core.depth.wording import count
 from ed_core.errors import EffectiveDepthError, ParameterError
+from ed_core.probes import Generation
 from ed_core.results import lookup
 from ed_core.service.resolve import twin
 from ed_core.sources.bundled import example_of
@@ -20,7 +22,7 @@ from ed_core.types import ModelSpec, Request
 from ed_ui import inputs, picker, prompt_box, session, show, streamlit_edges
 from ed_ui.inputs import Input, boxed, number
 
-MOST_TOKENS = 10**6  # a token's number in a link; one beyond the prompt's end is simply not marked
+MOST_TOKENS = 10**6  # a token's number in a link
 OF_A_RUN = (  # what a stored run decides
     picker.MODEL,
     picker.PRECISION,
@@ -30,7 +32,8 @@ OF_A_RUN = (  # what a stored run decides
     prompt_box.TEMPLATE,
     prompt_box.SPECIAL_TOKENS,
 )
-BESIDE_IT = (inputs.CONTROL, inputs.CONTROL_SEED, number("token", "token", None, 0, MOST_TOKENS, int))
+TOKEN = number("token", "token", None, 0, MOST_TOKENS, int)
+BESIDE_IT = (inputs.CONTROL, inputs.CONTROL_SEED, TOKEN)
 
 # -------------------------------------------------------------------- reading
 
@@ -101,10 +104,25 @@ def trouble(sentence: str) -> None:
 
 def say_troubles() -> None:
     """What a link asked for and did not get."""
+    if state().arrived:
+        _beyond_the_prompt()
     troubles, state().troubles = list(dict.fromkeys(state().troubles)), []
     if troubles:
         more = f" And {len(troubles) - 2} more." if len(troubles) > 2 else ""
         st.warning(show.plain(" ".join(troubles[:2]) + more), icon=":material/link_off:")
+
+
+def _beyond_the_prompt() -> None:
+    """Note a token and a window that a link names and the prompt does not have. A token may be one that is written
+    behind it."""
+    named = [one for one in (TOKEN, *state().own) if one.name in (TOKEN.name, "tokens") and one.value is not None]
+    if not named or (n := prompt_box.n_tokens()) is None:
+        return
+    written = inputs.value("generation.n_tokens", Generation.n_tokens)
+    for one in named:
+        if (one.value >= n + written) if one is TOKEN else (one.value[1] >= n):
+            trouble(f"The link names {one.name} {one.write(one.value)}, and the prompt has {count(n, 'token')}.")
+            inputs.forget(one.key)
 
 
 # -------------------------------------------------------------------- filling the boxes

@@ -15,7 +15,6 @@ from ed_core.depth.verdict import ANSWER, Verdict
 from ed_core.figures import View
 from ed_core.figures.pictures import pictures
 from ed_core.probes import Generation
-from ed_core.results.aggregate import probe_of
 from ed_core.types import ProbeResult
 from ed_ui import inputs, running, show, streamlit_edges
 from ed_ui.session import Batch
@@ -151,16 +150,13 @@ def written(key: str, result: ProbeResult, view: View, again: Callable[[], Batch
 
 def _text(result: ProbeResult, again: Callable[[], Batch], small: bool) -> None:
     """What is written, and what it comes down to; while it is written, a way to stop there."""
-    probe, n = probe_of(result), writing.written({"ids": result["ids"]})
-    values = {name: measure.values for name, measure in result.measures.items()}
-    said = writing.sentence(values, result.n_layers, probe.threshold, probe.temperature > 0)
-    text = "".join(result.token_text.get(i, "") for i in result["ids"][:n].tolist())
+    n, said = writing.written({"ids": result["ids"]}), writing.of_result(result)
     left, right = st.columns([6, 1], vertical_alignment="center")
     if small:
         left.caption(said)
     else:
         left.markdown(said)
-        left.code(result.provenance.get("written", text) or " ", language=None, wrap_lines=True, height=TEXT_HEIGHT)
+        left.code(writing.text(result) or " ", language=None, wrap_lines=True, height=TEXT_HEIGHT)
     if result.complete or not n:
         return
     if right.button("Stop here", icon=":material/stop_circle:", on_click=_stop, args=(n, again), help=STOP):

@@ -28,6 +28,7 @@ from ed_core.depth import continuous, sinks
 from ed_core.depth.criteria import RULES, by_cosine, by_kl, by_overlap
 from ed_core.errors import CardError
 from ed_core.figures import images
+from ed_core.files import seal
 from ed_core.fits import of_model, replacement
 from ed_core.probes import Contributions, LogitLens, Prune
 from ed_core.results.aggregate import aggregate
@@ -318,6 +319,7 @@ def test_a_depth_in_words():
     assert words.value(card.Value(value=1.25, low=None, high=None)) == "1.25" and words.value(None) == "–"
     assert words.value(card.Value(value=0.9966, low=None, high=None), percent=True) == "more than 99 %"
     assert words.value(card.Value(value=0.9966, low=0.994, high=1.0), percent=True) == "more than 99 % (99 to 100)"
+    assert words.value(card.Value(value=0.9997, low=0.9991, high=1.0), percent=True) == "more than 99 % (99.9 to 100.0)"
 
 
 def test_a_precision_that_moves_a_depth_says_so(told):
@@ -439,6 +441,34 @@ def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
     assert asked.place == wanted.out, "the command without --out makes it where the page looks"
     assert wanted.spec().asked.command == asked.command
     assert test.selectbox(key="cards.card").value == runs.card_name(place / card.FILE), "the one just made"
+
+
+@pytest.mark.parametrize(
+    "part, change, why",
+    [
+        ("cuts", lambda cuts: [one | {"loss": NOTHING, "kept": NOTHING} for one in cuts], ""),
+        ("model", lambda model: model | {"layers": 0}, "model.layers"),
+        ("set", lambda asked: asked | {"prompts": []}, "set.prompts"),
+        ("curves", lambda curves: {"kl": curves["kl"]}, "no curves of cosine, loss, overlap"),
+        (
+            "curves",
+            lambda curves: {k: {m: c | {"low": []} for m, c in of.items()} for k, of in curves.items()},
+            "8 layers",
+        ),
+    ],
+)
+def test_a_card_that_cannot_be_drawn_is_named_and_the_others_are_shown(laboratory, part, change, why):
+    told = json.loads(next(file for file in card.shipped() if file.stem == "ed-demo-8").read_bytes())
+    place = card.folder() / "strange"
+    place.mkdir(parents=True)
+    told = {key: value for key, value in told.items() if key not in ("format", "version", "digest")}
+    (place / card.FILE).write_bytes(seal(card.CARD, told | {part: change(told[part])}))
+    test = fresh("pages/model/cards.py", model="ed-demo-8", precision="fp32").run()
+    assert not test.exception and [why in one.value for one in test.error] == [True] * bool(why)
+    assert ("not finite" in next(one.value for one in test.markdown if one.value.startswith("| model"))) == (not why)
+
+
+NOTHING = {"value": None, "low": None, "high": None}
 
 
 def test_cards_of_namesakes_have_a_line_each_and_a_name_is_text(laboratory):

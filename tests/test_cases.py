@@ -10,6 +10,7 @@ import zipfile
 from base64 import b64decode
 from dataclasses import replace
 from functools import partial
+from html import escape
 from io import BytesIO
 from pathlib import Path
 from unittest.mock import Mock
@@ -25,15 +26,18 @@ from test_figures import fake
 from ed_core import types
 from ed_core.cases import backup, bundle, case_study, export
 from ed_core.cases.case_study import Item, Shown, edited
-from ed_core.cases.drawings import by_name, drawings
+from ed_core.cases.drawings import by_name, drawings, sections
 from ed_core.cases.kept import Kept
+from ed_core.cases.report import report
 from ed_core.commands import cases, main
 from ed_core.depth import criteria, verdict
 from ed_core.errors import CaseError, ImportRefused, NewerSchema
 from ed_core.figures.images import data_uri, png, thumbnail
 from ed_core.files import before
+from ed_core.results import lookup
 from ed_core.results.aggregate import aggregate, probe_of, summarize
 from ed_core.results.store import Store
+from ed_core.results.wire import unpack
 
 OLD = Path(__file__).parent / "data" / "case-v1.edcase"
 
@@ -273,6 +277,10 @@ def test_what_a_pruning_costs_is_that_of_the_cheapest_stretch():
     found = results()["prune"]
     cost = found["kl"].mean(1)
     assert cost.argmin() != 0 and f"KL {cost.min():.3g} nats" in next(drawings.prune([found])).caption
+    unlikely = replace(found.measures["nll"], values=np.full_like(found["nll"], np.log(5.67e6)))
+    whole = replace(found.measures["nll_whole"], values=np.full_like(found["nll_whole"], np.log(5.67e6)))
+    dear = summarize(replace(found, measures=found.measures | {"nll": unlikely, "nll_whole": whole}))
+    assert [d.caption for d in drawings.prune([dear])][2] == "5.67M with all layers"
     nowhere = replace(found.measures["kl"], values=np.full_like(found["kl"], np.nan))
     overflown = summarize(replace(found, measures=found.measures | {"kl": nowhere}))
     assert "predictions are not finite" in next(drawings.prune([overflown])).caption
@@ -336,6 +344,16 @@ def test_figures_of_one_title_are_told_apart_by_number(monkeypatch):
     assert list(by_name(case())) == [title, made[1].title.lower(), f"{title} 2", f"{title} 3"]
 
 
+def test_what_a_model_writes_and_its_loops_read_as_on_their_pages():
+    found = (unpack(file.read_bytes()) for file in lookup.EXAMPLES.glob("*.npz"))
+    passes = next(r for r in found if r.request.probe == "loops")
+    wrote, looped = (case_study.make("t", [result]) for result in (results()["generation"], passes))
+    (written,), (section,) = sections(wrote), sections(looped)
+    assert written.says[0].startswith("Of ") and escape(written.written[0]) in report(wrote)
+    assert not section.written and "of 4 passes" in section.says[0] and len(section.drawings) == 6
+    assert not any("_" in d.title + d.caption + d.alt for d in section.drawings)
+
+
 @pytest.mark.parametrize("name", ["turns", "answers"])
 def test_what_has_no_picture_of_its_own_is_drawn_as_curves_by_unit_and_length(name):
     result = fake(name)
@@ -379,6 +397,10 @@ def test_list_show_delete_and_restore(folder, capsys):
     assert main(["case", "show", one.id]) == 0
     out = capsys.readouterr().out
     assert one.verdict in out and "note well" in out and one.items[0].result.request.key in out
+    result = results()["early_exit"]
+    twin = replace(result.request, models=(replace(result.request.models[0], control="shuffled"),))
+    folder.add(of_twin := case_study.make("T", [replace(result, request=twin)]))
+    assert main(["case", "show", of_twin.id]) == 0 and "(fp32, shuffled layers, seed 0)" in capsys.readouterr().out
     assert main(["case", "delete", one.id]) == 0 and main(["case", "list", "--trash"]) == 0
     assert "Sums" in capsys.readouterr().out
     assert main(["case", "list", "--trash", "elsewhere"]) == 0 and not capsys.readouterr().out

@@ -21,7 +21,7 @@ from ed_core.depth.continuous import MeanDepth, Turn
 from ed_core.depth.criteria import Criterion
 from ed_core.depth.wording import Reading, Statement, Twins
 from ed_core.figures import View, colours, pictures
-from ed_core.figures.canvas import shown
+from ed_core.figures.canvas import shown, size
 from ed_core.figures.lens import cut
 from ed_core.figures.panel import MOST_TEXTS
 from ed_core.figures.pictures import Look
@@ -578,6 +578,13 @@ def test_describe_is_one_sentence_without_nan(name, filled):
     sentence = figures.describe(result, MAPS[name][1])
     assert "nan" not in sentence.lower() and sentence.endswith(".") and "\n" not in sentence
     assert filled == 0 or "largest" in sentence
+
+
+@pytest.mark.parametrize(
+    "value, told", [(1234.0, "1234"), (5.67e6, "5.67M"), (2e-9, "2·10⁻⁹"), (1e12, "10¹²"), (np.inf, "∞")]
+)
+def test_a_size_is_plain_text(value, told):
+    assert size(value) == told
 
 
 @pytest.mark.parametrize("tokens, size", [(("a",), "5 depths × 1 token:"), (("a", "b"), "5 depths × 2 tokens:")])

@@ -156,6 +156,9 @@ def test_an_origin_names_model_run_and_time_and_counts_many(lens):
     one = images.origin([lens])
     assert lens.request.key in one and f"{lens.n_tokens} tokens" in one and "(fp32)" in one
     assert "3 runs" in images.origin([lens] * 3) and images.origin([]) == ""
+    other = replace(lens.request.models[0], control="untrained", adapter="/far/mine")
+    twin = replace(lens, request=replace(lens.request, models=(other,)))
+    assert "(fp32, with mine, untrained twin, seed 0)" in images.origin([twin]), "no model's own"
 
 
 def test_without_a_browser_one_sentence_says_what_to_install(lens, monkeypatch):

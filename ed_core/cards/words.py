@@ -4,6 +4,7 @@ model card takes it."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 from ..claims import CLAIMS
@@ -174,7 +175,7 @@ def value(found: Value | None, digits: int = 2, percent: bool = False, sign: str
     within = None if found.low is None or found.high is None else (scale * found.low, scale * found.high)
     at = scale * found.value
     told = as_exact(at, *within, digits, sign) if within else number(at, digits, sign)
-    told = share(found.value) if percent and told in ("0", "100") else f"{told}{unit}"
+    told = share(found.value) if percent and re.fullmatch(r"(0|100)(\.0+)?", told) else f"{told}{unit}"
     return f"{told} ({between(*within, digits, sign)})" if within else told
 
 

@@ -30,6 +30,7 @@ CERTIFICATE: dict[str, type | tuple[type, ...]] = {
     "time": str,
     "seconds": (int, float),
     "continuation": str,
+    "written": str,
     "model": dict,
     "probe": dict,
     "prompt": dict,

@@ -14,14 +14,14 @@ import numpy as np
 import plotly.graph_objects as go
 
 from .. import figures
-from ..depth import among_others, audit, surgery, writing
+from ..depth import among_others, audit, loops, surgery, writing
 from ..depth.verdict import Verdict, positions, right, tokens_of
 from ..depth.wording import count, percent
 from ..figures import View
-from ..figures.canvas import shown
+from ..figures.canvas import shown, size
 from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, beside, draw, measures, pictures
 from ..figures.pictures import caption as picture_caption
-from ..probes import Probe, find
+from ..probes import Generation, Loops, Probe, find
 from ..probes.answers import ExactAnswers
 from ..probes.base import told
 from ..probes.lenses import EarlyExit
@@ -72,7 +72,7 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
         "top1_kept": ("Best guesses that stay", "share of the tokens; high is cheap", "share"),
     }
     if "perplexity" in cost:
-        whole = f"{cost['perplexity_whole']:.3g} with all layers"
+        whole = f"{size(cost['perplexity_whole'])} with all layers"
         told["perplexity"] = ("Perplexity without the stretch", whole, "perplexity")
     for name, (title, caption, unit) in told.items():
         spread, n = among_others.quantiles([c[name] for c in singles])
@@ -134,7 +134,7 @@ def answers(results: Sequence[ProbeResult]) -> Iterator[Together]:
     yield Together(
         "Known answers that are written exactly",
         f"share of {len(results)} prompt{'s' * (len(results) > 1)}; whole, the model writes "
-        f"{100 * float(curves['exact_whole']):.0f} %",
+        f"{percent(float(curves['exact_whole']))}",
         figures.layer_curves({"exact answers": curves["exact"]}, "", "share", x=x, behind=behind, **SIZE),
         "exact_answers.exact",
         x,
@@ -269,6 +269,11 @@ class Section:
         return list(dict.fromkeys(prompt for view in self.views for prompt in view.prompts))
 
     @property
+    def written(self) -> list[str]:
+        """What *Writing* wrote, whole."""
+        return [writing.text(found.result) for view in self.views if (found := view.by_probe.get(Generation.name))]
+
+    @property
     def notes(self) -> list[str]:
         """What must stand beside the numbers, each once."""
         return list(
@@ -297,7 +302,18 @@ def sections(case: Case) -> list[Section]:
     if (page := _of_page(case)) is not None:
         return [page]
     verdicts = {id(view.first): v for view, v in case.verdicts()}
-    return [Section((view,), tuple(_of_view(case, view, verdicts.get(id(view.first))))) for view in case.views]
+    return [
+        Section((view,), tuple(_of_view(case, view, verdicts.get(id(view.first)))), tuple(_said(view)))
+        for view in case.views
+    ]
+
+
+def _said(view: case_study.View) -> Iterator[str]:
+    """The sentences of the pages that have no verdict."""
+    if found := view.by_probe.get(Generation.name):
+        yield writing.of_result(found.result)
+    if found := view.by_probe.get(Loops.name):
+        yield loops.sentence(aggregate(Loops(), [found.result.summary]))
 
 
 def _of_page(case: Case) -> Section | None:
@@ -414,6 +430,11 @@ def _of_item(case: Case, item: Item, found: Verdict | None, twin: case_study.Vie
 def _drawn(case: Case, item: Item, view: View) -> Iterator[tuple[Any, ...]]:
     """Title, caption, figure and measures of a result's pictures, as it was looked at."""
     result = item.result
+    if find(result.request.probe) is Loops:
+        for _, title, measure, x, name, line in loops.drawn(aggregate(Loops(), [result.summary])):
+            unit = result.measures[measure].spec.unit
+            yield title, f"{name} by {x}", figures.layer_curves({name: line}, "", unit, x=x, **SIZE), measure
+        return
     if find(result.request.probe).pictures is None:
         yield from _aggregates(case, item)
         return

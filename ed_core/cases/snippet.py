@@ -14,7 +14,7 @@ from ..errors import CaseError
 from ..probes import Probe
 from ..prompts import to_jsonl
 from ..results.aggregate import probe_of
-from ..sources import remote
+from ..sources import remote, wheels
 from ..sources.bundled import MODELS as BUNDLED
 from ..sources.sizes import PRECISIONS
 from ..types import ModelSpec, command_line
@@ -91,13 +91,13 @@ def _notes(view: View) -> Iterator[str]:
     if remote.is_remote(model.source):
         yield f"Measured elsewhere, {model.device}: it takes a key in {remote.KEY}, and in Python ED_NDIF=true."
         return
-    if model.content_hash and model.source not in BUNDLED:
+    if model.content_hash and model.source not in BUNDLED and wheels.find(model.source) is None:
         yield (
-            f"The model was a folder on the machine where this was kept, {model.source!a} "
+            f"The model lay on the machine where this was kept, as {model.source!a} "
             f"(SHA-256 {model.content_hash[:12]}): give the path of yours."
         )
     if model.adapter:
-        yield f"So was its adapter, {model.adapter!a} (SHA-256 {model.adapter_hash[:12]})."
+        yield f"Its adapter was the folder {model.adapter!a} on that machine (SHA-256 {model.adapter_hash[:12]})."
     if model.device != "cpu":
         yield f"Measured on the device {model.device!a}; on another the last digits differ."
     for item in view.by_probe.values():
@@ -155,6 +155,7 @@ for source, identity, prompt, probes in views:
     if identity != (model.spec.content_hash or model.spec.revision, model.spec.adapter_hash):
         print("Other weights than the case study's:", source["source"])
     results.append({{probe.name: model.run(probe, prompt, fresh=True) for probe in probes}})
-for result in results[0].values():
-    print(result)
+for by_probe in results:
+    for result in by_probe.values():
+        print(result)
 """

@@ -13,6 +13,7 @@ from ..cases.case_study import Case
 from ..cases.kept import SORTS, Kept
 from ..depth.wording import count
 from ..errors import ParameterError, StoreError
+from ..sources.controls import full_name
 from ..types import command_line
 from .models import Commands, only
 
@@ -93,7 +94,7 @@ def show(args: argparse.Namespace) -> None:
     if case.verdict:
         print(f"\n{case.verdict}")
     for view in case.views:
-        print(f"\n{', '.join(f'{m.name} ({m.precision})' for m in view.models)}: {view.prompts[0].text!r}")
+        print(f"\n{', '.join(map(full_name, view.models))}: {view.prompts[0].text!r}")
         for probe, item in view.by_probe.items():
             print(
                 f"  {probe:<22} run {item.result.provenance.get('run', '?')}: "

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..results.aggregate import Summary
+from ..probes import Generation
+from ..results.aggregate import Summary, probe_of
 from ..types import ProbeResult
 
 UNUSABLE = 0.1  # share of the tokens that change from which on leaving early is called not usable
@@ -31,6 +32,20 @@ def sentence(values: Mapping[str, np.ndarray], n_layers: int, threshold: float, 
     if n == 1:
         subject = "The one token written has its final best guess by"
     return f"{subject} {by}; {early}."
+
+
+def of_result(result: ProbeResult) -> str:
+    """The same of a result of `generation`."""
+    probe, values = probe_of(result), {name: measure.values for name, measure in result.measures.items()}
+    assert isinstance(probe, Generation)
+    return sentence(values, result.n_layers, probe.threshold, probe.temperature > 0)
+
+
+def text(result: ProbeResult) -> str:
+    """What is written so far."""
+    ids = result["ids"]
+    pieces = "".join(result.token_text.get(i, "") for i in ids[ids >= 0].tolist())
+    return str(result.provenance.get("written", pieces))
 
 
 def of_prompts(results: Sequence[ProbeResult], threshold: float) -> str:

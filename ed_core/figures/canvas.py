@@ -73,6 +73,7 @@ def _mark(char: str) -> str:
 
 
 LOGARITHMIC = ", logarithmic"  # ends the name of an axis of logarithms
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FEW = 9  # labels of an axis of layers, at most
 LINE_LABEL = 12  # pixels that the name of a depth line needs
 STEADY = {
@@ -104,11 +105,13 @@ def log_ticks(curves: Iterable[np.ndarray]) -> dict[str, Any]:
 
 
 def size(value: float) -> str:
-    """A number as a label: −0.02, 500, 20k, 5M; beyond that as a power."""
+    """A number as a label: −0.02, 500, 20k, 5M; beyond that as a power, 5·10⁹."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "\u2212∞"
     power = math.floor(math.log10(abs(value)) + 1e-9) if value else 0
     if not -4 < power < 9:
         step = f"{value / 10.0**power:.3g}"
-        return f"{'' if step == '1' else f'{step}·'}10<sup>{power}</sup>".replace("-", "\u2212")
+        return f"{'' if step == '1' else f'{step}·'}10{str(power).translate(RAISED)}".replace("-", "\u2212")
     if abs(value) >= 1e4:
         return f"{number(value / 1e6)}M" if abs(value) >= 1e6 else f"{number(value / 1e3)}k"
     return number(value) if abs(value) < 999.5 else printed(value, ".0f")

@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..depth.side_by_side import shown_values
-from ..depth.wording import count
+from ..depth.wording import count, percent
 from ..types import ProbeResult
 from .canvas import LOGARITHMIC, shown
 
@@ -42,7 +42,7 @@ def describe(result: ProbeResult, measure: str, boundary: int | None = None) -> 
         for name, find in (("smallest", np.nanargmin), ("largest", np.nanargmax))
     ]
     found = " and ".join(f"{name} {values[at]:.3g} ({_place(at, spec.dims, result)})" for name, at in ends)
-    share = "" if known.all() else f"; {100 * known.mean():.0f} % of the values are there"
+    share = "" if known.all() else f"; {percent(float(known.mean()))} of the values are there"
     return f"{what}: {found}{share}."
 
 

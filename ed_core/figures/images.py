@@ -29,6 +29,7 @@ import plotly.graph_objects as go
 
 from ..errors import ImageFailed
 from ..probes import find
+from ..sources.controls import full_name
 from ..types import ProbeResult
 
 SECONDS = 45  # a start takes 3 to 5 s on two busy cores
@@ -168,7 +169,7 @@ def origin(results: Sequence[ProbeResult]) -> str:
     """Where a figure came from, in one line: model, precision, run and time; of several results their number."""
     if not results:
         return ""
-    models = dict.fromkeys(f"{m.name} ({m.precision})" for r in results for m in r.request.models)
+    models = dict.fromkeys(full_name(m) for r in results for m in r.request.models)
     probes = dict.fromkeys(r.request.probe for r in results)
     said = [", ".join(list(models)[:4]), ", ".join(list(probes)[:4])]
     if len(results) == 1:

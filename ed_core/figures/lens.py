@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..depth import halves
+from ..depth.wording import percent
 from ..types import ProbeResult
 from . import colours
 from .canvas import STEADY, Canvas, letters, number, visible, width
@@ -265,9 +266,11 @@ def writing_map(result: ProbeResult, view: View, small: bool = False) -> go.Figu
         here = f"{number(result['confidence'][depth, step])}  {lens}<br>{number(z[depth, step])} bits from the output"
         settles, leaves = int(result["settle_depth"][step]), int(result["exit_depth"][step])
         left = visible(names.get(int(result["exit_ids"][step]), ""))
-        share = f"{100 * result['deep_thinking_ratio'][step]:.0f} % of the divergences of the tokens so far fall late"
+        late = (
+            f"{percent(float(result['deep_thinking_ratio'][step]))} of the divergences of the tokens so far fall late"
+        )
         leaving = f"would leave at depth {leaves} with {left}" if leaves < result.n_layers else "would not leave early"
-        return f"{here}<br>best guess for good from depth {settles}<br>{leaving}<br>{share}"
+        return f"{here}<br>best guess for good from depth {settles}<br>{leaving}<br>{late}"
 
     begin, (n_rows, n_tokens) = first_position(result), z.shape
 

@@ -43,6 +43,7 @@ Card = tuple[dict[str, Any], dict[str, np.ndarray]]  # headline and sums
 MOST_CARDS = 1024  # of a few kilobytes each, that stay decoded
 USED_SECONDS = 60.0  # a use of a result is noted again after so long
 LOOKS = 5  # a file may vanish between row and read because another process replaced the entry: look again
+UNNAMED_SECONDS = 3600.0  # for which a value file may wait for its row
 KEY = re.compile(r"[0-9a-f]{32}")
 
 
@@ -491,7 +492,18 @@ class Results(diskcache.Cache):  # type: ignore[misc]  # diskcache has no types
             for rowid, filename, _ in doomed:
                 sql("DELETE FROM Cache WHERE rowid = ?", (rowid,))
                 cleanup(filename)
+        self.sweep()
         return len(strange)
+
+    def sweep(self) -> None:
+        """Delete value files without a row, of processes that were killed in between; a young one may get its row
+        yet."""
+        named = {name for (name,) in self.rows("SELECT filename FROM Cache WHERE filename IS NOT NULL")}
+        for file in Path(self.directory).glob("*/*.val"):
+            if (name := str(file.relative_to(self.directory))) not in named:
+                with contextlib.suppress(OSError):  # another process was faster
+                    if time.time() - file.stat().st_mtime > UNNAMED_SECONDS:
+                        self._disk.remove(name)
 
     def wipe(self) -> int:
         """Delete every value file, those a killed process left behind included, then every row: on a full disk the

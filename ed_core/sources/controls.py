@@ -9,6 +9,8 @@ shuffled    the model's own blocks in a seeded random order; only blocks of one 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ..errors import ParameterError
 from ..types import ModelSpec
 from . import remote
@@ -29,8 +31,10 @@ def label(spec: ModelSpec) -> str:
 
 
 def full_name(spec: ModelSpec) -> str:
-    """A model's name with its precision and what else it is: "ed-demo-8 (fp32, untrained twin, seed 0)"."""
-    return f"{spec.name} ({', '.join(filter(None, (spec.precision, label(spec))))})"
+    """A model's name with its precision and what else it is: "ed-demo-8 (fp32, untrained twin, seed 0)", "base (fp32,
+    with an-adapter)"."""
+    adapter = f"with {Path(spec.adapter).name}" if spec.adapter else ""
+    return f"{spec.name} ({', '.join(filter(None, (spec.precision, adapter, label(spec))))})"
 
 
 def note(spec: ModelSpec) -> str:

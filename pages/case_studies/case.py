@@ -234,6 +234,8 @@ def section(i: int, one: Section) -> None:
     show.notes(one.notes)
     for line in one.says:
         st.markdown(f"**{show.plain(line)}**")
+    for text in one.written:
+        st.code(text or " ", language=None, wrap_lines=True)
     for j, drawing in enumerate(one.drawings):
         figure(f"figure-{i}-{j}", drawing)
 

@@ -7,6 +7,7 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import among_others, surgery, writing
 from ed_core.depth.wording import percent, printed
+from ed_core.figures.canvas import size
 from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune
 from ed_core.probes.surgery import PROXIES as BY_PROXY
 from ed_core.results import aggregate
@@ -130,7 +131,7 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
     row = st.container(horizontal=True, vertical_alignment="center")
     told = f"KL {cost['kl']:.3g} nats, {percent(cost['top1_kept'])} of the best guesses stay"
     if "perplexity" in cost:
-        told += f", perplexity on {text} {cost['perplexity_whole']:.3g} → {cost['perplexity']:.3g}"
+        told += f", perplexity on {text} {size(cost['perplexity_whole'])} → {size(cost['perplexity'])}"
     row.markdown(f"**{title}: {layers}** · {told if math.isfinite(cost['kl']) else 'the predictions are not finite'}")
     order = [layer for layer in range(results[0].n_layers) if layer not in drop]
     probe_page.offer(row, results, order, cost, key, ready, "Keep-list", EXPORTS)
@@ -189,7 +190,7 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
         usable = writing.usable(*writing.exits([r.summary for r in leaving])[:2])
         told = f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}" if usable else "not usable here"
         figures_of.metric("Mean exit depth", told, help=EarlyExit.spec("exit_depth").meaning)
-        agrees = f"{100 * float(curves['exit_agrees']):.0f} %"
+        agrees = percent(float(curves["exit_agrees"]))
         figures_of.metric("Agreement on leaving", agrees, help=EarlyExit.spec("exit_agrees").meaning)
     else:
         with left:
@@ -197,7 +198,7 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
     if lens:
         ratio = aggregate.aggregate(LogitLens, [r.summary for r in lens])["deep_thinking_ratio"]
         figures_of.metric(
-            "Deep-thinking ratio", f"{100 * float(ratio):.0f} %", help=LogitLens.spec("deep_thinking_ratio").meaning
+            "Deep-thinking ratio", percent(float(ratio)), help=LogitLens.spec("deep_thinking_ratio").meaning
         )
     right.caption(EXIT_CAUTION)
 

@@ -77,11 +77,16 @@ def run(wanted: Card) -> None:
     st.code(wanted.spec().asked.command, language="bash", wrap_lines=True)
 
 
+def adapter(told: card.Card) -> str:
+    """What stands behind the model's name."""
+    return f" with {told.model.adapter}" if told.model.adapter else ""
+
+
 def titled(file: Path, told: card.Card) -> str:
     """A card among others: model with its adapter, precision and prompts, and of a pulled one its shelf."""
-    shelf, adapter = pulled_from(file), f" with {told.model.adapter}" if told.model.adapter else ""
+    shelf = pulled_from(file)
     return (
-        f"{told.model.name}{adapter} · {told.model.precision} · {told.set.name} ({told.set.n})"
+        f"{told.model.name}{adapter(told)} · {told.model.precision} · {told.set.name} ({told.set.n})"
         f"{f' · {shelf}' if shelf else ''}"
     )
 
@@ -104,8 +109,7 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
         among = f"of 0–\u2060{told.model.layers - 1}"  # never broken behind its dash
         cells += [f"{words.depth(row)} {among}".replace(f"– {among}", "no layer") for row in rules]
         cuts = [*(cut(one) for one in told.cuts), "–", "–"][:2]  # a looped model has no stretch
-        adapter = f" with {told.model.adapter}" if told.model.adapter else ""
-        model = f"{adapter} {told.model.precision}, {words.parameters(told.model.parameters)}"
+        model = f"{adapter(told)} {told.model.precision}, {words.parameters(told.model.parameters)}"
         further = title.removeprefix(titled(Path(), told))
         over = f"{told.set.n} of {told.set.name}{further}"
         lines.append([show.plain(cell) for cell in (model, over, *cells, words.claims(told), *cuts)])
@@ -142,6 +146,8 @@ def cut(one: card.Cut) -> str:
     """The stretch that changes the predictions least and its price, in a cell."""
     n, start = one.layers, one.start
     where = f"layer {start}" if n == 1 else f"{start}–{start + n - 1}"
+    if one.loss.value is None or one.kept.value is None:
+        return f"{where}: not finite"
     return f"{where}: {printed(one.loss.value, '+.2f')} nats, {percent(one.kept.value)} kept"
 
 

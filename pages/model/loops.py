@@ -58,24 +58,7 @@ def panels(batch: running.Batch) -> None:
 def found(result: ProbeResult) -> None:
     values = aggregate(Loops(), [result.summary])
     show.conclusion("loops", loops.sentence(values))
-    curves(result, values, len(values["times_kl"]) // 2)
-
-
-def curves(result: ProbeResult, values, n: int) -> None:
-    """Two in a row: readouts, other numbers of passes than its own `n`, what is left out in all of them, and what a
-    pass moves."""
-    more = f"other numbers of passes (its own: {n})"
-    drawn = (
-        ("readout", "Readout after each pass, against the output", "readout_kl", "passes run", "KL",
-         values["readout_kl"][n, : n + 1]),
-        ("times", f"Divergence with {more}", "times_kl", "passes run", "KL", loops.of_some_passes(values["times_kl"])),
-        ("loss", f"Loss with {more}", "times_loss", "passes run", "loss", loops.of_some_passes(values["times_loss"])),
-        ("block-skip", "Without one layer in every pass: divergence", "block_skip_kl", "layer left out", "KL",
-         values["block_skip_kl"]),
-        ("fixed", "Change of the stream against the pass before (0: a fixed point)", "fixed_point", "pass, from 0",
-         "change", loops.change_by_pass(values)),
-        ("update", "Length of what a pass adds", "update_norm", "pass, from 0", "update", values["update_norm"]),
-    )  # fmt: skip
+    drawn = loops.drawn(values)
     for i in range(0, len(drawn), 2):
         for column, (key, caption, measure, x, name, line) in zip(st.columns(2), drawn[i : i + 2], strict=True):
             fig = figures.layer_curves({name: line}, "", result.measures[measure].spec.unit, x=x)
