@@ -53,9 +53,10 @@ def depth_score(e: ArrayLike) -> float | np.ndarray:
 
 def rank_correlation(proxy: ArrayLike, truth: ArrayLike) -> float | None:
     """Spearman's rank correlation, ties sharing their mean rank, in [-1, 1]; None below three values or where one side
-    is constant."""
-    x, y = (_ranks(np.asarray(v, np.float64)) for v in (proxy, truth))
-    if len(x) < 3 or x.std() == 0 or y.std() == 0:
+    is constant or holds a value that is not finite."""
+    sides = [np.asarray(v, np.float64) for v in (proxy, truth)]
+    x, y = map(_ranks, sides)
+    if len(x) < 3 or x.std() == 0 or y.std() == 0 or not np.isfinite(sides).all():
         return None
     return round(float(np.corrcoef(x, y)[0, 1]), 12)  # 1 for the same order
 
