@@ -394,12 +394,13 @@ def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path)
     (adapter / weights.ADAPTER_WEIGHTS).rename(adapter / "adapter_model.bin")
     with pytest.raises(ModelNotFound, match="pickled"):
         resolve(str(folder_of("qwen3")), adapter=str(adapter))
-    experts = {"peft_type": "LORA", "target_parameters": ["mlp.experts.down_proj"]}
-    (adapter / weights.ADAPTER_CONFIG).write_text(json.dumps(experts))
-    with pytest.raises(
-        ParameterError, match=r"changes single parameters, as of experts \(\['mlp.experts.down_proj'\]\)"
+    for more, told in (
+        ({"target_parameters": ["mlp.down_proj"]}, r"changes single parameters, as of experts \(\['mlp.down_proj'\]\)"),
+        ({"layer_replication": [[0, 2], [1, 2]]}, "repeats layers of its base"),
     ):
-        weights.adapter_config(adapter)
+        (adapter / weights.ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "LORA", **more}))
+        with pytest.raises(ParameterError, match=told):
+            weights.adapter_config(adapter)
     (adapter / weights.ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "PREFIX_TUNING"}))
     with pytest.raises(ParameterError, match="PREFIX_TUNING"):
         resolve(str(folder_of("qwen3")), adapter=str(adapter))
