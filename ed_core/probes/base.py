@@ -7,6 +7,7 @@ probe: one file here, one line in `ed_core.probes.PROBES`."""
 
 from __future__ import annotations
 
+import os
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
@@ -394,15 +395,19 @@ def _parse(probe: str, f: Field[Any], kind: Any, value: Any) -> Any:
         if value not in meta["choices"]:
             raise ParameterError(f"{label} is {value!r}; expected one of {', '.join(map(str, meta['choices']))}.")
         return value
-    if kind is str:
-        return str(value)
     try:
+        if kind is str:
+            if not isinstance(value, (str, int, os.PathLike)) or isinstance(value, bool):
+                raise ValueError
+            return str(value)
         if kind is bool:
             return (
                 value
                 if isinstance(value, bool)
                 else {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
             )
+        if any(isinstance(item, (bool, np.bool_)) for item in (value if isinstance(value, Sequence) else [value])):
+            raise ValueError
         if kind in (int, float):
             number = kind(value)
             if number != (float(value) if isinstance(value, str) else value) and number == number:
@@ -416,7 +421,7 @@ def _parse(probe: str, f: Field[Any], kind: Any, value: Any) -> Any:
                 raise ValueError
             return numbers
     except (KeyError, ValueError, TypeError):
-        expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(
+        expected = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}.get(
             kind, f"whole numbers like 8,16 or {meta['empty']}"
         )
         raise ParameterError(f"{label} is {value!r}; expected {expected}.") from None
