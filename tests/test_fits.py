@@ -432,8 +432,9 @@ def test_a_lens_of_full_rank_is_the_lens_and_a_lower_one_the_nearest():
 def test_few_tokens_are_said_and_too_few_prompts_refused(model, tmp_path):
     told = affine.fit(model, prompts(5, 2), tmp_path / "few.safetensors")
     assert f"{told['prompts']['tokens']} tokens are few for {model.d_model} dimensions" in told["notes"][0]
-    with pytest.raises(FitRefused, match="has 4 prompts and every fifth is held out"):
-        affine.fit(model, prompts(4), tmp_path / "fewer.safetensors")
+    for n, said in ((1, "has 1 prompt and every"), (4, "has 4 prompts and every fifth is held out")):
+        with pytest.raises(FitRefused, match=said):
+            affine.fit(model, prompts(n), tmp_path / "fewer.safetensors")
     with pytest.raises(FitRefused, match="1 of the test prompts are among"):
         affine.fit(model, prompts(5), tmp_path / "same.safetensors", test=prompts(1))
     with pytest.raises(FitRefused, match="no prompt .*besides its first|No prompt of the set"):
