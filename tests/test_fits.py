@@ -611,6 +611,7 @@ def test_a_fits_content_and_not_its_path_enters_the_key(model, fitted, jacobians
 
     assert key(fitted[0]) == key(there) != key(jacobians[0]) != key("")
     assert key(f"{there},{jacobians[0]}") == key(f"{jacobians[0]},{there}") != key(there)
+    assert key(f"{there},{there}") == key(there), "named twice, it is one"
 
 
 def test_two_lenses_of_a_kind_and_an_unknown_name_are_refused(model, fitted, tmp_path):

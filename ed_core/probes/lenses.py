@@ -286,8 +286,8 @@ class Lenses(Probe):
         return n_layers, (ROW_LENSES * n_layers + 2) * n_tokens
 
     def fits(self) -> list[Fit]:
-        """The named fits, one of a kind at most."""
-        found = [find(name) for name in self._named()]
+        """The named fits, one of a kind at most; one that is named twice is one."""
+        found = [find(name) for name in dict.fromkeys(self._named())]
         kinds = [fit.kind for fit in found]
         if len(set(kinds)) < len(kinds):
             twice = next(kind for kind in kinds if kinds.count(kind) > 1)
