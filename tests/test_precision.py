@@ -236,6 +236,18 @@ def refusal(kind, folder, **more) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize("control", ["", "untrained"])
+def test_files_that_changed_since_a_model_was_named_are_refused(tmp_path, control):
+    """Also of a model that was open before and was closed for want of room."""
+    spec, models = resolve(str(save_random(tmp_path / "m", "llama")), control=control), Models(budget=1)
+    models.get(spec)
+    models.get(resolve("ed-demo-8"))
+    for file in (tmp_path / "m").glob("*.safetensors" if not control else "config.json"):
+        file.write_bytes(file.read_bytes() + b" " if control else file.read_bytes()[:-1] + b"\1")
+    with pytest.raises(BrokenWeights, match=f"The files of {spec.name} have changed since"):
+        models.get(spec)
+
+
 def test_a_model_with_code_of_its_own_is_refused_by_name_and_one_whose_code_the_library_has_is_not(
     small_folder, tmp_path
 ):
