@@ -272,6 +272,8 @@ def test_levels_limits_and_lengths_choose_the_prompts(files):
     some = load(files, 'bundled = "sum_mod10"\nlevels = [6, 2]\nper_level = 3')
     assert [e.prompt.id for e in some.examples] == ["6-0", "6-1", "6-2", "2-0", "2-1", "2-2"]
     assert [e.form for e in some.examples] == ["usual", "bare", "easy examples"] * 2
+    drawn = load(files, 'bundled = "sum_mod10"\nlimit = 20\nseed = 1')
+    assert len(drawn.examples) == 20 and len(drawn.levels) > 2, "not the first level alone"
     shuffled = load(files, 'bundled = "sum_mod10"\nlevels = [6, 2]\nper_level = 3\nseed = 1')
     assert [e.level for e in shuffled.examples] == ["6"] * 3 + ["2"] * 3 and shuffled != some
     short = load(files, 'bundled = "sum_mod10"\nmax_tokens = 64\nlimit = 30')

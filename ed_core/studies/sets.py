@@ -100,10 +100,13 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
                 n += 1
             else:
                 left_out += 1
-    if not (entry.levels or entry.per_level or entry.seed is not None):
+    drawn = entry.seed is not None
+    if not (entry.levels or entry.per_level or (drawn and entry.limit is None)):
+        if drawn:
+            random.Random(entry.seed).shuffle(found)
         turn = {level: iter([e for e in chosen if e.level == level]) for level in levels}
         taken = set(chosen)
-        chosen = [next(turn[e.level]) for e in found if e in taken]  # levels in the order of the set
+        chosen = [next(turn[e.level]) for e in found if e in taken]  # levels in the order of the set, or drawn
     chosen = chosen[: entry.limit]
     if not chosen:
         within = f" of at most {entry.max_tokens} tokens" if entry.max_tokens else ""
