@@ -516,6 +516,7 @@ def test_the_jacobian_lens_is_the_mean_over_prompts_and_its_drift_that_of_its_ha
         drift = 2 * float((a[depth] - b[depth]).norm() / (a[depth] + b[depth]).norm())
         assert told["drift"][depth] == pytest.approx(drift, rel=1e-5)
     assert told["prompts"]["fitted"] == 8 and told["prompts"]["too_short"] == 0
+    assert told["batch"] == min(model.d_model, 768 // max(len(model.encode(p).ids) for p in used))
 
 
 def test_prompts_without_a_valid_position_are_counted_and_too_few_refused(model, tmp_path):

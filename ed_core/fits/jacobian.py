@@ -79,7 +79,11 @@ def fit(
         lambda share: tick(FITTED + JUDGED * share),
     )
     what["prompts"] |= {"fitted": sum(n), "too_short": len(used) - sum(n), "tokens": tokens}
-    what["prompts"] |= {"shards": len(merge)} if merge else {}
+    if merge:
+        what["prompts"]["shards"] = len(merge)
+    else:
+        longest = max(len(streams.ids(prompt)) for prompt in used)
+        what["batch"] = min(model.d_model, _rows(model, longest, _budget(model, memory)))  # of the longest prompt
     what |= {
         "drift": [round(one, 9) for one in drift],
         "held_out": told_of(held_out) | judged,
@@ -202,11 +206,7 @@ def of_prompt(
     valid = slice(FIRST, n_tokens - 1)
     trace = model.trace(model.tensor(tuple(ids)), keep=1)
     found = torch.zeros(n_layers, d, d, dtype=torch.float64)
-    budget = Budget(memory, model.device.type, f"The Jacobian lens on {model.spec.name}", total_bytes(model.device))
-
-    def most() -> int:
-        return budget.rows(n_tokens, n_layers * model.call_bytes(n_tokens, gradients=True))
-
+    budget = _budget(model, memory)
     graph: list[Tensor] = []
 
     def work(dims: slice) -> None:
@@ -231,8 +231,17 @@ def of_prompt(
         means = [wide(slope[: min(rows, n_rows), valid]).mean(1) for slope in slopes]
         return torch.stack(means).cpu()
 
-    budget.run(d, most, work)
+    budget.run(d, lambda: _rows(model, n_tokens, budget), work)
     return found, trace.resid[-1][0, valid]
+
+
+def _budget(model: LanguageModel, memory: int | None) -> Budget:
+    return Budget(memory, model.device.type, f"The Jacobian lens on {model.spec.name}", total_bytes(model.device))
+
+
+def _rows(model: LanguageModel, n_tokens: int, budget: Budget) -> int:
+    """Output dimensions that one backward pass takes at most."""
+    return budget.rows(n_tokens, model.n_layers * model.call_bytes(n_tokens, gradients=True))
 
 
 def _streams_with_graph(model: LanguageModel, trace: Trace, rows: int) -> list[Tensor]:
