@@ -15,7 +15,7 @@ from ed_core.errors import ModelNotFound, ParameterError
 from ed_core.models import devices
 from ed_core.models.devices import measure_rates
 from ed_core.models.verify import verify
-from ed_core.probes import PROBES, Continuation, LayerSkip, ResidualErasure, Surgery
+from ed_core.probes import PROBES, Continuation, Generation, LayerSkip, ResidualErasure, Surgery
 from ed_core.probes.base import Shape
 from ed_core.probes.generation import TYPICAL_TOKENS
 from ed_core.service import estimate
@@ -119,6 +119,12 @@ def test_every_probe_has_a_row():
     assert {need.probe for need in estimate.estimate(size_of("ed-demo-8"), "fp32").needs} == {
         probe.name for probe in PROBES
     }
+
+
+@pytest.mark.parametrize("probe", [Generation, Continuation])
+def test_more_tokens_to_write_are_more_work(probe):
+    few, many = (probe(n_tokens=n) for n in (32, 64))
+    assert estimate.work(many, 8, 40) - estimate.work(few, 8, 40) == 8 * 32 and many.work(8, 40)[1] > few.work(8, 40)[1]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

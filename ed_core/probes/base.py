@@ -262,7 +262,6 @@ class Probe:
     first_page: ClassVar[bool] = False  # Home shows it, and *Compare two* begins with it
     traces: ClassVar[bool] = True  # whether one traced pass is held while it runs
     needs_passes: ClassVar[bool] = False  # only for models whose layers run several times
-    further_tokens: ClassVar[int] = 0  # generated after the prompt
     seconds_per_logit: ClassVar[float] = 2e-8  # of measuring, on a CPU, beside unembedding
     curves: ClassVar[tuple[Curve, ...]] = ()  # by which prompts, models and controls are compared; none: they are not
     score: ClassVar[Score | None] = None  # with `curves`
@@ -299,6 +298,11 @@ class Probe:
         """What a run costs with these parameters: passes through one block with the whole prompt, and positions
         unembedded."""
         return n_layers, 1
+
+    @property
+    def further_tokens(self) -> int:
+        """Generated after the prompt."""
+        return 0
 
     def holds(self, shape: Shape) -> int:
         """Bytes held at the peak beside the trace, one call and the logits."""
