@@ -20,7 +20,7 @@ from ed_core import fits
 from ed_core.commands import main
 from ed_core.depth import lenses
 from ed_core.depth.criteria import OF_LENS
-from ed_core.errors import EffectiveDepthError, FitRefused, NotAllowed, ParameterError, TooLarge
+from ed_core.errors import EffectiveDepthError, FitRefused, NotAllowed, NotFinite, ParameterError, TooLarge
 from ed_core.fits import affine, jacobian, judged, shards
 from ed_core.fits import file as files
 from ed_core.fits.file import Checkpoint, checkpoint_file
@@ -525,6 +525,13 @@ def test_prompts_without_a_valid_position_are_counted_and_too_few_refused(model,
     assert (told["prompts"]["fitted"], told["prompts"]["too_short"]) == (6, 4)
     with pytest.raises(FitRefused, match="0 of 4 prompts have a valid position"):
         jacobian.fit(model, short, tmp_path / "k.safetensors", test=prompts(2))
+
+
+def test_jacobians_that_overflow_are_refused_at_their_prompt(model, tmp_path, monkeypatch):
+    own = jacobian.of_prompt
+    monkeypatch.setattr(jacobian, "of_prompt", lambda *args: [one * float("inf") for one in own(*args)])
+    with pytest.raises(NotFinite, match="NaN or infinite values in fp32 on .*; open it in bf16 or fp32, or leave"):
+        jacobian.fit(model, prompts(10), tmp_path / "j.safetensors")
 
 
 def test_the_jacobian_lens_stopped_and_resumed(model, jacobians, tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import FitRefused, TooLarge
+from ..errors import FitRefused, NotFinite, TooLarge
 from ..machine import ROOM, free_memory, gigabytes
 from ..models.devices import total_bytes
 from ..models.identities import wide
@@ -176,6 +176,11 @@ def _summed(
                 done(i + share)
 
             jacobians, last = of_prompt(model, ids, memory, within)
+            if not torch.isfinite(jacobians).all():
+                raise NotFinite(
+                    f"The Jacobians of {model.spec.name} hold NaN or infinite values in {model.spec.precision} on "
+                    f"{prompt.text[:40]!r}; open it in bf16 or fp32, or leave that prompt out."
+                )
             side = (before + sum(n)) % 2
             halves[side] += jacobians
             n[side] += 1
