@@ -14,7 +14,8 @@ from ed_core.commands import main
 from ed_core.errors import ModelNotFound, ParameterError
 from ed_core.models import devices
 from ed_core.models.devices import measure_rates
-from ed_core.probes import PROBES, Continuation, Surgery
+from ed_core.models.verify import verify
+from ed_core.probes import PROBES, Continuation, Generation, LayerSkip, ResidualErasure, Surgery
 from ed_core.probes.base import Shape
 from ed_core.probes.generation import TYPICAL_TOKENS
 from ed_core.service import estimate
@@ -120,6 +121,12 @@ def test_every_probe_has_a_row():
     }
 
 
+@pytest.mark.parametrize("probe", [Generation, Continuation])
+def test_more_tokens_to_write_are_more_work(probe):
+    few, many = (probe(n_tokens=n) for n in (32, 64))
+    assert estimate.work(many, 8, 40) - estimate.work(few, 8, 40) == 8 * 32 and many.work(8, 40)[1] > few.work(8, 40)[1]
+
+
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_a_continuation_is_counted_token_by_token_as_it_is_computed(model_of, monkeypatch, precision):
     """Every token that goes through a block counts; the weights are read once for each new token."""
@@ -143,6 +150,33 @@ def test_a_continuation_is_counted_token_by_token_as_it_is_computed(model_of, mo
         assert needs["continuation"].seconds == pytest.approx(expected, rel=1e-6)
         cache = 2 * size.n_layers * (40 + TYPICAL_TOKENS) * 2 * 128 * (4 if precision == "fp32" else 2)
         assert needs["continuation"].activations > cache
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        LayerSkip(),
+        LayerSkip(mode="future"),
+        LayerSkip(mode="future", boundaries=(9, 20), part="mlp", direct=True),
+        ResidualErasure(target="future"),
+    ],
+)
+def test_skips_and_erasure_are_counted_with_their_split_points_and_targets(model_of, measure, monkeypatch, probe):
+    model, tokens, read = model_of("llama"), [], []
+    monkeypatch.setattr(model, "identities", None)
+    verify(model)  # erasure goes on from the middle of a prompt
+    run_block, unembed = model.run_block, model.unembed
+
+    def counted(trace, at, h, *args, **more):
+        tokens.append(h[..., 0].numel())
+        return run_block(trace, at, h, *args, **more)
+
+    monkeypatch.setattr(model, "run_block", counted)
+    monkeypatch.setattr(model, "unembed", lambda h: (read.append(h[..., 0].numel()), unembed(h))[1])
+    n = measure(model, probe, Prompt("5 + 7 + 5 + 3 + 1 + 7 = 28, as we know")).n_tokens
+    passes, unembedded = probe.work(model.n_layers, n)
+    assert passes == pytest.approx(model.n_layers + sum(tokens) / n, rel=0.15)
+    assert unembedded == pytest.approx(sum(read), rel=0.3)
 
 
 @pytest.mark.parametrize("longest", [0, 2])

@@ -20,7 +20,7 @@ from ed_core import fits
 from ed_core.commands import main
 from ed_core.depth import lenses
 from ed_core.depth.criteria import OF_LENS
-from ed_core.errors import EffectiveDepthError, FitRefused, NotAllowed, ParameterError, TooLarge
+from ed_core.errors import EffectiveDepthError, FitRefused, NotAllowed, NotFinite, ParameterError, TooLarge
 from ed_core.fits import affine, jacobian, judged, shards
 from ed_core.fits import file as files
 from ed_core.fits.file import Checkpoint, checkpoint_file
@@ -432,8 +432,9 @@ def test_a_lens_of_full_rank_is_the_lens_and_a_lower_one_the_nearest():
 def test_few_tokens_are_said_and_too_few_prompts_refused(model, tmp_path):
     told = affine.fit(model, prompts(5, 2), tmp_path / "few.safetensors")
     assert f"{told['prompts']['tokens']} tokens are few for {model.d_model} dimensions" in told["notes"][0]
-    with pytest.raises(FitRefused, match="has 4 prompts and every fifth is held out"):
-        affine.fit(model, prompts(4), tmp_path / "fewer.safetensors")
+    for n, said in ((1, "has 1 prompt and every"), (4, "has 4 prompts and every fifth is held out")):
+        with pytest.raises(FitRefused, match=said):
+            affine.fit(model, prompts(n), tmp_path / "fewer.safetensors")
     with pytest.raises(FitRefused, match="1 of the test prompts are among"):
         affine.fit(model, prompts(5), tmp_path / "same.safetensors", test=prompts(1))
     with pytest.raises(FitRefused, match="no prompt .*besides its first|No prompt of the set"):
@@ -515,6 +516,7 @@ def test_the_jacobian_lens_is_the_mean_over_prompts_and_its_drift_that_of_its_ha
         drift = 2 * float((a[depth] - b[depth]).norm() / (a[depth] + b[depth]).norm())
         assert told["drift"][depth] == pytest.approx(drift, rel=1e-5)
     assert told["prompts"]["fitted"] == 8 and told["prompts"]["too_short"] == 0
+    assert told["batch"] == min(model.d_model, 768 // max(len(model.encode(p).ids) for p in used))
 
 
 def test_prompts_without_a_valid_position_are_counted_and_too_few_refused(model, tmp_path):
@@ -523,6 +525,13 @@ def test_prompts_without_a_valid_position_are_counted_and_too_few_refused(model,
     assert (told["prompts"]["fitted"], told["prompts"]["too_short"]) == (6, 4)
     with pytest.raises(FitRefused, match="0 of 4 prompts have a valid position"):
         jacobian.fit(model, short, tmp_path / "k.safetensors", test=prompts(2))
+
+
+def test_jacobians_that_overflow_are_refused_at_their_prompt(model, tmp_path, monkeypatch):
+    own = jacobian.of_prompt
+    monkeypatch.setattr(jacobian, "of_prompt", lambda *args: [one * float("inf") for one in own(*args)])
+    with pytest.raises(NotFinite, match="NaN or infinite values in fp32 on .*; open it in bf16 or fp32, or leave"):
+        jacobian.fit(model, prompts(10), tmp_path / "j.safetensors")
 
 
 def test_the_jacobian_lens_stopped_and_resumed(model, jacobians, tmp_path, monkeypatch):
@@ -610,6 +619,7 @@ def test_a_fits_content_and_not_its_path_enters_the_key(model, fitted, jacobians
 
     assert key(fitted[0]) == key(there) != key(jacobians[0]) != key("")
     assert key(f"{there},{jacobians[0]}") == key(f"{jacobians[0]},{there}") != key(there)
+    assert key(f"{there},{there}") == key(there), "named twice, it is one"
 
 
 def test_two_lenses_of_a_kind_and_an_unknown_name_are_refused(model, fitted, tmp_path):

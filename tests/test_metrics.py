@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from jaxtyping import TypeCheckError
 
+from ed_core.probes import LogitLens
 from ed_core.sweeps import metrics
 
 VOCAB = 50
@@ -204,6 +206,11 @@ def test_a_row_that_is_not_finite_is_no_number_and_spoils_no_other():
     for name in ("kl", "jsd", "entropy"):
         bad = found[name].isnan()
         assert bad.nonzero()[:, 0].tolist() == [3, 20] and torch.equal(found[name][~bad], clean[name][~bad]), name
+    same = metrics.rank(logits[20:21], FAR[20:21].argmax(-1))
+    assert int(found["rank"][20]) == int(same) == logits.shape[1], "the last, and not the best"
+    jsd = np.array([[0.9, 0.9], [np.nan, 0.9], [0.8, 0.2], [0.7, 0.2], [0.0, 0.0]])
+    late = LogitLens(rho=0.85).per_token({"jsd": jsd, "rank": np.ones((5, 2))})["deep_thinking_ratio"]
+    assert late.tolist() == [1, 0], "a depth without a number says nothing of those behind it"
 
 
 # ---------------------------------------------------------------- rankings

@@ -148,7 +148,8 @@ lens = ed_core.open("ed-demo-8").run(ed_core.LogitLens(), "aaa")
 twin = lambda seed: ed_core.open("ed-demo-8", control="untrained", control_seed=seed)
 for asked in (
     *(lambda seed=seed: twin(seed) for seed in (1.5, True, "1", None)),
-    lambda: key(ed_core.LogitLens(k=2.5)),
+    *(lambda odd=odd: key(ed_core.LogitLens(k=odd)) for odd in (2.5, True)),
+    *(lambda odd=odd: key(ed_core.Surgery(order=odd)) for odd in ([1, 0], None)),
     *(lambda odd=odd: ed_core.hook_names(odd) for odd in ([lens], None)),
     lambda: ed_core.by_correctness(None, [1, 0]),
     *(lambda odd=odd: ed_core.compare([lens], [lens], odd) for odd in (None, prompt)),
@@ -163,7 +164,8 @@ for asked in (
         print(error)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    said = ["seed is"] * 4 + ["k is 2.5"] + ["expected one result"] * 2 + ["no list of results"]
+    said = ["seed is"] * 4 + ["k is 2.5", "k is True", "order is [1, 0]; expected text", "order is None"]
+    said += ["expected one result"] * 2 + ["no list of results"]
     said += ["no list of prompts"] * 2 + ["b is neither"] + ["no list of prompts"] * 2 + ["every is"] * 4
     told = ended.stdout.splitlines()
     assert len(told) == len(said) and all(words in line for words, line in zip(said, told)), ended.stdout + ended.stderr

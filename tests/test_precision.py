@@ -236,6 +236,18 @@ def refusal(kind, folder, **more) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize("control", ["", "untrained"])
+def test_files_that_changed_since_a_model_was_named_are_refused(tmp_path, control):
+    """Also of a model that was open before and was closed for want of room."""
+    spec, models = resolve(str(save_random(tmp_path / "m", "llama")), control=control), Models(budget=1)
+    models.get(spec)
+    models.get(resolve("ed-demo-8"))
+    for file in (tmp_path / "m").glob("*.safetensors" if not control else "config.json"):
+        file.write_bytes(file.read_bytes() + b" " if control else file.read_bytes()[:-1] + b"\1")
+    with pytest.raises(BrokenWeights, match=f"The files of {spec.name} have changed since"):
+        models.get(spec)
+
+
 def test_a_model_with_code_of_its_own_is_refused_by_name_and_one_whose_code_the_library_has_is_not(
     small_folder, tmp_path
 ):
@@ -394,12 +406,13 @@ def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path)
     (adapter / weights.ADAPTER_WEIGHTS).rename(adapter / "adapter_model.bin")
     with pytest.raises(ModelNotFound, match="pickled"):
         resolve(str(folder_of("qwen3")), adapter=str(adapter))
-    experts = {"peft_type": "LORA", "target_parameters": ["mlp.experts.down_proj"]}
-    (adapter / weights.ADAPTER_CONFIG).write_text(json.dumps(experts))
-    with pytest.raises(
-        ParameterError, match=r"changes single parameters, as of experts \(\['mlp.experts.down_proj'\]\)"
+    for more, told in (
+        ({"target_parameters": ["mlp.down_proj"]}, r"changes single parameters, as of experts \(\['mlp.down_proj'\]\)"),
+        ({"layer_replication": [[0, 2], [1, 2]]}, "repeats layers of its base"),
     ):
-        weights.adapter_config(adapter)
+        (adapter / weights.ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "LORA", **more}))
+        with pytest.raises(ParameterError, match=told):
+            weights.adapter_config(adapter)
     (adapter / weights.ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "PREFIX_TUNING"}))
     with pytest.raises(ParameterError, match="PREFIX_TUNING"):
         resolve(str(folder_of("qwen3")), adapter=str(adapter))

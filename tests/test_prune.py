@@ -94,6 +94,7 @@ def test_rank_correlation():
     assert rank_correlation([1, 1, 2], [1, 2, 3]) == pytest.approx(np.sqrt(3) / 2)  # ranks 1.5, 1.5, 3 against 1, 2, 3
     assert rank_correlation([1, 1, 2, 3], [1, 2, 3, 4]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
     assert rank_correlation([1, 1, 1], [1, 2, 3]) is None and rank_correlation([1, 2], [1, 2]) is None
+    assert {rank_correlation([1, 2, 3], [1, 2, odd]) for odd in (np.nan, np.inf)} == {None}
 
 
 def test_costs_are_those_of_the_stretch_or_of_the_set(model_of, measure):

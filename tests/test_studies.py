@@ -211,11 +211,11 @@ def test_a_cell_of_a_csv_file_is_its_text(tmp_path):
     [
         ("", "", "cannot be read as csv (it is empty; expected a header"),
         ("text,a,a\nx,1,2\n", "", "two columns are called 'a'; give each a name of its own"),
-        ("text,a\nx,1\ny,1,2\n", "", "row 1 has 3 cells and the header 2; put a text with commas between"),
+        ("text,a\nx,1\ny,1,2\n", "", "row 3 has 3 cells and the header 2; put a text with commas between"),
         ('text\n"x\n', "", "cannot be read as csv (unexpected end of data)"),
-        ("ctx,endings,label\nA man,\"['sits', 'runs']\",0\n", 'format = "hellaswag"', "row 0: endings is \"['sits'"),
+        ("ctx,endings,label\nA man,\"['sits', 'runs']\",0\n", 'format = "hellaswag"', "row 2: endings is \"['sits'"),
         ('questions,answer,orig_triples\n["Who?"],Ann,[]\n', 'format = "mquake"', "questions is '[\"Who?\"]'; exp"),
-        ("question,answer\nx\n", 'format = "gsm8k"', "row 0: answer is missing; expected a value in every row"),
+        ("question,answer\n\nx\n", 'format = "gsm8k"', "row 3: answer is missing; expected a value in every row"),
     ],
 )
 def test_a_csv_file_that_does_not_say_what_it_means_is_refused(tmp_path, text, body, told):
@@ -228,7 +228,7 @@ def test_a_csv_file_that_does_not_say_what_it_means_is_refused(tmp_path, text, b
 @pytest.mark.parametrize("triples", [{"orig_triples": "[[1]]"}, {"orig": {"triples": "[[1]]"}}])
 def test_triples_that_are_text_are_refused(tmp_path, triples):
     written(tmp_path, [{"questions": ["Who?"], "answer": "Ann"} | triples])
-    with pytest.raises(StudyError, match="row 0: (orig_)?triples is '..1..'; expected a list"):
+    with pytest.raises(StudyError, match="row 1: (orig_)?triples is '..1..'; expected a list"):
         load(tmp_path, 'file = "own.jsonl"\nformat = "mquake"')
 
 
@@ -273,6 +273,8 @@ def test_levels_limits_and_lengths_choose_the_prompts(files):
     some = load(files, 'bundled = "sum_mod10"\nlevels = [6, 2]\nper_level = 3')
     assert [e.prompt.id for e in some.examples] == ["6-0", "6-1", "6-2", "2-0", "2-1", "2-2"]
     assert [e.form for e in some.examples] == ["usual", "bare", "easy examples"] * 2
+    drawn = load(files, 'bundled = "sum_mod10"\nlimit = 20\nseed = 1')
+    assert len(drawn.examples) == 20 and len(drawn.levels) > 2, "not the first level alone"
     shuffled = load(files, 'bundled = "sum_mod10"\nlevels = [6, 2]\nper_level = 3\nseed = 1')
     assert [e.level for e in shuffled.examples] == ["6"] * 3 + ["2"] * 3 and shuffled != some
     short = load(files, 'bundled = "sum_mod10"\nmax_tokens = 64\nlimit = 30')

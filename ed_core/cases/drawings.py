@@ -93,7 +93,7 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
         "Proxies of the same stretches",
         f"rank correlation with the measured divergence: {ranked}"
         if ranked
-        else "too few stretches, or too even ones, to rank",
+        else "too few stretches, too even ones, or ones without a finite value, to rank",
         figures.layer_curves({name.replace("_", " "): curves[name] for name in PROXIES}, "", "proxy", x=x, **SIZE),
         "prune.block_influence",
         x,

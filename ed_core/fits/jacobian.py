@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import FitRefused, TooLarge
+from ..errors import FitRefused, NotFinite, TooLarge
 from ..machine import ROOM, free_memory, gigabytes
 from ..models.devices import total_bytes
 from ..models.identities import wide
@@ -79,7 +79,11 @@ def fit(
         lambda share: tick(FITTED + JUDGED * share),
     )
     what["prompts"] |= {"fitted": sum(n), "too_short": len(used) - sum(n), "tokens": tokens}
-    what["prompts"] |= {"shards": len(merge)} if merge else {}
+    if merge:
+        what["prompts"]["shards"] = len(merge)
+    else:
+        longest = max(len(streams.ids(prompt)) for prompt in used)
+        what["batch"] = min(model.d_model, _rows(model, longest, _budget(model, memory)))  # of the longest prompt
     what |= {
         "drift": [round(one, 9) for one in drift],
         "held_out": told_of(held_out) | judged,
@@ -172,6 +176,11 @@ def _summed(
                 done(i + share)
 
             jacobians, last = of_prompt(model, ids, memory, within)
+            if not torch.isfinite(jacobians).all():
+                raise NotFinite(
+                    f"The Jacobians of {model.spec.name} hold NaN or infinite values in {model.spec.precision} on "
+                    f"{prompt.text[:40]!r}; open it in bf16 or fp32, or leave that prompt out."
+                )
             side = (before + sum(n)) % 2
             halves[side] += jacobians
             n[side] += 1
@@ -202,11 +211,7 @@ def of_prompt(
     valid = slice(FIRST, n_tokens - 1)
     trace = model.trace(model.tensor(tuple(ids)), keep=1)
     found = torch.zeros(n_layers, d, d, dtype=torch.float64)
-    budget = Budget(memory, model.device.type, f"The Jacobian lens on {model.spec.name}", total_bytes(model.device))
-
-    def most() -> int:
-        return budget.rows(n_tokens, n_layers * model.call_bytes(n_tokens, gradients=True))
-
+    budget = _budget(model, memory)
     graph: list[Tensor] = []
 
     def work(dims: slice) -> None:
@@ -231,8 +236,17 @@ def of_prompt(
         means = [wide(slope[: min(rows, n_rows), valid]).mean(1) for slope in slopes]
         return torch.stack(means).cpu()
 
-    budget.run(d, most, work)
+    budget.run(d, lambda: _rows(model, n_tokens, budget), work)
     return found, trace.resid[-1][0, valid]
+
+
+def _budget(model: LanguageModel, memory: int | None) -> Budget:
+    return Budget(memory, model.device.type, f"The Jacobian lens on {model.spec.name}", total_bytes(model.device))
+
+
+def _rows(model: LanguageModel, n_tokens: int, budget: Budget) -> int:
+    """Output dimensions that one backward pass takes at most."""
+    return budget.rows(n_tokens, model.n_layers * model.call_bytes(n_tokens, gradients=True))
 
 
 def _streams_with_graph(model: LanguageModel, trace: Trace, rows: int) -> list[Tensor]:

@@ -121,8 +121,8 @@ def split(prompts: Sequence[Prompt], test: Sequence[Prompt] | None) -> tuple[Seq
         return prompts, list(held_out.values())
     if len(prompts) < 5:
         raise FitRefused(
-            f"The set has {len(prompts)} prompts and every fifth is held out to judge the fit; give 5 at least, or a "
-            "test set."
+            f"The set has {len(prompts)} prompt{'s' * (len(prompts) != 1)} and every fifth is held out to judge the "
+            "fit; give 5 at least, or a test set."
         )
     return [p for i, p in enumerate(prompts) if i % 5 != 4], list(prompts[4::5])
 

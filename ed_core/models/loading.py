@@ -35,8 +35,8 @@ from ..errors import (
 )
 from ..machine import ROOM, free_memory, gigabytes
 from ..sources import controls, hub, remote, sizes, weights
-from ..sources.specs import check_files, config_of, location, of_gguf
-from ..sources.weights import ADAPTER_WEIGHTS, adapter_config, header
+from ..sources.specs import check_files, config_of, content_of, location, of_gguf
+from ..sources.weights import ADAPTER_WEIGHTS, adapter_config, adapter_hash, header
 from ..types import ModelSpec
 from . import conversion, devices, looped, quantized
 from .modules import Config, Pretrained, Tokenizer
@@ -101,6 +101,7 @@ def _load(
     if controls.needs_weights(spec):
         weights.check_complete(Path(location(spec)), spec.name)
     check_files(spec)
+    _require_same(spec)
     _refuse_own_code(spec)
     _refuse_adapter(spec)
     options: Options = {"trust_remote_code": False, "local_files_only": True}
@@ -240,6 +241,16 @@ def _placement(spec: ModelSpec) -> dict[str, Any]:
     except ParameterError:
         return {"device_map": {"": spec.device}}
     return devices.plan(spec, needed)
+
+
+def _require_same(spec: ModelSpec) -> None:
+    """Refuse files that are others than those that the spec names: results would be kept under the former content."""
+    same = spec.content_hash in ("", content_of(spec, controls.needs_weights(spec)))
+    if not same or (spec.adapter_hash and adapter_hash(Path(spec.adapter)) != spec.adapter_hash):
+        raise BrokenWeights(
+            f"The files of {spec.name}{' or its adapter' * bool(spec.adapter)} have changed since it was asked for; "
+            "ask for it again."
+        )
 
 
 def _refuse_adapter(spec: ModelSpec) -> None:

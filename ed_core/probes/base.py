@@ -7,6 +7,7 @@ probe: one file here, one line in `ed_core.probes.PROBES`."""
 
 from __future__ import annotations
 
+import os
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
@@ -53,9 +54,10 @@ def depth_score(e: ArrayLike) -> float | np.ndarray:
 
 def rank_correlation(proxy: ArrayLike, truth: ArrayLike) -> float | None:
     """Spearman's rank correlation, ties sharing their mean rank, in [-1, 1]; None below three values or where one side
-    is constant."""
-    x, y = (_ranks(np.asarray(v, np.float64)) for v in (proxy, truth))
-    if len(x) < 3 or x.std() == 0 or y.std() == 0:
+    is constant or holds a value that is not finite."""
+    sides = [np.asarray(v, np.float64) for v in (proxy, truth)]
+    x, y = map(_ranks, sides)
+    if len(x) < 3 or x.std() == 0 or y.std() == 0 or not np.isfinite(sides).all():
         return None
     return round(float(np.corrcoef(x, y)[0, 1]), 12)  # 1 for the same order
 
@@ -260,7 +262,6 @@ class Probe:
     first_page: ClassVar[bool] = False  # Home shows it, and *Compare two* begins with it
     traces: ClassVar[bool] = True  # whether one traced pass is held while it runs
     needs_passes: ClassVar[bool] = False  # only for models whose layers run several times
-    further_tokens: ClassVar[int] = 0  # generated after the prompt
     seconds_per_logit: ClassVar[float] = 2e-8  # of measuring, on a CPU, beside unembedding
     curves: ClassVar[tuple[Curve, ...]] = ()  # by which prompts, models and controls are compared; none: they are not
     score: ClassVar[Score | None] = None  # with `curves`
@@ -297,6 +298,11 @@ class Probe:
         """What a run costs with these parameters: passes through one block with the whole prompt, and positions
         unembedded."""
         return n_layers, 1
+
+    @property
+    def further_tokens(self) -> int:
+        """Generated after the prompt."""
+        return 0
 
     def holds(self, shape: Shape) -> int:
         """Bytes held at the peak beside the trace, one call and the logits."""
@@ -393,15 +399,19 @@ def _parse(probe: str, f: Field[Any], kind: Any, value: Any) -> Any:
         if value not in meta["choices"]:
             raise ParameterError(f"{label} is {value!r}; expected one of {', '.join(map(str, meta['choices']))}.")
         return value
-    if kind is str:
-        return str(value)
     try:
+        if kind is str:
+            if not isinstance(value, (str, int, os.PathLike)) or isinstance(value, bool):
+                raise ValueError
+            return str(value)
         if kind is bool:
             return (
                 value
                 if isinstance(value, bool)
                 else {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
             )
+        if any(isinstance(item, (bool, np.bool_)) for item in (value if isinstance(value, Sequence) else [value])):
+            raise ValueError
         if kind in (int, float):
             number = kind(value)
             if number != (float(value) if isinstance(value, str) else value) and number == number:
@@ -415,7 +425,7 @@ def _parse(probe: str, f: Field[Any], kind: Any, value: Any) -> Any:
                 raise ValueError
             return numbers
     except (KeyError, ValueError, TypeError):
-        expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(
+        expected = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}.get(
             kind, f"whole numbers like 8,16 or {meta['empty']}"
         )
         raise ParameterError(f"{label} is {value!r}; expected {expected}.") from None

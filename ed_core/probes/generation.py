@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..types import Encoding
 
 
-WRITTEN_TOKENS = 32  # what an estimate counts with
+WRITTEN_TOKENS = 32
 
 
 def _per_token(name: str, unit: str, meaning: str, high: float | None = None, dtype: str = "float32") -> MeasureSpec:
@@ -46,7 +46,7 @@ class Generation(Probe):
     Source: deep-thinking ratio over generated tokens, Chen et al. 2026, arXiv 2602.13517; the lens as on *Logit lens*,
     the exit as on *Prune and exit*."""
 
-    n_tokens: int = parameter(32, "tokens to write, at most", low=1, high=512, label="Tokens")
+    n_tokens: int = parameter(WRITTEN_TOKENS, "tokens to write, at most", low=1, high=512, label="Tokens")
     temperature: float = parameter(
         0.0,
         "0: always the best token; else the logits are divided by it, and one is drawn",
@@ -68,7 +68,6 @@ class Generation(Probe):
         Curve("mean_jsd", "Divergence between lens and output", "bits", "depth"),
     )
     score: ClassVar[Score] = Score("The mean settle depth", value="mean_depth")
-    further_tokens: ClassVar[int] = WRITTEN_TOKENS - 1
     pictures: ClassVar[tuple[Picture, ...]] = (
         WritingMap(
             "While the model writes",
@@ -112,10 +111,14 @@ class Generation(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        return n_layers, (n_layers + 1) * WRITTEN_TOKENS
+        return n_layers, (n_layers + 1) * self.n_tokens
+
+    @property
+    def further_tokens(self) -> int:
+        return self.n_tokens - 1
 
     def holds(self, shape: Shape) -> int:
-        return shape.cache(WRITTEN_TOKENS)
+        return shape.cache(self.n_tokens)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.lenses import write
@@ -124,7 +127,7 @@ class Generation(Probe):
         write(model, encoding, record, self.n_tokens, self.temperature, self.seed, self.threshold, self.g, late)
 
 
-TYPICAL_TOKENS = 16  # what an estimate counts with
+TYPICAL_TOKENS = 16  # what an estimate counts with, at least
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,6 @@ class Continuation(Probe):
     title: ClassVar[str] = "Continuation"
     first_page: ClassVar[bool] = True
     traces: ClassVar[bool] = False
-    further_tokens: ClassVar[int] = TYPICAL_TOKENS - 1
     pictures: ClassVar[tuple[Picture, ...]] = ()  # words
     measures: ClassVar[tuple[MeasureSpec, ...]] = (
         MeasureSpec("ids", ("step",), "token id", "the greedy continuation", dtype="int32"),
@@ -149,10 +151,14 @@ class Continuation(Probe):
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        return n_layers, TYPICAL_TOKENS
+        return n_layers, self.further_tokens + 1
+
+    @property
+    def further_tokens(self) -> int:
+        return max(TYPICAL_TOKENS, self.n_tokens) - 1
 
     def holds(self, shape: Shape) -> int:
-        return shape.cache(TYPICAL_TOKENS)
+        return shape.cache(self.further_tokens + 1)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps import metrics

@@ -197,10 +197,20 @@ class LayerSkip(Probe):
         return drawn[: self.n_boundaries]
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        return n_layers + n_layers * (n_layers + 1) / 2, (n_layers + 2) * n_tokens
+        variants = self._n_points(n_tokens) * n_layers
+        later = variants * (n_layers - 1) / 2
+        own = variants * (self.part != "layer")
+        looked_at = variants / (1 if self.mode == "current" else 2)
+        return 2 * n_layers + later * (1 + self.direct) + own, (looked_at + 2) * n_tokens
 
     def holds(self, shape: Shape) -> int:
-        return shape.in_pieces(shape.n_layers + 1)
+        return shape.in_pieces(self._n_points(shape.n_tokens) * shape.n_layers + 1)
+
+    def _n_points(self, n_tokens: int) -> int:
+        """How many variants each skipped layer has."""
+        if self.mode == "current":
+            return 1
+        return len(self.boundaries) or min(self.n_boundaries, len(range(8, n_tokens - 4, 8)))
 
     @classmethod
     def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

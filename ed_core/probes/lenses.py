@@ -202,7 +202,7 @@ class LogitLens(Probe):
 
     def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
         jsd = values["jsd"]
-        settled = np.minimum.accumulate(jsd, axis=0) <= self.g
+        settled = np.fmin.accumulate(jsd, axis=0) <= self.g
         deep = late_from(self.rho, jsd.shape[0] - 1)
         return {"mrr": 1.0 / values["rank"], "deep_thinking_ratio": (settled.argmax(0) >= deep).astype(np.float32)}
 
@@ -286,8 +286,8 @@ class Lenses(Probe):
         return n_layers, (ROW_LENSES * n_layers + 2) * n_tokens
 
     def fits(self) -> list[Fit]:
-        """The named fits, one of a kind at most."""
-        found = [find(name) for name in self._named()]
+        """The named fits, one of a kind at most; one that is named twice is one."""
+        found = [find(name) for name in dict.fromkeys(self._named())]
         kinds = [fit.kind for fit in found]
         if len(set(kinds)) < len(kinds):
             twice = next(kind for kind in kinds if kinds.count(kind) > 1)

@@ -106,7 +106,7 @@ class ResidualErasure(Probe):
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         return (
             n_layers + n_tokens * n_layers * (n_layers + 1) / 4,
-            n_tokens * (n_layers + 1) * ANSWER_TOKENS,
+            n_tokens * (n_layers + 1) * (ANSWER_TOKENS if self.target == "answer" else n_tokens / 2),
         )
 
     def holds(self, shape: Shape) -> int:

@@ -79,6 +79,11 @@ def adapter_config(folder: Path) -> Mapping[str, Any]:
         raise ParameterError(
             f"The adapter {folder.name} is of the kind {kind}; only LoRA can be merged into the weights."
         )
+    if config.get("layer_replication"):
+        raise ParameterError(
+            f"The adapter {folder.name} repeats layers of its base (layer_replication), which is not merged here; "
+            "merge it into the base with peft, save that, and open it without an adapter."
+        )
     if single := config.get("target_parameters"):
         raise ParameterError(
             f"The adapter {folder.name} changes single parameters, as of experts ({str(single)[:60]}), which is not "

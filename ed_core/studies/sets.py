@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import json
 import random
 import re
@@ -99,10 +100,13 @@ def load(entry: SetEntry, folder: Path, tokenizer: str) -> PromptSet:
                 n += 1
             else:
                 left_out += 1
-    if not (entry.levels or entry.per_level or entry.seed is not None):
+    drawn = entry.seed is not None
+    if not (entry.levels or entry.per_level or (drawn and entry.limit is None)):
+        if drawn:
+            random.Random(entry.seed).shuffle(found)
         turn = {level: iter([e for e in chosen if e.level == level]) for level in levels}
         taken = set(chosen)
-        chosen = [next(turn[e.level]) for e in found if e in taken]  # levels in the order of the set
+        chosen = [next(turn[e.level]) for e in found if e in taken]  # levels in the order of the set, or drawn
     chosen = chosen[: entry.limit]
     if not chosen:
         within = f" of at most {entry.max_tokens} tokens" if entry.max_tokens else ""
@@ -311,29 +315,31 @@ def _table(entry: SetEntry, file: Path) -> Any:
 
 
 def _of_csv(entry: SetEntry, file: Path) -> _Table:
-    """The rows of a CSV file below its header; a cell is its text, and empty lines are none. Rows, columns, cells and
-    the longest of them are bounded."""
+    """The rows of a CSV file below its header, numbered as a table shows them; a cell is its text, and empty lines are
+    no rows. Rows, columns, cells and the longest of them are bounded."""
     text = outside.text(file, bounds.PROMPTS, StudyError)
     csv.field_size_limit(bounds.TEXT)
-    rows: list[list[str]] = []
+    rows: dict[int, list[str]] = {}
     cells = 0
     try:
-        for row in filter(None, csv.reader(io.StringIO(text, newline=""), strict=True)):
-            rows.append(row)
+        for number, row in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True), 1):
+            if not row:
+                continue
+            rows[number] = row
             cells += len(row)
             expect(len(rows) <= bounds.LINES + 1, f"more than {bounds.LINES} rows")
             expect(len(row) <= bounds.COLUMNS, f"more than {bounds.COLUMNS} columns")
             expect(cells <= bounds.VALUES, f"more than {bounds.VALUES} cells")
         expect(bool(rows), "it is empty; expected a header, and a row a prompt below it")
-        names, *rows = rows
+        names = rows.pop(min(rows))
         if twice := next((name for name in names if name and names.count(name) > 1), ""):
             raise ValueError(f"two columns are called {twice[:80]!r}; give each a name of its own")
-        if (long := next((i for i, row in enumerate(rows) if len(row) > len(names)), None)) is not None:
+        if long := next((number for number, row in rows.items() if len(row) > len(names)), 0):
             told = f"row {long} has {len(rows[long])} cells and the header {len(names)}"
             raise ValueError(f"{told}; put a text with commas between double quotes")
     except (ValueError, csv.Error) as error:
         raise _unreadable(entry, file, error) from None
-    return _Table(names, [defaultdict(type(None), zip(names, row)) for row in rows])
+    return _Table(names, {number: dict(zip(names, row)) for number, row in rows.items()})
 
 
 def _unreadable(entry: SetEntry, file: Path, error: Exception) -> StudyError:
@@ -345,16 +351,16 @@ def _unreadable(entry: SetEntry, file: Path, error: Exception) -> StudyError:
 
 @dataclass(frozen=True)
 class _Table:
-    """Rows that are read already; None where one lacks a column."""
+    """Rows that are read already, by the number that an editor shows; None where one lacks a column."""
 
     column_names: list[str]
-    rows: list[Row]
+    numbered: Mapping[int, dict[str, Any]]
 
     def select_columns(self, columns: Sequence[str]) -> _Table:
         return self
 
     def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows)
+        return (defaultdict(type(None), row) for row in self.numbered.values())
 
 
 def _of_json(entry: SetEntry, file: Path) -> _Table:
@@ -362,15 +368,14 @@ def _of_json(entry: SetEntry, file: Path) -> _Table:
     text = outside.text(file, bounds.PROMPTS, StudyError)
     try:
         if text.lstrip().startswith("["):
-            rows = parse(text.encode(), bounds.PROMPTS)
+            rows = dict(enumerate(parse(text.encode(), bounds.PROMPTS), 1))
         else:
-            rows = [parse(line.encode(), bounds.PROMPTS) for _, line in written_lines(text)]
+            rows = {number: parse(line.encode(), bounds.PROMPTS) for number, line in written_lines(text)}
         expect(len(rows) <= bounds.LINES, f"{len(rows)} rows, at most {bounds.LINES} are read")
-        expect(all(isinstance(row, dict) for row in rows), "expected objects, one a line or all in a list")
+        expect(all(isinstance(row, dict) for row in rows.values()), "expected objects, one a line or all in a list")
     except ValueError as error:
         raise _unreadable(entry, file, error) from None
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    return _Table(columns, [defaultdict(type(None), row) for row in rows])
+    return _Table(list(dict.fromkeys(name for row in rows.values() for name in row)), rows)
 
 
 class _Parquet:
@@ -418,12 +423,13 @@ def _read(entry: SetEntry, names: Sequence[str], known: Format | None) -> list[s
 def _rows(entry: SetEntry, table: Any, known: Format | None) -> Iterator[Example]:
     columns = entry.columns or Columns()
     table = table.select_columns(_read(entry, table.column_names, known))
-    for i, row in enumerate(table):
+    numbers = table.numbered if isinstance(table, _Table) else itertools.count(1)
+    for i, (number, row) in enumerate(zip(numbers, table)):
         try:
             yield _example(entry, row, known, columns, i)
         except (PromptError, ParameterError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             told = f"{type(error).__name__}: {error}" if not isinstance(error, PromptError) else str(error)
-            raise StudyError(f"The set {entry.name}, row {i}: {told}") from None
+            raise StudyError(f"The set {entry.name}, row {number}: {told}") from None
 
 
 def _example(entry: SetEntry, row: Mapping[str, Any], known: Format | None, columns: Columns, i: int) -> Example:

@@ -163,9 +163,9 @@ class SetEntry(_Strict):
 
     `format`: a published set's way of writing a prompt (`sets.FORMATS`), for a file with that set's columns.
     `columns`: for any other table. `levels`: those that are taken, in this order. `limit`: prompts in all, the first
-    ones; `per_level`: of each level. `seed`: shuffles before the limits are applied, each level by itself; the order
-    of the set unless given. `max_tokens`: longer prompts are left out before the limits, counted with `tokenizer` (a
-    model; the study's first unless given)."""
+    ones; `per_level`: of each level. `seed`: shuffles before the limits are applied, each level by itself, and a
+    `limit` alone draws from all levels; the order of the set unless given. `max_tokens`: longer prompts are left out
+    before the limits, counted with `tokenizer` (a model; the study's first unless given)."""
 
     name: str = Field(pattern=f"^{NAME}$")
     file: str = ""

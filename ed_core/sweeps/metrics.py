@@ -122,8 +122,10 @@ def _largest(values: Float[Tensor, "n v"], k: int) -> Int[Tensor, "n k"]:
 
 
 def rank(logits: Float[Tensor, "*batch v"], target: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
-    """Rank of `target`: 1 + the number of strictly greater logits, so ties share the better rank. Range 1…V."""
-    return 1 + (logits > logits.gather(-1, target.unsqueeze(-1))).sum(-1)
+    """Rank of `target`: 1 + the number of strictly greater logits, so ties share the better rank; the last of a row
+    that is not a number. Range 1…V."""
+    not_above = (logits <= logits.gather(-1, target.unsqueeze(-1))).sum(-1)
+    return (1 + logits.shape[-1] - not_above).clamp_max(logits.shape[-1])
 
 
 def settle_depth(top1: Int[Tensor, "depth pos"]) -> Int[Tensor, " pos"]:
@@ -177,7 +179,7 @@ class Against:
         - `best`, `ids`, `[n, k]`: the k largest logits as log-probabilities, largest first, and their ids.
 
         Where `kl` or `jsd` is small it is taken by the function of that name, which keeps its digits near 0. Rows that
-        are not finite are NaN but for rank and ids."""
+        are not finite are NaN but for rank, which is the last, and ids."""
         n = len(self.out)
         times = logits.unflatten(0, (-1, n)).split(self.at_once)
         if len(times[0]) * n > self.buffers.shape[1]:
@@ -212,7 +214,7 @@ class Against:
             "kl": kl.float(),
             "jsd": jsd.clamp_max(1).float(),
             "entropy": entropy.clamp_min(0).float(),
-            "rank": 1 + torch.gt(logits, target, out=e).sum(-1).long(),
+            "rank": (1 + logits.shape[-1] - torch.le(logits, target, out=e).sum(-1).long()).clamp_max(logits.shape[-1]),
             "best": values - values[..., :1] - z.log().float().unsqueeze(-1),
             "ids": ids,
         }
