@@ -21,10 +21,12 @@ from ..figures import View
 from ..figures.canvas import shown, size
 from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, beside, draw, measures, pictures
 from ..figures.pictures import caption as picture_caption
-from ..probes import Generation, Loops, Probe, find
+from ..probes import Probe, find
 from ..probes.answers import ExactAnswers
 from ..probes.base import told
+from ..probes.generation import Generation
 from ..probes.lenses import EarlyExit
+from ..probes.loops import Loops
 from ..probes.surgery import PROXIES, Prune, Surgery
 from ..results.aggregate import aggregate, probe_of
 from ..sources import controls

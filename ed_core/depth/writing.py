@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..probes import Generation
+from ..probes.generation import Generation
 from ..results.aggregate import Summary, probe_of
 from ..types import ProbeResult
 
