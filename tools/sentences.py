@@ -845,7 +845,7 @@ PARTS = {  # by module: what gives no sentence of its own
     "verdict": "Verdict.lead Verdict.sentence where Together.lead Together.lines Together.sentence tokens_of told",
     "wording": "Twins.beside Twins.called Twins.named apart count doubts drawn level listed mean_depth near_to "
     "again named_layer of_best of_layers over_prompts past percent over_what printed random_orders sure which_clear",
-    "writing": "leaving",
+    "writing": "leaving of_result text",
     "finding": "as_exact between both_ways here judgement of_twin valued number counted markdown",
     "criteria": "Rule.heading",
     "words": "cut judging leaving parameters depth mean mean_row ratio rule variants value claim markdown metadata",
