@@ -114,7 +114,7 @@ def inside():
     return computed(LogitLens(points="halves").request(resolve("ed-demo-8"), PROMPT))
 
 
-def test_the_branch_that_brings_the_answer(inside):
+def test_the_branch_that_brings_the_answer(inside, monkeypatch):
     named = [halves.branch_at(depth) for depth in (0.0, 0.5, 1.0, 1.5, 4.0)]
     assert named == [("embedding", 0), ("attention", 0), ("MLP", 0), ("attention", 1), ("MLP", 3)]
     best = halves.interleaved(inside["top_ids"][..., 0], inside["half_top_ids"][..., 0])
@@ -127,6 +127,12 @@ def test_the_branch_that_brings_the_answer(inside):
     first = halves.sentences(inside)[0]
     branch, layer = halves.branch_at(float(inside["half_settle_depth"][inside.answer_start - 1]))
     assert f"layer {layer}'s {branch}" in first
+    for attention, told in ((0.002, "removes less than 1 % of the KL, the MLPs remove more than 99 %"),
+                            (-0.002, "adds less than 1 % of the KL, the MLPs remove 100 %")):  # fmt: skip
+        few = halves.Brought(found.counts, np.array([0, attention]), np.array([0, 1 - attention]))
+        monkeypatch.setattr(halves, "brought", lambda *_, few=few: few)
+        assert f"attention {told}." in " ".join(halves.sentences(inside))
+    monkeypatch.undo()
     without = halves.brought(inside, (0,))
     assert sum(without.counts.values()) == inside.n_tokens - 1
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from ..types import ProbeResult
 from .continuous import LOWEST, MEAN_DEPTH
 from .criteria import OF_LENS
-from .wording import count
+from .wording import count, percent
 
 EMBEDDING, ATTENTION, MLP = "embedding", "attention", "MLP"
 
@@ -97,7 +97,7 @@ def sentences(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
     ]
     if (share := found.share) is not None:
         parts = (("attention", "removes", "adds", share), ("the MLPs", "remove", "add", 1 - share))
-        told = [f"{name} {adds if part < 0 else off} {abs(100 * part):.0f} %" for name, off, adds, part in parts]
+        told = [f"{name} {adds if part < 0 else off} {percent(abs(part))}" for name, off, adds, part in parts]
         said.append(f"From depth 1 on{same or ','} {told[0]} of the KL, {told[1]}.")
     means = [(_of(result, name), rule.label) for name, rule in OF_LENS.items()]
     if told := [f"{here:.2f} ({label})" for here, label in means if here is not None]:
