@@ -227,9 +227,8 @@ def status(batch: running.Batch, done: list, of: int) -> None:
             live.status(batch, f"**{over}** · {{}}".format)
         elif len(done) == of:
             st.markdown(f"Over **{every}**, {count(sum(r.n_tokens for r in done), 'token')}.")
-        elif done or batch.errors:
-            figures = ": the figures are over these" if done else ""
-            st.markdown(f"**{over}**{figures}. **Run** measures the rest.")
+        elif done:
+            st.markdown(f"**{over}**: the figures are over these. **Run** measures the rest.")
         else:
             st.markdown("Nothing measured yet for these prompts, this model and these parameters.")
         for message, keys in running.troubles(batch).items():

@@ -15,6 +15,7 @@ from streamlit.testing.v1 import AppTest
 from test_pages import PAGES, PROMPT, app, holds, plotted, session_of
 
 from ed_core.depth import among_others, surgery
+from ed_core.depth.wording import percent
 from ed_core.figures.canvas import size
 from ed_core.probes import (
     Continuation,
@@ -110,8 +111,8 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
         assert values[f"{label} against measured KL"] == f"{data[f'prune.spearman_{name}']:+.2f}".replace("-", "−")
     few = 1 - data["early_exit.exit_agrees"] < 0.1
     assert values["Mean exit depth"] == (f"{data['early_exit.exit_depth']:.1f} of 5" if few else "not usable here")
-    assert values["Agreement on leaving"] == f"{100 * data['early_exit.exit_agrees']:.0f} %"
-    assert values["Deep-thinking ratio"] == f"{100 * data['logit_lens.deep_thinking_ratio']:.0f} %"
+    assert values["Agreement on leaving"] == percent(float(data["early_exit.exit_agrees"]))
+    assert values["Deep-thinking ratio"] == percent(float(data["logit_lens.deep_thinking_ratio"]))
     said = " ".join(m.value for m in test.markdown)
     best = int(data["prune.cheapest"])
     assert f"Least KL, one layer: {best}" in said and f"KL {data['prune.kl'][best]:.3g} nats" in said

@@ -9,7 +9,7 @@ import streamlit as st
 from ed_core import figures, fits
 from ed_core.depth import criteria, sinks, verdict
 from ed_core.depth.verdict import ALL, ANSWER
-from ed_core.depth.wording import Twins, count, tenth
+from ed_core.depth.wording import Twins, count, percent, tenth
 from ed_core.figures import View
 from ed_core.figures.pictures import Look
 from ed_core.probes import Continuation, Contributions, Generation, LayerSkip, Lenses, LogitLens
@@ -367,12 +367,11 @@ def why(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     at = {"kl": inputs.KL.value, "overlap": inputs.OVERLAP.value}
     moved = any(value != criteria.RULES[name].threshold for name, value in at.items())
     papers = ", with thresholds of your own (the papers take 50 % and 30 %)" if moved else ""
-    percent = {name: 100 * value for name, value in at.items()}
     shuffled = control_model.chosen()[0] == "shuffled"
     beside = SHUFFLED if shuffled else UNTRAINED
     wide = tenth(reached.criteria["kl"].n_layers) if reached else 0
     near = f" (± {count(wide, 'layer')})" if wide else ""
-    st.markdown(RULES.format(moved=papers, twins=beside, near=near, **percent))
+    st.markdown(RULES.format(moved=papers, twins=beside, near=near, kl=100 * at["kl"], overlap=100 * at["overlap"]))
 
 
 def says(batch: running.Batch) -> str:
@@ -388,7 +387,7 @@ def says(batch: running.Batch) -> str:
         None: "",
     }[verdict.right(result)]
     best = ", ".join(
-        f"{show.code(result.token_text[int(i)], 60)} {100 * p:.0f} %"
+        f"{show.code(result.token_text[int(i)], 60)} {percent(float(p))}"
         for i, p in zip(result["top_ids"][0], result["top_probs"][0], strict=True)
     )
     source = ":gray-badge[stored example] " if lookup.is_shipped(result.request.key) else ""
