@@ -108,7 +108,7 @@ def best_tokens(lens: ProbeResult, token: int) -> list[dict[str, str | int]]:
     return [
         {"depth": depth}
         | {
-            f"{n}": f"{figures.shown(text.get(int(i), f'id {i}'), 16)} {percent(float(p))}"
+            f"{n}": f"{figures.shown(text.get(int(i), f'id {i}'), 16)} {percent(float(p), signs=True)}"
             for n, (i, p) in enumerate(zip(ids[depth], probs[depth], strict=True), 1)
         }
         for depth in reversed(range(lens.n_layers + 1))

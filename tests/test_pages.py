@@ -517,7 +517,7 @@ def test_a_selected_token_opens_its_drawer(stored):
     (table,) = test.dataframe
     lens = stored["logit_lens"]
     assert table.value["depth"].tolist() == list(range(lens.n_layers, -1, -1))
-    shares = [percent(float(p)) for p in lens["top_probs"][::-1, 3, 0]]
+    shares = [percent(float(p), signs=True) for p in lens["top_probs"][::-1, 3, 0]]
     assert all(cell.endswith(f" {share}") for cell, share in zip(table.value["1"], shares, strict=True))
     figures = [numbers(trace["y"]) for spec in charts(test) for trace in spec["data"] if "y" in trace]
     assert holds(figures, stored["layer_skip"]["output_pos"][:, 3])
@@ -529,7 +529,7 @@ def test_a_selected_token_opens_its_drawer(stored):
 def test_a_chance_that_is_neither_none_nor_all_is_not_told_as_that():
     test = fresh().run()
     (said,) = (m.value for m in test.markdown if "next token" in m.value)
-    assert "less than 1 %" in said and " 0 %" not in said
+    assert "<1 %" in said and " 0 %" not in said
 
 
 def test_the_card_for_newcomers_greets_who_came_without_a_link_and_stays_closed(stored):

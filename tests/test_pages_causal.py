@@ -111,8 +111,8 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
         assert values[f"{label} against measured KL"] == f"{data[f'prune.spearman_{name}']:+.2f}".replace("-", "−")
     few = 1 - data["early_exit.exit_agrees"] < 0.1
     assert values["Mean exit depth"] == (f"{data['early_exit.exit_depth']:.1f} of 5" if few else "not usable here")
-    assert values["Agreement on leaving"] == percent(float(data["early_exit.exit_agrees"]))
-    assert values["Deep-thinking ratio"] == percent(float(data["logit_lens.deep_thinking_ratio"]))
+    assert values["Agreement on leaving"] == percent(float(data["early_exit.exit_agrees"]), signs=True)
+    assert values["Deep-thinking ratio"] == percent(float(data["logit_lens.deep_thinking_ratio"]), signs=True)
     said = " ".join(m.value for m in test.markdown)
     best = int(data["prune.cheapest"])
     assert f"Least KL, one layer: {best}" in said and f"KL {data['prune.kl'][best]:.3g} nats" in said

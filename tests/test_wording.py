@@ -370,6 +370,7 @@ def lens_of(top_ids, token_ids, start=None) -> ProbeResult:
 )
 def test_a_share_is_not_said_to_be_none_or_all_where_it_is_not(share, said):
     assert wording.percent(share) == said
+    assert wording.percent(share, signs=True) == said.replace("less than ", "<").replace("more than ", ">")
 
 
 def test_a_token_counts_from_where_it_stays():

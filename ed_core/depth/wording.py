@@ -313,12 +313,13 @@ def printed(value: int | float | np.floating[Any], form: str = ".3g") -> str:
     return told.replace("-", "" if float(told) == 0 else "−")
 
 
-def percent(share: float) -> str:
-    """A share in whole per cent, "less than 1 %" and "more than 99 %" where it would print as none or all and is
-    not."""
+def percent(share: float, signs: bool = False) -> str:
+    """A share in whole per cent, "less than 1 %" and "more than 99 %" where it would print as none or all and is not;
+    in `signs`, for cells and lists, "<1 %" and ">99 %"."""
+    less, more = ("<", ">") if signs else ("less than ", "more than ")
     told = f"{100 * share:.0f} %"
-    few = "less than 1 %" if told == "0 %" and share > 0 else told
-    return "more than 99 %" if told == "100 %" and share < 1 else few
+    few = f"{less}1 %" if told == "0 %" and share > 0 else told
+    return f"{more}99 %" if told == "100 %" and share < 1 else few
 
 
 def past(value: float, limit: float, digits: int = 0) -> str:

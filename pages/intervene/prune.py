@@ -190,7 +190,7 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
         usable = writing.usable(*writing.exits([r.summary for r in leaving])[:2])
         told = f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}" if usable else "not usable here"
         figures_of.metric("Mean exit depth", told, help=EarlyExit.spec("exit_depth").meaning)
-        agrees = percent(float(curves["exit_agrees"]))
+        agrees = percent(float(curves["exit_agrees"]), signs=True)
         figures_of.metric("Agreement on leaving", agrees, help=EarlyExit.spec("exit_agrees").meaning)
     else:
         with left:
@@ -198,7 +198,7 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
     if lens:
         ratio = aggregate.aggregate(LogitLens, [r.summary for r in lens])["deep_thinking_ratio"]
         figures_of.metric(
-            "Deep-thinking ratio", percent(float(ratio)), help=LogitLens.spec("deep_thinking_ratio").meaning
+            "Deep-thinking ratio", percent(float(ratio), signs=True), help=LogitLens.spec("deep_thinking_ratio").meaning
         )
     right.caption(EXIT_CAUTION)
 

@@ -387,7 +387,7 @@ def says(batch: running.Batch) -> str:
         None: "",
     }[verdict.right(result)]
     best = ", ".join(
-        f"{show.code(result.token_text[int(i)], 60)} {percent(float(p))}"
+        f"{show.code(result.token_text[int(i)], 60)} {percent(float(p), signs=True)}"
         for i, p in zip(result["top_ids"][0], result["top_probs"][0], strict=True)
     )
     source = ":gray-badge[stored example] " if lookup.is_shipped(result.request.key) else ""

@@ -22,7 +22,7 @@ def more(result, view):
     left.metric("Mean settle depth" + probe_page.told_of_sinks(view), told, help=LogitLens.spec("settle_depth").meaning)
     right.metric(
         "Deep-thinking ratio" + probe_page.told_of_sinks(view),
-        percent(ratio),
+        percent(ratio, signs=True),
         help=LogitLens.spec("deep_thinking_ratio").meaning,
     )
     if halves.has_halves(result):
