@@ -492,12 +492,16 @@ class Results(diskcache.Cache):  # type: ignore[misc]  # diskcache has no types
             for rowid, filename, _ in doomed:
                 sql("DELETE FROM Cache WHERE rowid = ?", (rowid,))
                 cleanup(filename)
-        self.sweep()
+        if time.time() - self.swept > UNNAMED_SECONDS:
+            self.sweep()
         return len(strange)
+
+    swept = 0.0  # when value files were last looked through
 
     def sweep(self) -> None:
         """Delete value files without a row, of processes that were killed in between; a young one may get its row
         yet."""
+        self.swept = time.time()
         named = {name for (name,) in self.rows("SELECT filename FROM Cache WHERE filename IS NOT NULL")}
         for file in Path(self.directory).glob("*/*.val"):
             if (name := str(file.relative_to(self.directory))) not in named:
