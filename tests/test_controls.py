@@ -112,6 +112,15 @@ def test_of_a_hub_model_only_the_small_files_come(client, hub_model, tmp_path):
     assert place.read_bytes() == (hub_model / "model.safetensors").read_bytes()
 
 
+def test_of_a_hub_model_of_pickled_weights_alone_too(client, hub_model, tmp_path):
+    bare = shutil.copytree(hub_model, tmp_path / "bare", ignore=shutil.ignore_patterns("*.safetensors"))
+    (bare / "pytorch_model.bin").write_bytes(b"never downloaded")
+    with serving(bare) as hub:
+        code, out, err = client(hub, "verify", "org/model", "--control", "untrained")
+        assert code == 0 and "untrained twin, seed 0" in out, err
+        assert not any(name.endswith(".bin") for _, name, _ in hub.asked)
+
+
 # ---------------------------------------------------------------- shuffled blocks
 
 

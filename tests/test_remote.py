@@ -11,16 +11,18 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
 from shell import refused
-from small_models import byte_tokenizer, random_hf
+from small_models import byte_tokenizer, random_hf, save_random
 
 import ed_core
 from ed_core import settings
+from ed_core.architectures import find
 from ed_core.cases.snippet import opening
 from ed_core.commands import main
 from ed_core.errors import (
@@ -347,6 +349,14 @@ def test_other_families_too(local, family, model_of, tmp_path):
     there, here = ed_core.open(f"ndif:{tmp_path}"), ed_core.open(str(tmp_path), device="cpu")
     for probe in PROBES_THERE[:4] + PROBES_THERE[5:6]:
         alike(there.run(probe, PROMPT), here.run(probe, PROMPT))
+
+
+@needs_nnsight
+def test_a_soft_cap_that_is_not_read_is_refused_there_too(local, tmp_path, monkeypatch):
+    save_random(tmp_path, "gemma2", final_logit_softcapping=2.0)
+    monkeypatch.setattr(loading, "described", lambda *_: replace(find("gemma2"), logit_softcap=""))
+    with pytest.raises(IdentityFailed, match="unembedding the last residual misses the logits"):
+        ed_core.open(f"ndif:{tmp_path}").run(Contributions(), PROMPT)
 
 
 @needs_nnsight

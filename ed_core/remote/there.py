@@ -103,13 +103,14 @@ def forward(
                     block.output = instead(left, torch.where(past.to(out.device).unsqueeze(-1), h.to(out.device), out))
             if layer == plan["n_layers"] - 1:
                 found["resid"].append(first(block.output).to(home[0]))
-        found["logits"] = at(model, plan["head"]).output
-    found["logits"] = scaled(plan, found["logits"].to(home[0]))
+        found["logits"] = model.output.logits
+    found["logits"] = found["logits"].to(home[0]).float()
     return found
 
 
-def scaled(plan: dict[str, Any], logits: Tensor) -> Tensor:
-    """What the family does behind its head; float32."""
+def unembed(model: Any, plan: dict[str, Any], resid: Tensor) -> Tensor:
+    """Final norm, head, and what the family does behind it; float32."""
+    logits = at(model, plan["head"])(at(model, plan["norm"])(resid)).to(resid.device)
     if plan["divisor"] is not None:
         logits = logits / plan["divisor"]
     if plan["factor"] is not None:
@@ -117,11 +118,6 @@ def scaled(plan: dict[str, Any], logits: Tensor) -> Tensor:
     if plan["cap"] is not None:
         logits = torch.tanh(logits / plan["cap"]) * plan["cap"]
     return logits.float()
-
-
-def unembed(model: Any, plan: dict[str, Any], resid: Tensor) -> Tensor:
-    logits = at(model, plan["head"])(at(model, plan["norm"])(resid))
-    return scaled(plan, logits.to(resid.device))
 
 
 def update(found: dict[str, Any], layer: int) -> Tensor:

