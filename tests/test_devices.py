@@ -70,7 +70,7 @@ def test_a_jacobian_lens_goes_on_with_a_smaller_graph(model_of, monkeypatch, nam
 def test_a_jacobian_lens_keeps_its_sums_on_the_host_and_asks_for_their_room_first(model_of, monkeypatch):
     model = model_of("llama")
     monkeypatch.setattr(jacobian, "free_memory", lambda: 1000)
-    with pytest.raises(TooLarge, match=r"sums \d+ matrices of .* in float64, which takes .* of memory, and 0 MB are"):
+    with pytest.raises(TooLarge, match=r"sums \d+ matrices of .* in float64, which takes .* of memory, and 1 kB are"):
         jacobian._summed(streams.Streams(model, []), shards.Part(None, range(0)), lambda _: None, None)
 
 

@@ -347,7 +347,7 @@ def test_a_disk_or_a_memory_without_room_is_said_before_anything_is_written(llam
         with pytest.raises(TooLarge, match=r"m\.gguf, converted to float32, needs \d+ MB of disk and 210 MB are free"):
             conversion.ensure(held)
     monkeypatch.setattr(conversion, "free_memory", lambda: 1000)
-    with pytest.raises(TooLarge, match="of memory, and 0 MB are free"):
+    with pytest.raises(TooLarge, match="of memory, and 1 kB are free"):
         conversion.ensure(held)
     assert not left(cache)
 

@@ -738,7 +738,7 @@ FIT = ["fit", "affine", "--model", "ed-demo-8", "--set"]
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        ([*RUN, "in.jsonl"], "which is read as well"),
+        ([*RUN, "in.jsonl"], "in.jsonl; expected a file that ends in .npz"),
         ([*RUN, "pipe"], "a pipe"),
         ([*RUN, "link"], "a link to"),
         ([*RUN, "nowhere"], "a link to"),
@@ -781,7 +781,7 @@ def test_an_output_takes_the_place_of_no_file_of_a_model(place, capsys, command,
     file = place / ("lora" if "adapter" in name else "folder") / name
     (place / "lora").mkdir()
     adapter(place / "lora"), a_model(place / "folder")
-    out = place / "x.safetensors"  # by another name
+    out = place / ("x.safetensors" if command == "fit" else "x.npz")  # by another name
     os.link(file, out)
     before, more = file.read_bytes(), ["--adapter", "lora"] if "adapter" in name else []
     argv = {
@@ -789,8 +789,9 @@ def test_an_output_takes_the_place_of_no_file_of_a_model(place, capsys, command,
         "audit": ["audit", "./folder"],
         "fit": ["fit", "affine", "--model", "./folder", "--set", "in.jsonl"],
     }[command]
-    for told in (file, out) if command != "fit" else [out]:
-        refused(capsys, [*argv, *more, "--out", str(told)], "which is read as well")
+    refused(capsys, [*argv, *more, "--out", str(out)], "which is read as well")
+    if command != "fit":
+        refused(capsys, [*argv, *more, "--out", str(file)], "expected a file that ends in .npz")
     assert file.read_bytes() == before
 
 
@@ -819,7 +820,7 @@ def test_a_backup_and_an_export_take_the_place_of_no_case_study(own_cache, capsy
     kept.take_in((BEFORE / "beforebefo.edcase").read_bytes())
     file = own_cache / "kept" / "beforebefo.edcase"
     before = file.read_bytes()
-    refused(capsys, ["backup", str(file)], "which is read as well")
+    refused(capsys, ["backup", str(file)], "expected a file that ends in .zip")
     shipped = next(SHIPPED.glob("*.edcase")).stem
     refused(capsys, ["case", "export", shipped, str(file)], "which is read as well")
     assert file.read_bytes() == before and main(["backup", str(own_cache / "b.zip")]) == 0
