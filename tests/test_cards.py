@@ -290,7 +290,8 @@ def test_the_headline_is_the_mean_depth_and_of_an_older_card_the_rules(told):
         card.Mean(of="kl", lens="logit", depth=18.34, low=18.02, high=18.63),
         card.Mean(of="overlap", lens="logit", depth=23.1, low=None, high=None),
     )
-    told = told.but(model=told.model.but(name="m", layers=30), mean_depths=means)
+    curves = {name: {} for name in told.curves}
+    told = told.but(model=told.model.but(name="m", layers=30), mean_depths=means, curves=curves)
     assert words.headline(told) == (
         "Mean depth of m over thresholds, of 30 layers: 18.3 (18.0 to 18.6) by KL and 23.1 by overlap, from "
         "the mean curves."

@@ -161,6 +161,7 @@ def test_a_chat_template_writes_the_same_date_on_every_day(tmp_path, monkeypatch
 def test_a_model_without_a_chat_template_is_known_and_refuses(tmp_path):
     spec = save(tmp_path / "m", "llama", template=None)
     (tmp_path / "m" / "chat_template.json").write_text(json.dumps({"chat_template": TEMPLATE}))  # a processor's
+    spec = resolve(spec.source)
     assert tokens.chats(spec) is False
     with pytest.raises(PromptError, match="no chat template"):
         open_model(spec).encode(Prompt("a", template="chat"))

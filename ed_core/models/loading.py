@@ -244,8 +244,10 @@ def _placement(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _require_same(spec: ModelSpec) -> None:
-    """Refuse files that are others than those that the spec names: results would be kept under the former content."""
-    same = spec.content_hash in ("", content_of(spec, controls.needs_weights(spec)))
+    """Refuse files that are others than those that the spec names: results would be kept under the former content. Of
+    what needs no weights it may name these too."""
+    named = spec.content_hash
+    same = not named or any(named == content_of(spec, whole) for whole in (controls.needs_weights(spec), True))
     if not same or (spec.adapter_hash and adapter_hash(Path(spec.adapter)) != spec.adapter_hash):
         raise BrokenWeights(
             f"The files of {spec.name}{' or its adapter' * bool(spec.adapter)} have changed since it was asked for; "
