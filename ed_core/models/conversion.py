@@ -37,9 +37,11 @@ def ensure(held: Held, progress: Progress | None = None, cancelled: Callable[[],
     tensors. Nothing is left behind where it fails or is cancelled."""
     from filelock import FileLock
 
+    if held.converted and not held.file.is_file():
+        return held.place
+    header = gguf_files.read(held.file)  # refuses what was converted before that was known
     if held.converted:
         return held.place
-    header = gguf_files.read(held.file)
     held.place.parent.mkdir(parents=True, exist_ok=True)
     memory = _require_room(held, header)
     with FileLock(held.place.parent / "lock"):  # one at a time: each takes much memory
