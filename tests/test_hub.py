@@ -209,6 +209,23 @@ def test_without_room_on_the_disk_nothing_is_downloaded(hub_model, client):
         assert not any("/resolve/" in path for _, path, _ in hub.asked)
 
 
+FULL = """
+import errno
+from huggingface_hub import file_download
+from ed_core.commands import main
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+file_download.http_get = full
+raise SystemExit(main(["fetch", "org/model"]))
+"""
+
+
+def test_a_disk_that_fills_meanwhile_is_not_the_hubs_fault(hub_model, client):
+    with serving(hub_model) as hub:
+        code, _, err = client(hub, code=FULL)
+        assert code == 2 and "org/model cannot be downloaded" in err and "the disk is full" in err and "HF_HOME" in err
+
+
 def test_a_model_of_pickled_weights_only_is_refused_before_anything_is_downloaded(client, tmp_path):
     (tmp_path / "m").mkdir()
     for name in ("config.json", "pytorch_model.bin"):

@@ -342,6 +342,8 @@ def _said_plainly(hub_id: str, revision: str, what: str = "model") -> Iterator[N
     except errors.RevisionNotFoundError:
         raise HubRefused(f"{hub_id} has no revision {revision!r}; give a branch, a tag or a commit.") from None
     except Exception as error:
+        if told := disk.lacks(error, "HF_HOME"):
+            raise HubRefused(f"{hub_id} cannot be downloaded. {told}") from None
         status = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
             raise HubRefused(f"The hub knows no {what} {hub_id}, or it is private or gated (then: {TOKEN})") from None
