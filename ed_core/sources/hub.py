@@ -150,7 +150,7 @@ def fetch(
 
     wanted = plan(hub_id, revision, with_weights)
     folder, setting = place(hub_id)
-    disk.require_room(hub_id, max(0, wanted.bytes - come(hub_id)), folder, setting)
+    disk.require_room(hub_id, max(0, wanted.bytes - come(wanted)), folder, setting)
     done = 0
     for name, size in wanted.files:
 
@@ -285,10 +285,12 @@ def place(hub_id: str) -> tuple[Path, str]:
     return hub_cache(hub_id), "HF_HOME"
 
 
-def come(hub_id: str) -> int:
-    """Bytes of a model that have come already; what has come of a wheel is not kept."""
-    parts = (place(hub_id)[0] / name for name in ("blobs", "partial"))
-    return sum(f.stat().st_size for part in parts for f in part.glob("*"))
+def come(wanted: Plan) -> int:
+    """Bytes of a download that have come already, another revision's not counted; what has come of a wheel is not
+    kept."""
+    folder = place(wanted.hub_id)[0]
+    there = sum(size for name, size in wanted.files if (folder / "snapshots" / wanted.commit / name).is_file())
+    return there + sum(f.stat().st_size for f in (folder / "partial").glob("*"))
 
 
 def file_bytes(file: str) -> int:
