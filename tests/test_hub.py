@@ -73,15 +73,18 @@ def weights_asked(hub):
 def test_a_model_is_downloaded_opened_and_then_works_without_the_hub(hub_model, client, tmp_path):
     prompts = tmp_path / "p.jsonl"
     prompts.write_text(json.dumps({"text": "5 + 7 = "}))
-    (hub_model / "pytorch_model.bin").write_bytes(b"never downloaded")
+    others = [hub_model / name for name in ("pytorch_model.bin", "consolidated.safetensors")]
+    for file in others:
+        file.write_bytes(b"never downloaded")
     run = ["run", "contributions", "--model", "org/model", "--prompts", str(prompts), "--out", str(tmp_path / "r.npz")]
     try:
         with serving(hub_model) as hub:
             code, out, err = client(hub, *run)
             assert code == 0, err
-            assert not any(path.endswith(".bin") for _, path, _ in hub.asked)
+            assert not any(path.endswith(tuple(file.name for file in others)) for _, path, _ in hub.asked)
     finally:
-        (hub_model / "pytorch_model.bin").unlink()
+        for file in others:
+            file.unlink()
     import numpy as np
 
     with np.load(tmp_path / "r.npz") as file:

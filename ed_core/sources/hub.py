@@ -107,6 +107,8 @@ def plan(hub_id: str, revision: str = "", with_weights: bool = True) -> Plan:
         if name in (*IDENTITY_FILES, weights.ADAPTER_CONFIG)
         or (with_weights and "/" not in name and name.endswith(WEIGHTS))
     }
+    if kept.keys() & {"model.safetensors", "model.safetensors.index.json"}:  # Mistral's has all once more beside it
+        kept = {name: size for name, size in kept.items() if not name.startswith("consolidated")}
     if with_weights and not any(name.endswith(".safetensors") for name in kept):
         pickled = next((name for name in sizes if name.endswith((".bin", ".pt", ".pth"))), "")
         found = f"only {pickled}, whose format can run code when loaded" if pickled else "no weights"
