@@ -64,11 +64,11 @@ def write(
     drop: str = "",
     kind=None,
     per_block: tuple[str, ...] = (),
-    scaled: str = "",
+    extra: str = "",
 ) -> dict:
     """A GGUF file of a small Llama; gives the weights that it stands for, by the library's names. `kind`: the type that
-    the first tensor is said to be packed in; `per_block`: sizes that are told as a list, one for each block; `scaled`:
-    where it says that positions are scaled."""
+    the first tensor is said to be packed in; `per_block`: sizes that are told as a list, one for each block; `extra`:
+    what it holds that the library does not read."""
     model = AutoModelForCausalLM.from_pretrained(folder)
     config, stands_for = model.config, {}
     writer = gguf.GGUFWriter(file, architecture)
@@ -86,9 +86,11 @@ def write(
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_key_length(config.head_dim)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    if scaled == "factor":
+    if extra == "factor":
         writer.add_rope_scaling_factor(8.0)
-    if scaled == "freqs":
+    if extra == "bias":
+        writer.add_tensor("blk.0.attn_q.bias", np.ones(32, np.float32))
+    if extra == "freqs":
         writer.add_tensor("rope_freqs.weight", np.ones(4, np.float32))
     if "vocab_size" not in per_block:
         writer.add_vocab_size(config.vocab_size)
@@ -276,10 +278,13 @@ def test_what_nothing_unpacks_is_refused_with_type_and_tensor(llama, tmp_path, c
     assert "\n" not in str(error.value) and not left(cache)
 
 
-@pytest.mark.parametrize("scaled", ["factor", "freqs"])
-def test_scaled_positions_which_the_library_leaves_out_are_refused(llama, tmp_path, cache, scaled):
-    write(llama, tmp_path / "m.gguf", scaled=scaled)
-    with pytest.raises(BrokenWeights, match="its positions are scaled .*rope.*; take the same model as safetensors"):
+@pytest.mark.parametrize(
+    "extra, told",
+    [("factor", "positions are scaled .*rope"), ("freqs", "positions are scaled .*rope"), ("bias", "holds 32 weights")],
+)
+def test_what_the_library_leaves_out_is_refused(llama, tmp_path, cache, at_once, extra, told):
+    write(llama, tmp_path / "m.gguf", extra=extra)
+    with pytest.raises(BrokenWeights, match=f"{told}.*; take the same model as safetensors"):
         open_model(resolve(str(tmp_path / "m.gguf")))
     assert not left(cache)
 

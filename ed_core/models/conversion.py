@@ -159,6 +159,12 @@ def convert(file: Path, folder: Path) -> None:
             f"{file.name} lacks {len(missing)} weights of its model, the first is {missing[0]}; running it would show "
             "random layers: take the same model as safetensors."
         )
+    read = sum({weight.data_ptr(): weight.numel() for weight in model.state_dict().values()}.values())
+    if more := max(0, gguf_files.read(file).parameters - read):
+        raise BrokenWeights(
+            f"{file.name} holds {more} weights, as of biases, that the library leaves out of what it reads, so every "
+            "number would be another model's; take the same model as safetensors."
+        )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     shutil.rmtree(source)
