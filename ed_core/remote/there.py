@@ -110,7 +110,7 @@ def forward(
 
 def unembed(model: Any, plan: dict[str, Any], resid: Tensor) -> Tensor:
     """Final norm, head, and what the family does behind it; float32."""
-    logits = at(model, plan["head"])(at(model, plan["norm"])(resid)).to(resid.device)
+    logits: Tensor = at(model, plan["head"])(at(model, plan["norm"])(resid)).to(resid.device)
     if plan["divisor"] is not None:
         logits = logits / plan["divisor"]
     if plan["factor"] is not None:
