@@ -103,7 +103,7 @@ def _refused(name: str, error: BaseException) -> None:
 def _offer(spec: ModelSpec, plan: hub.Plan, before: hub.Download | None) -> None:
     """Size, room, and the button; what went wrong with the download before this one."""
     folder, setting = hub.place(plan.hub_id)
-    have = hub.come(plan.hub_id)
+    have = hub.come(plan)
     if before is not None and before.error is not None and not isinstance(before.error, Cancelled):
         show.error(before.error)
     size = f"{gigabytes(plan.bytes)} to download" if plan.bytes else "How much there is to download is not known"

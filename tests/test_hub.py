@@ -73,15 +73,18 @@ def weights_asked(hub):
 def test_a_model_is_downloaded_opened_and_then_works_without_the_hub(hub_model, client, tmp_path):
     prompts = tmp_path / "p.jsonl"
     prompts.write_text(json.dumps({"text": "5 + 7 = "}))
-    (hub_model / "pytorch_model.bin").write_bytes(b"never downloaded")
+    others = [hub_model / name for name in ("pytorch_model.bin", "consolidated.safetensors")]
+    for file in others:
+        file.write_bytes(b"never downloaded")
     run = ["run", "contributions", "--model", "org/model", "--prompts", str(prompts), "--out", str(tmp_path / "r.npz")]
     try:
         with serving(hub_model) as hub:
             code, out, err = client(hub, *run)
             assert code == 0, err
-            assert not any(path.endswith(".bin") for _, path, _ in hub.asked)
+            assert not any(path.endswith(tuple(file.name for file in others)) for _, path, _ in hub.asked)
     finally:
-        (hub_model / "pytorch_model.bin").unlink()
+        for file in others:
+            file.unlink()
     import numpy as np
 
     with np.load(tmp_path / "r.npz") as file:
@@ -207,6 +210,36 @@ def test_without_room_on_the_disk_nothing_is_downloaded(hub_model, client):
         code, _, err = client(hub, "fetch", "org/model")
         assert code == 2 and "are free in" in err and "HF_HOME" in err
         assert not any("/resolve/" in path for _, path, _ in hub.asked)
+
+
+FULL = """
+import errno
+from huggingface_hub import file_download
+from ed_core.commands import main
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+file_download.http_get = full
+raise SystemExit(main(["fetch", "org/model"]))
+"""
+
+
+def test_a_disk_that_fills_meanwhile_is_not_the_hubs_fault(hub_model, client):
+    with serving(hub_model) as hub:
+        code, _, err = client(hub, code=FULL)
+        assert code == 2 and "org/model cannot be downloaded" in err and "the disk is full" in err and "HF_HOME" in err
+
+
+COME = """
+from ed_core.sources import hub
+hub.fetch("org/model")
+print(*(hub.come(hub.plan("org/model", revision)) > 0 for revision in ("", "v2")))
+"""
+
+
+def test_what_came_of_another_revision_is_not_counted(hub_model, client):
+    with serving(hub_model, revisions={"v2": hub_model}) as hub:
+        code, out, err = client(hub, code=COME)
+        assert code == 0 and out.strip() == "True False", err
 
 
 def test_a_model_of_pickled_weights_only_is_refused_before_anything_is_downloaded(client, tmp_path):

@@ -277,6 +277,11 @@ def test_a_model_that_gives_nan_is_refused_where_it_begins():
         writers(hf)[2][1].weight[0, 0] = torch.nan
     with pytest.raises(NotFinite, match="from residual 3 of 5 on"):
         verify(opened(hf))
+    hf = random_hf("llama")
+    with torch.no_grad():
+        hf.lm_head.weight[0, 0] = torch.inf
+    with pytest.raises(NotFinite, match="in its logits alone"):
+        verify(opened(hf))
 
 
 # ---------------------------------------------------------------- replay

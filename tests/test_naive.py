@@ -191,8 +191,9 @@ def test_automatic_boundaries_follow_their_seed():
 
 
 def test_the_deep_part_begins_at_the_next_whole_depth():
-    """With 3 blocks and half of them, at depth 2: of tokens that settle at depths 1, 2 and 3 the last two count."""
-    jsd = np.array([[0.9, 0.9, 0.9], [0.4, 0.9, 0.9], [0.9, 0.4, 0.9], [0.0, 0.0, 0.0]])
+    """With 3 blocks and half of them, at depth 2: of tokens that settle at depths 1, 2 and 3 the last two count, also
+    where the lens is not finite before."""
+    jsd = np.array([[0.9, 0.9, np.nan], [0.4, np.nan, 0.9], [0.9, 0.4, 0.9], [0.0, 0.0, 0.0]])
     found = LogitLens(rho=0.5).per_token({"jsd": jsd, "rank": np.ones((4, 3), np.int32)})
     assert found["deep_thinking_ratio"].tolist() == [0, 1, 1]
     jsd = np.where(np.arange(26)[:, None] < [14, 13], 0.9, 0.1)  # 0.56 · 25 is 14, though not in binary

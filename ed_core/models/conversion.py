@@ -37,9 +37,11 @@ def ensure(held: Held, progress: Progress | None = None, cancelled: Callable[[],
     tensors. Nothing is left behind where it fails or is cancelled."""
     from filelock import FileLock
 
+    if held.converted and not held.file.is_file():
+        return held.place
+    header = gguf_files.read(held.file)  # refuses what was converted before that was known
     if held.converted:
         return held.place
-    header = gguf_files.read(held.file)
     held.place.parent.mkdir(parents=True, exist_ok=True)
     memory = _require_room(held, header)
     with FileLock(held.place.parent / "lock"):  # one at a time: each takes much memory
@@ -156,6 +158,12 @@ def convert(file: Path, folder: Path) -> None:
         raise BrokenWeights(
             f"{file.name} lacks {len(missing)} weights of its model, the first is {missing[0]}; running it would show "
             "random layers: take the same model as safetensors."
+        )
+    read = sum({weight.data_ptr(): weight.numel() for weight in model.state_dict().values()}.values())
+    if more := max(0, gguf_files.read(file).parameters - read):
+        raise BrokenWeights(
+            f"{file.name} holds {more} weights, as of biases, that the library leaves out of what it reads, so every "
+            "number would be another model's; take the same model as safetensors."
         )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

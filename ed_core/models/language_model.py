@@ -285,9 +285,10 @@ class LanguageModel:
                 f"{ran[2]} times (expected once each). Read: {self.architecture.modules_read()}; {SEE_GUIDE}."
             )
         if not torch.isfinite(record.resid[-1]).all() & torch.isfinite(record.logits).all():
-            bad = next((l for l, h in enumerate(record.resid) if not torch.isfinite(h).all()), self.n_layers)
+            bad = (l for l, h in enumerate(record.resid) if not torch.isfinite(h).all())
+            where = next((f"from residual {l} of {self.n_layers} on" for l in bad), "in its logits alone")
             raise NotFinite(
-                f"{self.spec.name} gives NaN or infinite values from residual {bad} of {self.n_layers} on; "
+                f"{self.spec.name} gives NaN or infinite values {where}; "
                 "the weights may be damaged or the precision too narrow: try fp32 or bf16."
             )
         if named is not None and record.bytes <= self.trace_bytes:

@@ -202,9 +202,8 @@ class LogitLens(Probe):
 
     def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
         jsd = values["jsd"]
-        settled = np.fmin.accumulate(jsd, axis=0) <= self.g
-        deep = late_from(self.rho, jsd.shape[0] - 1)
-        return {"mrr": 1.0 / values["rank"], "deep_thinking_ratio": (settled.argmax(0) >= deep).astype(np.float32)}
+        deep = (jsd <= self.g).argmax(0) >= late_from(self.rho, jsd.shape[0] - 1)
+        return {"mrr": 1.0 / values["rank"], "deep_thinking_ratio": deep.astype(np.float32)}
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps import lenses

@@ -143,12 +143,12 @@ def published() -> tuple[Published, ...]:
 def published_marks(
     model: str = "", dataset: str | None = None, n_layers: int | None = None, criterion: str | None = None
 ) -> list[tuple[str, str, float, str]]:
-    """Published verdicts as (model, criterion, ratio, dataset), for `depth_ruler`: those whose model's name contains
-    `model`."""
+    """Published verdicts as (model, criterion, ratio, dataset), for `depth_ruler`: those of the model of that name, all
+    without one."""
     return [
-        (p.model.rsplit("/", 1)[-1], p.criterion, p.ratio, p.dataset)
+        (p.name, p.criterion, p.ratio, p.dataset)
         for p in published()
-        if model.lower() in p.model.lower()
+        if model in ("", p.name)
         and dataset in (None, p.dataset)
         and n_layers in (None, p.n_layers)
         and criterion in (None, p.criterion)

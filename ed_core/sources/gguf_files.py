@@ -285,7 +285,21 @@ def _parsed(file: Path, reader: _Reader, size: int) -> Header:
     ordered = dict(sorted(packing.items(), key=lambda item: -item[1]))
     architecture = fields.get("general.architecture")
     architecture = architecture if isinstance(architecture, str) else ""
+    if scaled := _scaled(architecture, fields, [name for name, *_ in tensors]):
+        raise BrokenWeights(
+            f"{file.name} cannot be opened: its positions are scaled ({scaled[:60]!r}), which the library leaves "
+            "out of what it reads, so every number would be another model's; take the same model as safetensors."
+        )
     return Header(architecture, _config(architecture, fields, tensors), ordered)
+
+
+def _scaled(architecture: str, fields: dict[str, Any], tensors: list[str]) -> str:
+    """What in a file stretches its rotary positions, as Llama 3.1 and the larger Gemma 3 do; "" for most."""
+    found = [f"{architecture}.rope.{name}" for name in ("scaling.factor", "scale_linear")]
+    found = [name for name in found if fields.get(name, 1) not in (0, 1)]
+    if fields.get(f"{architecture}.rope.scaling.type") == "none":
+        found = []
+    return next(iter([*found, *(name for name in tensors if name.startswith("rope_f"))]), "")
 
 
 @functools.cache

@@ -107,6 +107,8 @@ def plan(hub_id: str, revision: str = "", with_weights: bool = True) -> Plan:
         if name in (*IDENTITY_FILES, weights.ADAPTER_CONFIG)
         or (with_weights and "/" not in name and name.endswith(WEIGHTS))
     }
+    if kept.keys() & {"model.safetensors", "model.safetensors.index.json"}:  # Mistral's has all once more beside it
+        kept = {name: size for name, size in kept.items() if not name.startswith("consolidated")}
     if with_weights and not any(name.endswith(".safetensors") for name in kept):
         pickled = next((name for name in sizes if name.endswith((".bin", ".pt", ".pth"))), "")
         found = f"only {pickled}, whose format can run code when loaded" if pickled else "no weights"
@@ -150,7 +152,7 @@ def fetch(
 
     wanted = plan(hub_id, revision, with_weights)
     folder, setting = place(hub_id)
-    disk.require_room(hub_id, max(0, wanted.bytes - come(hub_id)), folder, setting)
+    disk.require_room(hub_id, max(0, wanted.bytes - come(wanted)), folder, setting)
     done = 0
     for name, size in wanted.files:
 
@@ -285,10 +287,12 @@ def place(hub_id: str) -> tuple[Path, str]:
     return hub_cache(hub_id), "HF_HOME"
 
 
-def come(hub_id: str) -> int:
-    """Bytes of a model that have come already; what has come of a wheel is not kept."""
-    parts = (place(hub_id)[0] / name for name in ("blobs", "partial"))
-    return sum(f.stat().st_size for part in parts for f in part.glob("*"))
+def come(wanted: Plan) -> int:
+    """Bytes of a download that have come already, another revision's not counted; what has come of a wheel is not
+    kept."""
+    folder = place(wanted.hub_id)[0]
+    there = sum(size for name, size in wanted.files if (folder / "snapshots" / wanted.commit / name).is_file())
+    return there + sum(f.stat().st_size for f in (folder / "partial").glob("*"))
 
 
 def file_bytes(file: str) -> int:
@@ -342,6 +346,8 @@ def _said_plainly(hub_id: str, revision: str, what: str = "model") -> Iterator[N
     except errors.RevisionNotFoundError:
         raise HubRefused(f"{hub_id} has no revision {revision!r}; give a branch, a tag or a commit.") from None
     except Exception as error:
+        if told := disk.lacks(error, "HF_HOME"):
+            raise HubRefused(f"{hub_id} cannot be downloaded. {told}") from None
         status = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
             raise HubRefused(f"The hub knows no {what} {hub_id}, or it is private or gated (then: {TOKEN})") from None

@@ -183,7 +183,7 @@ def write(
         leaves = confidences >= threshold
         leaves[-1] = True
         at = int(leaves.argmax())
-        deep += int((np.fmin.accumulate(jsds) <= g).argmax()) >= late
+        deep += int((jsds <= g).argmax()) >= late
         for name, values in zip(OVER_DEPTHS, over_depths):
             record.write(name, (slice(None), step), values)
         for name, value in zip(PER_TOKEN, (token, settles, deep / (step + 1), at, ids[at], ids[at] == ids[-1])):
