@@ -423,6 +423,8 @@ class Results(diskcache.Cache):  # type: ignore[misc]  # diskcache has no types
     """The database, which does not believe its settings, and with an eviction that knows which two entries belong
     together."""
 
+    swept = 0.0  # when value files were last looked through
+
     @property
     def _con(self) -> sqlite3.Connection:
         try:
@@ -495,8 +497,6 @@ class Results(diskcache.Cache):  # type: ignore[misc]  # diskcache has no types
         if time.time() - self.swept > UNNAMED_SECONDS:
             self.sweep()
         return len(strange)
-
-    swept = 0.0  # when value files were last looked through
 
     def sweep(self) -> None:
         """Delete value files without a row, of processes that were killed in between; a young one may get its row
