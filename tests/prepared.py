@@ -204,14 +204,14 @@ def _be(arguments: list[str], cwd: str, env: dict[str, str], streams: list[int])
     if "COVERAGE_PROCESS_START" in env:  # which `make mutants` sets
         importlib.import_module("coverage").process_startup()
     more = [place for place in env.get("PYTHONPATH", "").split(os.pathsep) if place]
-    safe = arguments[0] == "-P"  # the folder is none of modules
+    safe = arguments[0] in ("-P", "-I")  # the folder is none of modules
     arguments = arguments[safe:]
     if arguments[0] == "-m":
         sys.argv[:], sys.path[:0] = arguments[1:], [*([] if safe else [cwd]), *more]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
         assert arguments[0] == "-c"
-        sys.argv[:], sys.path[:0] = ["-c", *arguments[2:]], ["", *more]
+        sys.argv[:], sys.path[:0] = ["-c", *arguments[2:]], [*([] if safe else [""]), *more]
         sys.modules["__main__"] = main = ModuleType("__main__")
         exec(compile(arguments[1], "<string>", "exec"), vars(main))
 

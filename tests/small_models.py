@@ -4,6 +4,7 @@ byte."""
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -29,6 +30,7 @@ FAMILIES = (
     "gpt_neox_sequential",
     "granite",
 )
+BACKGROUND = str(Path(__file__).parent / "data" / "background.jsonl")  # two short texts: the bundled ones are many
 FIVE_BLOCKS = {"num_hidden_layers": 5, "n_layer": 5}
 
 

@@ -7,6 +7,7 @@ import naive
 import numpy as np
 import pytest
 import torch
+from small_models import BACKGROUND
 from test_naive import PROMPTS, agree, prompt_ids
 
 from ed_core.errors import JobError, ParameterError, ran_out
@@ -19,7 +20,7 @@ ASKED = Prompt("5 + 7 + 5 = ", "17")
 SWEEPS = {
     "skip": LayerSkip(direct=True),
     "future": LayerSkip(mode="future", part="mlp", boundaries=(3, 7), direct=True),
-    "erase": ResidualErasure("future"),
+    "erase": ResidualErasure("future", BACKGROUND),
     "gradients": IntegratedGradients(nodes=17),
     "prune": Prune(n=2, drop=(0, 3)),
     "exit": EarlyExit(),

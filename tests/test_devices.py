@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from small_models import BACKGROUND
 from test_budget import ERRORS, raise_
 
 from ed_core import machine
@@ -390,7 +391,7 @@ def no_float64(monkeypatch):
 
 @pytest.mark.parametrize(
     "probe",
-    [ResidualErasure("future"), IntegratedGradients(nodes=17), Surgery(), Numerics()],
+    [ResidualErasure("future", BACKGROUND), IntegratedGradients(nodes=17), Surgery(), Numerics()],
     ids=lambda probe: probe.name,
 )
 def test_probes_take_float64_of_nothing_on_the_device(model_of, no_float64, probe):

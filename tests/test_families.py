@@ -9,7 +9,7 @@ import naive
 import numpy as np
 import pytest
 import torch
-from small_models import VARIANTS, byte_tokenizer
+from small_models import BACKGROUND, VARIANTS, byte_tokenizer
 
 from ed_core.architectures import find
 from ed_core.architectures.families import FAMILIES
@@ -39,11 +39,11 @@ from ed_core.probes import (
     Surgery,
     Turns,
 )
+from ed_core.prompts import read_jsonl
 from ed_core.types import ModelSpec, Prompt
 
 DOCS = Path(__file__).parent.parent / "docs"
 PROMPT = Prompt("5+7=", "12")  # 6 tokens: more than the sliding windows hold
-BACKGROUND = ("a=3", "Rain.")
 NODES = 5
 
 
@@ -102,11 +102,9 @@ def probe_layer_skip(model, measure):
         yield measure(model, probe, PROMPT).measures, expected
 
 
-def probe_residual_erasure(model, measure, tmp_path):
-    file = tmp_path / "background.jsonl"
-    file.write_text("\n".join(f'{{"text": "{text}"}}' for text in BACKGROUND))
-    found = measure(model, ResidualErasure("answer", str(file)), PROMPT)
-    others = [model.encode(Prompt(text)).ids for text in BACKGROUND]
+def probe_residual_erasure(model, measure):
+    found = measure(model, ResidualErasure("answer", BACKGROUND), PROMPT)
+    others = [model.encode(prompt).ids for prompt in read_jsonl(BACKGROUND)]
     yield found.measures, {"effect": naive.residual_erasure(plain(model), found.token_ids, found.answer_start, others)}
 
 
@@ -285,9 +283,9 @@ READING = ("contributions", "logit_lens", "prune")  # what a family's descriptio
         for p in CHECKS
     ],
 )
-def test_probes_agree_with_the_naive_way(variant_model, measure, variant, probe, tmp_path):
+def test_probes_agree_with_the_naive_way(variant_model, measure, variant, probe):
     check, model = CHECKS[probe], variant_model(variant)
-    for found, expected in check(model, measure, tmp_path) if probe == "residual_erasure" else check(model, measure):
+    for found, expected in check(model, measure):
         for name, values in expected.items():
             seen = getattr(found[name], "values", found[name])
             assert seen.shape == np.shape(values) and np.array_equal(np.isnan(seen), np.isnan(values)), name

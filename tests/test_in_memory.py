@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_models import VARIANTS, byte_tokenizer, random_hf
+from small_models import BACKGROUND, VARIANTS, byte_tokenizer, random_hf
 from torch import nn
 from torch.nn.utils import prune
 
@@ -35,7 +35,7 @@ PROBES = (
     Contributions(),
     LogitLens(),
     LayerSkip(part="attention"),
-    ResidualErasure(),
+    ResidualErasure(background=BACKGROUND),
     IntegratedGradients(nodes=4),
 )
 

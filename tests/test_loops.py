@@ -8,7 +8,7 @@ import naive
 import numpy as np
 import pytest
 import torch
-from small_models import byte_tokenizer, random_model, save_random
+from small_models import BACKGROUND, byte_tokenizer, random_model, save_random
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from ed_core.architectures import find
@@ -64,13 +64,10 @@ def pair():
     return both
 
 
-@pytest.fixture
-def probe_of(tmp_path):
+def probe_of(probe):
     """A probe as a user would ask for it, and where the background is a file."""
-    file = tmp_path / "background.jsonl"
-    file.write_text('{"text": "a=3"}\n{"text": "Rain."}')
-    given = {"residual_erasure": ResidualErasure("answer", str(file)), "surgery": Surgery(order="0,3,2,5,2-4")}
-    return lambda probe: given.get(probe.name) or probe()
+    given = {"residual_erasure": ResidualErasure("answer", BACKGROUND), "surgery": Surgery(order="0,3,2,5,2-4")}
+    return given.get(probe.name) or probe()
 
 
 def arrays(result):
@@ -81,7 +78,7 @@ PLAIN = [probe for probe in PROBES if not probe.needs_passes]
 
 
 @pytest.mark.parametrize("probe", PLAIN, ids=lambda probe: probe.name)
-def test_a_looped_model_is_the_plain_one_with_its_blocks_written_out(pair, measure, probe_of, probe):
+def test_a_looped_model_is_the_plain_one_with_its_blocks_written_out(pair, measure, probe):
     found, expected = (arrays(measure(model, probe_of(probe), PROMPT)) for model in pair)
     assert set(found) == set(expected) and found
     for name, values in expected.items():
@@ -91,7 +88,7 @@ def test_a_looped_model_is_the_plain_one_with_its_blocks_written_out(pair, measu
 
 
 @pytest.mark.parametrize("probe", PLAIN, ids=lambda probe: probe.name)
-def test_one_pass_is_the_plain_model_bit_for_bit(measure, probe_of, probe):
+def test_one_pass_is_the_plain_model_bit_for_bit(measure, probe):
     model = looped(passes=1, num_hidden_layers=6)
     found, expected = (arrays(measure(one, probe_of(probe), PROMPT)) for one in (model, written_out(model)))
     for name, values in expected.items():

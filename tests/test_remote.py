@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas
+import prepared
 import pytest
 from shell import refused
 from small_models import byte_tokenizer, random_hf, save_random
@@ -77,8 +78,11 @@ def keyed(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def no_process_stays(monkeypatch):
+def no_process_stays(monkeypatch, request):
+    """And each begins with the large libraries, but where a real model is asked."""
     monkeypatch.setattr(process, "IDLE_SECONDS", 5.0)
+    if not request.node.get_closest_marker("real"):
+        monkeypatch.setattr(process, "COMMAND", (prepared.python(), *process.COMMAND[1:]))
 
 
 class StandIn(process.Client):
@@ -385,7 +389,8 @@ def test_a_real_model_too(local, monkeypatch):
 def service():
     """The stand-in service, as `service(how)`; `service.seen()` tells what came."""
     folder = ROOT / "ed_core" / "demo" / "models" / "ed-demo-8"
-    command = [sys.executable, str(ROOT / "tests" / "stand_in_ndif.py"), str(folder), "ed-demo-8"]
+    run = f"import runpy; runpy.run_path({str(ROOT / 'tests' / 'stand_in_ndif.py')!r}, run_name='__main__')"
+    command = [prepared.python(), "-c", run, str(folder), "ed-demo-8"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as ran:
         at = f"http://127.0.0.1:{ran.stdout.readline().decode().strip()}"
 

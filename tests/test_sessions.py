@@ -18,6 +18,7 @@ import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
+import prepared
 import psutil
 import pytest
 import streamlit
@@ -225,13 +226,10 @@ Runtime.start = start
 sys.argv = sys.argv[1:]
 runpy.run_module(sys.argv[0], run_name="__main__")
 """
-    done = subprocess.run(
+    done = prepared.run(
         [sys.executable, "-c", code, *command, "--server.port", str(free_port())],
-        cwd=tmp_path,
-        env=os.environ | {"ED_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
+        tmp_path,
+        os.environ | {"ED_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)},
     )
     assert "read: False 20 20" in done.stdout, done.stdout + done.stderr
 

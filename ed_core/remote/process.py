@@ -61,8 +61,8 @@ class Client:
     """A client's process, started when it is first asked. `name`: the model's at the service; `folder`: where its
     config and tokenizer are."""
 
-    def __init__(self, name: str, folder: str, command: tuple[str, ...] = COMMAND):
-        self.name, self._command = name, command
+    def __init__(self, name: str, folder: str, command: tuple[str, ...] = ()):
+        self.name, self._command = name, command or COMMAND
         self._head = {"name": name, "folder": folder, "host": remote.host()}
         self._process: subprocess.Popen[bytes] | None = None
         self._asking, self._idle = threading.Lock(), threading.Timer(0, self._rest)
