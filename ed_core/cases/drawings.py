@@ -62,7 +62,11 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
     best = surgery.best_stretch(curves["kl"], probe.n)
     cost = surgery.costs(curves, best[0])
     kept = f"{percent(cost['top1_kept'])} of the best guesses stay"
-    cheapest = f"cheapest without {_layers(best)}: KL {cost['kl']:.3g} nats, {kept}"
+    alike = surgery.whole_passes(probe.n, results[0])
+    which = (
+        "without whole passes, each of which leaves the same layers" if alike else f"cheapest without {_layers(best)}"
+    )
+    cheapest = f"{which}: KL {cost['kl']:.3g} nats, {kept}"
     if not np.isfinite(cost["kl"]):
         cheapest = "whichever is left out, the predictions are not finite"
     if probe.drop:

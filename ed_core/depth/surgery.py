@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from ..probes.base import rank_correlation
 from ..probes.surgery import stretches
+from ..types import ProbeResult
 from .wording import listed, percent, printed
 
 EACH = ", each on its own,"
@@ -25,6 +26,12 @@ def best_stretch(kl: ArrayLike, n: int) -> list[int]:
     """The stretch of n blocks whose removal changes the predictions least, of those with a finite divergence."""
     start = int(np.argmin(np.nan_to_num(np.asarray(kl, np.float64), nan=np.inf)))
     return list(range(start, start + n))
+
+
+def whole_passes(n: int, pruned: ProbeResult) -> bool:
+    """Whether every stretch of n blocks is a whole pass of a looped model, or several: each leaves the same layers."""
+    passes = int(pruned.provenance.get("passes", 1))
+    return passes > 1 and n * passes % pruned.n_layers == 0
 
 
 def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, float]:
