@@ -187,10 +187,11 @@ class LayerSkip(Probe):
         if self.boundaries:
             wrong = [b for b in self.boundaries if not 1 < b < n_tokens]
             if wrong:
-                raise ParameterError(
-                    f"layer_skip.boundaries holds {wrong[0]}; expected tokens between 2 and {n_tokens - 1} for this "
-                    "prompt."
+                among = f"tokens between 2 and {n_tokens - 1}" if n_tokens > 3 else "token 2"
+                what = (
+                    f"expected {among} for this prompt" if n_tokens > 2 else "a prompt of 2 tokens has no split point"
                 )
+                raise ParameterError(f"layer_skip.boundaries holds {wrong[0]}; {what}.")
             return list(self.boundaries)
         drawn = list(range(8, n_tokens - 4, 8))
         random.Random(self.seed).shuffle(drawn)
