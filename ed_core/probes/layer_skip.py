@@ -230,6 +230,11 @@ class LayerSkip(Probe):
         if self.mode == "future":
             self.chosen_boundaries(n_tokens)
 
+    def check_idle(self) -> None:
+        idle = [name for name in ("boundaries", "n_boundaries", "seed") if name in self.settings()]
+        if self.mode == "current" and idle:
+            raise ParameterError(f"layer_skip.{idle[0]} counts with layer_skip.mode=future alone; give both, or none.")
+
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.staircase import skip_sweep
 
