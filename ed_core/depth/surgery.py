@@ -343,7 +343,7 @@ def _proxies(found: Sequence[Row], whole: float) -> list[str]:
         misses = [miss for miss in misses if np.isfinite(miss)]
         by = f"the {called}" if name == "update_cosine" else f"{called} over all tokens"
         told = f"Choosing by {by} finds the cheapest stretch at {hits or 'none'} of {_lengths(found)}"
-        cost = f"{np.median(misses):.2g} nats per token more (median)" if misses else ""
+        cost = f"{printed(np.median(misses), '.2g')} nats per token more (median)" if misses else ""
         where = f"at {len(misses)} " if broken else "at the others " if hits else ""
         more = f"; {where}its choice costs {cost}" if cost else ""
         more += f"; at {broken} its choice gives no finite loss" if broken else ""
@@ -387,7 +387,7 @@ def ordered(curves: Curves, order: Sequence[int], n_layers: int) -> str:
     if not np.isfinite(loss):
         return f"{', '.join(parts)}; the loss is not finite."
     return (
-        f"{', '.join(parts)}: loss {_moves(whole, loss)} nats per token, KL {float(curves['order_kl']):.3g} nats, "
+        f"{', '.join(parts)}: loss {_moves(whole, loss)} nats per token, KL {printed(float(curves['order_kl']))} nats, "
         f"{percent(float(curves['order_top1_kept']))} of the best guesses stay."
     )
 
@@ -417,4 +417,4 @@ def _lengths(found: Sequence[Row]) -> str:
 
 
 def _moves(whole: float, loss: float) -> str:
-    return f"{whole:.3g} → {loss:.3g} ({printed(loss - whole, '+.2g')})"
+    return f"{printed(whole)} → {printed(loss)} ({printed(loss - whole, '+.2g')})"

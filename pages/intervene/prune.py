@@ -131,7 +131,7 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
     """One pruning in words, and what to hand to other tools."""
     layers, text = ", ".join(map(str, sorted(drop))), "this text" if len(results) == 1 else "these texts"
     row = st.container(horizontal=True, vertical_alignment="center")
-    told = f"KL {cost['kl']:.3g} nats, {percent(cost['top1_kept'])} of the best guesses stay"
+    told = f"KL {printed(cost['kl'])} nats, {percent(cost['top1_kept'])} of the best guesses stay"
     if "perplexity" in cost:
         told += f", perplexity on {text} {size(cost['perplexity_whole'])} → {size(cost['perplexity'])}"
     row.markdown(f"**{title}: {layers}** · {told if math.isfinite(cost['kl']) else 'the predictions are not finite'}")
