@@ -337,8 +337,8 @@ def _proxies(found: Sequence[Row], whole: float) -> list[str]:
     if not found:
         return []
     for name, (called, _) in PROXIES.items():
-        hits = sum(row.chosen[name].i == row.best.i for row in found)
-        misses = [row.chosen[name].loss - row.best.loss for row in found if row.chosen[name].i != row.best.i]
+        misses = [row.chosen[name].loss - row.best.loss for row in found if row.chosen[name].loss != row.best.loss]
+        hits = len(found) - len(misses)  # several may cost least, as whole passes of a looped model do
         broken = sum(not np.isfinite(miss) for miss in misses)
         misses = [miss for miss in misses if np.isfinite(miss)]
         by = f"the {called}" if name == "update_cosine" else f"{called} over all tokens"
