@@ -250,6 +250,7 @@ def test_the_limit_is_configurable(small_folder, prompts, tmp_path, capsys, monk
         (["--set", "logit_lens.k=0"], ["logit_lens.k", "1 to 50"]),
         (["--set", "logit_lens.g=nan"], ["logit_lens.g"]),
         (["--set", "layer_skip.mode=future", "--set", "layer_skip.boundaries=1"], ["boundaries", "2 and"]),
+        (["--set", "layer_skip.boundaries=8"], ["layer_skip.boundaries counts with layer_skip.mode=future alone"]),
         (["--set", "layer_skip.boundaries=a,b"], ["layer_skip.boundaries", "auto"]),
         (["--set", "contributions.first_token=perhaps"], ["true or false"]),
         (["--set", "logit_lens.k=3", "--set", "logit_lens.k=4"], ["logit_lens.k as '3' and as '4'", "give it once"]),

@@ -15,9 +15,10 @@ from ed_core.errors import ModelNotFound, ParameterError
 from ed_core.models import devices
 from ed_core.models.devices import measure_rates
 from ed_core.models.verify import verify
-from ed_core.probes import PROBES, Continuation, Generation, LayerSkip, ResidualErasure, Surgery
-from ed_core.probes.base import Shape
+from ed_core.probes import PROBES, Continuation, Generation, IntegratedGradients, LayerSkip, ResidualErasure, Surgery
+from ed_core.probes.base import ANSWER_TOKENS, Shape
 from ed_core.probes.generation import TYPICAL_TOKENS
+from ed_core.probes.integrated_gradients import TYPICAL_NODES
 from ed_core.service import estimate
 from ed_core.sources import catalogue, sizes
 from ed_core.sources.sizes import WIDEST_FIRST
@@ -125,6 +126,12 @@ def test_every_probe_has_a_row():
 def test_more_tokens_to_write_are_more_work(probe):
     few, many = (probe(n_tokens=n) for n in (32, 64))
     assert estimate.work(many, 8, 40) - estimate.work(few, 8, 40) == 8 * 32 and many.work(8, 40)[1] > few.work(8, 40)[1]
+
+
+def test_gradients_are_counted_with_the_nodes_that_they_may_take():
+    counted = [IntegratedGradients(nodes=nodes).work(8, 40)[1] // (8 * ANSWER_TOKENS) for nodes in (3, 33, 100, 256)]
+    assert counted == [3, 33, 65, TYPICAL_NODES]
+    assert IntegratedGradients(nodes=4096).work(8, 40)[1] == 1025 * 8 * ANSWER_TOKENS  # half of the most
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

@@ -149,6 +149,10 @@ def test_a_text_that_ends_early_is_short(model_of, measure, monkeypatch):
     assert found["ids"].tolist() == ids[: last + 1] and found["jsd"].shape == (6, last + 1)
     assert np.array_equal(found["deep_thinking_ratio"], whole["deep_thinking_ratio"][: last + 1])
     assert any("ended its text after" in note for note in found.notes)
+    for probe, name in ((Continuation(k=2), "ids"), (Surgery(kind="none", order="0-4"), "continuation_order")):
+        found = measure(model, probe, PROMPT)
+        assert found[name].tolist() == ids[: last + 1]
+        assert sum("ended its text after" in note for note in found.notes) == (1 if name == "ids" else 2)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])  # where there is no position, and where it would be computed

@@ -295,6 +295,7 @@ def synthetic(best: np.ndarray, n_b: int, error: float = 0.3, control: float = 0
         (np.arange(1, 9), "late", "These matches end at 50 % of large's depth: none is among large's last depths"),
         (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "do not follow the order of depth (rank correlation "),
         (np.full(8, 7), "unordered", "These matches all lie at one depth."),
+        (np.array([7] * 7 + [9]), "unordered", "follow no order that could be told: 7 of 8 lie at one depth."),
         (
             np.arange(9, 17),
             "neither",

@@ -109,6 +109,14 @@ def test_answers_are_part_of_the_prompt(model, measure):
     agree(result, naive.layer_skip(model.hf, prompt_ids(PROMPTS["answer"]), boundaries=[24]))
 
 
+@pytest.mark.parametrize(
+    ("n_tokens", "said"), [(2, "a prompt of 2 tokens has no"), (3, "token 2 for"), (4, "tokens between 2 and 3 for")]
+)
+def test_a_split_point_beyond_a_short_prompt_is_told_what_there_is(n_tokens, said):
+    with pytest.raises(ParameterError, match=f"layer_skip.boundaries holds 9; .*{said}"):
+        LayerSkip(mode="future", boundaries=(9,)).check(n_tokens, None)
+
+
 def test_automatic_boundaries_are_the_papers(model_of, measure):
     text = "colorless green ideas sleep furiously and so do the others"
     drawn = list(range(8, len(text) - 4, 8))

@@ -318,6 +318,9 @@ def test_sentences_of_surgery():
     told = surgery.reasons(curves, "drop", surgery.rows(curves, "drop"))
     broken = next(t for t in told if "at none of 2 lengths; at 1 its choice costs" in t)
     assert broken.endswith("; at 1 its choice gives no finite loss.")
+    drop[2, 3] = 2.5  # as cheap as the cheapest
+    alike = surgery.reasons(curves, "drop", surgery.rows(curves, "drop"))
+    assert "angular distance over all tokens finds the cheapest stretch at 1 of 2 lengths; at the others" in alike[0]
     drop[2, 3] = 3
     assert surgery.added(curves, "drop", rows)["least"].tolist() == [0, 0.5, 2, 9]
     again = {f"repeat_{n}": drop for n in ("loss", "kl", "top1_kept")} | {

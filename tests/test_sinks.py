@@ -328,8 +328,9 @@ def test_the_sinks_of_a_result_are_stored_with_its_measures_and_told_in_words(pa
     told = sinks.sentence(found, pair[0].tokens)
     assert told.startswith("Sinks: token 0 (") and "from depth 4 (written by layer 3's MLP); token 7 (" in told
     assert sinks.sentence((), ()).startswith("No sinks")
+    times = wording.printed(found[0].ratio)
     assert sinks.summary([found, (), found]) == (
-        f"4 sinks in 2 of 3 prompts, up to {found[0].ratio:.3g} times the median token's norm; largest rise by "
+        f"4 sinks in 2 of 3 prompts, up to {times} times the median token's norm; largest rise by "
         "layer 3's MLP in 2 spans of depths, layer 5's attention in 2"
     )
     assert sinks.summary([(), None]) == "no sinks in 1 prompt; unknown in 1 other"

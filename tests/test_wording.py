@@ -348,10 +348,16 @@ def test_from_where_it_is_among_the_best_is_a_sentence_of_its_own(one, said):
         (-0.003, "+.3f", "−0.003"),
         (-0.0, "+.1f", "0.0"),
         (-3, "+d", "−3"),
-        (1e-7, ".2g", "1e−07"),
+        (1e-7, ".2g", "10⁻⁷"),
+        (-5.14e-5, "+.3g", "−5.14·10⁻⁵"),
+        (1.1e-5, ".2g", "1.1·10⁻⁵"),
+        (123, "+.2g", "+120"),
+        (5.67e6, ".3g", "5670000"),
+        (2e12, ".3g", "2·10¹²"),
+        (np.inf, ".3g", "inf"),
     ],
 )
-def test_a_number_that_rounds_to_0_has_no_minus(value, form, said):
+def test_a_number_has_a_minus_and_no_exponent(value, form, said):
     assert wording.printed(value, form) == said
 
 

@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from .. import figures
 from ..depth import among_others, audit, loops, surgery, writing
 from ..depth.verdict import Verdict, positions, right, tokens_of
-from ..depth.wording import count, percent
+from ..depth.wording import count, percent, printed
 from ..figures import View
 from ..figures.canvas import shown, size
 from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, beside, draw, measures, pictures
@@ -62,12 +62,16 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
     best = surgery.best_stretch(curves["kl"], probe.n)
     cost = surgery.costs(curves, best[0])
     kept = f"{percent(cost['top1_kept'])} of the best guesses stay"
-    cheapest = f"cheapest without {_layers(best)}: KL {cost['kl']:.3g} nats, {kept}"
+    alike = surgery.whole_passes(probe.n, results[0])
+    which = (
+        "without whole passes, each of which leaves the same layers" if alike else f"cheapest without {_layers(best)}"
+    )
+    cheapest = f"{which}: KL {printed(cost['kl'])} nats, {kept}"
     if not np.isfinite(cost["kl"]):
         cheapest = "whichever is left out, the predictions are not finite"
     if probe.drop:
         cost = surgery.costs(curves, None)
-        changed = f"KL {cost['kl']:.3g} nats, {percent(cost['top1_kept'])} stay"
+        changed = f"KL {printed(cost['kl'])} nats, {percent(cost['top1_kept'])} stay"
         cheapest += f"; without {_layers(probe.drop)}: {changed if np.isfinite(cost['kl']) else 'not finite'}"
     told = {
         "kl": ("Divergence from the whole model", cheapest, "nats"),
@@ -168,7 +172,7 @@ def layers_moved(results: Sequence[ProbeResult]) -> Iterator[Together]:
         x = "distance" if kind == "swap" else "length of the stretch"
         yield Together(
             f"{title}, by {x}",
-            f"loss above the whole model's {float(curves['loss_whole']):.3g} nats per token; 0 is the whole model",
+            f"loss above the whole model's {printed(float(curves['loss_whole']))} nats per token; 0 is the whole model",
             figures.added_curves(lines, x, **SIZE),
             f"surgery.{name}",
             x,

@@ -277,6 +277,7 @@ def run(args: argparse.Namespace) -> None:
     out = require_out(args.out, [args.prompts, *named, *read_for(args.model, args.adapter)], expected=".npz")
     prompts, spec = read_jsonl(args.prompts), opened_as(args)
     for probe in probes:
+        probe.check_idle()
         probe.check_precision(spec.precision)
     store = None if args.no_cache else Store()
     requests = {probe: [probe.request(spec, prompt) for prompt in prompts] for probe in probes}

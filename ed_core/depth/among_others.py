@@ -251,7 +251,9 @@ class Likeness:
 
     @property
     def text(self) -> str:
-        size = "" if self.size is None or 0.9 < self.size < 1.1 else f"; mean size {self.size:.2g} times the model's"
+        of_size = 1.0 if self.size is None else self.size
+        times = wording.printed(of_size, ".2g")
+        size = "" if 0.9 < of_size < 1.1 else f"; mean size {times} times the model's"
         return f"{_lower(self.curve.title)} (ρ = {self.rho}; {self.distance}{size})"
 
     @property

@@ -226,7 +226,7 @@ class Audit:
             and (there := means[self.reference][name].depth) is not None
         ]
         unjudged = "" if self._judges_means() else " (not judged: too few prompts)"
-        return [f"mean depths move by at most {max(both):.2g} layers{unjudged}"] if both else []
+        return [f"mean depths move by at most {printed(max(both), '.2g')} layers{unjudged}"] if both else []
 
     def together(self) -> list[str]:
         """What the reference says of several prompts together, in sentences; nothing for one prompt."""

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from .continuous import MEAN_DEPTH
 from .criteria import KL_THRESHOLD, OF_LENS, OVERLAP_THRESHOLD, more_than
+from .wording import printed
 
 
 @dataclass(frozen=True)
@@ -92,5 +93,5 @@ def sentence(aggregates: Mapping[str, np.ndarray]) -> str:
     if found:
         curves = f"curve{'s' * (len(found) > 1)}"
         depth = f"Mean depth over thresholds {' and '.join(found)} of {n} passes, from the mean {curves}"
-    fewer, more = (f"{float(aggregates['times_kl'][times]):.2g}" for times in (n - 1, n + 1))
+    fewer, more = (printed(aggregates["times_kl"][times], ".2g") for times in (n - 1, n + 1))
     return f"{depth}. One pass fewer changes the output by {fewer} nats (KL), one more by {more}."

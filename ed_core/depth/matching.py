@@ -18,6 +18,7 @@ TRACKS = 0.8  # rank correlation from which on matches are said to follow the so
 LATE = 0.25  # share of B's depth; matches that leave so much of its end out are said to stop short
 RAISED = 0.1  # a block is useful where its replacement raises the loss by more than this share
 LOOSE = 0.3  # rank correlation below which they are said not to follow it
+MOSTLY = 0.75  # share of the matches at one depth above which no order is read
 FEW = 3  # sources that match, below which no slope is read
 
 
@@ -97,9 +98,12 @@ def sentence(maps: Maps) -> str:
     there = f"Of {a}'s depths 1 to {n_a}, {k} {have} a match in {b} whose error is at least 10 % below both controls'"
     if which == "unclear":
         return f"{there}: too few to say where matches lie ({max(FEW, -(-n_a // 2))} are needed)."
+    most = int(np.bincount(found.best[found.matches]).max())
     said = {
         "unordered": "all lie at one depth"
-        if np.isnan(found.rank)
+        if most == k
+        else f"follow no order that could be told: {most} of {k} lie at one depth"
+        if most > MOSTLY * k
         else "follow the order of depth only loosely (rank correlation "
         f"{past(found.rank, TRACKS, 2)}; {TRACKS:g} needed)"
         if found.rank > LOOSE

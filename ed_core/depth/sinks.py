@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..types import ProbeResult
-from .wording import listed
+from .wording import listed, printed
 
 FACTOR = 5.0
 NAN = float("nan")
@@ -276,7 +276,7 @@ def sentence(sinks: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int]
         said = f"No sinks: before the output no token's norm reaches {FACTOR:g} times the median."
     else:
         named = "; ".join(
-            f"token {s.pos} ({tokens[s.pos]!r}), up to {s.ratio:.3g} times the median norm, {_where(s, True)}"
+            f"token {s.pos} ({tokens[s.pos]!r}), up to {printed(s.ratio)} times the median norm, {_where(s, True)}"
             for s in largest
         )
         said = f"{'Sinks' if len(sinks) > 1 else 'Sink'}: {named}{_more(sinks)}."
@@ -353,6 +353,6 @@ def summary(sinks: Sequence[Sequence[Sink] | None]) -> str:
     writers = Counter(span.writer for s in every for span in s.spans).most_common()
     return (
         f"{len(every)} sink{'s' * (len(every) != 1)} in {sum(map(bool, told))} of {prompts}, up to "
-        f"{max(s.ratio for s in every):.3g} times the median token's norm; largest rise by "
+        f"{printed(max(s.ratio for s in every))} times the median token's norm; largest rise by "
         f"{', '.join(_named_with_counts(writers))}{_in_all(every)}{unknown}"
     )

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from ..probes.base import rank_correlation
 from ..probes.surgery import stretches
+from ..types import ProbeResult
 from .wording import listed, percent, printed
 
 EACH = ", each on its own,"
@@ -25,6 +26,12 @@ def best_stretch(kl: ArrayLike, n: int) -> list[int]:
     """The stretch of n blocks whose removal changes the predictions least, of those with a finite divergence."""
     start = int(np.argmin(np.nan_to_num(np.asarray(kl, np.float64), nan=np.inf)))
     return list(range(start, start + n))
+
+
+def whole_passes(n: int, pruned: ProbeResult) -> bool:
+    """Whether every stretch of n blocks is a whole pass of a looped model, or several: each leaves the same layers."""
+    passes = int(pruned.provenance.get("passes", 1))
+    return passes > 1 and n * passes % pruned.n_layers == 0
 
 
 def costs(curves: Mapping[str, np.ndarray], start: int | None) -> dict[str, float]:
@@ -330,13 +337,13 @@ def _proxies(found: Sequence[Row], whole: float) -> list[str]:
     if not found:
         return []
     for name, (called, _) in PROXIES.items():
-        hits = sum(row.chosen[name].i == row.best.i for row in found)
-        misses = [row.chosen[name].loss - row.best.loss for row in found if row.chosen[name].i != row.best.i]
+        misses = [row.chosen[name].loss - row.best.loss for row in found if row.chosen[name].loss != row.best.loss]
+        hits = len(found) - len(misses)  # several may cost least, as whole passes of a looped model do
         broken = sum(not np.isfinite(miss) for miss in misses)
         misses = [miss for miss in misses if np.isfinite(miss)]
         by = f"the {called}" if name == "update_cosine" else f"{called} over all tokens"
         told = f"Choosing by {by} finds the cheapest stretch at {hits or 'none'} of {_lengths(found)}"
-        cost = f"{np.median(misses):.2g} nats per token more (median)" if misses else ""
+        cost = f"{printed(np.median(misses), '.2g')} nats per token more (median)" if misses else ""
         where = f"at {len(misses)} " if broken else "at the others " if hits else ""
         more = f"; {where}its choice costs {cost}" if cost else ""
         more += f"; at {broken} its choice gives no finite loss" if broken else ""
@@ -380,7 +387,7 @@ def ordered(curves: Curves, order: Sequence[int], n_layers: int) -> str:
     if not np.isfinite(loss):
         return f"{', '.join(parts)}; the loss is not finite."
     return (
-        f"{', '.join(parts)}: loss {_moves(whole, loss)} nats per token, KL {float(curves['order_kl']):.3g} nats, "
+        f"{', '.join(parts)}: loss {_moves(whole, loss)} nats per token, KL {printed(float(curves['order_kl']))} nats, "
         f"{percent(float(curves['order_top1_kept']))} of the best guesses stay."
     )
 
@@ -410,4 +417,4 @@ def _lengths(found: Sequence[Row]) -> str:
 
 
 def _moves(whole: float, loss: float) -> str:
-    return f"{whole:.3g} → {loss:.3g} ({printed(loss - whole, '+.2g')})"
+    return f"{printed(whole)} → {printed(loss)} ({printed(loss - whole, '+.2g')})"

@@ -9,6 +9,7 @@ several prompts its interval, and fewer than half of five untrained twins lie wi
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from .answer import number
 from .continuous import BLOCK, DEEP, FEWEST, LEVEL, TENTH, MeanDepth, Turn
 from .criteria import BEST, RULES, Criterion, depths
 
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them has no clear one
 TOO_FEW = "too few prompts for an interval"
 AT_NONE = "not for good"  # what a rule that reads what stands before a layer has not
@@ -308,9 +310,16 @@ def sure(interval: Interval | None, over: Units) -> str:
 
 
 def printed(value: int | float | np.floating[Any], form: str = ".3g") -> str:
-    """A number in this form (`+.2g`, `.2f`, `+d`), its minus a minus and no hyphen; what rounds to 0 has none."""
+    """A number in this form (`+.2g`, `.2f`, `+d`), its minus a minus and no hyphen; what rounds to 0 has none. In place
+    of an exponent 1200, and from 10⁹ on and below 0.0001 a power, 5·10⁻⁵."""
     told = f"{value:{form}}"
-    return told.replace("-", "" if float(told) == 0 else "−")
+    step, _, power = told.partition("e")
+    if power and 0 < int(power) < 9:
+        told = f"{float(told):{'+' * form.startswith('+')}.0f}"
+    elif power:
+        told = f"{step}·10{str(int(power)).translate(RAISED)}"
+        told = re.sub(r"(?<![\d.])1·", "", told, count=1)
+    return told.replace("-", "" if not power and float(told) == 0 else "−")
 
 
 def percent(share: float, signs: bool = False) -> str:

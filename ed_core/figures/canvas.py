@@ -17,7 +17,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..depth.criteria import RULES
-from ..depth.wording import printed
+from ..depth.wording import RAISED, printed
 from . import colours
 
 MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"}
@@ -73,7 +73,6 @@ def _mark(char: str) -> str:
 
 
 LOGARITHMIC = ", logarithmic"  # ends the name of an axis of logarithms
-RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FEW = 9  # labels of an axis of layers, at most
 LINE_LABEL = 12  # pixels that the name of a depth line needs
 STEADY = {

@@ -475,12 +475,21 @@ class LanguageModel:
         )
         return left
 
-    def continuation(self, ids: Int[Tensor, "1 pos"], n_tokens: int, on_token: Callable[[int, Tensor], None]) -> None:
-        """Greedy continuation: `on_token(step, logits[d_vocab])` after each step."""
+    @property
+    def ends(self) -> set[int]:
+        """The tokens with which the model ends its text."""
+        told = getattr(self.hf, "generation_config", None)
+        found = [getattr(told, "eos_token_id", None), getattr(self.tokenizer, "eos_token_id", None)]
+        return {token for one in found if one is not None for token in (one if isinstance(one, list) else [one])}
 
-        def best(step: int, logits: Tensor) -> int:
+    def continuation(self, ids: Int[Tensor, "1 pos"], n_tokens: int, on_token: Callable[[int, Tensor], None]) -> None:
+        """Greedy continuation, to where the model ends its text: `on_token(step, logits[d_vocab])` after each step."""
+        ends = self.ends
+
+        def best(step: int, logits: Tensor) -> int | None:
             on_token(step, logits)
-            return int(logits.argmax())
+            token = int(logits.argmax())
+            return None if token in ends else token
 
         self.write(ids, n_tokens, best)
 

@@ -198,6 +198,7 @@ class Model:
         list before anything is computed."""
         if not isinstance(probe, Probe):
             raise ParameterError(f"The probe is {str(probe)[:40]!r}; expected a probe, like ed_core.LogitLens().")
+        probe.check_idle()
         if answer and not isinstance(prompt, str):
             raise ParameterError("An answer goes with one prompt given as text; give each Prompt its own answer.")
         alone = isinstance(prompt, str | bytes | Mapping | Prompt) or not isinstance(prompt, Iterable)

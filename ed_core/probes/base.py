@@ -289,6 +289,9 @@ class Probe:
         if self.needs_gradients:
             require_gradients(precision, self.name)
 
+    def check_idle(self) -> None:
+        """Refuse parameters that others make idle. Of a page, where they may stay in their boxes, nobody asks this."""
+
     def per_token(self, values: Mapping[str, np.ndarray], left_out: Sequence[int] = ()) -> dict[str, np.ndarray]:
         """Arrays of the measures that exist as aggregates only: per token, (…, pos), where they are put together over
         tokens. `left_out`: the positions that `left_out` tells of this result."""

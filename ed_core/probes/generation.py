@@ -134,7 +134,7 @@ TYPICAL_TOKENS = 16  # what an estimate counts with, at least
 class Continuation(Probe):
     """The model's own greedy continuation of the question (the answer, where one is given, is left out), with the best
     k tokens at each step and their probabilities. It tells whether the model knows what the curves are read for; a
-    longer answer is continued to its end."""
+    longer answer is continued to its end, and the text ends early where the model ends it."""
 
     n_tokens: int = parameter(8, "tokens to continue for, at least", low=1, high=64, label="Tokens continued")
     k: int = parameter(5, "best tokens listed at each step", low=1, high=20, label="Best tokens listed")
@@ -179,6 +179,10 @@ class Continuation(Probe):
             record.step((step + 1) / n_steps)
 
         model.continuation(model.tensor(encoding.ids[:start]), n_steps, on_token)
+        written = int((record.arrays["ids"] >= 0).sum())
+        record.ended(written, n_steps)
+        for name, values in record.arrays.items():
+            record.arrays[name] = values[:written]
         record.provenance["continuation"] = model.tokenizer.decode(
             record.arrays["ids"].tolist(), clean_up_tokenization_spaces=False
         )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 UNSETTLED = "The integral did not settle"  # how the sweep's note of failed layers begins
 TOLERANCE = 0.005  # share of the scale that the completeness error may reach; the engine integrates until it holds
-TYPICAL_NODES = 65  # of trained models: what an estimate counts with
+TYPICAL_NODES = 65  # of trained models: what an estimate counts with, or half of what may be taken where that is more
 LIMIT = TOLERANCE * (1 + 1e-4)  # the engine decides before rounding to float32
 
 
@@ -119,10 +119,9 @@ class IntegratedGradients(Probe):
         return {"completeness": completeness(values)}
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
-        return (
-            n_layers + 3 * TYPICAL_NODES * n_layers * (n_layers - 1) / 2,
-            TYPICAL_NODES * n_layers * ANSWER_TOKENS,
-        )
+        most = most_nodes(self.nodes)
+        nodes = min(most, max(TYPICAL_NODES, most // 2 + 1))
+        return n_layers + 3 * nodes * n_layers * (n_layers - 1) / 2, nodes * n_layers * ANSWER_TOKENS
 
     def holds(self, shape: Shape) -> int:
         return int(min(shape.rows * shape.graph, max(shape.graph, shape.half)))

@@ -187,10 +187,11 @@ class LayerSkip(Probe):
         if self.boundaries:
             wrong = [b for b in self.boundaries if not 1 < b < n_tokens]
             if wrong:
-                raise ParameterError(
-                    f"layer_skip.boundaries holds {wrong[0]}; expected tokens between 2 and {n_tokens - 1} for this "
-                    "prompt."
+                among = f"tokens between 2 and {n_tokens - 1}" if n_tokens > 3 else "token 2"
+                what = (
+                    f"expected {among} for this prompt" if n_tokens > 2 else "a prompt of 2 tokens has no split point"
                 )
+                raise ParameterError(f"layer_skip.boundaries holds {wrong[0]}; {what}.")
             return list(self.boundaries)
         drawn = list(range(8, n_tokens - 4, 8))
         random.Random(self.seed).shuffle(drawn)
@@ -228,6 +229,11 @@ class LayerSkip(Probe):
         super().check(n_tokens, answer_start)
         if self.mode == "future":
             self.chosen_boundaries(n_tokens)
+
+    def check_idle(self) -> None:
+        idle = [name for name in ("boundaries", "n_boundaries", "seed") if name in self.settings()]
+        if self.mode == "current" and idle:
+            raise ParameterError(f"layer_skip.{idle[0]} counts with layer_skip.mode=future alone; give both, or none.")
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.staircase import skip_sweep

@@ -167,7 +167,7 @@ def write(
     n_layers, draw = model.n_layers, random.Random(seed)
     question = encoding.ids[: encoding.answer_start or len(encoding)]
     n_tokens = model.room(len(question), n_tokens, record.note)
-    deep, end = 0, _ends(model)
+    deep, end = 0, model.ends
     for name in OVER_DEPTHS:
         record.allocate(name, (n_layers + 1, n_tokens))
     for name in PER_TOKEN:
@@ -194,6 +194,7 @@ def write(
 
     model.write(model.tensor(question), n_tokens, choose, at_depths=True)
     written = int((record.arrays["ids"] >= 0).sum())
+    record.ended(written, n_tokens)
     for name in (*OVER_DEPTHS, *PER_TOKEN):
         record.arrays[name] = record.arrays[name][..., :written]
     jsd, settled = record.arrays["jsd"], record.arrays["settle_depth"]
@@ -208,8 +209,6 @@ def write(
     for name, values in over_tokens.items():
         record.allocate(name, np.shape(values))
         record.write(name, ..., values)
-    if written < n_tokens:
-        record.note(f"The model ended its text after {written} token{'s' * (written != 1)}, the last of which says so.")
     record.provenance["written"] = model.tokenizer.decode(
         record.arrays["ids"].tolist(), clean_up_tokenization_spaces=False
     )
@@ -220,10 +219,3 @@ def sample(logits: Tensor, temperature: float, u: float) -> int:
     `u`, a number from 0 to 1 drawn evenly; float64."""
     cumulated = (logits.cpu().double() / temperature).softmax(-1).cumsum(-1)
     return int(torch.searchsorted(cumulated, u * float(cumulated[-1]), right=True).clamp_max(len(logits) - 1))
-
-
-def _ends(model: LanguageModel) -> set[int]:
-    """The tokens with which the model ends its text."""
-    told = getattr(model.hf, "generation_config", None)
-    found = [getattr(told, "eos_token_id", None), getattr(model.tokenizer, "eos_token_id", None)]
-    return {token for one in found if one is not None for token in (one if isinstance(one, list) else [one])}

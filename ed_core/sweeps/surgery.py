@@ -290,7 +290,7 @@ def continue_both(
     model: LanguageModel, encoding: Encoding, record: Recorder, order: tuple[int, ...], n_tokens: int
 ) -> None:
     """The greedy continuation of the question by the whole model, and by its blocks in this order, which reads the
-    whole anew for every token."""
+    whole anew for every token; each to where it ends its text."""
     ids = model.tensor(encoding.ids[: encoding.answer_start or len(encoding)])
     n_tokens = model.room(ids.shape[1], n_tokens, record.note)
     written: dict[str, list[int]] = {"whole": [], "order": []}
@@ -306,8 +306,11 @@ def continue_both(
         written["order"].append(int(best))
         ids = torch.cat([ids, best], dim=1)
         record.step(record.progress)
+        if int(best) in model.ends:
+            break
     for name, found in written.items():
-        record.allocate(f"continuation_{name}", (n_tokens,))
+        record.ended(len(found), n_tokens, f"The {'whole model' if name == 'whole' else 'typed order'}")
+        record.allocate(f"continuation_{name}", (len(found),))
         record.write(f"continuation_{name}", slice(None), found)
         record.name_tokens(model, found)
         record.provenance[f"continuation_{name}"] = model.tokenizer.decode(found, clean_up_tokenization_spaces=False)

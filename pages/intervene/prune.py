@@ -118,6 +118,8 @@ def offers(results: list, asked: Prune, ready: bool) -> None:
     best = surgery.best_stretch(curves["kl"], asked.n)
     if math.isfinite((cost := surgery.costs(curves, best[0]))["kl"]):
         title = f"Least KL, {asked.n} layers in a row" if asked.n > 1 else "Least KL, one layer"
+        if surgery.whole_passes(asked.n, results[0]):
+            title = "Whole passes, each of which leaves the same layers"
         offer(results, best, cost, title, "best", ready)
     else:
         st.markdown("Whichever is left out, the predictions are not finite: there is no cheapest one to offer.")
@@ -129,7 +131,7 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
     """One pruning in words, and what to hand to other tools."""
     layers, text = ", ".join(map(str, sorted(drop))), "this text" if len(results) == 1 else "these texts"
     row = st.container(horizontal=True, vertical_alignment="center")
-    told = f"KL {cost['kl']:.3g} nats, {percent(cost['top1_kept'])} of the best guesses stay"
+    told = f"KL {printed(cost['kl'])} nats, {percent(cost['top1_kept'])} of the best guesses stay"
     if "perplexity" in cost:
         told += f", perplexity on {text} {size(cost['perplexity_whole'])} → {size(cost['perplexity'])}"
     row.markdown(f"**{title}: {layers}** · {told if math.isfinite(cost['kl']) else 'the predictions are not finite'}")
