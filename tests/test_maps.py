@@ -255,6 +255,13 @@ def test_a_replaced_block_costs_what_a_hook_in_its_place_costs(pair):
         assert abs(found.error[block] - naive_figures(guess, true)[0]) < 1e-6
 
 
+def test_streams_near_the_largest_float32_have_errors_too():
+    model = random_model("llama")
+    with torch.no_grad():
+        model.hf.get_input_embeddings().weight.mul_(1e38)
+    assert (replacement.fit(model, USED, test=HELD_OUT).error < 0.1).all()
+
+
 def test_the_plan_needs_no_model_and_says_what_a_large_pair_takes():
     found = measured.plan_of_maps((28, 48), (1536, 5120), 20 << 30)
     assert found.each == 8 * 1536 * (1536 + 2 * 49 * 5120)
