@@ -667,6 +667,17 @@ def test_what_a_model_of_an_earlier_plan_could_not_do_is_no_failure(folder, tmp_
     assert "2 models, 1 set, complete." in text and "failed" not in text
 
 
+def test_results_of_a_model_that_is_gone_stay_in_its_study(folder, tmp_path):
+    model = shutil.copytree(MODELS["ed-demo-8"], tmp_path / "mine")
+    shutil.copy(folder / "prompts.jsonl", tmp_path)
+    (tmp_path / "s.toml").write_text(HEAD.replace('"ed-demo-8"', f'"{model}", "ed-demo-16"') + SET, encoding="utf-8")
+    words = ["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o")]
+    assert main(words) == 0
+    before = (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
+    shutil.rmtree(model)
+    assert main([*words, "--merge"]) == 1 and (tmp_path / "o" / "report.md").read_text(encoding="utf-8") == before
+
+
 def test_a_model_that_is_not_there_is_noted_before_anything_runs_and_none_at_all_is_refused(folder, tmp_path, capsys):
     shutil.copy(folder / "prompts.jsonl", tmp_path)
     missing = str(tmp_path / "no-model")
