@@ -106,6 +106,10 @@ def rows(file) -> pd.DataFrame:
         (HEAD.replace("logit_lens", "logit_lenz") + SET, "probes[1]: there is no probe 'logit_lenz'; did you mean"),
         (HEAD.replace('"logit_lens"', '{name = "logit_lens", k = 0}') + SET, "probes[1]: logit_lens.k is 0"),
         (HEAD.replace('"ed-demo-8"', '{source = "a", presicion = "4bit"}') + SET, "did you mean 'precision'?"),
+        (
+            HEAD.replace('"ed-demo-8"', '{source = "ed-demo-8", label = "a\\nb"}') + SET,
+            "models[0]: expected a label of one line of characters that can be printed; 'a\\nb' is none",
+        ),
         (HEAD.replace('["ed-demo-8"]', "[]") + SET, "models is (): expected at least one"),
         (HEAD.replace('"ed-demo-8"', '{source = "a", control = "twin"}') + SET, "models[0].control is 'twin'"),
         (HEAD + SET + 'format = "gsm8k"\ncolumns = {text = "q"}\n', "format or columns, not both"),

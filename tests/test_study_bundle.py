@@ -274,6 +274,8 @@ def test_a_report_holds_no_html(computed, tmp_path):
     folder.plan["note"] = "<script>alert(1)</script>"
     found = report.markdown(folder, tables.stored(folder, "verdict"), "")
     assert "&lt;script>" in found and "<" not in found
+    rows = tables.stored(folder, "verdict").slice(0, 1).to_pylist()
+    assert next(report._of_set(folder, "ed-demo-8", "sums/a\n# b", rows)) == "## ed-demo-8 on sums/a # b"
 
 
 def test_a_full_disk_is_not_blamed_on_the_file(good, tmp_path, monkeypatch):
