@@ -898,6 +898,8 @@ def test_the_command_adds_shards(tmp_path, capsys, monkeypatch):
         (["--out", "x.safetensors", "--rank", "0"], "--rank is 0"),
         (["--out", "x.safetensors", "--rank", "999"], "The rank is 999, and ed-demo-8 has"),
         (["--out", "x.safetensors", "--control", "new"], "The control is 'new'"),
+        (["--out", "x.safetensors", "--adapter", "/nope"], "There is no folder '/nope'"),
+        (["--out", "x.safetensors", "--adapter", "."], "holds no usable adapter_config.json"),
         (["--out", "x.safetensors", "--device", "tpu"], "tpu"),
         (["--out", "x.safetensors", "--set", "none.jsonl"], "no prompts file none.jsonl"),
         (["--out", "x.safetensors", "--test", "set.jsonl"], "5 of the test prompts are among those to fit on"),
