@@ -20,7 +20,7 @@ from pyarrow import parquet
 from shell import refused
 
 from ed_core.commands import main
-from ed_core.errors import ImportRefused, NewerSchema, StudyError
+from ed_core.errors import ImportRefused, NewerSchema, ParameterError, StudyError
 from ed_core.files import Bounds, archive
 from ed_core.results.aggregate import aggregate
 from ed_core.studies import bundle, items, plan, report, running, study, tables
@@ -330,6 +330,13 @@ def test_figures_are_drawn_of_what_the_tables_hold(computed):
     curve = tables.stored(folder, "summary").to_pandas().query(f"{FIRST} and measure == 'kl'").value
     lines = [list(trace.y) for trace in tables.figure(folder, "logit_lens.kl").data]
     assert any(np.array_equal(line, curve) for line in lines if len(line) == len(curve))
+
+
+def test_what_is_not_computed_yet_is_not_drawn(computed, tmp_path):
+    shutil.copytree(computed, tmp_path / "a", ignore=shutil.ignore_patterns("items"))
+    for name in ("depths", "logit_lens.kl"):
+        with pytest.raises(ParameterError, match="nothing that is drawn is computed yet"):
+            tables.figure(open_folder(tmp_path / "a"), name)
 
 
 @pytest.mark.parametrize(
