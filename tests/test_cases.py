@@ -403,6 +403,7 @@ def test_list_show_delete_and_restore(folder, capsys):
     twin = replace(result.request, models=(replace(result.request.models[0], control="shuffled"),))
     folder.add(of_twin := case_study.make("T", [replace(result, request=twin)]))
     assert main(["case", "show", of_twin.id]) == 0 and "(fp32, shuffled layers, seed 0)" in capsys.readouterr().out
+    assert main(["case", "list", "T"]) == 0 and "ed-demo-8 (shuffled layers, seed 0)" in capsys.readouterr().out
     assert main(["case", "delete", one.id]) == 0 and main(["case", "list", "--trash"]) == 0
     assert "Sums" in capsys.readouterr().out
     assert main(["case", "list", "--trash", "elsewhere"]) == 0 and not capsys.readouterr().out

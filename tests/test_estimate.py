@@ -239,6 +239,11 @@ def test_a_calibration_is_kept_used_and_distrusted(tmp_path):
         assert estimate.load_rates("cpu")[1]
 
 
+def test_whatever_is_done_takes_some_time():
+    told = {0.01: "0.1 s", 0.44: "0.4 s", 12: "12 s", 7300: "2 h"}
+    assert {seconds: estimate.duration(seconds) for seconds in told} == told
+
+
 def test_a_tenth_of_what_is_free_stays_free():
     small, large = estimate.Need("layer_skip", 40, 1.0), estimate.Need("layer_skip", 41, 1.0)
     found = [estimate.Estimate("fp32", 50, (need,), 100, False) for need in (small, large)]

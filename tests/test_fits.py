@@ -441,6 +441,14 @@ def test_few_tokens_are_said_and_too_few_prompts_refused(model, tmp_path):
         affine.fit(model, [Prompt(c) for c in "abcde"], tmp_path / "none.safetensors", test=prompts(1))
 
 
+@pytest.mark.parametrize("rank", [None, 2])
+def test_tokens_that_are_all_alike_are_refused(model, tmp_path, rank):
+    """At depth 0 they differ by nothing; the fit ended in an error of JSON's."""
+    alike = [Prompt("a" * n) for n in range(60, 70)]
+    with pytest.raises(FitRefused, match="all alike at some depth"):
+        affine.fit(model, alike, tmp_path / "a.safetensors", rank=rank)
+
+
 @pytest.mark.parametrize("kind", [affine, jacobian])
 def test_held_out_prompts_that_cannot_be_judged_on_are_refused_before_anything_is_fitted(model, tmp_path, kind):
     def fitting(share):
@@ -898,6 +906,8 @@ def test_the_command_adds_shards(tmp_path, capsys, monkeypatch):
         (["--out", "x.safetensors", "--rank", "0"], "--rank is 0"),
         (["--out", "x.safetensors", "--rank", "999"], "The rank is 999, and ed-demo-8 has"),
         (["--out", "x.safetensors", "--control", "new"], "The control is 'new'"),
+        (["--out", "x.safetensors", "--adapter", "/nope"], "There is no folder '/nope'"),
+        (["--out", "x.safetensors", "--adapter", "."], "holds no usable adapter_config.json"),
         (["--out", "x.safetensors", "--device", "tpu"], "tpu"),
         (["--out", "x.safetensors", "--set", "none.jsonl"], "no prompts file none.jsonl"),
         (["--out", "x.safetensors", "--test", "set.jsonl"], "5 of the test prompts are among those to fit on"),

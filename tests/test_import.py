@@ -30,7 +30,7 @@ from ed_core.files import Bounds
 from ed_core.fits import file as lens
 from ed_core.fits import measured, shards
 from ed_core.probes import EarlyExit
-from ed_core.sources import specs, weights
+from ed_core.sources import controls, specs, weights
 from ed_core.studies.items import open_folder
 
 MEMORY = 40 * 2**20  # bytes that refusing a bundle may take at most, beside the bundle itself
@@ -218,12 +218,15 @@ def test_nothing_is_unpickled(folder, tmp_path):
     assert (tmp_path / "evil").exists(), "it would have worked"
 
 
-def test_a_control_that_does_not_exist_is_refused(folder):
+def test_a_control_that_does_not_exist_is_refused(folder, monkeypatch):
     """Headings, verdicts and figures name a control: one that nobody knows would break the page that shows it."""
     one = results()["contributions"]
     evil = replace(one, request=replace(one.request, models=(replace(one.request.models[0], control="<evil>"),)))
+    with monkeypatch.context() as patch:
+        patch.setitem(controls.KINDS, "<evil>", "evil")
+        data = bundle.encode(make("x", [evil]))
     with pytest.raises(ImportRefused, match="evil"):
-        folder.take_in(bundle.encode(make("x", [evil])))
+        folder.take_in(data)
     assert not left_behind(folder)
 
 

@@ -168,6 +168,7 @@ def test_what_has_no_source_enters_no_fit():
         (HEAD + ",12,1,3\n", "row 2: no model is named"),
         (HEAD + "\x1b[2Ja,12,1,3\n", "row 2: no model is named"),
         (HEAD + "a,12,1,3\nA,12,1,3\n", "row 3: 'A' stands there twice"),
+        (HEAD + "\na,12,1,3\n\nb,x,1,3\n", "row 5: layers is 'x'"),
         (HEAD + "google/gemma-2-2b,26,2.6,10\n", "in the leaderboard already"),
         (HEAD + 'a,12,1,"3\n', "cannot be read as CSV"),
         (HEAD + "a,12\n", "row 2: params_b is ''"),

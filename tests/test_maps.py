@@ -255,6 +255,13 @@ def test_a_replaced_block_costs_what_a_hook_in_its_place_costs(pair):
         assert abs(found.error[block] - naive_figures(guess, true)[0]) < 1e-6
 
 
+def test_streams_near_the_largest_float32_have_errors_too():
+    model = random_model("llama")
+    with torch.no_grad():
+        model.hf.get_input_embeddings().weight.mul_(1e38)
+    assert (replacement.fit(model, USED, test=HELD_OUT).error < 0.1).all()
+
+
 def test_the_plan_needs_no_model_and_says_what_a_large_pair_takes():
     found = measured.plan_of_maps((28, 48), (1536, 5120), 20 << 30)
     assert found.each == 8 * 1536 * (1536 + 2 * 49 * 5120)
@@ -421,6 +428,8 @@ def test_the_command_writes_maps_and_says_what_they_say(files, tmp_path, capsys)
         assert json.loads(str(file["certificate"]))["b"]["n_layers"] == 3
     found = measured.read(out)
     assert found.test_tokens == sum(len(p.text) - 1 for p in HELD_OUT)
+    told = found.certificate | {"b": found.certificate["b"] | {"control": "untrained"}}
+    assert replace(found, certificate=told).names == (found.names[0], "other (untrained twin)")
     assert main(["fit", "maps", *options, "--other", other, "--out", str(out)]) == 0, "without a test set"
     assert measured.read(out).certificate["held_out"]["n"] == len(USED) // 5
     capsys.readouterr()

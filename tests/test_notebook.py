@@ -141,14 +141,15 @@ from ed_core.training import DepthCallback
 from ed_core.types import ModelSpec
 prompt, spec = ed_core.Prompt("aaa"), ModelSpec("m")
 key = lambda probe: probe.request(spec, prompt).key
-want = key(ed_core.LayerSkip(mode="future", boundaries=(3, 2)))
-assert key(ed_core.LayerSkip(mode="future", boundaries=[np.int64(3), 2.0])) == want
+skip = lambda at: ed_core.LayerSkip(mode="future", boundaries=at)
+assert all(skip(odd) == skip((3, 2)) for odd in ([np.int64(3), 2.0], np.array([3, 2])))
 assert key(ed_core.LogitLens(k=np.int64(4))) == key(ed_core.LogitLens(k=4))
 lens = ed_core.open("ed-demo-8").run(ed_core.LogitLens(), "aaa")
 twin = lambda seed: ed_core.open("ed-demo-8", control="untrained", control_seed=seed)
 for asked in (
     *(lambda seed=seed: twin(seed) for seed in (1.5, True, "1", None)),
     *(lambda odd=odd: key(ed_core.LogitLens(k=odd)) for odd in (2.5, True)),
+    *(lambda odd=odd: skip(odd) for odd in (3, [2.5], np.array([True]))),
     *(lambda odd=odd: key(ed_core.Surgery(order=odd)) for odd in ([1, 0], None)),
     *(lambda odd=odd: ed_core.hook_names(odd) for odd in ([lens], None)),
     lambda: ed_core.by_correctness(None, [1, 0]),
@@ -164,7 +165,8 @@ for asked in (
         print(error)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    said = ["seed is"] * 4 + ["k is 2.5", "k is True", "order is [1, 0]; expected text", "order is None"]
+    said = ["seed is"] * 4 + ["k is 2.5", "k is True"] + ["expected whole numbers"] * 3
+    said += ["order is [1, 0]; expected text", "order is None"]
     said += ["expected one result"] * 2 + ["no list of results"]
     said += ["no list of prompts"] * 2 + ["b is neither"] + ["no list of prompts"] * 2 + ["every is"] * 4
     told = ended.stdout.splitlines()

@@ -89,6 +89,14 @@ def test_the_page_plots_what_the_tables_hold(opened, computed):
     assert level[0]["prompts"] == 4
 
 
+def test_a_study_without_depths_shows_its_curves(laboratory):
+    """It said that nothing was computed yet."""
+    (laboratory / "skips.toml").write_text(TOML.replace('["contributions", "logit_lens"]', '["layer_skip"]'))
+    assert main(["study", str(laboratory / "skips.toml"), "--out", str(laboratory / "studies" / "small")]) == 0
+    page = fresh("pages/studies/studies.py").run()
+    assert not page.exception and not page.info and "layer_skip.output" in page.selectbox(key="studies.curve").options
+
+
 def test_whose_estimates_stand_there_is_in_the_link(opened):
     first, *_, last = opened.selectbox(key="studies.model").options
     opened.selectbox(key="studies.model").set_value(last).run()

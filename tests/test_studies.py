@@ -106,6 +106,10 @@ def rows(file) -> pd.DataFrame:
         (HEAD.replace("logit_lens", "logit_lenz") + SET, "probes[1]: there is no probe 'logit_lenz'; did you mean"),
         (HEAD.replace('"logit_lens"', '{name = "logit_lens", k = 0}') + SET, "probes[1]: logit_lens.k is 0"),
         (HEAD.replace('"ed-demo-8"', '{source = "a", presicion = "4bit"}') + SET, "did you mean 'precision'?"),
+        (
+            HEAD.replace('"ed-demo-8"', '{source = "ed-demo-8", label = "a\\nb"}') + SET,
+            "models[0]: expected a label of one line of characters that can be printed; 'a\\nb' is none",
+        ),
         (HEAD.replace('["ed-demo-8"]', "[]") + SET, "models is (): expected at least one"),
         (HEAD.replace('"ed-demo-8"', '{source = "a", control = "twin"}') + SET, "models[0].control is 'twin'"),
         (HEAD + SET + 'format = "gsm8k"\ncolumns = {text = "q"}\n', "format or columns, not both"),
@@ -665,6 +669,17 @@ def test_what_a_model_of_an_earlier_plan_could_not_do_is_no_failure(folder, tmp_
     assert main(words) == 0 and not open_folder(tmp_path / "o").failures()
     text = (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
     assert "2 models, 1 set, complete." in text and "failed" not in text
+
+
+def test_results_of_a_model_that_is_gone_stay_in_its_study(folder, tmp_path):
+    model = shutil.copytree(MODELS["ed-demo-8"], tmp_path / "mine")
+    shutil.copy(folder / "prompts.jsonl", tmp_path)
+    (tmp_path / "s.toml").write_text(HEAD.replace('"ed-demo-8"', f'"{model}", "ed-demo-16"') + SET, encoding="utf-8")
+    words = ["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o")]
+    assert main(words) == 0
+    before = (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
+    shutil.rmtree(model)
+    assert main([*words, "--merge"]) == 1 and (tmp_path / "o" / "report.md").read_text(encoding="utf-8") == before
 
 
 def test_a_model_that_is_not_there_is_noted_before_anything_runs_and_none_at_all_is_refused(folder, tmp_path, capsys):

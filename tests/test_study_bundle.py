@@ -20,7 +20,7 @@ from pyarrow import parquet
 from shell import refused
 
 from ed_core.commands import main
-from ed_core.errors import ImportRefused, NewerSchema, StudyError
+from ed_core.errors import ImportRefused, NewerSchema, ParameterError, StudyError
 from ed_core.files import Bounds, archive
 from ed_core.results.aggregate import aggregate
 from ed_core.studies import bundle, items, plan, report, running, study, tables
@@ -257,12 +257,25 @@ def test_what_unpacks_to_too_much_is_not_unpacked(good, tmp_path, monkeypatch):
         bundle.unpack(io.BytesIO(good), tmp_path / "there")
 
 
+@pytest.mark.parametrize("most", [Bounds(members=5), Bounds(unpacked=9000), Bounds(member=3000)])
+def test_what_would_not_open_elsewhere_is_not_written(computed, tmp_path, monkeypatch, most):
+    monkeypatch.setattr(bundle, "KIND", replace(bundle.KIND, bounds=most))
+    with pytest.raises(StudyError, match="too large for one file"):
+        bundle.packed(computed)
+    shutil.copytree(computed, tmp_path / "edited")
+    (tmp_path / "edited" / "study.toml").write_text(TOML.replace("chunk = 3", "chunk = 4"))
+    with pytest.raises(StudyError, match="edited would not open elsewhere: plan.json is not the plan of study.toml"):
+        bundle.packed(tmp_path / "edited")
+
+
 def test_a_report_holds_no_html(computed, tmp_path):
     """Its Markdown may be shown by anything, and a study's note and labels are anybody's."""
     folder = open_folder(computed)
     folder.plan["note"] = "<script>alert(1)</script>"
     found = report.markdown(folder, tables.stored(folder, "verdict"), "")
     assert "&lt;script>" in found and "<" not in found
+    rows = tables.stored(folder, "verdict").slice(0, 1).to_pylist()
+    assert next(report._of_set(folder, "ed-demo-8", "sums/a\n# b", rows)) == "## ed-demo-8 on sums/a # b"
 
 
 def test_a_full_disk_is_not_blamed_on_the_file(good, tmp_path, monkeypatch):
@@ -317,6 +330,13 @@ def test_figures_are_drawn_of_what_the_tables_hold(computed):
     curve = tables.stored(folder, "summary").to_pandas().query(f"{FIRST} and measure == 'kl'").value
     lines = [list(trace.y) for trace in tables.figure(folder, "logit_lens.kl").data]
     assert any(np.array_equal(line, curve) for line in lines if len(line) == len(curve))
+
+
+def test_what_is_not_computed_yet_is_not_drawn(computed, tmp_path):
+    shutil.copytree(computed, tmp_path / "a", ignore=shutil.ignore_patterns("items"))
+    for name in ("depths", "logit_lens.kl"):
+        with pytest.raises(ParameterError, match="nothing that is drawn is computed yet"):
+            tables.figure(open_folder(tmp_path / "a"), name)
 
 
 @pytest.mark.parametrize(

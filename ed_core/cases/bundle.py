@@ -146,7 +146,7 @@ def _make_card(case: Case) -> dict[str, Any]:
     models = dict.fromkeys(m for view in case.views for m in view.models)
     verdicts = [v for _, v in case.verdicts()]
     return {
-        "model": ", ".join(dict.fromkeys(m.name for m in models))[:CARD_PROMPT],
+        "model": ", ".join(dict.fromkeys(controls.full_name(m, False) for m in models))[:CARD_PROMPT],
         "precision": ", ".join(dict.fromkeys(m.precision for m in models))[:CARD_PROMPT],
         "prompt": "\n".join(dict.fromkeys(view.prompts[0].text[:CARD_PROMPT] for view in case.views)),
         "probes": list(dict.fromkeys(item.result.request.probe for item in case.items)),

@@ -18,6 +18,7 @@ from .. import disk
 from ..errors import FitRefused, TooLarge
 from ..files import Bounds, Head, Kind, expect, open_sealed, parse, seal
 from ..machine import gigabytes
+from ..sources import controls
 
 ENDING = ".npz"
 MOST_BYTES = 64 << 20  # of a file; the maps of two models of 1000 layers each take 32 MB
@@ -55,7 +56,7 @@ class Maps:
     @property
     def names(self) -> tuple[str, str]:
         """What the two models are called."""
-        return self.certificate["a"]["name"], self.certificate["b"]["name"]
+        return _called(self.certificate["a"]), _called(self.certificate["b"])
 
     def sound(self) -> bool:
         """Whether its shapes and names agree, as they may not in a file from elsewhere."""
@@ -97,8 +98,7 @@ class Replacement:
     @property
     def name(self) -> str:
         """What the model is called."""
-        name: str = self.certificate["model"]["name"]
-        return name
+        return _called(self.certificate["model"])
 
     def sound(self) -> bool:
         """As of `Maps`."""
@@ -111,6 +111,12 @@ class Replacement:
             and isinstance(model, dict)
             and isinstance(model.get("name"), str)
         )
+
+
+def _called(told: Mapping[str, Any]) -> str:
+    """A model of a certificate: its name, and what twin it is."""
+    twin = controls.KINDS.get(str(told.get("control")))
+    return f"{told['name']} ({twin})" if twin else str(told["name"])
 
 
 def csv(found: Maps | Replacement) -> str:

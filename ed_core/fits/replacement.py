@@ -200,13 +200,14 @@ def _replaced(
         if layer in maps:
             h, true = trace.resid[layer][0, 1:].double(), trace.after(layer + 1).clone()
             matrix, constant = maps[layer]
-            guess = h @ matrix.T + constant
-            apart.append(metrics.ratio(guess - true[0, 1:].double(), true[0, 1:].double()).sum())
+            guess, of_block = h @ matrix.T + constant, true[0, 1:].double()
+            off = (guess - of_block).norm(dim=-1) / of_block.norm(dim=-1).clamp_min(metrics.NORM_FLOOR)
+            apart.append(off.sum())
             true[0, 1:] = guess.to(true)
             running = true if running is None else torch.cat([running, true])
             rows.append(layer)
     assert running is not None  # the layer of the first map was passed
-    return running, torch.stack(apart).double()
+    return running, torch.stack(apart)
 
 
 def _lost(model: LanguageModel, ends: Float[Tensor, "row pos d_model"], following: Tensor) -> Float[Tensor, " row"]:

@@ -133,6 +133,7 @@ def split(prompts: Sequence[Prompt], test: Sequence[Prompt] | None) -> tuple[Seq
 # it stopped and shards give what one run gives.
 
 RIDGE = 1e-6  # lambda = RIDGE * tr(G) / d, with G the centred Gram matrix of the sources
+ALIKE = 1e-13  # of the sum of squares: below it what tokens differ by is rounding
 BLOCKS = 4  # a Gram matrix is symmetric: in BLOCKS x BLOCKS blocks, those above the diagonal are computed
 
 
@@ -179,9 +180,12 @@ class Sums:
         return solve
 
     def gram(self, ridge: float = RIDGE) -> Tensor:
-        """The sources' centred Gram matrix `[d_x, d_x]`, with the ridge on its diagonal."""
+        """The sources' centred Gram matrix `[d_x, d_x]`, with the ridge on its diagonal. `FitRefused` where they differ
+        by no more than rounding: a map would be made of that."""
         mean, upper = self.x / self.n, torch.triu(self.xx)
         gram = upper + torch.triu(upper, 1).T - self.n * torch.outer(mean, mean)
+        if gram.trace() <= ALIKE * upper.trace():
+            raise FitRefused("The tokens to fit on are all alike at some depth; give prompts of other text.")
         gram.diagonal().add_(max(ridge * float(gram.trace()) / len(gram), torch.finfo(torch.float64).tiny))
         return gram
 

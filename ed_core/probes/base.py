@@ -271,6 +271,12 @@ class Probe:
     pictures: ClassVar[tuple[Picture, ...] | None] = None  # None: its aggregates, over whatever the layers are called
     thumbnail: ClassVar[tuple[int, str]] = (0, "")  # rank and measure of its thumbnail; a case study shows the highest
 
+    def __post_init__(self) -> None:
+        """A list or an array is the tuple of its numbers."""
+        for f in fields(self):
+            if isinstance(f.default, tuple):
+                object.__setattr__(self, f.name, _parse(self.name, f, tuple, getattr(self, f.name)))
+
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         """Fill the record's arrays, calling `record.step` often: that is where progress, partial results and cancelling
         live."""
@@ -403,6 +409,8 @@ def _parse(probe: str, f: Field[Any], kind: Any, value: Any) -> Any:
             raise ParameterError(f"{label} is {value!r}; expected one of {', '.join(map(str, meta['choices']))}.")
         return value
     try:
+        if isinstance(f.default, tuple) and not isinstance(value, str):
+            value = tuple(value)
         if kind is str:
             if not isinstance(value, (str, int, os.PathLike)) or isinstance(value, bool):
                 raise ValueError
@@ -413,16 +421,16 @@ def _parse(probe: str, f: Field[Any], kind: Any, value: Any) -> Any:
                 if isinstance(value, bool)
                 else {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
             )
-        if any(isinstance(item, (bool, np.bool_)) for item in (value if isinstance(value, Sequence) else [value])):
+        if any(isinstance(item, (bool, np.bool_)) for item in (value if isinstance(value, tuple) else [value])):
             raise ValueError
         if kind in (int, float):
             number = kind(value)
             if number != (float(value) if isinstance(value, str) else value) and number == number:
                 raise ValueError
         else:  # a tuple of integers, or "auto" for the empty tuple
-            items = value.split(",") if isinstance(value, str) else value
-            if value in (meta["empty"], "", ()):
+            if isinstance(value, str) and value in (meta["empty"], ""):
                 return ()
+            items = value.split(",") if isinstance(value, str) else value
             numbers = tuple(int(item) for item in items)
             if any(number != item for number, item in zip(numbers, items) if not isinstance(item, str)):
                 raise ValueError

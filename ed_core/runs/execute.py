@@ -18,9 +18,9 @@ from .. import disk
 from ..errors import ParameterError, StudyError
 from ..machine import gpus
 from ..notebook import model as opened
-from ..sources import controls, remote
+from ..sources import controls, remote, weights
 from ..sources.sizes import PRECISIONS, require_gradients
-from ..sources.specs import named, read_for
+from ..sources.specs import location, named, read_for
 from ..types import ModelSpec, Prompt
 from . import launch
 from .run import (
@@ -316,7 +316,9 @@ def of_fit(spec: FitRun) -> tuple[list[Prompt], list[Prompt] | None, int | None]
         raise ParameterError("--rank is of the lens that --merge writes, a shard has none; leave it out here.")
     for one in models:
         remote.require_here(one.source)
-        twin = replace(named(one.source), control=one.control, control_seed=one.control_seed)
+        if one.adapter and (folder := Path(location(named(one.adapter)))).is_dir():  # others are downloaded first
+            weights.check_base(folder, one.source)
+        twin = replace(named(one.source), adapter=one.adapter, control=one.control, control_seed=one.control_seed)
         controls.check(twin if one.precision == "auto" else replace(twin, precision=one.precision))
         device_of(one.device)
     if spec.fit == "jacobian":

@@ -283,11 +283,11 @@ def count(n: int) -> str:
 
 
 def duration(seconds: int | float) -> str:
-    """ "0.4 s", "12 min", "3 h"."""
+    """ "0.4 s", "12 min", "3 h"; 0.1 s at the least."""
     for unit, length in (("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{max(seconds, 0.1):.1f} s"
 
 
 # ---------------------------------------------------------------- corrected by what was measured

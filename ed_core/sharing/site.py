@@ -202,11 +202,13 @@ def of_case(kept: Kept, id: str) -> Page:
 
 def of_study(out: Path) -> Page:
     """A study as a page: figures, report, and its file to open elsewhere. `StudyError` where the folder holds none,
-    `PublishError` where nothing of it is computed."""
+    `PublishError` where it has no depths."""
     folder = open_folder(out)
     verdict = tables.stored(folder, "verdict")
     if not verdict.num_rows:
-        raise PublishError(f"Nothing of the study in {out} is computed yet; run it, then publish it.")
+        raise PublishError(
+            f"The study in {out} has no depths; run it with contributions or logit_lens, then publish it."
+        )
     title, note = folder.plan["name"], folder.plan["note"]
     name = re.sub(r"[^\w.+-]", "-", title)
     words = study_report.markdown(folder, verdict, folder.digest())

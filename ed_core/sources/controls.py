@@ -30,11 +30,12 @@ def label(spec: ModelSpec) -> str:
     return f"{KINDS[spec.control]}, seed {spec.control_seed}" if spec.control else ""
 
 
-def full_name(spec: ModelSpec) -> str:
+def full_name(spec: ModelSpec, precision: bool = True) -> str:
     """A model's name with its precision and what else it is: "ed-demo-8 (fp32, untrained twin, seed 0)", "base (fp32,
     with an-adapter)"."""
     adapter = f"with {Path(spec.adapter).name}" if spec.adapter else ""
-    return f"{spec.name} ({', '.join(filter(None, (spec.precision, adapter, label(spec))))})"
+    further = ", ".join(filter(None, (spec.precision * precision, adapter, label(spec))))
+    return f"{spec.name} ({further})" if further else spec.name
 
 
 def note(spec: ModelSpec) -> str:

@@ -122,14 +122,14 @@ def read(text: str, name: str, score: str = "average", source: str = "") -> Iter
                 f"{name} has no column {missing[0]}; expected {', '.join(NEEDED)} and {score}, and where known "
                 "d_model, family and lineage."
             )
-        for number, row in enumerate(reader, 2):
-            if number > MOST + 1:
+        for row in reader:
+            if len(seen) == MOST:
                 raise StudyError(f"{name} has more than {MOST:,} rows; give fewer.")
-            entry = _entry(row, f"{name}, row {number}", score, source)
+            place = f"{name}, row {reader.line_num}"
+            entry = _entry(row, place, score, source)
             if entry.key in seen:
                 raise StudyError(
-                    f"{name}, row {number}: {entry.model[:80]!r} stands there twice in {entry.precision[:20]}; leave "
-                    "one out."
+                    f"{place}: {entry.model[:80]!r} stands there twice in {entry.precision[:20]}; leave one out."
                 )
             seen.add(entry.key)
             yield entry

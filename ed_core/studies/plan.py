@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import disk
+from .. import bounds, disk, outside
 from ..errors import EffectiveDepthError, StudyError
 from ..probes import Probe
 from ..prompts import max_tokens
@@ -173,15 +173,21 @@ def _says(file: Path, study: Study) -> bool:
 
 
 def write_plan(plan: Plan, out: Path) -> None:
-    """What a reader of the folder needs to know of the plan: no text of any prompt, no path of any model. A study's
-    file that somebody put there is not replaced by another: `StudyError`."""
+    """What a reader of the folder needs to know of the plan: no text of any prompt, no path of any model. Of a model
+    that is not here, what an earlier run of this very study told stays. A study's file that somebody put there is not
+    replaced by another: `StudyError`."""
+    said = _says(out / STUDY, plan.study)
+    models = [_told(model) for model in plan.models]
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        before = outside.json_of(out / PLAN, bounds.PLAN)["models"] if said else models
+        models = [b if "trouble" in m and "trouble" not in b else m for b, m in zip(before, models, strict=True)]
     told = {
         "format": FORMAT,
         "name": plan.study.name,
         "note": plan.study.note,
         "seed": plan.study.seed,
         "chunk": plan.study.chunk,
-        "models": [_told(m) for m in plan.models],
+        "models": models,
         "probes": [{"name": p.name, "limit": p.limit, "parameters": p.parameters} for p in plan.study.probes],
         "sets": [
             {
@@ -198,7 +204,6 @@ def write_plan(plan: Plan, out: Path) -> None:
         ],
         **({"pairs": [[one.base, one.other] for one in plan.study.pairs]} if plan.study.pairs else {}),
     }
-    said = _says(out / STUDY, plan.study)
     if not said and os.path.lexists(out / STUDY) and not (out / PLAN).exists():
         raise StudyError(f"{out / STUDY} is another study's file and would be replaced; give --out another folder.")
     try:

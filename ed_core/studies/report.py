@@ -99,7 +99,7 @@ def _of_set(folder: Folder, label: str, name: str, rows: list[Mapping[str, Any]]
     for n in over if len(over) > 1 else ():  # a probe that takes fewer
         of = wording.listed(dict.fromkeys(RULES[row["criterion"]].label for row in rows if row["prompts"] == n))
         over[n] = f"{of} over {over[n]}"
-    yield f"## {label} on {name}"
+    yield " ".join(f"## {label} on {name}".splitlines())  # a level is anybody's
     yield ""
     yield f"{count(rows[0]['n_layers'], 'layer')}, {', '.join(over.values())}."
     yield ""

@@ -74,6 +74,8 @@ class ModelEntry(_Strict):
 
     @model_validator(mode="after")
     def _steps(self) -> ModelEntry:
+        if not self.label.isprintable():
+            raise ValueError(f"a label of one line of characters that can be printed; {self.label!r} is none")
         names = self.revisions or self.checkpoints
         kind = "revisions" if self.revisions else "checkpoints"
         if self.revisions and self.checkpoints:

@@ -488,12 +488,12 @@ def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:
     def called(row: dict[str, Any]) -> str:
         return row["model"] if len(sets) == 1 else f"{row['model']} · {row['set']}"
 
-    if name == DEPTHS:
-        rows = stored(folder, "verdict").to_pylist()
-        whole = [r | {"line": called(r)} for r in rows if r["variant"] in LEADING and r["set"] in sets]
+    rows = stored(folder, "verdict").to_pylist()
+    whole = [r | {"line": called(r)} for r in rows if r["variant"] in LEADING and r["set"] in sets]
+    if name == DEPTHS and whole:
         return figures.study_depths(whole, "line")
     curves: dict[str, list[dict[str, Any]]] = {}
-    layers, measures, of = {}, {DEPTHS: None}, compute.field
+    layers, measures, of = {}, {DEPTHS: None} if whole else {}, compute.field
     drawn = of("set").isin(sets) & of("layer").is_valid() & of("skipped").is_null()
     for row in stored(folder, "summary").filter(drawn).to_pylist():
         if n := folder.models[row["model"]].get("n_layers"):
@@ -503,7 +503,8 @@ def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:
                 layers[called(row)] = n
     fit = {line: rows for line, rows in curves.items() if len(rows) in (layers[line], layers[line] + 1)}
     if not fit:
-        raise ParameterError(f"There is no figure {name!r} of this study; expected one of {', '.join(measures)}.")
+        expected = f"expected one of {', '.join(measures)}" if measures else "nothing that is drawn is computed yet"
+        raise ParameterError(f"There is no figure {name!r} of this study; {expected}.")
     return figures.study_curves(
         {line: tuple([r[k] for r in rows] for k in ("value", "low", "high")) for line, rows in fit.items()},
         layers,

@@ -71,12 +71,13 @@ def body(out) -> None:
         return
     folder, verdict, summary = studies.read(out)
     failures(folder)
-    if not verdict:
+    rows = verdict or summary
+    if not rows:
         st.info("Nothing is computed yet; figures come with the first prompts.", icon=":material/hourglass_empty:")
         return
-    sets = list(dict.fromkeys(r["set"] for r in verdict))
+    sets = list(dict.fromkeys(r["set"] for r in rows))
     link.among(SET, sets, "prompt set")
-    link.among(MODEL, {r["model"] for r in verdict}, "model")
+    link.among(MODEL, {r["model"] for r in rows}, "model")
     link.among(CURVE, {f"{r['probe']}.{r['measure']}" for r in summary}, "curve")
     link.say_troubles()
     row = st.container(horizontal=True, vertical_alignment="bottom")
@@ -87,11 +88,13 @@ def body(out) -> None:
         exports(folder)
         link.write()
         return
-    depths(row, of_set)
-    agreement(folder, of_set, name)
+    if of_set:
+        depths(row, of_set)
+        agreement(folder, of_set, name)
     curves(folder, summary, name)
-    study_panels.beside_published(folder, name)
-    words(folder, of_set, name)
+    if of_set:
+        study_panels.beside_published(folder, name)
+        words(folder, of_set, name)
     exports(folder)
     link.write()
 
