@@ -289,7 +289,7 @@ def _cost(size: sizes.Size, precision: str, device: str, free: int) -> str:
     if not found.fits:
         return f"too large here: {gigabytes(found.peak)} in {precision}, {gigabytes(free)} free"
     seconds = sum(need.seconds for need in found.needs if need.probe in estimate.FIRST_PAGE)
-    time = "under 1 s" if seconds < 1 else f"about {estimate.duration(seconds)}"
+    time = "under 1 s" if seconds < 1 else estimate.about(seconds)
     return f"{gigabytes(found.peak)} in {precision}, {estimate.TOKENS} tokens in {time}"
 
 

@@ -297,7 +297,7 @@ def _left(batch: Batch, name: str, running_one: Job) -> float | None:
 
 def about(seconds: float) -> str:
     """ "about 40 s", "about 14 min"."""
-    return f"about {max(seconds, 1):.0f} s" if seconds < 120 else f"about {estimate.duration(seconds)}"
+    return f"about {max(seconds, 1):.0f} s" if seconds < 120 else estimate.about(seconds)
 
 
 # -------------------------------------------------------------------- before Run

@@ -26,7 +26,7 @@ from ed_core.prompts import to_jsonl
 from ed_core.runs import launch
 from ed_core.runs.launch import Run
 from ed_core.runs.run import CardRun, ClaimsRun, FitRun, Opened, Spec, StudyRun
-from ed_core.service.estimate import duration
+from ed_core.service.estimate import about
 from ed_core.sharing import card_shelf
 from ed_core.sources import sizes, specs
 from ed_core.studies import study
@@ -122,13 +122,13 @@ def progress(run: Run) -> str:
     """One line on how far a run is: its place in the line and when it begins, or its share and the time left."""
     status = run.status
     if status is None or run.waiting:
-        what, left, tail = status.what if status else "", run.begins, "begins in about {}"
+        what, left, tail = status.what if status else "", run.begins, "begins in {}"
         said = [f"waiting for {what}" if what == "memory" else f"waiting, {what}" if what else "starting"]
         left = left if what else None
     else:
         said = [f"{100 * status.share:.0f} %", status.what or "models and prompts are looked up"]
-        left, tail = run.left, "about {} left"
-    return " · ".join([*said, *([tail.format(duration(left))] if left is not None else [])])
+        left, tail = run.left, "{} left"
+    return " · ".join([*said, *([tail.format(about(left))] if left is not None else [])])
 
 
 # ---------------------------------------------------------------- studies

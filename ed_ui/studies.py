@@ -18,7 +18,7 @@ from ed_core import settings
 from ed_core.depth.wording import count
 from ed_core.errors import EffectiveDepthError, ImportRefused, NotAllowed, StudyError
 from ed_core.probes import find
-from ed_core.service.estimate import duration
+from ed_core.service.estimate import about
 from ed_core.sources import tokens
 from ed_core.sources.bundled import default_set
 from ed_core.studies import agreement, bundle, study, tables
@@ -224,7 +224,7 @@ def cost(found: Outlook) -> str:
     counts = {"model": found.models, "prompt": sum(one.prompts for one in found.sets), "part": found.parts}
     said = " · ".join(count(n, what) for what, n in counts.items())
     if found.sets:
-        time = "time not known" if found.seconds is None else f"about {duration(found.seconds)}"
+        time = "time not known" if found.seconds is None else about(found.seconds)
         said += f" · {time}, the models' opening not counted · {_megabytes(found.bytes)} on the disk"
     if found.later:
         said += f" · {', '.join(found.later)}: read from the hub when it runs, not counted here"

@@ -171,6 +171,7 @@ def test_the_pack_of_a_gpu_runs_whole_on_a_toy(own_cache, capsys, tmp_path, monk
     from tools.bench import gpu
 
     monkeypatch.setattr(gpu, "PRECISIONS", ("fp32",))
+    monkeypatch.setattr(gpu, "QUANTIZED", ("4bit",))
     out = tmp_path / "gpu.json"
     assert main(["bench", "gpu", "--device", "cpu", "--out", str(out), "--check"]) == 0
     told = json.loads(out.read_text())

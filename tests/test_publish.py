@@ -23,6 +23,7 @@ from ed_core.errors import PublishError
 from ed_core.sharing import site
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import bundle as study_bundle
+from ed_core.studies import items
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -50,13 +51,15 @@ ASSETS = {f"assets/{name}" for name in ("plotly.js", "report.js", "site.css", "s
 
 
 @pytest.fixture(scope="module")
-def shipped(tmp_path_factory):
+def shipped(made_once):
     """What comes with the product, published."""
-    out = tmp_path_factory.mktemp("shipped") / "site"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ED_CACHE", str(out.parent / "cache"))
-        assert publish(out, "--shipped") == 0
-    return out
+
+    def make(folder):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ED_CACHE", str(folder / "cache"))
+            assert publish(folder / "site", "--shipped") == 0
+
+    return made_once("shipped", make) / "site"
 
 
 def test_only_what_is_too_long_for_the_index_is_shortened():
@@ -132,8 +135,9 @@ def a_study(kept: Kept):
     return shutil.copytree(STUDIES / "toys", kept.root / "studies" / "toys")
 
 
-def test_every_word_of_a_stranger_is_text(out):
-    """With the first part of the first set: tables are made anew."""
+def test_every_word_of_a_stranger_is_text(out, monkeypatch):
+    """With the first part of the first set: tables are made anew. Of a plan that nobody could open besides."""
+    monkeypatch.setattr(study_bundle, "packed", lambda place: b"")
     kept = Kept()
     kept.add(hostile())
     place = a_study(kept)
@@ -324,7 +328,9 @@ def test_two_studies_of_one_name_are_refused(out):
     assert not out.exists()
 
 
-def test_a_card_of_ones_own_stands_for_the_shipped_one_of_the_same(out):
+def test_a_card_of_ones_own_stands_for_the_shipped_one_of_the_same(out, monkeypatch):
+    monkeypatch.setattr(site, "shipped_cases", lambda kept: [])
+    monkeypatch.setattr(items, "shipped", list)
     shipped, own = card.shipped()[0], card.folder() / "x" / card.FILE
     own.parent.mkdir(parents=True)
     own.write_bytes(card.to_json(card.read(shipped).but(made="2027-01-01")))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import disk
+from ..depth.wording import count
 from ..errors import ClaimRefused, EffectiveDepthError, StudyError
 from ..files import open_sealed, seal
 from ..fits.file import Checkpoint, digest_of, digest_of_prompts
@@ -157,8 +158,8 @@ def run(
     forms = [e.form for e in whole.examples[:n]]
     if not units(n, forms).enough:
         raise ClaimRefused(
-            f"The set {asked.set_name} gives {n} prompts, and an interval needs {FEWEST} at least (or {FEWEST_FORMS} "
-            "of different forms); take more of them, or a larger set."
+            f"The set {asked.set_name} gives {count(n, 'prompt')}, and an interval needs {FEWEST} at least (or "
+            f"{FEWEST_FORMS} of different forms); take more of them, or a larger set."
         )
     layers = n_layers(spec)
     if layers is None:

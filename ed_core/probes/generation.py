@@ -140,6 +140,7 @@ class Continuation(Probe):
     k: int = parameter(5, "best tokens listed at each step", low=1, high=20, label="Best tokens listed")
 
     name: ClassVar[str] = "continuation"
+    version: ClassVar[int] = 2  # 1 wrote on past the model's own end
     title: ClassVar[str] = "Continuation"
     first_page: ClassVar[bool] = True
     traces: ClassVar[bool] = False

@@ -153,7 +153,7 @@ def _computing(spec: StudyRun) -> contextlib.AbstractContextManager[MakesEngine 
 
 
 def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float, str], None]) -> int:
-    from ..service.estimate import duration
+    from ..service.estimate import about
     from ..studies import bundle, report, running
     from ..studies import plan as planning
     from ..studies.items import open_folder
@@ -168,7 +168,7 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     for label, why in trouble.items():
         print(f"ed_core: {label} failed: {why}", file=sys.stderr)
     expected = planning.seconds_of(plan, device)
-    told = "" if expected is None else f", about {duration(expected[0])} by the estimate if all is computed"
+    told = "" if expected is None else f", {about(expected[0])} by the estimate if all is computed"
     size = [(len(usable), "model"), (plan.n_prompts, "prompt"), (plan.n_items, "item")]
     models, prompts, parts = (f"{n} {what}{'s' * (n != 1)}" for n, what in size)
     print(f"{plan.study.name}: {models} × {prompts}, {parts}{told}", flush=True)

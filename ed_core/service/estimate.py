@@ -283,11 +283,17 @@ def count(n: int) -> str:
 
 
 def duration(seconds: int | float) -> str:
-    """ "0.4 s", "12 min", "3 h"; 0.1 s at the least."""
+    """ "0.4 s", "12 min", "3 h"; "<0.1 s"."""
     for unit, length in (("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{max(seconds, 0.1):.1f} s"
+    return f"{seconds:.0f} s" if seconds >= 10 else "<0.1 s" if seconds < 0.05 else f"{seconds:.1f} s"
+
+
+def about(seconds: int | float) -> str:
+    """ "about 12 min"; "<0.1 s"."""
+    told = duration(seconds)
+    return told if told.startswith("<") else f"about {told}"
 
 
 # ---------------------------------------------------------------- corrected by what was measured
