@@ -22,6 +22,9 @@ from hypothesis import settings
 
 settings.register_profile("alike", deadline=None, derandomize=True, database=None)  # on every machine, however busy
 settings.load_profile("alike")
+# Some images forbid to keep what is compiled: each of some hundred processes would compile every module anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 type_checks.install()
 gc.disable()  # while torch is imported and the tests are collected
 
