@@ -26,6 +26,7 @@ EffectiveDepthError
 │   ├── RefusedFamily          a family or variant known to be no plain sum; the reason is told
 │   ├── IdentityFailed         the residual identities do not hold: its curves would be wrong
 │   └── NotFinite              NaN or infinite values in the forward pass
+├── CardError                  a depth card that is missing, damaged, or cannot be written
 ├── PublishError               a site or a Space that cannot be written, or that the hub does not take
 ├── JobError                   the computation did not finish
 │   ├── Cancelled

@@ -245,7 +245,10 @@ class Settings(BaseSettings):
         2 << 30, ge=0, description="bytes of results (like 2G), beyond which the least used are dropped"
     )
     model_memory: Bytes | None = Field(
-        None, gt=0, description="bytes of the models held open (like 8G); half of the memory where not set"
+        None,
+        gt=0,
+        description="bytes of the models held open (like 8G); where not set half of the memory, of a GPU's all but "
+        "what two probes may hold",
     )
     probe_memory: Bytes | None = Field(
         None, gt=0, description="bytes a probe may hold above its model (like 1G); what suits the device where not set"

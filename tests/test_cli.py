@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shlex
@@ -385,6 +386,18 @@ def test_each_command_is_the_same_alone():
         assert commands_of(name)[name] == told
     assert commands_of("no such command") == commands_of("-h") == every
     assert not {"study", "card", "case"} & commands_of("run").keys() and "card" in commands_of("claims")
+
+
+def test_the_help_tells_what_holds_unless_an_option_is_given():
+    todo, seen = [parser()], 0
+    for one in todo:
+        for option in one._actions:
+            if isinstance(option.choices, dict):  # commands
+                todo += option.choices.values()
+            elif option.default not in (None, False, "", [], argparse.SUPPRESS):
+                seen += 1
+                assert str(option.default) in one._get_formatter()._expand_help(option), (one.prog, option.dest)
+    assert seen > 20
 
 
 def test_ctrl_c_while_the_commands_are_imported_is_one_sentence(monkeypatch, capsys):

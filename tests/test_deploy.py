@@ -107,6 +107,7 @@ def test_compose_starts_the_image_behind_the_shipped_proxy():
     assert set(re.findall(r"\{\$(\w+):", caddy)) == set(proxy["environment"])
     mounted = {one["target"] if isinstance(one, dict) else one.split(":")[1] for one in app["volumes"]}
     assert mounted == {"/app/lab.toml", *json.loads(re.search(r"^VOLUME (.*)$", docker, re.MULTILINE)[1])}
+    assert app["environment"]["ED_CACHE"] in mounted, "lab.toml may name another folder"
     named = {one.split(":")[0] for one in (*app["volumes"], *proxy["volumes"]) if isinstance(one, str)}
     assert named - {"./deploy/Caddyfile"} == set(found["volumes"])
     assert {port.split(":")[0] for port in proxy["ports"]} == {"80", "443"}

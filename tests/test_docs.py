@@ -17,7 +17,7 @@ from small_models import byte_tokenizer, random_hf
 from transformers import Trainer, TrainingArguments, default_data_collator
 
 import ed_core
-from ed_core import notebook
+from ed_core import errors, notebook
 from ed_core.probes import PROBES
 
 ROOT = Path(__file__).parent.parent
@@ -48,7 +48,9 @@ def test_the_first_contribution_works_as_written(tmp_path):
 
 def test_the_python_page_lists_what_ed_core_offers():
     listed = set(re.findall(r"^::: ed_core\.(?:\w+\.)*(\w+)$", read("docs/api.md"), re.MULTILINE))
-    assert listed >= {*notebook.offered(), "Model", "Result", *(probe.__name__ for probe in PROBES)}
+    branches = {error.__name__ for error in errors.EffectiveDepthError.__subclasses__()}
+    assert listed >= {*notebook.offered(), "Model", "Result", *(probe.__name__ for probe in PROBES), *branches}
+    assert set(re.findall(r"── (\w+)", errors.__doc__)) == set(errors.BY_NAME) - {"EffectiveDepthError"}
 
 
 def test_the_menu_of_the_documentation_holds_every_page():

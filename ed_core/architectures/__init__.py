@@ -3,7 +3,7 @@ nowhere else.
 
 `a` is what attention adds to the residual stream, `m` what the MLP adds: the paths below must lead to the module whose
 output *is* that addition (after any post-norm), up to the residual multiplier. Whether they do is not believed but
-measured: `LanguageModel.verify`."""
+measured: `models.identities`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Architecture:
     tells whether the embedding is then added to the stream once more. `exit_gate`: path from the model to the map that
     reads the normed stream behind each pass and gives the logit of leaving there.
     `refused`: `(config field, values that are fine, reason)`: variants of the family whose stream is no plain sum.
-    `norms` and `reading`: for the table in docs/models.md. `note`: what a user of a family that nobody described must
+    `norms`: for the table in docs/models.md. `note`: what a user of a family that nobody described must
     know."""
 
     family: str

@@ -146,8 +146,9 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     top = Parser(prog="effective-depth", description="Effective depth of language models, from the shell.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     p = commands.add_parser("app", help="serve the pages")
-    p.add_argument("--port", type=whole("--port", 1, 65535), default=8501)
-    p.add_argument("--address", default="127.0.0.1", help="where to listen; read docs/deploy.md first")
+    p.add_argument("--port", type=whole("--port", 1, 65535), default=8501, help="%(default)s unless given")
+    where = "where to listen (%(default)s unless given); read docs/deploy.md first"
+    p.add_argument("--address", default="127.0.0.1", help=where)
     p.set_defaults(run=app)
     p = commands.add_parser("run", help="run probes over the prompts of a file and write one .npz")
     p.add_argument("probes", nargs="+", help=", ".join(probe.name for probe in PROBES))
@@ -177,7 +178,9 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     p.add_argument(
         "--precision", default="auto", metavar="P", help="auto (unless given), fp32, bf16, fp16, int8 or 4bit"
     )
-    p.add_argument("--tokens", type=whole("--tokens", 1), default=64, help="length of the prompt")
+    p.add_argument(
+        "--tokens", type=whole("--tokens", 1), default=64, help="length of the prompt (%(default)s unless given)"
+    )
     p.add_argument("--device", default="auto", help=DEVICE)
     p.add_argument(
         "--calibrate", action="store_true", help="measure this device's speed first (a second or two), and keep it"
@@ -196,7 +199,10 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     )
     p.add_argument("model", help=MODEL)
     p.add_argument(
-        "--precisions", default="fp32,bf16,int8,4bit", metavar="P,P,…", help="two or more; the widest is the reference"
+        "--precisions",
+        default="fp32,bf16,int8,4bit",
+        metavar="P,P,…",
+        help="two or more (%(default)s unless given); the widest is the reference",
     )
     p.add_argument("--prompts", default="", metavar="FILE.jsonl", help="every fourth of the bundled ones unless given")
     p.add_argument("--device", default="auto", help=DEVICE)
@@ -219,7 +225,8 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     )
     p.set_defaults(run=show_settings)
     p = commands.add_parser("ready", help="whether a running server can do its work; exit 1 and the reasons where not")
-    p.add_argument("--url", default="http://127.0.0.1:8501", help="where it is reached, base path included")
+    where = "where it is reached, base path included (%(default)s unless given)"
+    p.add_argument("--url", default="http://127.0.0.1:8501", help=where)
     p.set_defaults(run=ready)
     p = commands.add_parser("bench", help="speed as ratios measured in one run")
     p.add_argument("names", nargs="*", help="which measurements (all unless given)")

@@ -25,7 +25,7 @@ def add(commands: Commands) -> None:
     ).add_subparsers(required=True, metavar="ACTION")
     p = case.add_parser("list", help="what is kept")
     p.add_argument("search", nargs="*", help="words that must stand in title, notes, tags, prompt or model")
-    p.add_argument("--sort", choices=tuple(SORTS), default="changed")
+    p.add_argument("--sort", choices=tuple(SORTS), default="changed", help="%(default)s unless given")
     p.add_argument("--trash", action="store_true", help="what was deleted instead, last deleted first")
     p.set_defaults(run=list_, parser=p)
     p = case.add_parser("show", help="one case study in words")

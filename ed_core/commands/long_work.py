@@ -106,7 +106,12 @@ def _add_studies(commands: Commands) -> None:
 
 def add_engine(p: argparse.ArgumentParser) -> None:
     """The arguments that say who computes."""
-    p.add_argument("--engine", choices=("here", "ray"), default="here", help="who computes: this process, or Ray")
+    p.add_argument(
+        "--engine",
+        choices=("here", "ray"),
+        default="here",
+        help="who computes: this process (here, unless given), or Ray",
+    )
     p.add_argument("--address", default="", metavar="A", help="of a Ray cluster that runs; one of its own unless given")
     add_processes(p)
 
@@ -119,7 +124,7 @@ def add_processes(p: argparse.ArgumentParser) -> None:
         default=1,
         metavar="N",
         help="so many processes of this machine compute, each with the models in its own memory: on a CPU one for "
-        "each core is fastest (one unless given)",
+        "each core is fastest (%(default)s unless given)",
     )
 
 
@@ -382,7 +387,7 @@ def _add_fits(commands: Commands) -> None:
         type=whole("--max-tokens", -bounds.WHOLE),
         default=JACOBIAN_TOKENS,
         metavar="N",
-        help="read so many of a prompt's tokens",
+        help="read so many of a prompt's tokens (%(default)s unless given)",
     )
     _of_all_kinds(p, "jacobian", ".safetensors")
     p = kinds.add_parser(

@@ -37,9 +37,9 @@ def open(
     name: str = "",
     keep: bool = False,
 ) -> Model:
-    """The opened model: a bundled name, a folder, or a hub id (`org/name`, or `org/name@revision`), which is downloaded
-    where it is not here; or a `transformers` causal language model that is in memory, with its tokenizer. A
-    `ModelError` says why a model cannot be used.
+    """The opened model: a bundled name, a folder, a GGUF file, or a hub id (`org/name`, or `org/name@revision`), which
+    is downloaded where it is not here; `ndif:ORG/NAME`, which is measured where its weights are; or a `transformers`
+    causal language model that is in memory, with its tokenizer. A `ModelError` says why a model cannot be used.
 
     Of a name: `precision`: auto, fp32, bf16, fp16, int8 or 4bit. `device`: auto (a GPU where there is one), cpu, cuda
     (as many GPUs as it takes), cuda:1 or mps. `adapter`: a LoRA adapter's folder. `offload`: a folder for weights that

@@ -141,7 +141,7 @@ class LogitLens(Probe):
 
     **KL** falls to 0 as the lens approaches the output, the **overlap** of the best k tokens rises to 1. `settle_depth`
     is the first depth from which the best token stays the final one. The deep-thinking ratio is the share of tokens
-    whose Jensen–Shannon divergence first falls below g only in the late part, from ceil(rho L) on.
+    whose Jensen–Shannon divergence first falls to g only in the late part, from ceil(rho L) on.
 
     With **half layers** the stream is read within every layer too, after attention and before the MLP: `h[l] + a[l]`,
     depth l + ½ (`half_…`, row l). Where blocks compute attention and MLP beside each other there is no such point.

@@ -33,7 +33,7 @@ class ResidualErasure(Probe):
     influence: with the answer as target its column is zero by construction, with later tokens as target it is not
     defined.
 
-    Source: Csordás et al. 2025 §4 (background: the first ten problems of GSM8K's test split).
+    Source: Csordás et al. 2025 §4 (background there: the first ten problems of GSM8K's test split).
     """
 
     target: str = parameter(
