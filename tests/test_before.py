@@ -49,7 +49,8 @@ RUNS = {  # probe: its parameters, and the id of the run
     "continuation": ({}, "0fd20e9287dd3cc81b9761eeb52c3358"),
 }
 DIGEST = "ed653ab0e573d878fc77b6f5dabafb38ac9b9b1f4c4da153d43493cd059d2f87"  # of all their measures
-LATER = {"residual_erasure": 1, "prune": 2}  # probes that have another version since, and the one that wrote the folder
+# Probes that have another version since, and the one that wrote the folder.
+LATER = {"residual_erasure": 1, "prune": 2, "continuation": 1}
 CASE, OF_CASE = "wzmuvcvr45", ("contributions", "logit_lens", "layer_skip")
 EXPORTED = {  # in the .npz, by what stands in front: of the prompt, and over all prompts
     "contributions": (
