@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 
 from ed_core import figures
 from ed_core.depth import verdict
-from ed_core.depth.wording import percent
+from ed_core.depth.wording import percent, printed
 from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.probes import (
     Continuation,
@@ -105,7 +105,8 @@ def test_what_stands_for_curves_of_one_token_is_theirs_and_not_the_whole_maps(st
     alts = [sent(one)["alt"] for one in app(token="2").get("bidi_component") if one.proto.bytes]
     course = stored["contributions"]["layer_cos"][:, 2]
     (told,) = (alt for alt in alts if alt.startswith("Token 2 "))
-    assert f"both, smallest {course.min():.3g} at layer {course.argmin()}, largest {course.max():.3g}" in told
+    least, most = printed(course.min()), printed(course.max())
+    assert f"both, smallest {least} at layer {course.argmin()}, largest {most}" in told
     ranks = stored["logit_lens"]["rank"][:, stored["logit_lens"].answer_start - 1]
     alts = [sent(one)["alt"] for one in app().get("bidi_component") if one.proto.bytes]
     ends = f"largest {ranks.max():.3g} at depth {ranks.argmax()}"
