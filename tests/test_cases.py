@@ -282,7 +282,7 @@ def test_what_a_pruning_costs_is_that_of_the_cheapest_stretch():
     dear = summarize(replace(found, measures=found.measures | {"nll": unlikely, "nll_whole": whole}))
     assert [d.caption for d in drawings.prune([dear])][2] == "5.67M with all layers"
     looped = replace(found, provenance={**found.provenance, "passes": found.n_layers})  # a layer is a whole pass
-    assert next(drawings.prune([looped])).caption.startswith("without whole passes, each of which leaves the same")
+    assert next(drawings.prune([looped])).caption.startswith("whichever stretch is left out, it is whole passes: KL")
     nowhere = replace(found.measures["kl"], values=np.full_like(found["kl"], np.nan))
     overflown = summarize(replace(found, measures=found.measures | {"kl": nowhere}))
     assert "predictions are not finite" in next(drawings.prune([overflown])).caption

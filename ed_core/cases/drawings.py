@@ -63,9 +63,7 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
     cost = surgery.costs(curves, best[0])
     kept = f"{percent(cost['top1_kept'])} of the best guesses stay"
     alike = surgery.whole_passes(probe.n, results[0])
-    which = (
-        "without whole passes, each of which leaves the same layers" if alike else f"cheapest without {_layers(best)}"
-    )
+    which = "whichever stretch is left out, it is whole passes" if alike else f"cheapest without {_layers(best)}"
     cheapest = f"{which}: KL {printed(cost['kl'])} nats, {kept}"
     if not np.isfinite(cost["kl"]):
         cheapest = "whichever is left out, the predictions are not finite"

@@ -119,7 +119,7 @@ def offers(results: list, asked: Prune, ready: bool) -> None:
     if math.isfinite((cost := surgery.costs(curves, best[0]))["kl"]):
         title = f"Least KL, {asked.n} layers in a row" if asked.n > 1 else "Least KL, one layer"
         if surgery.whole_passes(asked.n, results[0]):
-            title = "Whole passes, each of which leaves the same layers"
+            title = "Whichever stretch is left out, it is whole passes and costs the same, for instance"
         offer(results, best, cost, title, "best", ready)
     else:
         st.markdown("Whichever is left out, the predictions are not finite: there is no cheapest one to offer.")
