@@ -137,7 +137,7 @@ function words({ depth, n, token, chart }) {
     const best = lines[along.says.first ? 1 : 2], input = lines[0]?.replace(/<[^>]*>|◆ sink/g, '').trim();
     if (!best) continue;
     const [share, ...guess] = plain(best).trim().split('  ');
-    const percent = Math.round(100 * Number(share.replace('−', '-').replace(/[^\d.e-]/g, '')));
+    const percent = share.includes('⁻') ? 0 : Math.round(100 * Number(share.replace(/[^\d.]/g, '')));  // 0 of a power
     said.push(' the lens reads ', bold(`‘${guess.join('  ')}’`), ` at ${percent || '< 1'} %, after ‘${plain(input)}’`);
     break;
   }
