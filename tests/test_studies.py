@@ -108,7 +108,7 @@ def rows(file) -> pd.DataFrame:
         (HEAD.replace('"ed-demo-8"', '{source = "a", presicion = "4bit"}') + SET, "did you mean 'precision'?"),
         (
             HEAD.replace('"ed-demo-8"', '{source = "ed-demo-8", label = "a\\nb"}') + SET,
-            "models[0]: expected a label of one line of characters that can be printed; 'a\\nb' is none",
+            "models[0]: expected a label of one line; 'a\\nb' is more",
         ),
         (HEAD.replace('["ed-demo-8"]', "[]") + SET, "models is (): expected at least one"),
         (HEAD.replace('"ed-demo-8"', '{source = "a", control = "twin"}') + SET, "models[0].control is 'twin'"),
@@ -124,7 +124,7 @@ def test_a_wrong_file_is_refused_with_the_place_and_what_is_expected(text, told)
 def test_what_is_written_is_read_as_the_same_study():
     text = (
         'name = "mine"\nnote = "a \\"quoted\\" line\\nand another: é"\nseed = 3\n'
-        'models = ["ed-demo-8", {source = "a/b", precision = "4bit", control = "shuffled", seed = 2, label = "x"}]\n'
+        'models = ["ed-demo-8", {source = "a/b", precision = "4bit", control = "shuffled", seed = 2, label = "\xa0"}]\n'
         'probes = ["contributions", {name = "layer_skip", limit = 2, boundaries = [8, 16], direct = true}]\n'
         '[[sets]]\nname = "s"\nfile = "a.csv"\nlevels = [1, "two"]\ncolumns = {text = "q", level = "hard"}\nseed = 0\n'
         '[[sets]]\nname = "t"\nhub = "gsm8k"\nlimit = 5\n'

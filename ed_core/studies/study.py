@@ -74,8 +74,8 @@ class ModelEntry(_Strict):
 
     @model_validator(mode="after")
     def _steps(self) -> ModelEntry:
-        if not self.label.isprintable():
-            raise ValueError(f"a label of one line of characters that can be printed; {self.label!r} is none")
+        if self.label and self.label.splitlines() != [self.label]:
+            raise ValueError(f"a label of one line; {self.label!r} is more")
         names = self.revisions or self.checkpoints
         kind = "revisions" if self.revisions else "checkpoints"
         if self.revisions and self.checkpoints:
