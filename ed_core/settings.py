@@ -39,6 +39,7 @@ ELSEWHERE = (
     "ED_TEST_",
     "ED_BENCH_",
 )  # prefixes reserved for tests and benchmarks, which are no settings
+LOCAL = "local"  # in place of a service's address: its whole way but the network, on weights that are here
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -84,6 +85,13 @@ def _networks(value: Any) -> Any:
         except ValueError:
             raise ValueError(f"addresses or networks, like 127.0.0.1 or 10.0.0.0/8; {one!r} is neither") from None
     return listed
+
+
+def _service(value: str) -> str:
+    found = value.rstrip("/")
+    if found != LOCAL and not re.fullmatch(r"https?://[\w.:\[\]-]+", found):
+        raise ValueError(f"an address like https://api.ndif.us, or {LOCAL}")
+    return found
 
 
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
@@ -139,7 +147,7 @@ class Settings(BaseSettings):
         description="models may be measured where their weights are, by NDIF (`ndif:ORG/NAME`): what is typed leaves "
         "this machine, under the key in NDIF_API_KEY (the command line may in any case)",
     )
-    ndif_address: str = Field(
+    ndif_address: Annotated[str, AfterValidator(_service)] = Field(
         "https://api.ndif.us",
         max_length=200,
         description="where that service is; `local` goes its whole way but the network, with weights that are here",

@@ -15,6 +15,7 @@ import streamlit as st
 
 from ed_core import settings
 from ed_core.architectures.families import REFUSED
+from ed_core.depth.wording import printed
 from ed_core.errors import EffectiveDepthError
 from ed_core.machine import gigabytes
 from ed_core.results import lookup
@@ -395,7 +396,11 @@ def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         "replay": "layers by hand by",
         "suffix": "edited streams by",
     }
-    told = [f"{words} {found[name]:.1g}" for name, words in names.items() if isinstance(found.get(name), (int, float))]
+    told = [
+        f"{words} {printed(found[name], '.1g')}"
+        for name, words in names.items()
+        if isinstance(found.get(name), (int, float))
+    ]
     return [("Identities", f"hold; at most {', '.join(told)}"), ("Read", show.plain(str(made.get("read", ""))))]
 
 

@@ -31,6 +31,7 @@ SHIPPED = Path(__file__).parent.parent / "ed_core" / "demo"
 OWN = "bcdfghjkmn"  # the case study of the tests' own laboratory
 WITHOUT_WORDS = re.compile(r"<(script|style|svg)\b.*?</\1>|data:[\w/;,+=-]+", re.DOTALL)
 PARTS = re.compile(r"(?=<(?:h\d|p|li|tr|section|article|figure|div|details|a|button|label|option|meta|title)\b)")
+OF_DIGITS = re.compile(r"\.csv: \d+ bytes")  # as many as the last digits of its numbers take
 READABLE = (".html", ".csv", ".py", ".sh", ".md")
 FIRST, STEP = 40, 400  # lines of a file that are kept one by one, and how many of the others together
 ALSO = "model,layers,params_b,musr,d_model\nours-<b>,12,0.5,30.5,512\ndeeper,48,0.5,31,512\n"
@@ -68,6 +69,7 @@ def said(line: str) -> str:
     """A line without what differs from one machine, or one folder, to another."""
     for place, name in ((os.getcwd(), "HERE"), (os.environ["ED_CACHE"], "CACHE"), (str(SHIPPED), "SHIPPED")):
         line = line.replace(place, name)
+    line = OF_DIGITS.sub(".csv: N bytes", line)
     return EXACT.sub(lambda m: f"{float(m[0]):.4g}", line)
 
 

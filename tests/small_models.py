@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from ed_core.architectures import find
 from ed_core.architectures.small import VARIANTS  # noqa: F401
@@ -30,6 +31,7 @@ FAMILIES = (
     "gpt_neox_sequential",
     "granite",
 )
+logging.disable_progress_bar()  # what a model says while it is written is no part of what a test reads
 BACKGROUND = str(Path(__file__).parent / "data" / "background.jsonl")  # two short texts: the bundled ones are many
 FIVE_BLOCKS = {"num_hidden_layers": 5, "n_layer": 5}
 

@@ -276,7 +276,10 @@ def test_what_a_pruning_costs_is_that_of_the_cheapest_stretch():
 
     found = results()["prune"]
     cost = found["kl"].mean(1)
-    assert cost.argmin() != 0 and f"KL {cost.min():.3g} nats" in next(drawings.prune([found])).caption
+    of_two = replace(found, request=replace(found.request, parameters=(("n", 2),)))
+    first, several = (next(drawings.prune([one])) for one in (found, of_two))
+    assert cost.argmin() != 0 and f"KL {cost.min():.3g} nats" in first.caption
+    assert (first.dim, several.dim) == ("layer taken out", "first layer taken out")
     unlikely = replace(found.measures["nll"], values=np.full_like(found["nll"], np.log(5.67e6)))
     whole = replace(found.measures["nll_whole"], values=np.full_like(found["nll_whole"], np.log(5.67e6)))
     dear = summarize(replace(found, measures=found.measures | {"nll": unlikely, "nll_whole": whole}))

@@ -422,6 +422,19 @@ def test_values_are_those_of_the_plainest_computation():
     assert value("turn", turning_at(4)).value == 5 / 8 and not value("turn", turning_at(L)).value > 0
 
 
+def test_where_likelihood_is_lost_does_not_depend_on_how_much():
+    name = "likelihood-or-generation"
+    claim, made = find(name), MADE_UP[name](Draw("holds", 10, np.random.default_rng(3)))
+    columns = made.parts["answers"].columns
+    whole = columns["loss_whole"][:, None]
+    little = replace(made.parts["answers"], columns=columns | {"loss": whole + 1e-4 * (columns["loss"] - whole)})
+    before, after = (
+        next(iter(claim.of(one).estimates.values())) for one in (made, replace(made, parts={"answers": little}))
+    )
+    for end in ("value", "low", "high", "layers"):
+        assert getattr(after, end) == pytest.approx(getattr(before, end), rel=1e-4), end
+
+
 def test_units_are_templates_where_there_are_enough_of_them():
     """As many prompts of 8 forms have a wider interval than those of no known form, and the words say so."""
     spread = np.repeat(np.random.default_rng(0).normal(0.8, 0.05, 8), 3)[:, None] * np.ones(L)

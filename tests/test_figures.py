@@ -475,6 +475,17 @@ def test_skip_map_marks_what_is_beyond_its_colours_and_what_is_zero_by_construct
     assert "by construction" not in text[1, 1] and "by construction" in future[1, 1]
 
 
+def test_what_only_current_mode_measures_is_said_in_the_middle():
+    measured = fake("layer_skip")
+    without = replace(measured, measures={n: m for n, m in measured.measures.items() if n != "output_pos"})
+
+    def said(result: ProbeResult) -> list:
+        layout = figures.output_by_token(result, View()).layout
+        return [(one.x, one.y, one.xref, one.yref) for one in layout.annotations if "current mode" in one.text]
+
+    assert said(without) == [(0.5, 0.5, "x domain", "y domain")] and not said(measured)
+
+
 def test_skip_map_leaves_empty_what_is_not_above_the_noise_floor():
     result = fake("layer_skip")
     result["effect"][:] = np.triu(np.full((4, 4), 0.5))

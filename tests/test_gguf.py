@@ -86,8 +86,8 @@ def write(
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_key_length(config.head_dim)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    if extra == "factor":
-        writer.add_rope_scaling_factor(8.0)
+    if extra.startswith("factor "):
+        writer.add_rope_scaling_factor(float(extra.removeprefix("factor ")))
     if extra == "bias":
         writer.add_tensor("blk.0.attn_q.bias", np.ones(32, np.float32))
     if extra == "freqs":
@@ -280,13 +280,23 @@ def test_what_nothing_unpacks_is_refused_with_type_and_tensor(llama, tmp_path, c
 
 @pytest.mark.parametrize(
     "extra, told",
-    [("factor", "positions are scaled .*rope"), ("freqs", "positions are scaled .*rope"), ("bias", "holds 32 weights")],
+    [
+        ("factor 8", "positions are scaled .*rope"),
+        ("freqs", "positions are scaled .*rope"),
+        ("bias", "holds 32 weights"),
+    ],
 )
 def test_what_the_library_leaves_out_is_refused(llama, tmp_path, cache, at_once, extra, told):
     write(llama, tmp_path / "m.gguf", extra=extra)
     with pytest.raises(BrokenWeights, match=f"{told}.*; take the same model as safetensors"):
         open_model(resolve(str(tmp_path / "m.gguf")))
     assert not left(cache)
+
+
+@pytest.mark.parametrize("factor", [1, 0])
+def test_positions_are_not_scaled_by_one_or_by_what_means_no_factor(llama, tmp_path, factor):
+    write(llama, tmp_path / "m.gguf", extra=f"factor {factor}")
+    assert gguf_files.read(tmp_path / "m.gguf").architecture == "llama"
 
 
 def test_a_family_that_the_library_does_not_read_is_refused_by_name(llama, tmp_path, cache):

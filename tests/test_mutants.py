@@ -61,6 +61,8 @@ def test_the_quickest_tests_that_reach_a_line_are_taken_and_one_of_each_first():
     assert of(9) == ["b::other"]
     assert of(1) == ["b::other", "a::t[0]", "a::u", "a::t[1]"], "a line that runs at import: all tests of the file"
     assert Reached(lines, seconds).of(Mutant("else.py", 1, "", "")) == []
+    about = Reached(lines, seconds | {"b::slow": 3.0}, {"sums.py": frozenset({"a"})})
+    assert about.of(Mutant("sums.py", 2, "", "")) == ["a::t[0]", "a::u", "a::t[1]", "b::slow"], "all about it first"
 
 
 def test_a_line_that_runs_at_import_is_tried_first_where_it_is_used(tmp_path):

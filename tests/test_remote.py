@@ -35,6 +35,7 @@ from ed_core.errors import (
     ParameterError,
     RefusedFamily,
     ServiceFailed,
+    SettingsError,
 )
 from ed_core.models import loading
 from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens, ResidualErasure
@@ -193,7 +194,7 @@ def test_no_key_and_a_strange_address_are_refused(monkeypatch):
     with pytest.raises(ParameterError, match="NDIF_API_KEY is not set"):
         answered("well")
     monkeypatch.setenv("ED_NDIF_ADDRESS", "file:///etc/passwd")
-    with pytest.raises(ParameterError, match="expected an address like"):
+    with pytest.raises(SettingsError, match="ED_NDIF_ADDRESS is 'file:///etc/passwd'; expected an address like"):
         resolve(NAME)
 
 

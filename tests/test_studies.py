@@ -573,6 +573,13 @@ def test_what_is_there_is_not_computed_again_and_shards_make_the_same(small, tmp
     assert items.digest(out, keys) == items.digest(parts, keys)
 
 
+def test_of_one_nothing_is_said_in_the_plural(folder, tmp_path, capsys):
+    (tmp_path / "prompts.jsonl").write_text((folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    (tmp_path / "s.toml").write_text(HEAD + SET, encoding="utf-8")
+    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    assert ": 1 model × 1 prompt, " in capsys.readouterr().out
+
+
 def test_a_study_that_is_refused_changes_nothing_of_what_lies_there(small, tmp_path, capsys):
     made, out = small
     (tmp_path / "mine.toml").write_text(study.write(made.study), encoding="utf-8")

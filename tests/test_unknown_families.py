@@ -8,13 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 from shell import refused
-from small_models import VARIANTS, byte_tokenizer, save_random
+from small_models import VARIANTS, save_random
 
 from ed_core.architectures import families, find
 from ed_core.architectures.families import REFUSED, why_refused
 from ed_core.commands import main
 from ed_core.errors import BY_NAME, RefusedFamily
-from ed_core.models.families import random_hf
 from ed_core.models.opening import load_model, open_model
 from ed_core.models.verify import verify
 from ed_core.probes import Contributions
@@ -23,12 +22,6 @@ from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
 
 DOCS = Path(__file__).parent.parent / "docs"
-
-
-def saved(folder, variant, **config):
-    random_hf(variant, **config).save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return folder
 
 
 def forget(monkeypatch, *model_types):
@@ -55,7 +48,7 @@ def test_a_family_whose_sums_hold_is_accepted_with_a_note(monkeypatch, tmp_path,
     model_type = VARIANTS[variant][0]
     described = find(model_type)
     forget(monkeypatch, model_type)
-    model = open_model(resolve(str(saved(tmp_path / "m", variant))))
+    model = open_model(resolve(str(save_random(tmp_path / "m", variant))))
     assert model.architecture.family == f"{model_type} (read like {like})"
     assert model.parallel is parallel, "measured, because the sums cannot tell"
     for role in ("blocks", "final_norm", "attn", "mlp"):
@@ -69,13 +62,13 @@ def test_a_family_whose_sums_hold_is_accepted_with_a_note(monkeypatch, tmp_path,
 @pytest.mark.parametrize("variant", ["granite", "cohere2", "gemma3"])
 def test_multipliers_and_caps_that_the_config_names_are_tried(monkeypatch, tmp_path, variant):
     forget(monkeypatch, VARIANTS[variant][0])
-    model = open_model(resolve(str(saved(tmp_path / "m", variant))))
+    model = open_model(resolve(str(save_random(tmp_path / "m", variant))))
     assert model.identities.failures() == [] and "is not described here" in model.architecture.note
 
 
 def test_odd_config_fields_are_named_and_harmless_ones_are_not(monkeypatch, tmp_path, capsys):
     forget(monkeypatch, "qwen3")
-    folder = saved(tmp_path / "m", "qwen3", attention_dropout=0.1, stream_gain=3, max_window_layers=5)
+    folder = save_random(tmp_path / "m", "qwen3", attention_dropout=0.1, stream_gain=3, max_window_layers=5)
     assert main(["verify", str(folder)]) == 0
     note = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("note:"))
     assert "max_window_layers=5" in note and "stream_gain=3" in note
@@ -94,7 +87,7 @@ def test_odd_config_fields_are_named_and_harmless_ones_are_not(monkeypatch, tmp_
 def test_where_no_layout_holds_the_nearest_is_told(monkeypatch, tmp_path, capsys, variant, words):
     forget(monkeypatch, VARIANTS[variant][0])
     known = (f"'{VARIANTS[variant][0]}'", "docs/adding-a-model-family.md")
-    refused(capsys, ["verify", saved(tmp_path / "m", variant)], *known, *words)
+    refused(capsys, ["verify", save_random(tmp_path / "m", variant)], *known, *words)
 
 
 def test_shared_keys_and_values_are_noticed_where_nobody_named_them(monkeypatch, tmp_path):
@@ -104,7 +97,7 @@ def test_shared_keys_and_values_are_noticed_where_nobody_named_them(monkeypatch,
     monkeypatch.setattr(
         families, "FAMILIES", tuple(f if f is not gemma4 else replace(f, refused=()) for f in families.FAMILIES)
     )
-    model = load_model(resolve(str(saved(tmp_path / "m", "gemma4", num_kv_shared_layers=2))))
+    model = load_model(resolve(str(save_random(tmp_path / "m", "gemma4", num_kv_shared_layers=2))))
     figures = verify(model)
     assert max(figures.replay.values()) <= figures.miss_limit < figures.detour
     assert any("past the stream" in failure for failure in figures.failures())
@@ -122,7 +115,7 @@ def test_shared_keys_and_values_are_noticed_where_nobody_named_them(monkeypatch,
     ],
 )
 def test_variants_are_refused_with_the_reason(tmp_path, capsys, variant, config, words):
-    refused(capsys, ["verify", saved(tmp_path / "m", variant, **config)], *words)
+    refused(capsys, ["verify", save_random(tmp_path / "m", variant, **config)], *words)
 
 
 @pytest.mark.parametrize(

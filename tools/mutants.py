@@ -30,6 +30,7 @@ import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -39,6 +40,7 @@ CODE = ("ed_core", "ed_ui", "pages")
 SAMPLE, SEED, ENOUGH = 120, 1, 0.9
 SECONDS, SHARE = 100.0, 1 / 30  # of tests that one defect is tried with: so many, or this part of what all take
 NAMING = 0.3  # of them, of those that do not reach its line and name its module
+OWN = 0.5  # of them, of those that do both, whatever their parameters, before any others
 AT_LEAST, UNLIKE = 0.3, 0.1  # a test's seconds beyond its own, and what one counts that has none of a line's words
 HANGS = 120  # a run that takes this much longer than it should
 QUICK = "not browser and not real and not slow"  # what `make test` runs
@@ -128,11 +130,12 @@ class Reached:
         return found
 
     def of(self, mutant: Mutant) -> list[str]:
-        """The tests that reach a defect's line, those first whose file names its module; among these the quick ones
-        whose file has the line's words; then those which name it and do not reach it, since they may have met what
-        another test had kept; as many as `limit` and NAMING hold. A line that runs while a module is
-        imported is reached by all tests that reach another line of it; first come those of whose parameters the
-        line names one ("gemma2"), those that reach a line which uses it, those that name the module."""
+        """The tests that reach a defect's line, those first whose file names its module, as many as OWN holds, and of
+        others one of each function; among these the quick ones whose file has the line's words; then those which name
+        it and do not reach it, since they may have met what another test had kept; as many as `limit` and NAMING hold.
+        A line that runs while a module is imported is reached by all tests that reach another line of it; first come
+        those of whose parameters the line names one ("gemma2"), those that reach a line which uses it, those that name
+        the module."""
         lines, naming = self.tests.get(mutant.file, {}), self.named.get(mutant.file, frozenset())
         reached = lines.get(mutant.line, frozenset())
         at_import = not reached
@@ -153,10 +156,14 @@ class Reached:
             return named.isdisjoint(parameters), test not in using, there, file not in naming, worth, test
 
         ordered = sorted(found, key=order)
-        each = one_of_each(ordered)
+        own, took = [], 0.0
+        for test in ordered:
+            if test in reached and test.partition("::")[0] in naming:
+                took += self.seconds.get(test, 1.0)
+                own += [test] * (took <= OWN * self.limit)
         kept, left = [], self.limit
         left_of_naming = left if at_import else NAMING * left
-        for test in dict.fromkeys([*each, *ordered]):
+        for test in dict.fromkeys([*one_of_each(own), *own, *one_of_each(ordered), *ordered]):
             took, names = self.seconds.get(test, 1.0), test not in reached
             if not kept or took <= (min(left, left_of_naming) if names else left):
                 left -= took
@@ -456,14 +463,17 @@ def read(copy: Path, told: Path) -> Reached:
 
 def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> tuple[int | None, list[str]]:
     """pytest's exit code on these tests in a copy, None where it hangs, and the ids of those that failed."""
-    scratch = copy.with_name(f"{copy.name}-scratch")
-    scratch.mkdir(exist_ok=True)
+    scratch = Path(
+        tempfile.mkdtemp(prefix="scratch-", dir=copy.parent)
+    )  # of its own: what the last one left may run on
     process = FORKS.Process(target=_tested, args=(copy, scratch, [*PYTEST, *options, *tests]))
     process.start()
     process.join(2 * limit + HANGS)
     if hangs := process.is_alive():
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.join()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     lines = (scratch / "said").read_text(encoding="utf-8", errors="replace").splitlines()
     shutil.rmtree(scratch, ignore_errors=True)
     told = [line.partition(" ")[2] for line in lines if line.startswith(("FAILED ", "ERROR ")) and "::" in line]

@@ -334,9 +334,12 @@ class Config(Protocol):
     @property
     def model_type(self) -> str: ...
 
+    @property
+    def is_encoder_decoder(self) -> bool: ...
+
 
 def why_refused(config: Config) -> str:
     """Why a family that no architecture describes is refused, or ""."""
-    if getattr(config, "is_encoder_decoder", False):
+    if config.is_encoder_decoder:
         return ENCODER_DECODER
     return REFUSED.get(config.model_type, "")

@@ -123,11 +123,12 @@ def identities(told: Card) -> str:
     found = told.identities
     if found.failures:
         return f"The checks fail ({found.failures[0]})."
-    slopes = "" if found.slope_error is None else f"; slopes {found.slope_error:.1g} from 1"
+    worst = [printed(value, ".1g") for value in (found.miss, found.closure, found.replay, found.miss_limit)]
+    slopes = "" if found.slope_error is None else f"; slopes {printed(found.slope_error, '.1g')} from 1"
     return (
         f"The checks pass on {found.tokens} tokens in {found.dtype}. Largest errors, adding in the model's own order: "
-        f"sums of the layers' parts {found.miss:.1g}, logits from the last residual {found.closure:.1g}, logits layer "
-        f"by layer {found.replay:.1g} (limit {found.miss_limit:.0e}){slopes}."
+        f"sums of the layers' parts {worst[0]}, logits from the last residual {worst[1]}, logits layer by layer "
+        f"{worst[2]} (limit {worst[3]}){slopes}."
     )
 
 

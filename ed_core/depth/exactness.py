@@ -14,7 +14,7 @@ from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
 from . import criteria, sinks
 from .answer import number
-from .wording import past
+from .wording import past, printed
 
 LIMITED = {  # figures on logits, and what a large one would mean
     "closure": "the last residual, norm and head as read do not give the model's logits",
@@ -57,12 +57,14 @@ def checks(result: ProbeResult) -> list[Said]:
     limits, (worst, layer, token), off = result.provenance["limits"], _largest(result), _off(result)
     most = limits["miss"]
     return [
-        Said(worst <= most, f"the sums are off by {_small(worst)} (layer {layer}, token {token}; limit {most:.0e})"),
+        Said(
+            worst <= most, f"the sums are off by {_small(worst)} (layer {layer}, token {token}; limit {_small(most)})"
+        ),
         Said(off <= limits["slope"], f"the slopes are off by {_small(off)} (limit {limits['slope']:g})"),
         *(
             Said(
                 float(result[name]) <= most,
-                f"the logits {NAMES[name]} are off by {_small(float(result[name]))} (limit {most:.0e}): {why}",
+                f"the logits {NAMES[name]} are off by {_small(float(result[name]))} (limit {_small(most)}): {why}",
             )
             for name, why in LIMITED.items()
             if why
@@ -81,7 +83,7 @@ def verdict(result: ProbeResult) -> Said:
         True,
         f"All checks passed: the sums are off by at most {_small(_largest(result)[0])}, {_slopes(result)}, "
         f"recomputed logits of {_last(result)} by {_small(by_hand)} "
-        f"(limits {result.provenance['limits']['miss']:.0e}, {result.provenance['limits']['slope']:g} for slopes).",
+        f"(limits {_small(result.provenance['limits']['miss'])}, {result.provenance['limits']['slope']:g} for slopes).",
     )
 
 
@@ -103,7 +105,7 @@ def sums(result: ProbeResult) -> Said:
     share, off = float(np.max(result["miss"] / np.maximum(result["rounding"], 1e-30))), _off(result)
     place = f"the largest error is {_small(worst)} (layer {layer}, token {token})"
     if not worst <= limits["miss"] or off > limits["slope"]:
-        wrong = [f"{place}, beyond the limit of {limits['miss']:.0e}"] if not worst <= limits["miss"] else []
+        wrong = [f"{place}, beyond the limit of {_small(limits['miss'])}"] if not worst <= limits["miss"] else []
         if off > limits["slope"]:
             wrong.append(f"the slopes are off by {_small(off)} (limit {limits['slope']:g})")
         what = "The sums do not hold on this prompt" if not worst <= limits["miss"] else "What is added is scaled"
@@ -111,7 +113,7 @@ def sums(result: ProbeResult) -> Said:
     held = f"The sums hold on every token: {place}"
     if share > 1:
         more = (
-            f"within the limit of {limits['miss']:.0e}; somewhere the error is {past(share, 1.0, 1)} times what "
+            f"within the limit of {_small(limits['miss'])}; somewhere the error is {past(share, 1.0, 1)} times what "
             "rounding can cause"
         )
         return Said(True, f"{held}, {more}.")
@@ -142,14 +144,14 @@ def logits(result: ProbeResult) -> Said:
         if why and not values[name] <= limit
     ]
     if bad:
-        return Said(False, f"The recomputed logits are not the model's ({'; '.join(bad)}; limit {limit:.0e}).")
+        return Said(False, f"The recomputed logits are not the model's ({'; '.join(bad)}; limit {_small(limit)}).")
     told = "cannot be replayed without what stands before, so erasure computes whole sequences"
     if values["suffix"] <= result.provenance["limits"].get("suffix", limit):
         told = f"can be replayed alone (error {_small(values['suffix'])})"
     errors = ", ".join(f"{_small(values[name])} {NAMES[name]}" for name, why in LIMITED.items() if why)
     return Said(
         True,
-        f"The recomputed logits of {_last(result)} are the model's (largest errors: {errors}; limit {limit:.0e}). "
+        f"The recomputed logits of {_last(result)} are the model's (largest errors: {errors}; limit {_small(limit)}). "
         f"The second half of the prompt {told}.",
     )
 
@@ -165,7 +167,7 @@ def sink(result: ProbeResult, contributions: ProbeResult | None = None) -> Said:
 
 
 def _small(value: float) -> str:
-    return f"{value:.1e}" if value else "0"
+    return printed(value, ".2g")
 
 
 def without_first(contributions: ProbeResult, lens: ProbeResult) -> list[Row]:

@@ -129,7 +129,9 @@ def ask_problems(url: str) -> list[str]:
     except urllib.error.HTTPError as error:
         body = error.read(bounds.STATUS)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return [f"{place!r} does not answer ({error}); start it with python -m ed_ui.server, or give --url"]
+        reason = getattr(error, "reason", error)
+        told = getattr(reason, "strerror", None) or reason
+        return [f"{place!r} does not answer ({told}); start it with python -m ed_ui.server, or give --url"]
     try:
         return list(map(str, from_json(body)["problems"]))
     except (ValueError, KeyError, TypeError):

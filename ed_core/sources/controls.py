@@ -52,8 +52,8 @@ def check(spec: ModelSpec) -> None:
     if not spec.control:
         if spec.control_seed:
             raise ParameterError(
-                f"The seed {spec.control_seed} belongs to a control, and none was asked for; give --control "
-                f"{' or '.join(KINDS)}."
+                f"The seed {spec.control_seed} belongs to a control, and none was asked for; expected a control, "
+                f"{' or '.join(KINDS)}, beside it."
             )
         return
     if remote.is_remote(spec.source):

@@ -147,7 +147,7 @@ def table(found: list[surgery.Row], kind: str, curves: dict) -> None:
     for row in found:
         one = {
             "Distance" if kind == "swap" else "Length": row.length,
-            "Costs least": row.best.layers,
+            "Costs least": "all alike" if row.alike else row.best.layers,
             "Loss": row.best.loss,
             "Added": row.best.loss - whole,
             "KL": row.best.kl,
