@@ -337,16 +337,18 @@ def chance(curve: Sequence[float], times: int = 800) -> float:
     """The share of random orders that leave as little; from 24 layers on of blocks of four, cut from the ring of layers
     anywhere."""
     c, rng = np.asarray(curve, float), random.Random(99)
-    size = 4 if len(c) >= 24 else 1
 
     def order() -> list[float]:
         begin = rng.randrange(len(c))
         ring = [*c[begin:], *c[:begin]]
-        blocks = [ring[i : i + size] for i in range(0, len(c), size)]
+        blocks = [ring[i : i + 4] for i in range(0, len(c), 4)]
         rng.shuffle(blocks)
         return [value for block in blocks for value in block]
 
-    orders = np.array([order() for _ in range(times)])
+    if len(c) >= 24:
+        orders = np.array([order() for _ in range(times)])
+    else:
+        orders = np.random.default_rng(99).permuted(np.tile(c, (times, 1)), axis=1)
     own = left_by(c).min() + 1e-9 * c.var() * len(c)
     return float(np.mean(left_by(orders).min(1) <= own))
 

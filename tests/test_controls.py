@@ -12,7 +12,7 @@ import torch
 from fake_hub import COMMIT, serving
 from shell import refused, wrote
 from small_models import byte_tokenizer, random_hf, save_random
-from test_unknown_families import forget, saved
+from test_unknown_families import forget
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ed_core.architectures import find
@@ -189,7 +189,7 @@ def test_shuffled_blocks_of_a_folder_follow_their_seed_and_keep_every_weight(sma
 
 def test_shuffled_blocks_of_a_family_nobody_described(tmp_path, monkeypatch):
     forget(monkeypatch, "llama")
-    spec = resolve(str(saved(tmp_path / "m", "llama")), control="shuffled")
+    spec = resolve(str(save_random(tmp_path / "m", "llama")), control="shuffled")
     model = open_model(spec)
     assert "read like" in model.architecture.family and model.block_order
     assert not model.identities.failures()

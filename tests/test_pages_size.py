@@ -323,6 +323,15 @@ def test_the_audit_page_shows_what_is_stored_as_the_engine_compares_it(stored):
             assert drawn(test, precision, outcome.curves[precision][name]), (name, precision)
 
 
+@pytest.mark.parametrize("other", ["!", "~"])
+def test_the_audit_page_forgets_the_audit_of_other_results(stored, other):
+    test = opened(AUDIT, **{"audit.precisions": ["bf16", "fp32"]})
+    outcome = audit.compare(stored, "fp32")
+    rows = tuple(replace(c, spearman=0.5) for c in outcome.comparisons)
+    session_of(test).audited = ([other], replace(outcome, comparisons=rows))
+    assert outcome.sentence() in words(test.run())
+
+
 def test_the_sentence_follows_the_findings(stored):
     whole = audit.compare(stored, "fp32")
     assert whole.sentence().startswith("No: against fp32, in bf16") or whole.findings()
@@ -330,6 +339,21 @@ def test_the_sentence_follows_the_findings(stored):
     assert worse.sentence().startswith(f"{len(worse.findings())} of ")
     flat = replace(whole, comparisons=tuple(replace(c, spearman=None) for c in whole.comparisons), verdicts={})
     assert "is constant in fp32 or in bf16" in flat.sentence()
+
+
+def test_where_a_model_comes_from_is_told_with_its_hashes():
+    spec = ModelSpec(
+        "org/base",
+        revision="c" * 40,
+        content_hash="0123456789abcdef",
+        adapter="an-adapter",
+        adapter_hash="fedcba9876543210",
+    )
+    assert picker._origin(spec) == [
+        ("Revision", "commit cccccccccccc"),
+        ("Content", "SHA-256 0123456789ab…"),
+        ("Adapter", "an-adapter, SHA-256 fedcba987654…"),
+    ]
 
 
 def test_a_model_that_was_never_opened_takes_the_memory_of_its_precision():

@@ -38,7 +38,8 @@ from queue import SimpleQueue
 ROOT = Path(__file__).resolve().parent.parent
 CODE = ("ed_core", "ed_ui", "pages")
 SAMPLE, SEED, ENOUGH = 120, 1, 0.9
-SECONDS, SHARE = 100.0, 1 / 30  # of tests that one defect is tried with: so many, or this part of what all take
+WORKERS = 3  # one more than cores, as some wait for what they started
+SECONDS, SHARE = 60.0, 1 / 30  # of tests that one defect is tried with: so many, or this part of what all take
 NAMING = 0.3  # of them, of those that do not reach its line and name its module
 OWN = 0.5  # of them, of those that do both, whatever their parameters, before any others
 AT_LEAST, UNLIKE = 0.3, 0.1  # a test's seconds beyond its own, and what one counts that has none of a line's words
@@ -537,7 +538,7 @@ def main(names: list[str], count: int, seed: int, workers: int, root: Path = ROO
         for i in range(workers):
             copies.put(copied(root, Path(folder, str(i))))
         print(f"{len(todo)} defects, seed {seed}; first the tests without any of them", flush=True)
-        reached = measured(copied(root, Path(folder, "measured")), workers + 1)
+        reached = measured(copied(root, Path(folder, "measured")), workers)
         print(f"{len(reached.seconds)} tests, {time.monotonic() - begun:.0f} s", flush=True)
 
         def work(mutant: Mutant) -> Outcome:
@@ -562,6 +563,8 @@ if __name__ == "__main__":
     parser.add_argument("files", nargs="*", help="files or folders, from the root, that defects are drawn from (all)")
     parser.add_argument("--sample", type=int, default=SAMPLE, metavar="N", help=f"defects to draw ({SAMPLE})")
     parser.add_argument("--seed", type=int, default=SEED, metavar="S", help=f"of the draw ({SEED})")
-    parser.add_argument("-j", "--workers", type=int, default=2, metavar="N", help="copies tried side by side (2)")
+    parser.add_argument(
+        "-j", "--workers", type=int, default=WORKERS, metavar="N", help=f"copies tried side by side ({WORKERS})"
+    )
     args = parser.parse_args()
     sys.exit(main(args.files, args.sample, args.seed, args.workers))
