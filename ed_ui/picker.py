@@ -120,7 +120,7 @@ def say_what_leaves(spec: ModelSpec) -> None:
     if not remote.is_remote(spec.source):
         return
     where = "a process of this machine"
-    if remote.host() != remote.LOCAL:
+    if remote.host() != settings.LOCAL:
         where = f"{urlsplit(remote.host()).netloc}, under the key of this installation"
     told = LEAVES.format(name=spec.name.removeprefix(remote.PREFIX), where=where)
     st.info(show.plain(told), icon=":material/cloud_upload:")

@@ -11,13 +11,13 @@ import pytest
 from shell import wrote
 from test_browser import ANSWER, PANELS, TEXT, fill, finished, settled, state, wait
 
+from ed_core import settings
 from ed_core.cards import card, words
 from ed_core.claims import find
 from ed_core.commands import main
 from ed_core.depth import halves, matching
 from ed_core.fits import measured
 from ed_core.prompts import to_jsonl
-from ed_core.sources import remote
 from ed_core.sources.bundled import load_prompts, mixed_prompts
 from ed_core.statistics import FEWEST
 from ed_core.types import Prompt
@@ -269,7 +269,7 @@ def test_half_rows_and_the_branch_that_brings_the_answer(server, page, tmp_path)
 def connected(tmp_path_factory):
     """An app that may ask NDIF, in the service's place a process with weights that are here; and its cache."""
     cache = tmp_path_factory.mktemp("connected")
-    with serving(cache, ED_NDIF="true", ED_NDIF_ADDRESS=remote.LOCAL) as app:
+    with serving(cache, ED_NDIF="true", ED_NDIF_ADDRESS=settings.LOCAL) as app:
         yield app.address, cache
 
 

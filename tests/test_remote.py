@@ -68,7 +68,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 def local(monkeypatch):
     """The whole way but the network, with weights that are here."""
     monkeypatch.setenv("ED_NDIF", "true")
-    monkeypatch.setenv("ED_NDIF_ADDRESS", remote.LOCAL)
+    monkeypatch.setenv("ED_NDIF_ADDRESS", settings.LOCAL)
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def environment(home: str) -> dict[str, str]:
     threads it may take."""
     threads = {name: os.environ[name] for name in THREADS if name in os.environ}
     known = {"HOME": home, "HF_HUB_OFFLINE": "1", remote.KEY: remote.key()}
-    return known | threads | ({} if remote.host() == remote.LOCAL else {"NDIF_HOST": remote.host()})
+    return known | threads | ({} if remote.host() == settings.LOCAL else {"NDIF_HOST": remote.host()})
 
 
 class Client:

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 from .. import settings
 from ..errors import ParameterError
-from ..settings import LOCAL
 from ..types import ModelSpec
 
 PREFIX = "ndif:"
@@ -51,7 +50,7 @@ def here(spec: ModelSpec) -> ModelSpec:
     all. Any other model as it is."""
     if not is_remote(spec.source):
         return spec
-    control = "" if host() == LOCAL else "untrained"  # which needs no weights
+    control = "" if host() == settings.LOCAL else "untrained"  # which needs no weights
     return ModelSpec(spec.source.removeprefix(PREFIX), revision=spec.revision, control=control)
 
 
@@ -68,13 +67,13 @@ def host() -> str:
 def device() -> str:
     """What stands for the service in a model's identity."""
     found = host()
-    return f"ndif at {LOCAL if found == LOCAL else urlsplit(found).netloc.replace(':', ' port ')}"
+    return f"ndif at {settings.LOCAL if found == settings.LOCAL else urlsplit(found).netloc.replace(':', ' port ')}"
 
 
 def key() -> str:
     """The key that the service asks for."""
     found = os.environ.get(KEY, "").strip()
-    if not found and host() != LOCAL:
+    if not found and host() != settings.LOCAL:
         raise ParameterError(
             f"NDIF asks for a key, and {KEY} is not set; get one at https://ndif.us and set it in the environment."
         )
