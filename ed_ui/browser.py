@@ -1,6 +1,7 @@
 """What the browser keeps and does for the app: a prompt that was typed survives a reload (in this tab alone, never in
-the link or on the server), Ctrl+Enter in it presses Run, a card that was closed stays so until it is asked for, and
-figures are drawn anew for paper; and a button that shows its address."""
+the link or on the server), Ctrl+Enter in it presses Run, a page that ended in an error of Streamlit's own script is
+loaded again, a card that was closed stays so until it is asked for, and figures are drawn anew for paper; and a button
+that shows its address."""
 
 from __future__ import annotations
 
@@ -37,6 +38,12 @@ const save = (mine = true) => { if (both() && !window.edBringing) sessionStorage
 const when = (ready, then, tries = 100) => ready() ? then() : tries && setTimeout(when, 100, ready, then, tries - 1);
 if (!window.edBrowser) {
   window.edBrowser = true;
+  // an error inside Streamlit's script takes the whole page away for good: load it again, once a minute at most
+  setInterval(() => {
+    if (document.querySelector('.stApp') || Date.now() - (sessionStorage.edEnded || 0) < 60000) return;
+    sessionStorage.edEnded = Date.now();
+    location.reload();
+  }, 1000);
   let press = 0;
   const inBox = event => event.target.closest && event.target.closest('.st-key-prompt-box');
   // the answer of the example that is typed over is not the answer of what is typed

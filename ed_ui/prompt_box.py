@@ -50,7 +50,7 @@ def fill(text: str, answer: str = "", example: str = "", side: str = "") -> None
     inputs.put({f"{side}text": text, f"{side}answer": answer, f"{side}example": example})
 
 
-@st.cache_data
+@st.cache_data(show_spinner=False)
 def examples() -> dict[str, dict]:
     """Bundled prompts by id, those in words and those in characters, in their files' order: by task, easiest first."""
     return {p["id"]: p for model in ("", CHARACTERS[0]) for p in load_prompts(model)}

@@ -159,6 +159,16 @@ def test_what_was_typed_survives_a_reload_and_an_example_over_it(server, page):
     assert boxes(page)[0] != "3 + 3 = ", "what an example replaced for good does not come back"
 
 
+def test_a_page_that_ended_in_the_browser_is_loaded_again_with_what_was_typed(server, page):
+    opened(page, f"{server}/?model={MODEL}")
+    fill(page, "Prompt", "3 + 3 = ")
+    wait(page, lambda: "example" not in page.url)
+    page.evaluate("window.before = true")
+    page.evaluate("document.getElementById('root').replaceChildren()")  # as React leaves it behind an error
+    wait(page, lambda: not page.evaluate("window.before") and page.get_by_label("Prompt", exact=True).count())
+    wait(page, lambda: boxes(page)[0] == "3 + 3 = ")
+
+
 WATCH = """(() => {
 window.beside = 0;
 const look = () => {
