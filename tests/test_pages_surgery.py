@@ -302,6 +302,9 @@ def test_sentences_of_surgery():
     curves = same | {"angular_distance": late, "block_influence": -drop * -1, "update_cosine": -drop}
     rows = surgery.rows(curves, "drop")
     assert [(r.length, r.n, r.best.i, r.median) for r in rows] == [(1, 3, 1, 3.0), (2, 2, 1, 6.5), (3, 1, 0, 11.0)]
+    assert not any(row.alike for row in rows), "a single stretch is like no other"
+    same_cost = surgery.rows(curves | {"drop_loss": np.where(np.isfinite(drop), 3.0, np.nan)}, "drop")
+    assert [row.alike for row in same_cost] == [True, True, False]
     said = surgery.sentence(curves, "drop", rows)
     assert said == (
         "By loss, the cheapest layer to leave out is layer 1, on the text it was chosen on: 2 → 2.5 (+0.5) nats per "
