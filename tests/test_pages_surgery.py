@@ -305,6 +305,9 @@ def test_sentences_of_surgery():
     assert not any(row.alike for row in rows), "a single stretch is like no other"
     same_cost = surgery.rows(curves | {"drop_loss": np.where(np.isfinite(drop), 3.0, np.nan)}, "drop")
     assert [row.alike for row in same_cost] == [True, True, False]
+    assert surgery.sentence(curves, "drop", same_cost) == (
+        "Whichever layer is left out, the loss changes alike: 2 → 3 (+1) nats per token."
+    )
     said = surgery.sentence(curves, "drop", rows)
     assert said == (
         "By loss, the cheapest layer to leave out is layer 1, on the text it was chosen on: 2 → 2.5 (+0.5) nats per "

@@ -464,9 +464,8 @@ def read(copy: Path, told: Path) -> Reached:
 
 def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> tuple[int | None, list[str]]:
     """pytest's exit code on these tests in a copy, None where it hangs, and the ids of those that failed."""
-    scratch = Path(
-        tempfile.mkdtemp(prefix="scratch-", dir=copy.parent)
-    )  # of its own: what the last one left may run on
+    # of its own: what the last run left may still be at work in that one's
+    scratch = Path(tempfile.mkdtemp(prefix="scratch-", dir=copy.parent))
     process = FORKS.Process(target=_tested, args=(copy, scratch, [*PYTEST, *options, *tests]))
     process.start()
     process.join(2 * limit + HANGS)

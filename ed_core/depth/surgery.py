@@ -297,6 +297,9 @@ def sentence(curves: Curves, kind: str, found: Sequence[Row]) -> str:
     whole = float(curves["loss_whole"])
     if kind == "drop":
         best = found[0].best
+        if found[0].alike:
+            which = _unit(found[0].length)
+            return f"Whichever {which} is left out, the loss changes alike: {_moves(whole, best.loss)} nats per token."
         what = "layer to leave out is layer"
         if (n := found[0].length) > 1:
             what = f"stretch of {n} layers to leave out is layers"
