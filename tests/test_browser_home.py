@@ -165,8 +165,8 @@ def test_a_page_that_ended_in_the_browser_is_loaded_again_with_what_was_typed(se
     wait(page, lambda: "example" not in page.url)
     page.evaluate("window.before = true")
     page.evaluate("document.getElementById('root').replaceChildren()")  # as React leaves it behind an error
-    wait(page, lambda: not page.evaluate("window.before") and page.get_by_label("Prompt", exact=True).count())
-    wait(page, lambda: boxes(page)[0] == "3 + 3 = ")
+    page.wait_for_function("!window.before", timeout=240_000)  # asked again of the page that takes its place
+    wait(page, lambda: page.get_by_label("Prompt", exact=True).count() and boxes(page)[0] == "3 + 3 = ")
 
 
 WATCH = """(() => {
