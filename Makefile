@@ -56,7 +56,7 @@ test-gpu:
 load: $(VENV)/.installed
 	PYTHONPATH=tests $(BIN)/python -m load $(OPTIONS)
 
-# cosmic-ray and pytest-cov, the extra `mutants`.
+# cosmic-ray, the extra `mutants`.
 $(VENV)/.mutants: $(VENV)/.installed pyproject.toml
 	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['mutants'], sep='\n')" > $(VENV)/needs.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/needs.txt

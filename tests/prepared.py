@@ -201,8 +201,6 @@ def _be(arguments: list[str], cwd: str, env: dict[str, str], streams: list[int])
     if before != {name: value for name, value in env.items() if name.startswith(READ)}:
         _forget(READERS)
     _as_at_the_start()
-    if "COVERAGE_PROCESS_START" in env:  # which `make mutants` sets
-        importlib.import_module("coverage").process_startup()
     more = [place for place in env.get("PYTHONPATH", "").split(os.pathsep) if place]
     safe = arguments[0] in ("-P", "-I")  # the folder is none of modules
     arguments = arguments[safe:]

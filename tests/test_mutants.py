@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import ast
 import random
 import subprocess
 import sys
@@ -138,8 +138,90 @@ def test_caught_survived_and_broken_are_told_apart(tmp_path, monkeypatch):
     assert (copy / "sums.py").read_text() == ADD, "as it was"
 
 
-def test_a_run_under_coverage_tells_which_tests_reach_a_line(tmp_path):
-    pytest.importorskip("pytest_cov", reason="`make mutants` installs pytest-cov")
+KINDS = '''"""Statements of all kinds."""
+
+from __future__ import annotations
+
+import contextlib
+
+
+@contextlib.contextmanager
+def held(x):
+    """Held."""
+    yield x
+
+
+class Kinds:
+    """One."""
+
+    n: int = 1
+
+    def of(self, xs):
+        """Its sum."""
+        total = 0
+        with held(xs) as inside, held(2):
+            for x in (
+                inside
+            ):
+                if x > 3 and (y := x) != 5:
+                    total += y
+                elif not x:
+                    continue
+                else:
+                    match x, total:
+                        case (1, _):
+                            total += 10
+        while total > 100:
+            total -= 1
+        try:
+            total /= total - 14
+        except ZeroDivisionError:
+            return (
+                total
+                + self.n
+            )
+        return f"{total}"
+'''
+
+
+@pytest.mark.parametrize(("given", "sum_of"), [([4, 0, 1, 3], 15), ([3], "-0.0"), ([101, 1], "1.1627906976744187")])
+def test_a_line_notes_that_it_runs_and_stays_where_it_was(given, sum_of, monkeypatch):
+    """Held against the lines that Python's own trace tells of the same code as it was."""
+    text, places = mutants.noting(KINDS, set(range(1, len(KINDS.splitlines()) + 1)), 7)
+    assert len(text.splitlines()) == len(KINDS.splitlines())
+    numbers: set[int] = set()
+    notes = ModuleType("mutants_notes")
+    notes.noted = numbers.add
+    monkeypatch.setitem(sys.modules, "mutants_notes", notes)
+    exec(compile(text, "noted.py", "exec"), made := {})
+    assert made["Kinds"]().of(given) == sum_of, "it does what it did"
+    noted = set().union(*(places[number - 7] for number in numbers))
+
+    ran: set[int] = set()
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename == "plain.py":
+            ran.update([frame.f_lineno] if event == "line" else [])
+            return trace
+
+    exec(compile(KINDS, "plain.py", "exec"), plain := {})
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        plain["Kinds"]().of(given)
+    finally:
+        sys.settrace(before)
+    bodies = [one for one in ast.walk(ast.parse(KINDS)) if isinstance(one, ast.FunctionDef)]
+    begin = {
+        one.lineno
+        for body in bodies
+        for one in ast.walk(body)
+        if isinstance(one, ast.stmt) and not isinstance(one, ast.FunctionDef | ast.Try)
+    }
+    assert ran & begin == noted & begin and len(ran & begin) >= 9
+
+
+def test_a_run_tells_which_tests_reach_a_line(tmp_path):
     (tmp_path / "ed_core").mkdir()
     for package in ("ed_core", "ed_ui", "pages"):
         (tmp_path / package).mkdir(exist_ok=True)
@@ -154,8 +236,8 @@ def test_a_run_under_coverage_tells_which_tests_reach_a_line(tmp_path):
     test += "\n\ndef test_false():\n    assert add(1, 1) == 3\n"
     (tmp_path / "tests/test_sums.py").write_text(test)
     (tmp_path / "tests/test_apart.py").write_text(APART)
-    os.environ.pop("COV_CORE_SOURCE", None)
-    reached = mutants.measured(tmp_path, 1)
+    drawn = [Mutant(f"ed_core/{name}.py", line, "", "") for name, line in (("sums", 2), ("sums", 6), ("signs", 1))]
+    reached = mutants.measured(tmp_path, 1, drawn)
     assert set(reached.seconds) == {"tests/test_sums.py::test_add", "tests/test_apart.py::test_apart[a|b]"}
     assert [name for name, words in reached.words.items() if "folded" in words] == ["tests/test_sums.py"]
     lines = reached.tests["ed_core/sums.py"]

@@ -4,8 +4,9 @@ A sample of the defects that cosmic-ray makes (an operator, a comparison, a numb
 not `is` for `==`), drawn from every folder of the program's code or from the files named. Each is tried in a copy of
 the repository with the tests that reach its line, the quickest first, until one fails or SECONDS of them have run, by
 what they took without it; on a slow machine more, a SHARE of what all tests take.
-Which tests those are is measured first, by one run of `make test` without any defect, under coverage, its processes
-included.
+Which tests those are is measured first, by one run of `make test` without any defect, in which the lines concerned note
+who runs them, in processes that a test starts as well. (coverage.py measures every line of every file: it made that run
+take more than twice as long.)
 
 A defect is caught, survives, or is broken: a test that told of it fails without it as well. The exit code is 1 where
 fewer than 90 % are caught. What only a browser or a real model reaches counts as surviving, since `make test` does not
@@ -56,26 +57,24 @@ SLOW = [
     "plotly.graph_objects",
 ]
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # before torch is imported
-# Processes that a test starts are measured for that test; pytest's own are by pytest-cov.
-SETTINGS = f"""[run]
-source = {", ".join(CODE)}
-data_file = {{copy}}/.coverage
-parallel = true
-sigterm = true
-patch = _exit
-context = ${{{{PYTEST_CURRENT_TEST-}}}}
-"""
-CHILDREN = """import os
+# Beside the code in the copy that is measured: what its lines call, in whatever process they run.
+NOTED = '__import__("mutants_notes").noted'
+NOTES = """import contextlib
+import os
+
+seen = set()
 
 
-def pytest_configure(config):
-    if hasattr(config, "workerinput"):
-        os.environ["COVERAGE_PROCESS_START"] = "{settings}"
+def noted(number):
+    test = os.environ.get("PYTEST_CURRENT_TEST", "")
+    if (number, test) not in seen:
+        seen.add((number, test))
+        with contextlib.suppress(OSError), open({file!r}, "ab", buffering=0) as file:
+            file.write(f"{{number}} {{test}}\\n".encode())
 """
 # Comparisons by identity in place of others and the reverse: refused by ruff (E711, F632), or alike for small values.
 SAME = re.compile("/ReplaceComparisonOperator_(Is|IsNot)_(?!Is)|/ReplaceComparisonOperator_(?!Is).*_(Is|IsNot)$")
-# pytest-cov's "test|phase", and pytest's own "test (phase)" in processes that a test starts.
-CONTEXT = re.compile(r"(?P<file>.*?)(?P<test>::.*)(\||\ \()(?P<phase>\w+)\)?", re.DOTALL)
+NOTE = re.compile(r"(?P<number>\d+) (?P<file>.*?)(?P<test>::.*) \((?P<phase>\w+)\)")  # by pytest's own variable
 WORD = re.compile(r"[A-Za-z_]\w{3,}")
 QUOTED = re.compile(r"""["']([\w.]{3,})["']""")
 PASSED, FAILED = 0, 1
@@ -296,38 +295,86 @@ def copied(root: Path, to: Path) -> Path:
     return to
 
 
-def measured(copy: Path, workers: int, tests: tuple[str, ...] = ("tests",)) -> Reached:
-    """One run of the quick tests in a copy, under coverage. What fails there is left out."""
-    settings, told = copy / ".mutants-coverage", copy / ".mutants.xml"
-    settings.write_text(SETTINGS.format(copy=copy), encoding="utf-8")
-    (copy / "mutants_children.py").write_text(CHILDREN.format(settings=settings), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--tb=no",
-        "-n",
-        str(workers),
-        "--dist",
-        "worksteal",
-    ]
-    command += [
-        "-m",
-        QUICK,
-        "-p",
-        "mutants_children",
-        f"--junitxml={told}",
-        "--cov",
-        f"--cov-config={settings}",
-        "--cov-context=test",
-        "--cov-report=",
-    ]
+def measured(copy: Path, workers: int, drawn: Iterable[Mutant], tests: tuple[str, ...] = ("tests",)) -> Reached:
+    """One run of the quick tests in a copy, in which the lines that `Reached.of` asks for note who runs them: those of
+    the defects `drawn`, those that use them, and of their files every function's first. What fails is left out."""
+    notes, told, used = copy / ".mutants-notes", copy / ".mutants.xml", using(copy)
+    lines: dict[str, set[int]] = defaultdict(set)
+    for mutant in drawn:
+        lines[mutant.file].add(mutant.line)
+        for file, line in used.get(mutant.file, {}).get(mutant.line, ()):
+            lines[file].add(line)
+    for file in {mutant.file for mutant in drawn}:
+        for node in ast.walk(ast.parse((copy / file).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines[file].add(next((s.lineno for s in node.body if not _comes_first(s)), node.lineno))
+    places: list[tuple[str, set[int]]] = []
+    for file, asked in sorted(lines.items()):
+        text, numbered = noting((copy / file).read_text(encoding="utf-8"), asked, len(places))
+        (copy / file).write_text(text, encoding="utf-8")
+        places += [(file, of_one) for of_one in numbered]
+    (copy / "mutants_notes.py").write_text(NOTES.format(file=str(notes)), encoding="utf-8")
+    notes.touch()
+    command = [sys.executable, "-m", "pytest", *PYTEST, "-n", str(workers), "--dist", "worksteal"]
     around = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"} | ENVIRONMENT
-    subprocess.run([*command, *tests], cwd=copy, env=around, check=False, stdout=subprocess.DEVNULL)
-    return read(copy, told)
+    subprocess.run(
+        [*command, "-m", QUICK, f"--junitxml={told}", *tests],
+        cwd=copy,
+        env=around,
+        check=False,
+        stdout=subprocess.DEVNULL,
+    )
+    return read(copy, told, notes, places, used)
+
+
+def noting(text: str, lines: set[int], number: int) -> tuple[str, list[set[int]]]:
+    """A file's text in which the statements on these lines note that they run, each on the line that it was on, under
+    its number, counted from `number`; and by number the lines asked for. Those of a function's or a class's head note
+    nothing."""
+    tree = ast.parse(text)
+    within: dict[ast.stmt, set[int]] = defaultdict(set)
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    for line in sorted(lines):
+        holding = [one for one in statements if one.lineno <= line <= (one.end_lineno or one.lineno)]
+        if holding:
+            within[max(holding, key=lambda one: (one.lineno, one.col_offset))].add(line)
+    source = [line.encode() for line in text.split("\n")]
+    added: list[tuple[int, int, str]] = []
+    found: list[set[int]] = []
+    for statement, asked in within.items():
+        if (put := _calling(statement, number + len(found))) is not None:
+            added += put
+            found.append(asked)
+    for line, column, what in sorted(added, key=lambda one: one[:2], reverse=True):
+        source[line - 1] = source[line - 1][:column] + what.encode() + source[line - 1][column:]
+    return b"\n".join(source).decode(), found
+
+
+def _calling(statement: ast.stmt, number: int) -> list[tuple[int, int, str]] | None:
+    """What is put where, line and column, for a statement to note its number: before a simple one, around what the
+    head of another computes."""
+    match statement:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return None
+        case ast.Try() | ast.TryStar():
+            return _calling(statement.body[0], number)
+        case ast.If(test=head) | ast.While(test=head) | ast.For(iter=head) | ast.AsyncFor(iter=head):
+            pass
+        case ast.With(items=[item, *_]) | ast.AsyncWith(items=[item, *_]):
+            head = item.context_expr
+        case ast.Match(subject=head):
+            pass
+        case _:
+            place = (statement.lineno, statement.col_offset)
+            return None if _comes_first(statement) else [(*place, f"{NOTED}({number}); ")]
+    ends = (head.end_lineno or head.lineno, head.end_col_offset or 0)
+    return [(head.lineno, head.col_offset, f"({NOTED}({number}) or ("), (*ends, "))")]
+
+
+def _comes_first(statement: ast.stmt) -> bool:
+    """A docstring, or an import from `__future__`, before which nothing may stand."""
+    docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return docstring or (isinstance(statement, ast.ImportFrom) and statement.module == "__future__")
 
 
 def naming(copy: Path) -> dict[str, frozenset[str]]:
@@ -426,40 +473,31 @@ def _mentions(name: str, file: str, code: dict[str, _Code]) -> set[Line]:
     return {(other, line) for other in code for line in of(other)}
 
 
-def read(copy: Path, told: Path) -> Reached:
-    """What the run wrote: pytest's times, and coverage's lines with the tests that reached them."""
-    from coverage import CoverageData
-
+def read(
+    copy: Path, told: Path, notes: Path, places: list[tuple[str, set[int]]], used: dict[str, dict[int, set[Line]]]
+) -> Reached:
+    """What the run wrote: pytest's times, and the tests by the number of what they ran."""
     seconds, failed = {}, set()
     for case in ET.parse(told).iter("testcase"):
         name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
         seconds[name] = float(case.get("time", 0))
         if any(child.tag in ("failure", "error", "skipped") for child in case):
             failed.add(name)
-    data = CoverageData(str(copy / ".coverage"))
-    data.read()
     beside: dict[str, set[str]] = defaultdict(set)
     for name in seconds.keys() - failed:
         beside[name.partition("::")[0]].add(name)
-
-    def of(context: str) -> set[str]:
-        """What is reached while a test is set up serves all tests of its file: a fixture is made once."""
-        if not (told := CONTEXT.fullmatch(context)):
-            return set()
-        there = beside[told["file"]]
-        return there if told["phase"] == "setup" else {told["file"] + told["test"]} & there
-
-    tests = {
-        Path(file).relative_to(copy).as_posix(): {
-            line: frozenset().union(*map(of, contexts)) for line, contexts in data.contexts_by_lineno(file).items()
-        }
-        for file in data.measured_files()
-        if Path(file).is_relative_to(copy)  # a test may copy the program
-    }
+    tests: dict[str, dict[int, frozenset[str]]] = defaultdict(lambda: defaultdict(frozenset))
+    for note in filter(None, map(NOTE.fullmatch, notes.read_text(encoding="utf-8", errors="replace").splitlines())):
+        file, lines = places[int(note["number"])]
+        there = beside[note["file"]]
+        # what is reached while a test is set up serves all tests of its file: a fixture is made once
+        having = there if note["phase"] == "setup" else {note["file"] + note["test"]} & there
+        for line in lines:
+            tests[file][line] |= having
     passed = {name: took for name, took in seconds.items() if name not in failed}
     kept = [file for file in (copy / "tests").rglob("*") if file.suffix in (".txt", ".toml")]
     words = {file.relative_to(copy).as_posix(): _words(file, kept) for file in (copy / "tests").rglob("test_*.py")}
-    return Reached(tests, passed, naming(copy), using(copy), words)
+    return Reached(tests, passed, naming(copy), used, words)
 
 
 def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> tuple[int | None, list[str]]:
@@ -537,7 +575,7 @@ def main(names: list[str], count: int, seed: int, workers: int, root: Path = ROO
         for i in range(workers):
             copies.put(copied(root, Path(folder, str(i))))
         print(f"{len(todo)} defects, seed {seed}; first the tests without any of them", flush=True)
-        reached = measured(copied(root, Path(folder, "measured")), workers)
+        reached = measured(copied(root, Path(folder, "measured")), workers, todo)
         print(f"{len(reached.seconds)} tests, {time.monotonic() - begun:.0f} s", flush=True)
 
         def work(mutant: Mutant) -> Outcome:
