@@ -43,6 +43,7 @@ from ed_core.errors import ClaimRefused, ParameterError, PromptError, StudyError
 from ed_core.fits import replacement
 from ed_core.models.language_model import LanguageModel
 from ed_core.probes import Answers, Prune
+from ed_core.runs.run import Statuses
 from ed_core.service.compute import Models
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import SETS
@@ -722,10 +723,13 @@ def test_parts_share_the_traces_of_a_chunk(model, prompts, tmp_path, monkeypatch
             del passes[one]
         return found
 
+    told: list[float] = []
+    monkeypatch.setattr(Statuses, "tell", lambda self, share, what="": told.append(share))
     monkeypatch.setattr(LanguageModel, "logits", counted)
     monkeypatch.setattr(Models, "_opened", narrow)
     assert asked(model, prompts, tmp_path / "out", "--claim", "turn", "--claim", "one-layer-robust") == 0
     assert len(passes) == 18 * 6 and set(passes.values()) == {1}, "the model and five twins"
+    assert told == sorted(told) and told[0] > 0 and told[-1] <= 1 and len(set(told)) > 20
 
 
 def test_values_are_those_of_the_parts(model, prompts, tmp_path):

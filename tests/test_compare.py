@@ -174,6 +174,11 @@ def test_criteria_are_compared_by_their_layer(model_of, measure):
         f"The mean curve over all prompts has mean depth {naive.mean_depth(pooled, 'kl'):.1f} (5 prompts: too few for "
         "an interval; other text may differ)"
     )
+    behind, counted = among_others.reasons(
+        LogitLens(), results[0].summary, [r.summary for r in results[1:]], first_token=False
+    )
+    pooled = np.concatenate([r["kl"][:, 1:] for r in results], axis=1).mean(1)
+    assert f"has mean depth {naive.mean_depth(pooled, 'kl'):.1f} (5 prompts" in behind and "but the first" in counted
     made = [measure(model_of("qwen3"), Contributions(), Prompt(text)) for text in TEXTS]
     said = among_others.sentence(Contributions(), made[0].summary, [r.summary for r in made[1:]])
     depth = criteria.by_cosine(np.mean([made[0][n].mean(1) for n in COSINES], axis=0)).depth

@@ -212,6 +212,9 @@ def test_likelihood_against_generation_in_words():
     curves = {"nll": np.arange(9.0), "nll_whole": np.float32(0)}
     said, beside = told([0] * 8 + [1], 1, 1)
     assert "without 8 of 9 layers, each on its own, it does not write the answer." in said
+    few = {n: surgery.generated({"exact": np.array([0] * n + [1]), "exact_whole": 1}, 1, 1) for n in (6, 7)}
+    assert "without layer 0, 1, 2, 3, 4 or 5, each on its own," in few[6], "six are named"
+    assert "without 7 of 8 layers, each on its own," in few[7]
     assert "changes by +0 to +7 nats" in beside[1]
     curves = {"nll": np.array([1.5, 1.75, 1.0]), "nll_whole": np.float32(2)}
     assert told([0.5, 1, 0.5], 0.5, 2) == (

@@ -323,6 +323,7 @@ def measured(copy: Path, workers: int, drawn: Iterable[Mutant], tests: tuple[str
         env=around,
         check=False,
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,  # what an ending process could not note
     )
     return read(copy, told, notes, places, used)
 
@@ -501,7 +502,7 @@ def read(
 
 
 def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> tuple[int | None, list[str]]:
-    """pytest's exit code on these tests in a copy, None where it hangs, and the ids of those that failed."""
+    """pytest's exit code on these tests in a copy, None where it hangs, and those that failed, "id - why"."""
     # of its own: what the last run left may still be at work in that one's
     scratch = Path(tempfile.mkdtemp(prefix="scratch-", dir=copy.parent))
     process = FORKS.Process(target=_tested, args=(copy, scratch, [*PYTEST, *options, *tests]))
@@ -514,8 +515,7 @@ def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> 
         os.killpg(process.pid, signal.SIGKILL)
     lines = (scratch / "said").read_text(encoding="utf-8", errors="replace").splitlines()
     shutil.rmtree(scratch, ignore_errors=True)
-    told = [line.partition(" ")[2] for line in lines if line.startswith(("FAILED ", "ERROR ")) and "::" in line]
-    failed = [one.partition(" - ")[0] for one in told]
+    failed = [line.partition(" ")[2] for line in lines if line.startswith(("FAILED ", "ERROR ")) and "::" in line]
     return None if hangs else process.exitcode, failed or lines[-1:]
 
 
@@ -554,12 +554,15 @@ def tried(mutant: Mutant, copy: Path, tests: list[str], limit: float = SECONDS) 
         file.write_text(before, encoding="utf-8")
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
     if code is None:
-        return outcome("caught", "hangs")
+        hangs = run(copy, tests, "-x", limit=limit)[0] is None
+        return outcome("broken", "hangs without it") if hangs else outcome("caught", "hangs")
     if code == PASSED:
         return outcome("SURVIVED", f"{len(tests)} test{'s' * (len(tests) > 1)}")
-    told = "".join(failed[:1])
-    if code == FAILED and "::" in told and run(copy, [told])[0] != PASSED:
-        return outcome("broken", f"{told} fails without it")
+    told = "".join(failed[:1]).partition(" - ")[0]
+    if code == FAILED and "::" in told:
+        again, failed = run(copy, [told])
+        if again != PASSED:
+            return outcome("broken", f"fails without it: {''.join(failed[:1])}")
     return outcome("caught", told.removeprefix("tests/"))
 
 

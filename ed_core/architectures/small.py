@@ -152,7 +152,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # name: model_type, config 
     "stablelm": ("stablelm", {"use_parallel_residual": False}),
     "stablelm_parallel": ("stablelm", {"use_parallel_residual": True, "qk_layernorm": True}),
     "starcoder2": ("starcoder2", {"sliding_window": 4}),
-    "smollm3": ("smollm3", {"use_sliding_window": False, "no_rope_layers": [1, 0, 1, 0]}),
+    "smollm3": ("smollm3", {"no_rope_layers": [1, 0, 1, 0]}),
     "nemotron": ("nemotron", {}),
     "granite": ("granite", GRANITE),
     "granitemoe": ("granitemoe", GRANITE | {"num_local_experts": 4, "num_experts_per_tok": 2}),
