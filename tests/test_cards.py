@@ -9,6 +9,7 @@ import math
 import re
 import shutil
 import subprocess
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -36,6 +37,7 @@ from ed_core.runs import launch
 from ed_core.service import compute
 from ed_core.service.resolve import resolve
 from ed_core.sharing import site
+from ed_core.sources import sizes
 from ed_core.studies import items
 from ed_core.studies.items import open_folder
 from ed_core.studies.study import ModelEntry, ProbeEntry, SetEntry, Study
@@ -207,6 +209,14 @@ def test_what_was_measured_is_not_measured_again(out, model, prompts, monkeypatc
     before = {file: (out / file).read_bytes() for file in (card.FILE, card.HTML, card.MARKDOWN)}
     assert made(model, prompts, out) == 0
     assert {file: (out / file).read_bytes() for file in before} == before
+
+
+def test_a_checkpoint_that_is_stored_quantized_has_no_other_precision(out, model, prompts, tmp_path, monkeypatch):
+    shutil.copytree(out, tmp_path / "out")
+    monkeypatch.setattr(making, "sizes", SimpleNamespace(**vars(sizes) | {"stored_precision": lambda config: "4bit"}))
+    for others, said in (("bf16",), 1), (("fp32",), 0):
+        told = making.make(making.Asked(str(model), str(prompts), others=others), tmp_path / "out")
+        assert sum("stored quantized" in why for why in told.missing) == said and not told.precision.rows
 
 
 def test_prompts_without_answers_and_levels_make_a_card_too(model, own_cache, tmp_path):

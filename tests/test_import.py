@@ -230,6 +230,15 @@ def test_a_control_that_does_not_exist_is_refused(folder, monkeypatch):
     assert not left_behind(folder)
 
 
+def test_a_prompt_that_no_tokenizer_encodes_faithfully_is_refused(folder):
+    one = results()["contributions"]
+    prompt = replace(one.request.prompts[0], text="a\x07b")
+    data = bundle.encode(make("x", [replace(one, request=replace(one.request, prompts=(prompt,)))]))
+    with pytest.raises(ImportRefused, match="control character"):
+        folder.take_in(data)
+    assert not left_behind(folder)
+
+
 # ---------------------------------------------------------------- other files
 
 
