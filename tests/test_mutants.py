@@ -113,6 +113,34 @@ def test_what_nothing_evaluates_is_not_drawn():
     assert first == ((3, 7), (3, 17)), "the annotation, not the value behind it"
 
 
+SLEEPS = """import time
+import pytest
+
+@pytest.mark.parametrize("seconds", [0.5] * 40)
+def test_slow(seconds):
+    time.sleep(seconds)
+
+def test_endless():
+    time.sleep(600)
+
+def test_false():
+    assert False
+"""
+
+
+def test_a_run_that_hangs_is_told_from_one_that_is_slow(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    monkeypatch.setattr(mutants, "HANGS", 6)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/test_sleeps.py").write_text(SLEEPS)
+    of = lambda name, limit: mutants.run(tmp_path / "there", [f"test_sleeps.py::test_{name}"], limit=limit)
+    code, said = of("endless", 20.0)
+    assert code is None and said[0].strip() == "test_sleeps.py::test_endless"
+    code, said = of("slow", 2.0)
+    assert code == mutants.PASSED and "test_slow" in said[0], "20 s of sleep, ended behind six"
+    assert of("false", 20.0) == (mutants.FAILED, ["test_sleeps.py::test_false - assert False"])
+
+
 def test_caught_survived_and_broken_are_told_apart(tmp_path, monkeypatch):
     """In a repository of one function and three tests."""
     # A page that was tested in this process is left as its main program, which every fork would run.

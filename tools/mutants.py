@@ -44,9 +44,10 @@ SECONDS, SHARE = 60.0, 1 / 30  # of tests that one defect is tried with: so many
 NAMING = 0.3  # of them, of those that do not reach its line and name its module
 OWN = 0.5  # of them, of those that do both, whatever their parameters, before any others
 AT_LEAST, UNLIKE = 0.3, 0.1  # a test's seconds beyond its own, and what one counts that has none of a line's words
-HANGS = 120  # a run that takes this much longer than it should
+HANGS = 120  # seconds in which no test ends
+SLOWEST = 3  # times its tests' seconds that a run may take: what many files prepare is counted with one test of each
 QUICK = "not browser and not real and not slow"  # what `make test` runs
-PYTEST = ("-q", "-p", "no:cacheprovider", "--tb=no", "-rfE")
+PYTEST = ("-v", "-p", "no:cacheprovider", "--tb=no", "-rfE")
 # Every run is a process of its own, forked from one that has imported what is slow and none of ours.
 FORKS = multiprocessing.get_context("forkserver")
 SLOW = [
@@ -502,21 +503,30 @@ def read(
 
 
 def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> tuple[int | None, list[str]]:
-    """pytest's exit code on these tests in a copy, None where it hangs, and those that failed, "id - why"."""
+    """pytest's exit code on these tests in a copy, and those that failed, "id - why"; where it hangs None, and in which
+    test. A run that is only slow is ended as if the tests left had passed."""
     # of its own: what the last run left may still be at work in that one's
     scratch = Path(tempfile.mkdtemp(prefix="scratch-", dir=copy.parent))
+    said = scratch / "said"
+    said.touch()
     process = FORKS.Process(target=_tested, args=(copy, scratch, [*PYTEST, *options, *tests]))
     process.start()
-    process.join(2 * limit + HANGS)
-    if hangs := process.is_alive():
-        process.kill()
-        process.join()
+    begun = heard = time.monotonic()
+    size, hangs, slow = 0, False, False
+    while process.is_alive() and not hangs and not slow:
+        process.join(1.0)
+        now, so_far = time.monotonic(), said.stat().st_size
+        size, heard = so_far, heard if so_far == size else now
+        hangs, slow = now - heard > HANGS, now - begun > SLOWEST * limit
+    code: int | None = PASSED if process.is_alive() else process.exitcode
+    process.kill()
+    process.join()
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    lines = (scratch / "said").read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
     shutil.rmtree(scratch, ignore_errors=True)
     failed = [line.partition(" ")[2] for line in lines if line.startswith(("FAILED ", "ERROR ")) and "::" in line]
-    return None if hangs else process.exitcode, failed or lines[-1:]
+    return None if hangs else code, lines[-1:] if hangs else failed or lines[-1:]
 
 
 def _tested(copy: Path, scratch: Path, arguments: list[str]) -> None:
@@ -554,8 +564,9 @@ def tried(mutant: Mutant, copy: Path, tests: list[str], limit: float = SECONDS) 
         file.write_text(before, encoding="utf-8")
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
     if code is None:
+        where = "".join(failed).strip() or "before any test"
         hangs = run(copy, tests, "-x", limit=limit)[0] is None
-        return outcome("broken", "hangs without it") if hangs else outcome("caught", "hangs")
+        return outcome("broken", f"hangs without it: {where}") if hangs else outcome("caught", f"hangs: {where}")
     if code == PASSED:
         return outcome("SURVIVED", f"{len(tests)} test{'s' * (len(tests) > 1)}")
     told = "".join(failed[:1]).partition(" - ")[0]
