@@ -65,6 +65,15 @@ def test_the_quickest_tests_that_reach_a_line_are_taken_and_one_of_each_first():
     assert about.of(Mutant("sums.py", 2, "", "")) == ["a::t[0]", "a::u", "a::t[1]", "b::slow"], "all about it first"
 
 
+def test_a_test_that_reaches_a_line_itself_comes_before_those_of_its_file():
+    seconds = {"a::page": 1.0, "a::progress": 9.0, "b::other": 0.5}
+    lines, itself = {7: frozenset({"a::page", "a::progress"})}, {7: frozenset({"a::progress"})}
+    reached = Reached({"x.py": lines}, seconds, called={"x.py": itself})
+    assert reached.of(Mutant("x.py", 7, "", "")) == ["a::progress", "a::page"]
+    of_import = Reached({"x.py": lines}, seconds, used={"x.py": {1: {("x.py", 7)}}}, called={"x.py": itself})
+    assert of_import.of(Mutant("x.py", 1, "", "")) == ["a::progress", "a::page"], "it uses what the line binds"
+
+
 def test_a_line_that_runs_at_import_is_tried_first_where_it_is_used(tmp_path):
     texts = {
         "ed_core/limits.py": "MOST = 3\n\n\ndef fits(n):\n    return n < MOST\n",
@@ -271,5 +280,6 @@ def test_a_run_tells_which_tests_reach_a_line(tmp_path):
     assert [name for name, words in reached.words.items() if "folded" in words] == ["tests/test_sums.py"]
     lines = reached.tests["ed_core/sums.py"]
     assert lines[2] == {"tests/test_sums.py::test_add"}, "one that fails without any defect says nothing"
+    assert reached.called["ed_core/sums.py"] == lines, "none of them by what was set up"
     assert lines[6] == {"tests/test_apart.py::test_apart[a|b]"}, "in a process that the test starts"
     assert reached.of(Mutant("ed_core/signs.py", 1, "", "")) == ["tests/test_apart.py::test_apart[a|b]"], "it names it"

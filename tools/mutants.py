@@ -108,13 +108,15 @@ class Mutant:
 class Reached:
     """What a run without defects told: the tests by file and line, and how long each that passed took, in seconds; by
     the file of a module, the files of tests that name it (`named`); by file and line of what runs while a module is
-    imported, the lines that use it (`used`); by file of tests the words in it and in texts it reads (`words`)."""
+    imported, the lines that use it (`used`); by file of tests the words in it and in texts it reads (`words`); by file
+    and line the tests that reach it themselves, not by what was set up for their whole file (`called`)."""
 
     tests: dict[str, dict[int, frozenset[str]]]
     seconds: dict[str, float]
     named: dict[str, frozenset[str]] = field(default_factory=dict)
     used: dict[str, dict[int, set[Line]]] = field(default_factory=dict)
     words: dict[str, frozenset[str]] = field(default_factory=dict)
+    called: dict[str, dict[int, frozenset[str]]] = field(default_factory=dict)
 
     @property
     def limit(self) -> float:
@@ -132,8 +134,9 @@ class Reached:
 
     def of(self, mutant: Mutant) -> list[str]:
         """The tests that reach a defect's line, those first whose file names its module, as many as OWN holds, and of
-        others one of each function; among these the quick ones whose file has the line's words; then those which name
-        it and do not reach it, since they may have met what another test had kept; as many as `limit` and NAMING hold.
+        others one of each function; among these those that reach it themselves, and the quick ones whose file has the
+        line's words; then those which name it and do not reach it, since they may have met what another test had kept;
+        as many as `limit` and NAMING hold.
         A line that runs while a module is imported is reached by all tests that reach another line of it; first come
         those of whose parameters the line names one ("gemma2"), those that reach a line which uses it, those that name
         the module."""
@@ -142,6 +145,8 @@ class Reached:
         at_import = not reached
         users = self.used.get(mutant.file, {}).get(mutant.line, set()) if at_import else set()
         using = frozenset().union(*(self.tests.get(file, {}).get(line, frozenset()) for file, line in users))
+        places = users if at_import else {(mutant.file, mutant.line)}
+        called = frozenset().union(*(self.called.get(file, {}).get(line, frozenset()) for file, line in places))
         found = reached or frozenset().union(*lines.values(), using)
         found |= {test for test in self.seconds if test.partition("::")[0] in naming}
 
@@ -149,12 +154,13 @@ class Reached:
         alike = self.alike(text)
         named = set(QUOTED.findall(text)) if at_import else set()
 
-        def order(test: str) -> tuple[bool, bool, bool, bool, float, str]:
+        def order(test: str) -> tuple[bool, bool, bool, bool, bool, float, str]:
             file, _, name = test.partition("::")
             parameters = re.split(r"[\[\]-]", name)[1:]
             there = not at_import and test not in reached
             worth = (AT_LEAST + self.seconds.get(test, 1.0)) / (UNLIKE + alike.get(file, 0.0))
-            return named.isdisjoint(parameters), test not in using, there, file not in naming, worth, test
+            first = named.isdisjoint(parameters), test not in using, there, file not in naming
+            return *first, test not in called, worth, test
 
         ordered = sorted(found, key=order)
         own, took = [], 0.0
@@ -489,6 +495,7 @@ def read(
     for name in seconds.keys() - failed:
         beside[name.partition("::")[0]].add(name)
     tests: dict[str, dict[int, frozenset[str]]] = defaultdict(lambda: defaultdict(frozenset))
+    called: dict[str, dict[int, frozenset[str]]] = defaultdict(lambda: defaultdict(frozenset))
     for note in filter(None, map(NOTE.fullmatch, notes.read_text(encoding="utf-8", errors="replace").splitlines())):
         file, lines = places[int(note["number"])]
         there = beside[note["file"]]
@@ -496,10 +503,12 @@ def read(
         having = there if note["phase"] == "setup" else {note["file"] + note["test"]} & there
         for line in lines:
             tests[file][line] |= having
+            if note["phase"] == "call":
+                called[file][line] |= having
     passed = {name: took for name, took in seconds.items() if name not in failed}
     kept = [file for file in (copy / "tests").rglob("*") if file.suffix in (".txt", ".toml")]
     words = {file.relative_to(copy).as_posix(): _words(file, kept) for file in (copy / "tests").rglob("test_*.py")}
-    return Reached(tests, passed, naming(copy), used, words)
+    return Reached(tests, passed, naming(copy), used, words, called)
 
 
 def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> tuple[int | None, list[str]]:
