@@ -144,9 +144,12 @@ def test_a_run_that_hangs_is_told_from_one_that_is_slow(tmp_path, monkeypatch):
     (tmp_path / "there/test_sleeps.py").write_text(SLEEPS)
     of = lambda name, limit: mutants.run(tmp_path / "there", [f"test_sleeps.py::test_{name}"], limit=limit)
     code, said = of("endless", 20.0)
-    assert code is None and said[0].strip() == "test_sleeps.py::test_endless"
+    assert code == mutants.HUNG and said[0].strip() == "test_sleeps.py::test_endless"
     code, said = of("slow", 2.0)
-    assert code == mutants.PASSED and "test_slow" in said[0], "20 s of sleep, ended behind six"
+    assert code == mutants.SLOW and "test_slow" in said[0], "20 s of sleep, ended behind six"
+    (tmp_path / "there/sums.py").write_text(ADD)
+    slow = mutants.tried(Mutant("sums.py", 2, "", ADD), tmp_path / "there", ["test_sleeps.py::test_slow"], limit=2.0)
+    assert (slow.verdict, slow.by) == ("SURVIVED", "some of 1 test, slow")
     assert of("false", 20.0) == (mutants.FAILED, ["test_sleeps.py::test_false - assert False"])
 
 

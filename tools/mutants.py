@@ -78,7 +78,8 @@ SAME = re.compile("/ReplaceComparisonOperator_(Is|IsNot)_(?!Is)|/ReplaceComparis
 NOTE = re.compile(r"(?P<number>\d+) (?P<file>.*?)(?P<test>::.*) \((?P<phase>\w+)\)")  # by pytest's own variable
 WORD = re.compile(r"[A-Za-z_]\w{3,}")
 QUOTED = re.compile(r"""["']([\w.]{3,})["']""")
-PASSED, FAILED = 0, 1
+PASSED, FAILED = 0, 1  # pytest's exit codes
+SLOW, HUNG = 1000, 1001  # no process has these
 Line = tuple[str, int]  # a file's path from the root, and which of its lines
 Place = tuple[int, int]  # line and column
 STAMPS = itertools.count(1)  # times of files with a defect: compiled code is known by its source's time and size
@@ -511,9 +512,9 @@ def read(
     return Reached(tests, passed, naming(copy), used, words, called)
 
 
-def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> tuple[int | None, list[str]]:
-    """pytest's exit code on these tests in a copy, and those that failed, "id - why"; where it hangs None, and in which
-    test. A run that is only slow is ended as if the tests left had passed."""
+def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> tuple[int, list[str]]:
+    """pytest's exit code on these tests in a copy, and those that failed, "id - why". A run that hangs, or is slow, is
+    ended: HUNG or SLOW, and in which test."""
     # of its own: what the last run left may still be at work in that one's
     scratch = Path(tempfile.mkdtemp(prefix="scratch-", dir=copy.parent))
     said = scratch / "said"
@@ -521,13 +522,13 @@ def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> 
     process = FORKS.Process(target=_tested, args=(copy, scratch, [*PYTEST, *options, *tests]))
     process.start()
     begun = heard = time.monotonic()
-    size, hangs, slow = 0, False, False
-    while process.is_alive() and not hangs and not slow:
+    size, ended = 0, None
+    while process.is_alive() and ended is None:
         process.join(1.0)
         now, so_far = time.monotonic(), said.stat().st_size
         size, heard = so_far, heard if so_far == size else now
-        hangs, slow = now - heard > HANGS, now - begun > SLOWEST * limit
-    code: int | None = PASSED if process.is_alive() else process.exitcode
+        ended = HUNG if now - heard > HANGS else SLOW if now - begun > SLOWEST * limit else None
+    ended = ended if process.is_alive() else None
     process.kill()
     process.join()
     with suppress(ProcessLookupError):
@@ -535,7 +536,7 @@ def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> 
     lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
     shutil.rmtree(scratch, ignore_errors=True)
     failed = [line.partition(" ")[2] for line in lines if line.startswith(("FAILED ", "ERROR ")) and "::" in line]
-    return None if hangs else code, lines[-1:] if hangs else failed or lines[-1:]
+    return (process.exitcode or PASSED, failed or lines[-1:]) if ended is None else (ended, lines[-1:])
 
 
 def _tested(copy: Path, scratch: Path, arguments: list[str]) -> None:
@@ -572,12 +573,13 @@ def tried(mutant: Mutant, copy: Path, tests: list[str], limit: float = SECONDS) 
     finally:
         file.write_text(before, encoding="utf-8")
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    if code is None:
+    if code == HUNG:
         where = "".join(failed).strip() or "before any test"
-        hangs = run(copy, tests, "-x", limit=limit)[0] is None
+        hangs = run(copy, tests, "-x", limit=limit)[0] == HUNG
         return outcome("broken", f"hangs without it: {where}") if hangs else outcome("caught", f"hangs: {where}")
-    if code == PASSED:
-        return outcome("SURVIVED", f"{len(tests)} test{'s' * (len(tests) > 1)}")
+    if code in (PASSED, SLOW):
+        which = f"{len(tests)} test{'s' * (len(tests) > 1)}"
+        return outcome("SURVIVED", f"some of {which}, slow" if code == SLOW else which)
     told = "".join(failed[:1]).partition(" - ")[0]
     if code == FAILED and "::" in told:
         again, failed = run(copy, [told])
