@@ -286,3 +286,21 @@ def test_a_run_tells_which_tests_reach_a_line(tmp_path):
     assert reached.called["ed_core/sums.py"] == lines, "none of them by what was set up"
     assert lines[6] == {"tests/test_apart.py::test_apart[a|b]"}, "in a process that the test starts"
     assert reached.of(Mutant("ed_core/signs.py", 1, "", "")) == ["tests/test_apart.py::test_apart[a|b]"], "it names it"
+
+
+@pytest.mark.parametrize(("sides", "code", "verdict"), [((3, 5), 0, "caught"), ((3, "add(2, 3)"), 1, "SURVIVED")])
+def test_a_sample_from_the_draw_to_the_verdict(tmp_path, monkeypatch, capsys, sides, code, verdict):
+    """In a repository of one function and one test, by the whole command."""
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    monkeypatch.setattr(mutants, "IMPORTED", mutants.IMPORTED[:0])  # torch takes long
+    monkeypatch.setattr(mutants, "ENVIRONMENT", {})
+    for folder in ("ed_core", "tests"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers =\n    browser\n    real\n    slow\n")
+    (tmp_path / "ed_core/sums.py").write_text(ADD)
+    (tmp_path / "tests/test_sums.py").write_text(TEST.replace("from sums", "from ed_core.sums").format(*sides))
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    assert mutants.main([], 1, 1, 1, tmp_path) == code
+    said = capsys.readouterr().out
+    assert "1 defects, seed 1" in said and "1 tests" in said and f"{{'{verdict}': 1}}" in said
+    assert (tmp_path / "ed_core/sums.py").read_text() == ADD

@@ -50,7 +50,7 @@ QUICK = "not browser and not real and not slow"  # what `make test` runs
 PYTEST = ("-v", "-p", "no:cacheprovider", "--tb=no", "-rfE")
 # Every run is a process of its own, forked from one that has imported what is slow and none of ours.
 FORKS = multiprocessing.get_context("forkserver")
-SLOW = [
+IMPORTED = [
     "torch",
     "transformers.modeling_utils",
     "transformers.generation",
@@ -594,7 +594,7 @@ def main(names: list[str], count: int, seed: int, workers: int, root: Path = ROO
     files = [f for f in files if not names or any(f.relative_to(root).as_posix().startswith(name) for name in names)]
     todo = sampled(files, count, seed, root)
     os.environ.update(ENVIRONMENT)
-    FORKS.set_forkserver_preload(["pytest", *SLOW])
+    FORKS.set_forkserver_preload(["pytest", *IMPORTED])
     with tempfile.TemporaryDirectory(prefix="ed-mutants-") as folder:
         copies: SimpleQueue[Path] = SimpleQueue()
         for i in range(workers):
