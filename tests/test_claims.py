@@ -572,6 +572,7 @@ def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
     assert apart.reasons[-1].endswith("by itself it holds there.")
     none = finding.Finding(claim, "m", "s", None, "It has no prompts.").told()
     assert none.verdict == NOT_APPLICABLE and none.sentence.startswith("Not applicable here: at least 72 %")
+    assert (none.prompts, none.over, none.curves) == (0, "", {})
     assert none.sentence.endswith("(m on s). It has no prompts.") and none.p is None
 
 

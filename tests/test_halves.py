@@ -133,6 +133,17 @@ def test_the_branch_that_brings_the_answer(inside, monkeypatch):
         monkeypatch.setattr(halves, "brought", lambda *_, few=few: few)
         assert f"attention {told}." in " ".join(halves.sentences(inside))
     monkeypatch.undo()
+    for start in (inside.answer_start, None):  # the word is the output's, right before the answer or at the last token
+        at, token = (start or inside.n_tokens) - 1, 1 + inside["top_ids"].max()
+        best = inside["top_ids"].copy()
+        best[-1, at, 0] = token
+        measures = inside.measures | {"top_ids": replace(inside.measures["top_ids"], values=best)}
+        text = inside.token_text | {int(token): "made up"}
+        told = halves.sentences(replace(inside, measures=measures, token_text=text, answer_start=start))[0]
+        branch, layer = halves.branch_at(float(inside["half_settle_depth"][at]))
+        by = "the embedding on, before any layer" if branch == "embedding" else f"layer {layer}'s {branch} on"
+        where = "Right before the answer" if start else "At the last token"
+        assert told == f"{where}, “made up” is the best guess for good from {by}."
     without = halves.brought(inside, (0,))
     assert sum(without.counts.values()) == inside.n_tokens - 1
 

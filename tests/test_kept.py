@@ -217,6 +217,7 @@ from ed_core.cases.kept import Kept
 folder = Kept({str(folder.root)!r}, shipped=None)
 one, state = folder.open({one.id!r})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+sys.dont_write_bytecode = True  # of what it imports now, it would be cut as well, and stay so
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 try:
     folder.save(edited(one, notes="new" * 5000), state)

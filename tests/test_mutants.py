@@ -120,6 +120,11 @@ def test_what_nothing_evaluates_is_not_drawn():
     (decorator, protocol, first, _) = mutants.unread(told)
     assert decorator == ((1, 1), (1, 23)) and protocol == ((6, 0), (7, 18))
     assert first == ((3, 7), (3, 17)), "the annotation, not the value behind it"
+    told = "MOST, _LEAST = {'a': 4 << 2, 'b': 6}, 3\nn = 7\n"
+    told += "\n\ndef f(a):\n    N = 8\n    return g(a, width=N + 1, strict=True)\n"
+    silent = mutants.unread(told)
+    parts = sorted(told.splitlines()[begin[0] - 1][begin[1] : end[1]] for begin, end in silent)
+    assert parts == ["4 << 2", "6", "N + 1", "True"], "a small number, one of no constant and one inside are drawn"
 
 
 SLEEPS = """import time

@@ -29,7 +29,7 @@ from ed_core.probes import (
     ResidualErasure,
     find,
 )
-from ed_core.probes.integrated_gradients import completeness, incomplete
+from ed_core.probes.integrated_gradients import UNSETTLED, completeness, incomplete
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.service.resolve import resolve
@@ -326,11 +326,15 @@ def test_a_single_layer_that_did_not_settle_is_no_plural(stored):
 def test_layers_whose_integral_did_not_settle_are_empty_and_said_to_be(stored):
     probe, spec = IntegratedGradients(nodes=3), resolve("small")
     result = computed(probe.request(spec, PROMPT))
+    assert any(note.startswith(UNSETTLED) for note in result.notes)
+    result = replace(result, notes=(*result.notes, "What else there is to say."))
     lookup.store().put(result)
     failed = incomplete(result)
     test = app("pages/intervene/gradients.py", run=result.request.key)
     assert failed
     assert f"did not settle at layer{'s' * (len(failed) > 1)} {', '.join(map(str, failed))}" in test.warning[0].value
+    unsettled, other = ([one.value for one in test.info].count(show.plain(note)) for note in result.notes)
+    assert other == unsettled + 1 > 1, "every figure's details have both; below the map stands what nothing else says"
     expected = result["attribution"].astype(float)
     expected[failed] = np.nan
     assert len(failed) == 5 or holds(plotted(test), expected)

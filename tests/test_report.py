@@ -374,6 +374,9 @@ def test_what_no_command_can_say_is_refused_and_the_report_says_so():
     with pytest.raises(CaseError, match="attention"):
         snippet(kept)
     assert "no command line says that yet" in report(kept)
+    two = replace(one.request, models=(*one.request.models, spec))
+    with pytest.raises(CaseError, match="several models or prompts"):
+        snippet(case_study.make("x", [replace(one, request=two)]))
 
 
 def test_parquet_holds_what_the_csv_holds():

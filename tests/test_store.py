@@ -570,6 +570,7 @@ def test_a_full_disk_when_the_file_is_written(store, result, child):
         from test_store import *
         store = Store(sys.argv[1])
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        sys.dont_write_bytecode = True  # of what it imports now, it would be cut as well, and stay so
         resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
         try:
             store.put(make_result())

@@ -44,6 +44,7 @@ SECONDS, SHARE = 60.0, 1 / 30  # of tests that one defect is tried with: so many
 NAMING = 0.3  # of them, of those that do not reach its line and name its module
 OWN = 0.5  # of them, of those that do both, whatever their parameters, before any others
 AT_LEAST, UNLIKE = 0.3, 0.1  # a test's seconds beyond its own, and what one counts that has none of a line's words
+LARGE = 5  # a number that a defect changes by one; below it that is no small change
 HANGS = 120  # seconds in which no test ends
 SLOWEST = 3  # times its tests' seconds that a run may take: what many files prepare is counted with one test of each
 QUICK = "not browser and not real and not slow"  # what `make test` runs
@@ -256,7 +257,9 @@ def defects(file: Path, count: int, rng: random.Random, root: Path) -> list[Muta
 
 def unread(source: str) -> list[tuple[Place, Place]]:
     """Where a change says nothing, from and until: annotations and protocols, which nothing evaluates, imports for them
-    alone, and whether a dataclass is frozen, which guards it against the program itself."""
+    alone; whether a dataclass is frozen and a `zip` strict, which guards the program against itself; the pixels of what
+    is drawn; and in a module's CONSTANTS a number from LARGE on, a bound, a size or a time beside which another does as
+    well."""
     parts: list[ast.expr | ast.stmt | ast.arg | None] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -270,8 +273,28 @@ def unread(source: str) -> list[tuple[Place, Place]]:
             parts += [one for one in node.decorator_list if ast.unparse(one).startswith("dataclass(frozen=True")]
             if any("Protocol" in ast.unparse(base) for base in node.bases):
                 parts += [node, *(one for function in node.body for one in getattr(function, "decorator_list", []))]
+        elif isinstance(node, ast.Call):
+            parts += [one.value for one in node.keywords if one.arg in ("strict", "width", "height")]
+        elif isinstance(node, ast.Module):
+            parts += [number for one in node.body for number in _large(one)]
     # parso's columns count characters and ast's bytes: few lines have both annotations and other letters before them
     return [((p.lineno, p.col_offset), (p.end_lineno or p.lineno, p.end_col_offset or 0)) for p in filter(None, parts)]
+
+
+def _large(statement: ast.stmt) -> list[ast.expr]:
+    """Its numbers from LARGE on, and those shifted, where it gives a CONSTANT its value."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
+        return []
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    names = [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+    if not all(map(str.isupper, names)):
+        return []
+    return [
+        one
+        for one in ast.walk(statement.value)
+        if (isinstance(one, ast.Constant) and type(one.value) in (int, float) and one.value >= LARGE)
+        or (isinstance(one, ast.BinOp) and isinstance(one.op, ast.LShift))
+    ]
 
 
 def difference(file: str, before: str, after: str) -> Mutant | None:
@@ -546,6 +569,7 @@ def _tested(copy: Path, scratch: Path, arguments: list[str]) -> None:
     os.setsid()
     os.chdir(copy)
     os.environ["TMPDIR"], tempfile.tempdir = str(scratch), None
+    os.environ["COLUMNS"] = "500"  # a reason is told in full
     sys.dont_write_bytecode = False  # what does not change is compiled once in every copy
     sys.path[:] = [place for place in sys.path if place not in ("", str(ROOT), str(ROOT / "tests"))]
     with (scratch / "said").open("wb") as said:

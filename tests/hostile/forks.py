@@ -194,6 +194,7 @@ def _try(asked: dict, said: int) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (asked.get("seconds", SECONDS),) * 2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if room := asked.get("room"):
+            sys.dont_write_bytecode = True  # of what it imports now, it would be cut as well, and stay so
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
         _as_anybody()
         os.chdir(asked["cwd"])
