@@ -106,6 +106,9 @@ def test_of_many_tests_those_come_first_that_have_the_lines_words():
     words = {"a": {"model", "layers"}, "b": {"model", "trust_kept"}, "c": {"model"}}
     reached = Reached({"x.py": {1: frozenset(seconds)}}, seconds, words={f: frozenset(of) for f, of in words.items()})
     assert reached.of(Mutant("x.py", 1, "", "def open(model, trust_kept=True)")) == ["b::slow", "a::quick", "c::slower"]
+    imported = Reached({"x.py": {2: frozenset({"a::quick"})}}, seconds, words=reached.words)
+    at_import = imported.of(Mutant("x.py", 1, "", 'TRUST = "trust_kept"'))
+    assert at_import == ["b::slow", "a::quick"], "a text that somebody keeps has what is declared"
 
 
 def test_a_defect_is_tried_with_a_share_of_all_tests_where_these_are_slow():

@@ -42,6 +42,7 @@ SAMPLE, SEED, ENOUGH = 120, 1, 0.9
 WORKERS = 3  # one more than cores, as some wait for what they started
 SECONDS, SHARE = 60.0, 1 / 30  # of tests that one defect is tried with: so many, or this part of what all take
 NAMING = 0.3  # of them, of those that do not reach its line and name its module
+LIKELY = 0.3  # of them, of those whose file has the words of a line that runs at import, before any others
 OWN = 0.5  # of them, of those that do both, whatever their parameters, before any others
 AT_LEAST, UNLIKE = 0.3, 0.1  # a test's seconds beyond its own, and what one counts that has none of a line's words
 LARGE = 5  # a number that a defect changes by one; below it that is no small change
@@ -140,8 +141,8 @@ class Reached:
         line's words; then those which name it and do not reach it, since they may have met what another test had kept;
         as many as `limit` and NAMING hold.
         A line that runs while a module is imported is reached by all tests that reach another line of it; first come
-        those of whose parameters the line names one ("gemma2"), those that reach a line which uses it, those that name
-        the module."""
+        those, of all, whose file has its words (as kept texts have what is declared), those of whose parameters the
+        line names one ("gemma2"), those that reach a line which uses it, those that name the module."""
         lines, naming = self.tests.get(mutant.file, {}), self.named.get(mutant.file, frozenset())
         reached = lines.get(mutant.line, frozenset())
         at_import = not reached
@@ -156,15 +157,23 @@ class Reached:
         alike = self.alike(text)
         named = set(QUOTED.findall(text)) if at_import else set()
 
+        def worth(test: str) -> tuple[float, str]:
+            file = test.partition("::")[0]
+            return (AT_LEAST + self.seconds.get(test, 1.0)) / (UNLIKE + alike.get(file, 0.0)), test
+
         def order(test: str) -> tuple[bool, bool, bool, bool, bool, float, str]:
             file, _, name = test.partition("::")
             parameters = re.split(r"[\[\]-]", name)[1:]
             there = not at_import and test not in reached
-            worth = (AT_LEAST + self.seconds.get(test, 1.0)) / (UNLIKE + alike.get(file, 0.0))
             first = named.isdisjoint(parameters), test not in using, there, file not in naming
-            return *first, test not in called, worth, test
+            return *first, test not in called, *worth(test)
 
         ordered = sorted(found, key=order)
+        having = [test for test in self.seconds if at_import and alike.get(test.partition("::")[0])]
+        likely, took = [], 0.0
+        for test in one_of_each(sorted(having, key=worth)):
+            took += self.seconds[test]
+            likely += [test] * (took <= LIKELY * self.limit)
         own, took = [], 0.0
         for test in ordered:
             if test in reached and test.partition("::")[0] in naming:
@@ -172,7 +181,7 @@ class Reached:
                 own += [test] * (took <= OWN * self.limit)
         kept, left = [], self.limit
         left_of_naming = left if at_import else NAMING * left
-        for test in dict.fromkeys([*one_of_each(own), *own, *one_of_each(ordered), *ordered]):
+        for test in dict.fromkeys([*likely, *one_of_each(own), *own, *one_of_each(ordered), *ordered]):
             took, names = self.seconds.get(test, 1.0), test not in reached
             if not kept or took <= (min(left, left_of_naming) if names else left):
                 left -= took
