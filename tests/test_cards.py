@@ -277,6 +277,18 @@ def test_a_file_that_is_no_card_is_refused(told, tmp_path, damage, why):
         card.read(file)
 
 
+def test_a_card_whose_curves_cannot_be_drawn_is_refused(told):
+    without = {name: curves for name, curves in told.curves.items() if name != "loss"}
+    lens, curve = next(iter(told.curves["kl"].items()))
+    short = told.curves["kl"] | {lens: curve.but(values=curve.values[:-2])}
+    for curves, why in (
+        (without, "no curves of loss"),
+        (told.curves | {"kl": short}, "has as many entries, or one more"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            told.but(curves=curves)
+
+
 @pytest.mark.parametrize(
     ("more", "why"),
     [

@@ -274,7 +274,10 @@ def test_one_layer_has_no_variation_so_two_middle_ones_have_no_interval_over_lay
     claim = find("even-turns")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert judged(claim, claim.of(Evidence(4, {"turns": part}))).verdict == CANNOT_BE_TOLD
+        found = claim.of(Evidence(4, {"turns": part}))
+        assert judged(claim, found).verdict == CANNOT_BE_TOLD
+    two = stream.mean(0)[1:3]
+    assert found.estimates[claim.quantities[0].name].value == pytest.approx(two.std() / two.mean())
 
 
 @pytest.mark.parametrize("n_layers", [5, 6, 7])

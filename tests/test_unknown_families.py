@@ -103,6 +103,15 @@ def test_shared_keys_and_values_are_noticed_where_nobody_named_them(monkeypatch,
     assert any("past the stream" in failure for failure in figures.failures())
 
 
+def test_what_stands_between_passes_is_said_where_there_is_something():
+    told = {name: find(name).modules_read() for name in ("ed_looped", "ouro", "llama")}
+    assert told["ed_looped"].endswith(
+        ", config.n_loops passes with model.loop_norm and the embedding where config.loop_input in between"
+    )
+    assert told["ouro"].endswith(", config.total_ut_steps passes with model.norm in between")
+    assert "passes" not in told["llama"]
+
+
 # ---------------------------------------------------------------- refused by name
 
 
