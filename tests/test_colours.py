@@ -125,6 +125,7 @@ def test_contrast_is_wcags():
         assert colours.contrast(colours.rgb(a), colours.rgb(b)) == pytest.approx(expected, abs=0.01)
         assert contrast(a, b) == pytest.approx(expected, abs=0.01)
     assert colours.rgb("rgb(1, 22, 255)").tolist() == colours.rgb("#0116ff").tolist() == [1, 22, 255]
+    assert colours.rgb("rgba(1, 22, 255, 0.5)").tolist() == [1, 22, 255], "opacity is left out"
 
 
 def test_the_colour_of_a_cell_is_what_stands_on_the_scale():

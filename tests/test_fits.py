@@ -778,6 +778,7 @@ def test_the_jacobian_lens_has_no_part_in_the_kl_rule():
     said = curves(logit=FALLING, jacobian=EARLY)
     assert "jacobian" not in said.criteria["kl"] and "jacobian" in said.criteria["overlap"]
     assert "by KL under one lens only: layer 4 (logit)" in said.sentence
+    assert "of 7 layers, by overlap: 4.8 (logit)," in said.sentence, "no mean depth by a KL that one lens alone has"
     assert "layer 0 (Jacobian)" in said.sentence
 
 

@@ -914,6 +914,13 @@ def test_an_interrupt_says_what_is_true(place, monkeypatch, capsys, more, says):
     assert capsys.readouterr().err == "ed_core: stopped.\n"
 
 
+def test_a_folder_of_a_name_that_no_disk_takes_is_refused_before_the_work(tmp_path):
+    for path in (tmp_path / "a" / ("é" * 200), tmp_path / ("x" * 256) / "a"):
+        with pytest.raises(ParameterError, match="a name in it is too long; choose a shorter one"):
+            disk.require_out_folder(path)
+    assert disk.require_out_folder(tmp_path / ("x" * 255)) and not list(tmp_path.iterdir())
+
+
 # ---------------------------------------------------------------- leftovers
 
 
