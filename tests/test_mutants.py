@@ -107,7 +107,7 @@ def test_of_many_tests_those_come_first_that_have_the_lines_words():
     reached = Reached({"x.py": {1: frozenset(seconds)}}, seconds, words={f: frozenset(of) for f, of in words.items()})
     assert reached.of(Mutant("x.py", 1, "", "def open(model, trust_kept=True)")) == ["b::slow", "a::quick", "c::slower"]
     imported = Reached({"x.py": {2: frozenset({"a::quick"})}}, seconds, words=reached.words)
-    at_import = imported.of(Mutant("x.py", 1, "", 'TRUST = "trust_kept"'))
+    at_import = imported.of(Mutant("x.py", 1, "", 'TRUST = "trust_kept"  # of model and layers, model, layers'))
     assert at_import == ["b::slow", "a::quick"], "a text that somebody keeps has what is declared"
 
 

@@ -42,7 +42,8 @@ SAMPLE, SEED, ENOUGH = 120, 1, 0.9
 WORKERS = 3  # one more than cores, as some wait for what they started
 SECONDS, SHARE = 60.0, 1 / 30  # of tests that one defect is tried with: so many, or this part of what all take
 NAMING = 0.3  # of them, of those that do not reach its line and name its module
-LIKELY = 0.3  # of them, of those whose file has the words of a line that runs at import, before any others
+ALMOST = 0.9  # of what a file has whose words are most alike, counted as much
+LIKELY = 0.3  # of them, of the files that have most of the words of a line that runs at import, before any others
 OWN = 0.5  # of them, of those that do both, whatever their parameters, before any others
 AT_LEAST, UNLIKE = 0.3, 0.1  # a test's seconds beyond its own, and what one counts that has none of a line's words
 LARGE = 5  # a number that a defect changes by one; below it that is no small change
@@ -98,13 +99,13 @@ class Mutant:
     text: str
 
     def around(self, calls: bool) -> str:
-        """Its line; with `calls` the shortest call that it is in, as that of a family among others."""
+        """Its line, less a comment; with `calls` the shortest call that it is in, as that of a family among others."""
         nodes = ast.walk(ast.parse(self.text)) if calls else ()
         inside = (n for n in nodes if isinstance(n, ast.Call) and n.lineno <= self.line <= n.end_lineno)
         ends = min(
             ((n.lineno, n.end_lineno) for n in inside), key=lambda e: e[1] - e[0], default=(self.line, self.line)
         )
-        return "\n".join(self.text.splitlines()[ends[0] - 1 : ends[1]])
+        return "\n".join(line.partition("  # ")[0] for line in self.text.splitlines()[ends[0] - 1 : ends[1]])
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,9 @@ class Reached:
         line's words; then those which name it and do not reach it, since they may have met what another test had kept;
         as many as `limit` and NAMING hold.
         A line that runs while a module is imported is reached by all tests that reach another line of it; first come
-        those, of all, whose file has its words (as kept texts have what is declared), those of whose parameters the
-        line names one ("gemma2"), those that reach a line which uses it, those that name the module."""
+        those of the files that have most of its words, whatever they reach (as kept texts have what is declared), those
+        of whose parameters the line names one ("gemma2"), those that reach a line which uses it, those that name the
+        module."""
         lines, naming = self.tests.get(mutant.file, {}), self.named.get(mutant.file, frozenset())
         reached = lines.get(mutant.line, frozenset())
         at_import = not reached
@@ -169,7 +171,8 @@ class Reached:
             return *first, test not in called, *worth(test)
 
         ordered = sorted(found, key=order)
-        having = [test for test in self.seconds if at_import and alike.get(test.partition("::")[0])]
+        most = {file for file, n in alike.items() if at_import and n >= ALMOST * max(alike.values())}
+        having = [test for test in self.seconds if test.partition("::")[0] in most]
         likely, took = [], 0.0
         for test in one_of_each(sorted(having, key=worth)):
             took += self.seconds[test]
