@@ -689,6 +689,7 @@ def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_pa
     assert all(by_id["turn"][name] == first["findings"][0][name] for name in same)
     assert by_id["turn"]["together"] == sum(one["p"] is not None for one in found["findings"])
     assert by_id["one-layer-robust"]["prompts"] == 18 and by_id["one-layer-robust"]["control"]
+    assert by_id["deep-skips-late"]["prompts"] == 18, "the layers run once, so a stretch of them is one"
     assert str(tmp_path) not in (out / running.FOUND).read_text() + (out / running.REPORT).read_text()
 
     never = Mock(side_effect=AssertionError("it is there already"))
