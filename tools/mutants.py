@@ -42,9 +42,9 @@ SAMPLE, SEED, ENOUGH = 120, 1, 0.9
 WORKERS = 3  # one more than cores, as some wait for what they started
 SECONDS, SHARE = 60.0, 1 / 30  # of tests that one defect is tried with: so many, or this part of what all take
 NAMING = 0.3  # of them, of those that do not reach its line and name its module
-ALMOST = 0.9  # of what a file has whose words are most alike, counted as much
 LIKELY = 0.3  # of them, of the files that have most of the words of a line that runs at import, before any others
 OWN = 0.5  # of them, of those that do both, whatever their parameters, before any others
+ALMOST = 0.9  # as many of a line's words as the file that has most: this share of them counts as much
 AT_LEAST, UNLIKE = 0.3, 0.1  # a test's seconds beyond its own, and what one counts that has none of a line's words
 LARGE = 5  # a number that a defect changes by one; below it that is no small change
 HANGS = 120  # seconds in which no test ends
@@ -127,6 +127,11 @@ class Reached:
         """Seconds of tests that one defect is tried with."""
         return max(SECONDS, SHARE * sum(self.seconds.values()))
 
+    def within(self, share: float, tests: list[str]) -> list[str]:
+        """The first of these tests, as many as a share of `limit` holds."""
+        took = itertools.accumulate(self.seconds.get(test, 1.0) for test in tests)
+        return [test for test, so_far in zip(tests, took) if so_far <= share * self.limit]
+
     def alike(self, text: str) -> dict[str, float]:
         """By file of tests, how much of a line's words it has: the fewer files have a word, the more it counts."""
         found: dict[str, float] = defaultdict(float)
@@ -173,15 +178,8 @@ class Reached:
         ordered = sorted(found, key=order)
         most = {file for file, n in alike.items() if at_import and n >= ALMOST * max(alike.values())}
         having = [test for test in self.seconds if test.partition("::")[0] in most]
-        likely, took = [], 0.0
-        for test in one_of_each(sorted(having, key=worth)):
-            took += self.seconds[test]
-            likely += [test] * (took <= LIKELY * self.limit)
-        own, took = [], 0.0
-        for test in ordered:
-            if test in reached and test.partition("::")[0] in naming:
-                took += self.seconds.get(test, 1.0)
-                own += [test] * (took <= OWN * self.limit)
+        likely = self.within(LIKELY, one_of_each(sorted(having, key=worth)))
+        own = self.within(OWN, [test for test in ordered if test in reached and test.partition("::")[0] in naming])
         kept, left = [], self.limit
         left_of_naming = left if at_import else NAMING * left
         for test in dict.fromkeys([*likely, *one_of_each(own), *own, *one_of_each(ordered), *ordered]):
