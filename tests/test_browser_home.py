@@ -208,7 +208,8 @@ def test_ctrl_enter_runs_what_was_just_typed(server, page):
     page.keyboard.press("Control+Enter")
     wait(page, lambda: "run=" in page.url and "example=" not in page.url)
     assert box.input_value() == "Sums mod 10:\n4 + 5 = "
-    assert page.locator(".st-key-headline").inner_text().startswith("Next token “"), "it has no answer"
+    said = page.locator(".st-key-headline")
+    wait(page, lambda: said.inner_text().startswith("Next token “"))  # as it has no answer
 
 
 def test_a_press_that_could_not_run_does_not_wait_for_what_is_pressed_next(server, page):
