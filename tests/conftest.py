@@ -29,6 +29,7 @@ type_checks.install()
 gc.disable()  # while torch is imported and the tests are collected
 
 ROOT = Path(__file__).parent.parent
+ROUNDED = 1e-4  # how far rounding may take a value past what its measure can reach
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -97,7 +98,10 @@ def variant_model():
 
 @pytest.fixture(scope="session")
 def measure():
-    """`measure(model, probe, prompt)`: the complete result of one probe on one prompt, computed in this process."""
+    """`measure(model, probe, prompt)`: the complete result of one probe on one prompt, computed in this process. No
+    value may be past what its measure says that it can reach."""
+    import numpy as np
+
     from ed_core.results.aggregate import summarize
     from ed_core.sweeps.recorder import Recorder
 
@@ -106,7 +110,12 @@ def measure():
         probe.check(len(encoding), encoding.answer_start)
         record = Recorder(probe.request(model.spec, prompt), probe.measures, encoding, model.n_layers)
         probe.compute(model, encoding, record)
-        return summarize(record.result(complete=True))
+        result = record.result(complete=True)
+        for measure in result.measures.values():
+            (low, high), values = (measure.spec.low, measure.spec.high), measure.values[~np.isnan(measure.values)]
+            assert low is None or (values >= low - ROUNDED).all(), f"{probe.name}.{measure.spec.name} is below {low}"
+            assert high is None or (values <= high + ROUNDED).all(), f"{probe.name}.{measure.spec.name} is above {high}"
+        return summarize(result)
 
     return run
 

@@ -86,6 +86,15 @@ def test_the_same_order_is_kept_and_one_below_the_limit_is_told_from_it():
     assert "(ρ = 0.97998, expected at least 0.98)" in line
 
 
+def test_the_least_rank_correlation_is_never_said_to_be_more_than_it_is():
+    for least, said in ((0.9999, "at least 0.999 (least: "), (0.9912, "at least 0.991 (least: ")):
+        found = tuple(
+            audit.Comparison("bf16", f"logit_lens.{name}", rho, 0.01) for name, rho in (("kl", least), ("overlap", 1.0))
+        )
+        sentence = audit.Audit("fp32", {"fp32": {}, "bf16": {}}, found, {}).sentence()
+        assert f"every curve's rank correlation is {said}" in sentence and "KL to the output" in sentence
+
+
 def test_curves_of_one_or_two_layers_have_no_order_and_are_not_called_constant(model_of, measure):
     results = [measure(model_of("llama", num_hidden_layers=1), probe, Prompt("3 + 4")) for probe in audit.PROBES]
     outcome = audit.compare({"fp32": results, "bf16": results}, "fp32")

@@ -230,6 +230,17 @@ def test_prompts_without_answers_and_levels_make_a_card_too(model, own_cache, tm
     assert not told.set.answers and told.exit.prompts == 8
 
 
+def test_every_largest_error_stands_beside_its_name(told):
+    found = told.identities.model_copy(
+        update=dict(miss=1e-6, closure=2e-5, replay=3e-4, miss_limit=4e-3, slope_error=5e-2, failures=(), tokens=7)
+    )
+    assert words.identities(told.but(identities=found)) == (
+        f"The checks pass on 7 tokens in {found.dtype}. Largest errors, adding in the model's own order: sums of the "
+        "layers' parts 10⁻⁶, logits from the last residual 2·10⁻⁵, logits layer by layer 0.0003 (limit 0.004); slopes "
+        "0.05 from 1."
+    )
+
+
 def test_the_page_asks_nobody_and_says_what_the_document_says(out, told):
     text = (out / card.HTML).read_text(encoding="utf-8")
     found = Page(text)

@@ -172,6 +172,14 @@ def test_only_blocks_of_one_kind_change_places():
         modules.permuted(["a", "b"], 0)
 
 
+def test_plain_settings_tell_blocks_apart_and_objects_that_each_has_of_its_own_do_not():
+    hf = random_hf("qwen3")
+    for block, scale in zip(hf.model.layers, (None, None, 2.0, 2.0)):
+        block.self_attn.listener, block.self_attn.scale = object(), scale
+    first, second, third, fourth, *_ = modules.kinds(hf.model.layers, hf.config)
+    assert first == second != third == fourth
+
+
 def test_blocks_that_are_scaled_by_their_place_stay_there():
     hf = random_hf("gpt2", scale_attn_by_inverse_layer_idx=True)
     with pytest.raises(ParameterError, match="no two are of one kind"):

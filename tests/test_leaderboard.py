@@ -90,6 +90,22 @@ def test_the_published_figures_of_this_table():
     assert (sized.by_family.high - sized.slope) / sized.by_family.error == pytest.approx(2.0244, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "p", "excluded"),
+    [
+        (0.1, 0.9, 0.01, True),
+        (-0.9, -0.1, 0.01, True),
+        (-0.1, 0.9, 0.01, False),
+        (-0.9, 0.0, 0.01, False),  # it ends there
+        (0.0, 0.9, 0.01, False),
+        (-0.9, -0.1, 0.06, False),
+        (0.1, 0.9, 0.2, False),
+    ],
+)
+def test_a_slope_of_0_is_excluded_by_interval_and_bootstrap_together(low, high, p, excluded):
+    assert leaderboard.Clustered("family", 12, 0.2, low, high, p).excludes_zero is excluded
+
+
 @pytest.mark.parametrize("beside", [(SIZE,), (WIDTH,), (SIZE, WIDTH)], ids=str)
 def test_the_sentence_says_of_both_clusterings_whether_they_exclude_0(beside):
     seen = set()

@@ -91,7 +91,7 @@ def test_a_line_that_runs_at_import_is_tried_first_where_it_is_used(tmp_path):
     assert ("ed_core/other.py", 8) in used["ed_core/other.py"][5], "a class's own lines"
     lines = {"ed_core/limits.py": {5: frozenset({"a::slow"})}, "ed_core/rooms.py": {5: frozenset({"b::room"})}}
     reached = Reached(
-        lines | {"ed_core/else.py": {2: frozenset({"c::else"})}}, {"a::slow": 9.0, "b::room": 10.0}, {}, used
+        lines | {"ed_core/else.py": {2: frozenset({"c::else"})}}, {"a::slow": 4.0, "b::room": 5.0}, {}, used
     )
     assert reached.of(Mutant("ed_core/limits.py", 1, "", "")) == ["a::slow", "b::room"]
     lines = {"ed_core/few.py": {7: frozenset({"a::t[gemma]", "a::t[olmo-1]"})}}
@@ -102,7 +102,7 @@ def test_a_line_that_runs_at_import_is_tried_first_where_it_is_used(tmp_path):
 
 
 def test_of_many_tests_those_come_first_that_have_the_lines_words():
-    seconds = {"a::quick": 1.0, "b::slow": 2.0, "c::slower": 10.0}
+    seconds = {"a::quick": 1.0, "b::slow": 2.0, "c::slower": 6.0}
     words = {"a": {"model", "layers"}, "b": {"model", "trust_kept"}, "c": {"model"}}
     reached = Reached({"x.py": {1: frozenset(seconds)}}, seconds, words={f: frozenset(of) for f, of in words.items()})
     assert reached.of(Mutant("x.py", 1, "", "def open(model, trust_kept=True)")) == ["b::slow", "a::quick", "c::slower"]
@@ -114,8 +114,8 @@ def test_of_many_tests_those_come_first_that_have_the_lines_words():
 def test_a_defect_is_tried_with_a_share_of_all_tests_where_these_are_slow():
     quick, slow = ({f"a{i}::t": each for i in range(100)} for each in (5.0, 50.0))
     lines = {"x.py": {1: frozenset(quick)}}
-    assert [len(Reached(lines, of).of(Mutant("x.py", 1, "", ""))) for of in (quick, slow)] == [12, 3]
-    assert Reached(lines, slow).limit == pytest.approx(5000 / 30)
+    assert [len(Reached(lines, of).of(Mutant("x.py", 1, "", ""))) for of in (quick, slow)] == [2, 1]
+    assert Reached(lines, slow).limit == pytest.approx(5000 / 150)
 
 
 def test_what_nothing_evaluates_is_not_drawn():
@@ -167,6 +167,7 @@ def test_caught_survived_and_broken_are_told_apart(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
     sides = {"good": (3, 5), "blind": (0, 2), "wrong": (3, 6)}
     files = {"sums.py": ADD} | {f"test_{name}.py": TEST.format(*side) for name, side in sides.items()}
+    files["test_gone.py"] = "def test_sub(): pass\n"
     (tmp_path / "there").mkdir()
     for name, text in files.items():
         (tmp_path / "there" / name).write_text(text)
@@ -181,7 +182,8 @@ def test_caught_survived_and_broken_are_told_apart(tmp_path, monkeypatch):
         return outcome.verdict, outcome.by
 
     assert verdict("test_good.py") == ("caught", "test_good.py::test_add")
-    assert verdict("test_blind.py") == ("SURVIVED", "1 test") and verdict("") == ("SURVIVED", "no test reaches it")
+    assert verdict("test_blind.py") == ("SURVIVED", "1 test") and verdict("") == ("SURVIVED", "no test to try")
+    assert verdict("test_gone.py") == ("SURVIVED", "0 tests"), "no such test"
     broken, why = verdict("test_wrong.py")
     assert broken == "broken" and why.startswith("fails without it: test_wrong.py::test_add - assert ")
     assert (copy / "sums.py").read_text() == ADD, "as it was"
@@ -296,9 +298,55 @@ def test_a_run_tells_which_tests_reach_a_line(tmp_path):
     assert reached.of(Mutant("ed_core/signs.py", 1, "", "")) == ["tests/test_apart.py::test_apart[a|b]"], "it names it"
 
 
-@pytest.mark.parametrize(("sides", "code", "verdict"), [((3, 5), 0, "caught"), ((3, "add(2, 3)"), 1, "SURVIVED")])
-def test_a_sample_from_its_defects_to_the_exit_code(tmp_path, monkeypatch, capsys, sides, code, verdict):
+def test_many_defects_stand_in_one_copy(tmp_path):
+    lines = [f"x{i} = {i}" for i in range(6)]
+    before = "\n".join(lines) + "\n"
+
+    def defect(at: slice, *new: str) -> Mutant:
+        text = "\n".join([*lines[: at.start], *new, *lines[at.stop :]]) + "\n"
+        return Mutant("a.py", at.start + 1, "", text)
+
+    (tmp_path / "a.py").write_text(before)
+    (tmp_path / "b.py").write_text("y = 1\n")
+    changed, gone, more = defect(slice(1, 2), "x1 = 7"), defect(slice(3, 4)), defect(slice(5, 5), "z = 0", "z = 1")
+    same = defect(slice(1, 2), "x1 = 9")
+    mutants.together(tmp_path, [more, changed, gone, same, Mutant("b.py", 1, "", "y = 2\n")])
+    assert (tmp_path / "a.py").read_text().split("\n") == [
+        "x0 = 0",
+        "x1 = 7",
+        "x2 = 2",
+        "x4 = 4",
+        "z = 0",
+        "z = 1",
+        "x5 = 5",
+        "",
+    ]
+    assert (tmp_path / "b.py").read_text() == "y = 2\n"
+
+
+def test_of_tests_that_failed_together_those_are_tried_that_may_have_failed_for_this_one():
+    lines = {"x.py": {7: frozenset({"a::slow", "a::quick"}), 9: frozenset({"b::other"})}}
+    seconds = {"a::slow": 5.0, "a::quick": 0.1, "b::other": 0.1, "c::far": 0.1, "d::names": 0.2, mutants.STYLE: 0.1}
+    reached = Reached(lines, seconds, {"x.py": frozenset({"d"})})
+    failed = [*seconds, "a::flaky"]
+    assert reached.suspected(failed, Mutant("x.py", 7, "", "")) == ["a::quick", "d::names", "a::slow"]
+    assert reached.suspected(failed[2:], Mutant("x.py", 7, "", "")) == ["d::names"]
+    at_import = ["a::quick", "b::other", "d::names", "a::slow", "c::far"]
+    assert reached.suspected(failed, Mutant("x.py", 1, "", "")) == at_import
+
+
+@pytest.mark.parametrize(
+    ("sides", "chosen", "code", "verdict"),
+    [
+        ((3, 5), True, 0, "caught"),
+        ((3, 5), False, 0, "caught"),  # by all tests with it
+        ((3, "add(2, 3)"), True, 1, "SURVIVED"),
+    ],
+)
+def test_a_sample_from_its_defects_to_the_exit_code(tmp_path, monkeypatch, capsys, sides, chosen, code, verdict):
     """In a repository of one function and one test, by the whole command."""
+    if not chosen:
+        monkeypatch.setattr(Reached, "of", lambda *_: [])
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
     monkeypatch.setattr(mutants, "IMPORTED", mutants.IMPORTED[:0])  # torch takes long
     monkeypatch.setattr(mutants, "ENVIRONMENT", {})
@@ -313,4 +361,6 @@ def test_a_sample_from_its_defects_to_the_exit_code(tmp_path, monkeypatch, capsy
     assert mutants.main([], 1, 1, 1, tmp_path) == code
     said = capsys.readouterr().out
     assert "1 defects, seed 1" in said and "1 tests" in said and f"{{'{verdict}': 1}}" in said
+    together = {(5, True): None, (5, False): "1 tests fail"}.get((sides[1], chosen), "0 tests fail")
+    assert together in said if together else "left" not in said
     assert (tmp_path / "ed_core/sums.py").read_text() == ADD

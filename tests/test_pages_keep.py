@@ -417,6 +417,15 @@ def test_the_gallery_searches_sorts_and_finds_by_tag(folder):
     assert "No case study contains every word" in words(test) and not tiles(test)
 
 
+def test_a_gallery_of_several_pages_says_how_many_there_are(folder):
+    assert f"{SHIPPED} case studies" not in [one.value for one in app(GALLERY).caption]
+    for n in range(30):
+        folder.add(case(f"Mine {n}"))
+    test = app(GALLERY)
+    assert f"{SHIPPED + 30} case studies" in [one.value for one in test.caption]
+    assert len(tiles(test).splitlines()) < SHIPPED + 30
+
+
 def test_an_empty_gallery_teaches(folder):
     test = app(GALLERY)
     assert "Nothing of your own yet" in words(test) and len(test.main.get("page_link")) == SHIPPED

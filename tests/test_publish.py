@@ -203,6 +203,18 @@ def test_nothing_of_ones_own_is_said(out, capsys):
     assert "nothing of your own to publish here; give --shipped" in capsys.readouterr().err
 
 
+def test_where_people_log_in_a_card_is_published_by_name_alone(out, capsys, monkeypatch):
+    own = card.folder() / "x" / card.FILE
+    own.parent.mkdir(parents=True)
+    own.write_bytes(card.to_json(card.read(card.shipped()[0])))
+    monkeypatch.setenv("ED_LOGIN", "optional")
+    kept = Kept()
+    kept.add(small("Mine"))
+    assert publish(out) == 0 and titles(out) == ["Mine"]
+    assert "left out: 1 depth card that may be anybody's (--card FILE names one)" in capsys.readouterr().out
+    assert publish(out, "--card", str(own)) == 0 and len(titles(out)) == 1 and titles(out) != ["Mine"]
+
+
 def test_a_card_that_is_not_there_is_said_to_be_missing(out, capsys):
     assert publish(out, "--card", "nope.json") == 2 and not out.exists()
     assert capsys.readouterr().err == "ed_core: There is no card nope.json; check the path.\n"

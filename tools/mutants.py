@@ -7,15 +7,18 @@ what they took without it; on a slow machine more, a SHARE of what all tests tak
 Which tests those are is measured first, by one run of `make test` without any defect, in which the lines concerned note
 who runs them, in processes that a test starts as well. (coverage.py measures every line of every file: it made that run
 take more than twice as long.)
+What no test noticed so far stands in one copy together then, for one run of all tests; those that fail there are tried
+with each of these defects alone.
 
-A defect is caught, survives, or is broken: a test that told of it fails without it as well. The exit code is 1 where
-fewer than 90 % are caught. What only a browser or a real model reaches counts as surviving, since `make test` does not
-see it."""
+A defect is caught, survives what `make test` runs, or is broken: a test that told of it fails without it as well. The
+exit code is 1 where fewer than 90 % are caught. What only a browser or a real model reaches survives, since `make test`
+does not see it."""
 
 from __future__ import annotations
 
 import argparse
 import ast
+import difflib
 import itertools
 import multiprocessing
 import os
@@ -29,10 +32,11 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -40,7 +44,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CODE = ("ed_core", "ed_ui", "pages")
 SAMPLE, SEED, ENOUGH = 120, 1, 0.9
 WORKERS = 3  # one more than cores, as some wait for what they started
-SECONDS, SHARE = 60.0, 1 / 30  # of tests that one defect is tried with: so many, or this part of what all take
+SECONDS, SHARE = 10.0, 1 / 150  # of tests that one defect is tried with: so many, or this part of what all take
 NAMING = 0.3  # of them, of those that do not reach its line and name its module
 LIKELY = 0.3  # of them, of the files that have most of the words of a line that runs at import, before any others
 OWN = 0.5  # of them, of those that do both, whatever their parameters, before any others
@@ -48,6 +52,8 @@ ALMOST = 0.9  # as many of a line's words as the file that has most: this share 
 AT_LEAST, UNLIKE = 0.3, 0.1  # a test's seconds beyond its own, and what one counts that has none of a line's words
 LARGE = 5  # a number that a defect changes by one; below it that is no small change
 HANGS = 120  # seconds in which no test ends
+STYLE = "tests/test_lint.py"  # tells how a line is written, which a defect changes beside what it does
+TOGETHER = 1.5  # times what all tests took without a defect that they may take with many
 SLOWEST = 3  # times its tests' seconds that a run may take: what many files prepare is counted with one test of each
 QUICK = "not browser and not real and not slow"  # what `make test` runs
 PYTEST = ("-v", "-p", "no:cacheprovider", "--tb=no", "-rfE")
@@ -82,7 +88,9 @@ NOTE = re.compile(r"(?P<number>\d+) (?P<file>.*?)(?P<test>::.*) \((?P<phase>\w+)
 WORD = re.compile(r"[A-Za-z_]\w{3,}")
 QUOTED = re.compile(r"""["']([\w.]{3,})["']""")
 PASSED, FAILED = 0, 1  # pytest's exit codes
-SLOW, HUNG = 1000, 1001  # no process has these
+SLOW, HUNG, GONE = 1000, 1001, 1002  # no process has these
+NOT_FOUND = "ERROR: not found: "  # pytest's, and the function; it runs none of the others then
+FAILS = re.compile(r"\[gw\d+\] \[ *\d+%\] (?:FAILED|ERROR) (\S+?\.py::.*?)\s*")  # said as soon as a test fails
 Line = tuple[str, int]  # a file's path from the root, and which of its lines
 Place = tuple[int, int]  # line and column
 STAMPS = itertools.count(1)  # times of files with a defect: compiled code is known by its source's time and size
@@ -189,6 +197,21 @@ class Reached:
                 left_of_naming -= took * names
                 kept.append(test)
         return kept
+
+    def suspected(self, failed: Iterable[str], mutant: Mutant) -> list[str]:
+        """Of tests that failed with many defects at once, those that may have failed for this one: they reach its line
+        or their file names its module; of a line that runs at import all of them, those first that reach its module.
+        The quickest first."""
+        lines, naming = self.tests.get(mutant.file, {}), self.named.get(mutant.file, frozenset())
+        reached = lines.get(mutant.line, frozenset()) or frozenset().union(*lines.values())
+
+        def near(test: str) -> bool:
+            return test in reached or test.partition("::")[0] in naming
+
+        at_import = mutant.line not in lines
+        able = [test for test in failed if test in self.seconds and not test.startswith(STYLE)]
+        found = [test for test in able if at_import or near(test)]
+        return sorted(found, key=lambda test: (not near(test), self.seconds[test], test))
 
 
 def one_of_each(tests: list[str]) -> list[str]:
@@ -356,17 +379,49 @@ def measured(copy: Path, workers: int, drawn: Iterable[Mutant], tests: tuple[str
         places += [(file, of_one) for of_one in numbered]
     (copy / "mutants_notes.py").write_text(NOTES.format(file=str(notes)), encoding="utf-8")
     notes.touch()
-    command = [sys.executable, "-m", "pytest", *PYTEST, "-n", str(workers), "--dist", "worksteal"]
-    around = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"} | ENVIRONMENT
-    subprocess.run(
-        [*command, "-m", QUICK, f"--junitxml={told}", *tests],
-        cwd=copy,
-        env=around,
-        check=False,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,  # what an ending process could not note
-    )
+    whole(copy, workers, f"--junitxml={told}", *tests)
     return read(copy, told, notes, places, used)
+
+
+def whole(copy: Path, workers: int, *arguments: str, limit: float | None = None) -> list[str]:
+    """The quick tests in a copy, several side by side; those that failed. After `limit` seconds they are ended."""
+    command = [sys.executable, "-m", "pytest", *PYTEST, "-n", str(workers), "--dist", "worksteal", "-m", QUICK]
+    around = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"} | ENVIRONMENT
+    said = copy / ".mutants-said"
+    with said.open("wb") as out:
+        process = subprocess.Popen(
+            [*command, *arguments],
+            cwd=copy,
+            env=around,
+            stdout=out,
+            stderr=subprocess.DEVNULL,  # what an ending process could not note
+            start_new_session=True,
+        )
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(limit)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
+    return list(dict.fromkeys(fails[1] for fails in map(FAILS.fullmatch, lines) if fails))
+
+
+def together(copy: Path, mutants: Iterable[Mutant]) -> None:
+    """Write them all into a copy; of two that change the same lines the first."""
+    of_file: dict[str, list[Mutant]] = defaultdict(list)
+    for mutant in mutants:
+        of_file[mutant.file].append(mutant)
+    for file, alone in of_file.items():
+        before = (copy / file).read_text(encoding="utf-8").splitlines(keepends=True)
+        changed: dict[tuple[int, int], list[str]] = {}
+        for mutant in alone:
+            after = mutant.text.splitlines(keepends=True)
+            for what, i, j, begin, end in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+                if what != "equal" and all(j <= first or last <= i for first, last in changed):
+                    changed[i, j] = after[begin:end]
+        for (i, j), lines in sorted(changed.items(), reverse=True):
+            before[i:j] = lines
+        (copy / file).write_text("".join(before), encoding="utf-8")
 
 
 def noting(text: str, lines: set[int], number: int) -> tuple[str, list[set[int]]]:
@@ -547,7 +602,7 @@ def read(
 
 def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> tuple[int, list[str]]:
     """pytest's exit code on these tests in a copy, and those that failed, "id - why". A run that hangs, or is slow, is
-    ended: HUNG or SLOW, and in which test."""
+    ended: HUNG or SLOW, and in which test. GONE, and of which functions, where there are tests no more."""
     # of its own: what the last run left may still be at work in that one's
     scratch = Path(tempfile.mkdtemp(prefix="scratch-", dir=copy.parent))
     said = scratch / "said"
@@ -568,6 +623,9 @@ def run(copy: Path, tests: list[str], *options: str, limit: float = SECONDS) -> 
         os.killpg(process.pid, signal.SIGKILL)
     lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
     shutil.rmtree(scratch, ignore_errors=True)
+    gone = [line.removeprefix(f"{NOT_FOUND}{copy}/") for line in lines if line.startswith(NOT_FOUND)]
+    if gone:
+        return GONE, gone
     failed = [line.partition(" ")[2] for line in lines if line.startswith(("FAILED ", "ERROR ")) and "::" in line]
     return (process.exitcode or PASSED, failed or lines[-1:]) if ended is None else (ended, lines[-1:])
 
@@ -597,13 +655,16 @@ def tried(mutant: Mutant, copy: Path, tests: list[str], limit: float = SECONDS) 
         return Outcome(mutant, verdict, by, time.monotonic() - begun)
 
     if not tests:
-        return outcome("SURVIVED", "no test reaches it")
+        return outcome("SURVIVED", "no test to try")
     file = copy / mutant.file
     before, times = file.read_text(encoding="utf-8"), file.stat()
     try:
         file.write_text(mutant.text, encoding="utf-8")
         os.utime(file, (stamp := next(STAMPS), stamp))
         code, failed = run(copy, tests, "-x", limit=limit)
+        if code == GONE:  # tests are made of what the program declares, and a defect may declare other things
+            tests = [test for test in tests if test.partition("[")[0] not in failed]
+            code, failed = run(copy, tests, "-x", limit=limit) if tests else (PASSED, [])
     finally:
         file.write_text(before, encoding="utf-8")
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -612,7 +673,7 @@ def tried(mutant: Mutant, copy: Path, tests: list[str], limit: float = SECONDS) 
         hangs = run(copy, tests, "-x", limit=limit)[0] == HUNG
         return outcome("broken", f"hangs without it: {where}") if hangs else outcome("caught", f"hangs: {where}")
     if code in (PASSED, SLOW):
-        which = f"{len(tests)} test{'s' * (len(tests) > 1)}"
+        which = f"{len(tests)} test{'s' * (len(tests) != 1)}"
         return outcome("SURVIVED", f"some of {which}, slow" if code == SLOW else which)
     told = "".join(failed[:1]).partition(" - ")[0]
     if code == FAILED and "::" in told:
@@ -624,6 +685,10 @@ def tried(mutant: Mutant, copy: Path, tests: list[str], limit: float = SECONDS) 
 
 def main(names: list[str], count: int, seed: int, workers: int, root: Path = ROOT) -> int:
     begun = time.monotonic()
+
+    def since() -> float:
+        return time.monotonic() - begun
+
     files = sorted(file for place in CODE for file in (root / place).rglob("*.py") if "vendor" not in file.parts)
     files = [f for f in files if not names or any(f.relative_to(root).as_posix().startswith(name) for name in names)]
     todo = sampled(files, count, seed, root)
@@ -635,22 +700,32 @@ def main(names: list[str], count: int, seed: int, workers: int, root: Path = ROO
             copies.put(copied(root, Path(folder, str(i))))
         print(f"{len(todo)} defects, seed {seed}; first the tests without any of them", flush=True)
         reached = measured(copied(root, Path(folder, "measured")), workers, todo)
-        print(f"{len(reached.seconds)} tests, {time.monotonic() - begun:.0f} s", flush=True)
+        took = since()
+        print(f"{len(reached.seconds)} tests, {took:.0f} s", flush=True)
 
-        def work(mutant: Mutant) -> Outcome:
+        def work(mutant: Mutant, tests: Callable[[Mutant], list[str]]) -> Outcome:
             copy = copies.get()
             try:
-                found = tried(mutant, copy, reached.of(mutant), reached.limit)
+                given = tests(mutant)
+                found = tried(mutant, copy, given, max(reached.limit, sum(reached.seconds[test] for test in given)))
             finally:
                 copies.put(copy)
             print(found, flush=True)
             return found
 
         with ThreadPoolExecutor(workers) as pool:
-            outcomes = list(pool.map(work, todo))
+            outcomes = list(pool.map(partial(work, tests=reached.of), todo))
+            left = [o.mutant for o in outcomes if o.verdict == "SURVIVED"]
+            if left:
+                print(f"{len(left)} left, {since():.0f} s; now all tests with these together", flush=True)
+                together(there := copied(root, Path(folder, "together")), left)
+                failed = whole(there, workers, limit=TOGETHER * took)
+                print(f"{len(failed)} tests fail, {since():.0f} s; which of these defects do they notice?", flush=True)
+                again = pool.map(partial(work, tests=partial(reached.suspected, failed)), left)
+                outcomes = [o for o in outcomes if o.verdict != "SURVIVED"] + list(again)
     count_of = Counter(o.verdict for o in outcomes)
     print("\n".join(["", *(str(o) for o in outcomes if o.verdict != "caught")]))
-    print(f"{dict(count_of)}, {time.monotonic() - begun:.0f} s")
+    print(f"{dict(count_of)}, {since():.0f} s")
     return int(count_of["caught"] < ENOUGH * (len(outcomes) - count_of["broken"]))
 
 

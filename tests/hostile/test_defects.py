@@ -973,6 +973,7 @@ def test_a_file_that_is_replaced_keeps_its_permissions_and_a_new_one_has_the_usu
 def test_only_a_regular_file_of_its_size_is_opened(tmp_path):
     (tmp_path / "x").write_bytes(b"x" * 100)
     assert outside.content(tmp_path / "x", 100) == b"x" * 100
+    assert [outside.size(n) for n in ((1 << 20) - 1, 1 << 20, 5 << 19)] == ["1048575 bytes", "1 MiB", "2.5 MiB"]
     with pytest.raises(ParameterError, match=r"x has 100 bytes; at most 99 bytes are read"):
         outside.content(tmp_path / "x", 99, ParameterError)
     for path in ("/dev/zero", tmp_path, Path("/proc/self/mem"), "a\0b", "", DEMO / "nothing"):
