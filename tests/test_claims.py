@@ -153,6 +153,9 @@ def test_no_turn_is_seen_in_a_zigzag_in_a_dip_and_in_noise():
     for curve in (zigzag, dip, late + np.random.default_rng(1).normal(0, 0.1, 30)):
         assert told("turn", cosine(curve)) != HOLDS
     assert told("turn", cosine(dip)) == DOES_NOT, "its first layers strengthen"
+    assert "mean cosine of the first 11 layers lies above 0" in find("turn").of(cosine(dip)).beside
+    falling = find("turn").of(cosine(np.where(np.arange(30) < 15, -0.1, -0.3))).beside
+    assert "mean cosine of the last 8 layers lies below 0" in falling
     assert told("turn", cosine(np.where(np.arange(30) < 16, -0.2, 0.2))) == HOLDS
     assert told("turn", cosine(np.where(np.arange(16) < 3, -0.2, 0.2))) == DOES_NOT, "a turn, but an early one"
 

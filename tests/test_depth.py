@@ -3,6 +3,8 @@ bootstrap."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -276,6 +278,13 @@ KL_LINE, OVERLAP_LINE = 1 - np.arange(L + 1) / L, np.arange(L + 1) / L
 
 def step(at, high=1.0, low=0.0):
     return np.where(np.arange(L + 1) < at, high, low)
+
+
+def test_the_share_up_to_the_turn_counts_its_layer():
+    turn = continuous.Turn(8, 3, -0.2, 0.2, 0.001, "")
+    assert (turn.layer, turn.ratio) == (3, 0.5)
+    none = dataclasses.replace(turn, failed="order")
+    assert none.layer is none.ratio is None
 
 
 @pytest.mark.parametrize(

@@ -642,6 +642,8 @@ def test_the_lens_hover_lists_the_tokens_of_its_own_cell():
 def test_the_answer_begins_at_its_line():
     fig = draw("contributions", replace(fake("contributions"), answer_start=2))
     assert {s.x0 for s in fig.layout.shapes if s.type == "line" and s.xref == "x"} == {1.5}
+    begins = draw("contributions", replace(fake("contributions"), answer_start=2), window=(2, 3))
+    assert not [s for s in begins.layout.shapes if s.type == "line" and s.xref == "x"], "nothing stands before it"
 
 
 @pytest.mark.parametrize("first", [True, False])

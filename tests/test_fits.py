@@ -279,7 +279,7 @@ def test_sums_in_any_pieces_and_added_give_one_answer(sizes):
         halves[i % 2].add(a, b)
     one, other = (half.arrays() for half in halves)
     both.restore({name: np.asarray(one[name] + other[name]) for name in one})
-    assert both.n == 100
+    assert both.n == 100 and float(both.yy) == pytest.approx(float((y.double() ** 2).sum()))
     for one, other in zip(whole.solve(), both.solve()):
         assert torch.allclose(one, other, atol=1e-10)
 
@@ -354,7 +354,7 @@ def shard_file(path, begin, end, **told):
         ([(5, 10)], "prompts 1 to 5 of 10 are in none of the files"),
         ([(6, 10), (0, 4)], "prompts 5 to 6 of 10 are in none of the files"),
         ([(0, 4), (4, 9)], "prompts 10 to 10 of 10 are in none of the files"),
-        ([(0, 5), (5, 11)], "holds the prompts up to 11"),
+        ([(0, 2), (2, 5), (5, 11)], "2.sums holds the prompts up to 11"),
     ],
 )
 def test_every_prompt_is_in_one_shard(tmp_path, ranges, said):

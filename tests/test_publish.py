@@ -215,6 +215,13 @@ def test_where_people_log_in_a_card_is_published_by_name_alone(out, capsys, monk
     assert publish(out, "--card", str(own)) == 0 and len(titles(out)) == 1 and titles(out) != ["Mine"]
 
 
+@pytest.mark.parametrize("command, missing", [("publish", "WHAT"), ("deploy", "WHERE")])
+def test_a_command_without_its_second_word_says_that_it_is_missing(capsys, command, missing):
+    with pytest.raises(SystemExit) as end:
+        main([command])
+    assert end.value.code == 2 and f"the following arguments are required: {missing}" in capsys.readouterr().err
+
+
 def test_a_card_that_is_not_there_is_said_to_be_missing(out, capsys):
     assert publish(out, "--card", "nope.json") == 2 and not out.exists()
     assert capsys.readouterr().err == "ed_core: There is no card nope.json; check the path.\n"

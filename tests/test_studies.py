@@ -160,6 +160,8 @@ def test_the_papers_formats_are_written_as_the_papers_write_them():
     for text, answer, digits in made:
         a, b = text.removeprefix("Give the answer directly: ").removesuffix(" =").split(" * ")
         assert len(a) == len(b) == int(digits) and answer == f" {int(a) * int(b)}"
+    ones = {text.split()[place] for text, _, digits in made if digits == "1" for place in (-4, -2)}
+    assert ones == set("123456789"), "from the least number of so many digits to the largest"
 
 
 def test_split_points_stand_at_the_answer():

@@ -225,6 +225,12 @@ def test_rows_that_cannot_be_are_one_sentence(tmp_path, made):
         rows(tmp_path)
 
 
+@pytest.mark.parametrize("more", [{"share": 1.0}, {"share": 1.5}, {"share": 0.0}, {"every": 0}])
+def test_a_share_or_a_number_of_steps_that_cannot_be_is_refused(more):
+    with pytest.raises(ParameterError, match="expected 1 step at least, and 0 < share < 1"):
+        DepthCallback(PROMPTS, **more)
+
+
 def test_a_training_that_goes_on_keeps_the_steps_before(tmp_path):
     model = random_hf("llama")
     for first, last in ((0, 3), (2, 5)):
