@@ -333,6 +333,9 @@ def test_of_tests_that_failed_together_those_are_tried_that_may_have_failed_for_
     assert reached.suspected(failed[2:], Mutant("x.py", 7, "", "")) == ["d::names"]
     at_import = ["a::quick", "b::other", "d::names", "a::slow", "c::far"]
     assert reached.suspected(failed, Mutant("x.py", 1, "", "")) == at_import
+    forms = {"a::t[1]": 0.3, "a::t[2]": 0.4, "a::u": 0.5}
+    of_forms = Reached({"x.py": {7: frozenset(forms)}}, forms)
+    assert of_forms.suspected(forms, Mutant("x.py", 7, "", "")) == ["a::t[1]", "a::u", "a::t[2]"], "one of each first"
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ class Reached:
     def suspected(self, failed: Iterable[str], mutant: Mutant) -> list[str]:
         """Of tests that failed with many defects at once, those that may have failed for this one: they reach its line
         or their file names its module; of a line that runs at import all of them, those first that reach its module.
-        The quickest first."""
+        The quickest first, and one of each."""
         lines, naming = self.tests.get(mutant.file, {}), self.named.get(mutant.file, frozenset())
         reached = lines.get(mutant.line, frozenset()) or frozenset().union(*lines.values())
 
@@ -211,7 +211,8 @@ class Reached:
         at_import = mutant.line not in lines
         able = [test for test in failed if test in self.seconds and not test.startswith(STYLE)]
         found = [test for test in able if at_import or near(test)]
-        return sorted(found, key=lambda test: (not near(test), self.seconds[test], test))
+        found.sort(key=lambda test: (not near(test), self.seconds[test], test))
+        return list(dict.fromkeys([*one_of_each(found), *found]))
 
 
 def one_of_each(tests: list[str]) -> list[str]:
