@@ -163,6 +163,8 @@ def test_a_miss_beyond_rounding_but_within_the_limit_is_told_apart(found):
     times = round(5e-6 / float(found["rounding"][2, 4]), 1)
     assert said.holds and "layer 2, token 4" in said.text and times > 2
     assert f"somewhere the error is {times} times what rounding can cause" in said.text
+    hardly = exactness.sums(changed(found, "miss", found["rounding"] * 1.002))
+    assert "the error is 1.002 times what" in hardly.text, "which is more than once"
     little = exactness.sums(changed(found, "miss", found["rounding"] * 0.004))
     assert "nowhere more than 1 % of what rounding can cause" in little.text
 

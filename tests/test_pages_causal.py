@@ -340,6 +340,7 @@ def test_layers_whose_integral_did_not_settle_are_empty_and_said_to_be(stored):
     assert len(failed) == 5 or holds(plotted(test), expected)
     assert not holds(plotted(test), result["attribution"].astype(float)), "what did not settle is not drawn"
     assert drawn(test, "completeness error", completeness(result)) and drawn(test, "nodes", result["nodes_used"])
+    assert "allowed: 0.5 %" in str(charts(test)), "as the page's words have it"
     assert not any("this prompt" in figure for figure in traces(test)), "what is not to be relied on is not compared"
     assert not app("pages/intervene/gradients.py").warning
 
