@@ -270,8 +270,8 @@ def test_a_control_stands_behind_its_own_model_alone():
         twin = replace(spec, source=source, content_hash="x", control="untrained")
         kept = case_study.make("x", [one, replace(one, request=replace(one.request, models=(twin,)))])
         assert len(strips(kept, "control")) == expected
-        titles = [drawn.figure.layout.to_plotly_json() for drawn in drawings(kept)]
-        assert sum(f"┄ {controls.KINDS['untrained']}" in str(one) for one in titles) == expected
+        layouts = [str(drawn.figure.layout.to_plotly_json()) for drawn in drawings(kept)]
+        assert sum(f"┄ {controls.KINDS['untrained']}" in layout for layout in layouts) == expected
 
 
 def test_what_a_pruning_costs_is_that_of_the_cheapest_stretch():

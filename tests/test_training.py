@@ -225,12 +225,6 @@ def test_rows_that_cannot_be_are_one_sentence(tmp_path, made):
         rows(tmp_path)
 
 
-@pytest.mark.parametrize("more", [{"share": 1.0}, {"share": 1.5}, {"share": 0.0}, {"every": 0}])
-def test_a_share_or_a_number_of_steps_that_cannot_be_is_refused(more):
-    with pytest.raises(ParameterError, match="expected 1 step at least, and 0 < share < 1"):
-        DepthCallback(PROMPTS, **more)
-
-
 def test_a_training_that_goes_on_keeps_the_steps_before(tmp_path):
     model = random_hf("llama")
     for first, last in ((0, 3), (2, 5)):
@@ -348,9 +342,14 @@ def test_what_cannot_be_measured_is_refused_before_the_first_step(tmp_path):
         depth.measure(random_hf("llama").model, 0)
     with pytest.raises(ParameterError, match="needs its tokenizer"):
         depth.measure(random_hf("llama"), 0)
-    for wrong in (dict(prompts=[]), dict(prompts="a"), dict(prompts=PROMPTS, every=0), dict(prompts=["a"], share=2.0)):
+    for prompts, more in (
+        ([], {}),
+        ("a", {}),
+        (PROMPTS, {"every": 0}),
+        *((["a"], {"share": s}) for s in (0.0, 1.0, 2.0)),
+    ):
         with pytest.raises(ParameterError, match="expected"):
-            DepthCallback(**wrong)
+            DepthCallback(prompts, **more)
 
 
 def test_a_folder_below_ones_home_is_there(tmp_path, monkeypatch):

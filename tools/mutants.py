@@ -203,12 +203,13 @@ class Reached:
         or their file names its module; of a line that runs at import all of them, those first that reach its module.
         The quickest first, and one of each."""
         lines, naming = self.tests.get(mutant.file, {}), self.named.get(mutant.file, frozenset())
-        reached = lines.get(mutant.line, frozenset()) or frozenset().union(*lines.values())
+        reached = lines.get(mutant.line, frozenset())
+        at_import = not reached
+        reached = reached or frozenset().union(*lines.values())
 
         def near(test: str) -> bool:
             return test in reached or test.partition("::")[0] in naming
 
-        at_import = mutant.line not in lines
         able = [test for test in failed if test in self.seconds and not test.startswith(STYLE)]
         found = [test for test in able if at_import or near(test)]
         found.sort(key=lambda test: (not near(test), self.seconds[test], test))
