@@ -1,7 +1,4 @@
-"""What every test stands on: one quiet thread, no network, and the engine's shape annotations checked at run time.
-
-The variables must stand before torch is imported, the import hook before `ed_core` is.
-"""
+"""What every test needs: one quiet thread and no network, set before torch is imported."""
 
 import os
 
@@ -10,22 +7,17 @@ os.environ.update(OMP_WAIT_POLICY="PASSIVE", OMP_NUM_THREADS="1", HF_HUB_OFFLINE
 import gc
 import logging
 import shutil
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 
-import prepared
 import pytest
-import type_checks
 from filelock import FileLock
 from hypothesis import settings
 
 settings.register_profile("alike", deadline=None, derandomize=True, database=None)  # on every machine, however busy
 settings.load_profile("alike")
-# Some images forbid to keep what is compiled: each of some hundred processes would compile every module anew.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
-type_checks.install()
 gc.disable()  # while torch is imported and the tests are collected
 
 ROOT = Path(__file__).parent.parent
@@ -40,20 +32,11 @@ def no_collection_after_every_run():
     config.set_option("runner.postScriptGC", False)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def packages_read_once():
-    """AppTest looks through every installed package for components, for every session anew."""
-    from streamlit.components.v2 import manifest_scanner
-
-    manifest_scanner.scan_component_manifests = cache(manifest_scanner.scan_component_manifests)
-
-
 def pytest_collection_finish():
-    """What importing has left is there to the end: no collection need look at it again; and tests leave little."""
+    """Leave what importing made out of every later collection."""
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
     gc.enable()
-    prepared.begin()
 
 
 @pytest.fixture(scope="session")
@@ -232,8 +215,7 @@ def hub_model(tmp_path_factory):
 
 @pytest.fixture
 def client(tmp_path):
-    """`client(hub, code or arguments…)`: a process of its own (`prepared`) whose hub is the given one; `(exit code,
-    stdout, stderr)`."""
+    """`client(hub, code or arguments…)`: a process whose hub is the given one; returns (exit code, stdout, stderr)."""
 
     def run(hub, *arguments, code="", **environment):
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TRANSFORMERS_"))}
@@ -244,7 +226,9 @@ def client(tmp_path):
             "HF_HUB_DISABLE_XET": "1",
         }
         command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "ed_core", *arguments]
-        done = prepared.run(command, ROOT, clean | more | environment, timeout=120)
+        done = subprocess.run(
+            command, cwd=ROOT, env=clean | more | environment, timeout=120, capture_output=True, text=True
+        )
         return done.returncode, done.stdout, done.stderr.strip()
 
     return run
@@ -255,25 +239,6 @@ def figures_made_anew(monkeypatch):
     """A figure that one test made is not what another looks at, which may have something else draw it."""
     if show := sys.modules.get("ed_ui.show"):
         monkeypatch.setattr(show, "_shelf", type(show._shelf)(show.HELD, lambda ready: len(ready.json)))
-
-
-@pytest.fixture(autouse=True)
-def fragments_stay_inside(monkeypatch):
-    """A part of a page that runs by itself writes nowhere outside of itself: what Streamlit wraps around such words is
-    lost when that part begins again before it was sent, and the whole page ends in the browser."""
-    if "streamlit.delta_generator" in sys.modules:
-        from streamlit import delta_generator
-
-        def outside(dg, *_):
-            raise AssertionError(f"a fragment writes outside of itself, at {dg._cursor and dg._cursor.delta_path}")
-
-        monkeypatch.setattr(delta_generator, "_get_or_create_outside_wrapper", outside)
-
-
-@pytest.fixture
-def forks(monkeypatch):
-    """Processes that the product starts with its own Python have the large libraries already (`prepared`)."""
-    monkeypatch.setattr(sys, "executable", prepared.python())
 
 
 @pytest.fixture(autouse=True)

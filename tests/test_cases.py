@@ -17,7 +17,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from hostile.archives import sealed_anew
+from archives import sealed_anew
 from kept_cases import HOME, case, results, small
 from PIL import Image
 from shell import refused

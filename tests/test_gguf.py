@@ -39,8 +39,6 @@ from ed_core.sources import gguf_files, hub, permits, specs, wheels
 from ed_core.sources.bundled import MODELS
 from ed_core.types import ModelSpec
 
-pytestmark = pytest.mark.usefixtures("forks")
-
 NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from hostile.archives import handmade, mutated
+from archives import handmade, mutated
 from kept_cases import case
 
 from ed_core.cases import bundle, case_study

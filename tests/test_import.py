@@ -12,10 +12,10 @@ from io import BytesIO
 from pathlib import Path
 from unittest.mock import Mock
 
+import archives
 import numpy as np
 import pytest
-from hostile import archives
-from hostile.archives import ARRAYS, handmade, mutated
+from archives import ARRAYS, handmade, mutated
 from kept_cases import case, results, small
 from safetensors.numpy import save_file
 

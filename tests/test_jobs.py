@@ -13,7 +13,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import prepared
 import pytest
 from hosted_app import until
 from kept_cases import results
@@ -36,7 +35,7 @@ LONG = Continuation(n_tokens=64)  # seconds in which to interfere, on a busy mac
 
 def worker() -> tuple[str, ...]:
     """The worker's command; it need not import torch. How it starts by itself, `test_server` sees."""
-    return prepared.python(), "-m", "ed_core.service.worker"
+    return sys.executable, "-m", "ed_core.service.worker"
 
 
 @pytest.fixture(scope="module")
@@ -440,7 +439,7 @@ def test_the_limits_count_all_queues(two, specs, monkeypatch):
 def test_two_workers_compute_at_once_and_one_that_dies_loses_only_its_own(specs, monkeypatch, tmp_path):
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     monkeypatch.setenv("ED_TEST_STEP_DELAY", "0.1")
-    spec, made = specs[0], Pool(2, command=(prepared.python(), "-m", "ed_core.service.worker"))
+    spec, made = specs[0], Pool(2, command=(sys.executable, "-m", "ed_core.service.worker"))
     try:
         until(lambda: not made.trouble() and len(made.devices) > 0, 120)
         jobs = [made.submit(asked(spec, text, Continuation(n_tokens=24)), "me") for text in ("5 + 7 = ", "3 + 1 = ")]

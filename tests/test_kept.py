@@ -16,7 +16,7 @@ from string import ascii_uppercase
 from unittest.mock import Mock
 
 import pytest
-from hostile.archives import sealed_anew
+from archives import sealed_anew
 from kept_cases import case, small
 
 from ed_core.cases import bundle, kept

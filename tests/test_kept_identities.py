@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from dataclasses import replace
 
-import prepared
 import pytest
 from hosted_app import until
 from small_models import save_random
@@ -230,7 +230,7 @@ def test_a_worker_measures_when_it_is_idle_and_its_queue_hears_of_it(spec):
     """The file that was kept is of another opening: this one's head is broken meanwhile, so the sums fail."""
     opening.open_model(spec, trust_kept=True)
     (file,) = opening._kept_file(opening.open_model(spec)).parent.iterdir()
-    jobs = Jobs(command=(prepared.python(), "-c", BROKEN))
+    jobs = Jobs(command=(sys.executable, "-c", BROKEN))
     try:
         request = LogitLens().request(spec, ASKED)
         job = jobs.submit(request, "me")

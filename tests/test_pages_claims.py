@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 from charts import charts, fresh, numbers
 from streamlit.testing.v1 import AppTest
 from test_claims import cosine, keeping
@@ -25,7 +24,6 @@ from ed_core.sources.bundled import SETS, load_prompts, set_names
 from ed_core.types import Prompt
 from ed_ui import probe_page, runs, show
 
-pytestmark = pytest.mark.usefixtures("forks")
 STEP = np.where(np.arange(16) < 9, -0.3, 0.3)  # a cosine that turns
 
 

@@ -20,7 +20,7 @@ from ed_core.sources.bundled import EXAMPLE, load_prompts
 from ed_core.types import Prompt
 from ed_ui import runs, show
 
-pytestmark = pytest.mark.usefixtures("forks", "laboratory")
+pytestmark = pytest.mark.usefixtures("laboratory")
 
 MIXED = runs.distinct([Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()])
 

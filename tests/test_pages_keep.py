@@ -10,8 +10,8 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from archives import sealed_anew
 from charts import charts, fresh, words
-from hostile.archives import sealed_anew
 from kept_cases import case, results, small
 from streamlit.testing.v1 import AppTest
 from test_pages import holds, plotted, session_of

@@ -35,8 +35,6 @@ from ed_core.training import DepthCallback
 from ed_ui import runs, show, studies
 from ed_ui.study_panels import CRITERIA, READING
 
-pytestmark = pytest.mark.usefixtures("forks")
-
 TOML = (
     'name = "small"\nmodels = ["ed-demo-8", {source = "ed-demo-8", control = "untrained"}]\n'
     'probes = ["contributions", "logit_lens"]\n[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\n'

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas
-import prepared
 import pytest
 from shell import refused
 from small_models import byte_tokenizer, random_hf, save_random
@@ -83,7 +82,7 @@ def no_process_stays(monkeypatch, request):
     """And each begins with the large libraries, but where a real model is asked."""
     monkeypatch.setattr(process, "IDLE_SECONDS", 5.0)
     if not request.node.get_closest_marker("real"):
-        monkeypatch.setattr(process, "COMMAND", (prepared.python(), *process.COMMAND[1:]))
+        monkeypatch.setattr(process, "COMMAND", (sys.executable, *process.COMMAND[1:]))
 
 
 class StandIn(process.Client):
@@ -391,7 +390,7 @@ def service():
     """The stand-in service, as `service(how)`; `service.seen()` tells what came."""
     folder = ROOT / "ed_core" / "demo" / "models" / "ed-demo-8"
     run = f"import runpy; runpy.run_path({str(ROOT / 'tests' / 'stand_in_ndif.py')!r}, run_name='__main__')"
-    command = [prepared.python(), "-c", run, str(folder), "ed-demo-8"]
+    command = [sys.executable, "-c", run, str(folder), "ed-demo-8"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as ran:
         at = f"http://127.0.0.1:{ran.stdout.readline().decode().strip()}"
 

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
-import prepared
 import pytest
 from kept_cases import case, results, small
 from plotly.offline import get_plotlyjs
@@ -227,7 +226,7 @@ def compare(kept: case_study.Case, found) -> None:
 
 def run_shell(kept: case_study.Case, folder, python: str = "") -> None:
     """The case study's commands in a shell of their own; `python` is what the shell knows by that name."""
-    python = python or f'exec {prepared.python()} "$@"'
+    python = python or f'exec {sys.executable} "$@"'
     (folder / "python").write_text(f"#!/bin/sh\n{python}\n")
     (folder / "python").chmod(0o755)
     env = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "HOME": "/nowhere"}
@@ -295,7 +294,7 @@ def test_twins_precisions_and_adapters_come_out_bitwise_the_same(variants, tmp_p
     kept = case_study.make("x", runs)
     assert len(kept.views) == 3
     run_shell(kept, tmp_path, """printf '%s\\0' "$@" >> words; printf '\\n\\0' >> words""")
-    prepared.run([sys.executable, "-c", WORDS], tmp_path, os.environ | {"PYTHONPATH": str(ROOT)}).check_returncode()
+    subprocess.run([sys.executable, "-c", WORDS], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
     files = [np.load(tmp_path / f"case-{kept.id}-{i}.npz", allow_pickle=False) for i in (1, 2, 3)]
     same_bits(kept, lambda i, probe, name: files[i][f"{probe}.{name}.0"])
     space: dict = {}

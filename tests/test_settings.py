@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
-import prepared
 import pytest
 from charts import charts
 from huggingface_hub import constants
@@ -292,11 +292,11 @@ def test_the_command_line_is_the_owners(small_folder, tmp_path):
     (tmp_path / "p.jsonl").write_text('{"text": "5 + 7 = "}\n')
     run = f"run contributions --model {small_folder} --prompts {tmp_path / 'p.jsonl'} --out {tmp_path / 'r.npz'}"
     command = [sys.executable, "-m", "ed_core", *run.split()]
-    done = prepared.run(command, ROOT, env)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    unknown = prepared.run(command, ROOT, env | {"ED_LOGNI": "off"})
+    unknown = subprocess.run(command, cwd=ROOT, env=env | {"ED_LOGNI": "off"}, capture_output=True, text=True)
     assert unknown.returncode == 0 and "did you mean ED_LOGIN? It is ignored." in unknown.stderr
-    wrong = prepared.run(command, ROOT, env | {"ED_LOGIN": "on"})
+    wrong = subprocess.run(command, cwd=ROOT, env=env | {"ED_LOGIN": "on"}, capture_output=True, text=True)
     assert wrong.returncode == 2 and "ED_LOGIN is 'on'" in wrong.stderr and "Traceback" not in wrong.stderr
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow
 import pytest
-from hostile.archives import MANIFEST, resealed
+from archives import MANIFEST, resealed
 from pyarrow import parquet
 from shell import refused
 

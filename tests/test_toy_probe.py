@@ -4,10 +4,10 @@ declares. A toy is added to a copy and walked through all of it."""
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
-import prepared
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -195,5 +195,5 @@ def test_a_new_probe_needs_four_places(copy, tmp_path):
         "ED_CACHE": str(tmp_path / "cache"),
         "OMP_NUM_THREADS": "1",
     }
-    done = prepared.run([sys.executable, "-c", WALK], copy, environment)
+    done = subprocess.run([sys.executable, "-c", WALK], cwd=copy, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.strip().endswith("walked"), done.stdout[-2000:] + done.stderr[-3000:]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hostile.archives import sealed_anew
+from archives import sealed_anew
 from kept_cases import results
 
 from ed_core import prompts

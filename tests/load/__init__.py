@@ -1,1 +1,0 @@
-"""Many visitors at once: `make load`, or `PYTHONPATH=tests python -m load --help`."""
