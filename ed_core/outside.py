@@ -1,17 +1,12 @@
 """The one door for files from outside: a regular file, no larger than its bound, UTF-8 with or without a byte order
-mark. What is wrong with one is a single sentence, of the class that the reader asks for. Below, a
-stranger's program: carried out apart, within limits."""
+mark. What is wrong with one is a single sentence, of the class that the reader asks for."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
-import selectors
-import signal
 import stat
-import time
 import tomllib
 from collections.abc import Callable
 from io import BufferedReader
@@ -19,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import bounds
-from .errors import InputError, said
-from .machine import limit_memory
+from .errors import InputError
 from .types import from_json
 
 MARK = b"\xef\xbb\xbf"
@@ -128,65 +122,3 @@ def toml(text: str) -> dict[str, Any]:
     if level:
         raise ValueError(f"it is nested more than {bounds.NESTING} deep")
     return found
-
-
-# ---------------------------------------------------------------- a program
-
-# A stranger's program, a chat template, is carried out in a fork of this process with limits of time and memory. Only
-# text comes back. The library's own sandbox keeps it from the disk; what it lacks is an end.
-
-
-class Unfinished(Exception):
-    """It took too long, too much memory, or failed; says which."""
-
-
-def rendered(work: Callable[[], str], seconds: float, memory: int, most: int) -> str:
-    """What `work` returns, at most `most` characters, within so many seconds and so much more memory. `Unfinished` says
-    why not."""
-    read, write = os.pipe()
-    if not (child := os.fork()):
-        _carry_out(work, write, memory, most)
-    os.close(write)
-    try:
-        data = _received(read, time.monotonic() + seconds)
-    finally:
-        os.close(read)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    if data is None:
-        raise Unfinished(f"it takes more than {seconds:g} s")
-    if not data.endswith(b"}"):
-        raise Unfinished("it takes too much memory")
-    found: dict[str, str] = json.loads(data)
-    if "why" in found:
-        raise Unfinished(found["why"])
-    return found["text"]
-
-
-def _carry_out(work: Callable[[], str], write: int, memory: int, most: int) -> None:
-    """In the fork, which ends here."""
-    try:
-        limit_memory(memory)
-        try:
-            text = work()
-            found = {"text": text} if len(text) <= most else {"why": f"it writes more than {most} characters"}
-        except MemoryError:
-            found = {"why": "it takes too much memory"}
-        except BaseException as error:  # whatever a stranger's program provokes inside the library
-            found = {"why": said(error)}
-        with os.fdopen(write, "wb") as pipe:
-            pipe.write(json.dumps(found).encode())
-    finally:
-        os._exit(0)
-
-
-def _received(pipe: int, until: float) -> bytes | None:
-    """What comes through a pipe before its end; None where that is not reached in time."""
-    pieces: list[bytes] = []
-    with selectors.DefaultSelector() as ready:
-        ready.register(pipe, selectors.EVENT_READ)
-        while ready.select(max(0.0, until - time.monotonic())):
-            if not (piece := os.read(pipe, 1 << 16)):
-                return b"".join(pieces)
-            pieces.append(piece)
-    return None

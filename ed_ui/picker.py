@@ -395,13 +395,20 @@ def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         "closure": "the lens by",
         "replay": "layers by hand by",
         "suffix": "edited streams by",
+        "causality": "earlier tokens by",
     }
     told = [
         f"{words} {printed(found[name], '.1g')}"
         for name, words in names.items()
         if isinstance(found.get(name), (int, float))
     ]
-    return [("Identities", f"hold; at most {', '.join(told)}"), ("Read", show.plain(str(made.get("read", ""))))]
+    lines = [("Identities", f"hold; at most {', '.join(told)}"), ("Read", show.plain(str(made.get("read", ""))))]
+    if isinstance(text := made.get("text"), dict):
+        differ = text.get("tokens_differ")
+        ids = "the library's own" if differ is None else "as in tokenizer.json"
+        ids += f" (the library's differ on {differ} test texts)" if differ else ""
+        lines.append(("Text", f"token ids {ids}; head {'tied to the embedding' if text.get('tied') else 'of its own'}"))
+    return lines
 
 
 def _tokenizer(spec: ModelSpec) -> list[tuple[str, str]]:

@@ -9,7 +9,8 @@ from ed_core.errors import PromptError
 from ed_core.prompts import check_length, check_text
 from ed_core.sources import tokens
 from ed_core.sources.bundled import CHARACTERS, MODELS, load_prompts
-from ed_core.types import Prompt
+from ed_core.sources.encoder import spaced
+from ed_core.types import Encoding, Prompt
 from ed_ui import inputs, picker, session, show, streamlit_edges
 from ed_ui.inputs import choice, flag
 
@@ -123,6 +124,7 @@ def draw() -> None:
         with draw_examples():
             if said := _said():
                 st.caption(said)
+            _offer_space(st)
             _how_encoded()
 
 
@@ -135,7 +137,9 @@ def draw_boxes() -> None:
 def say_trouble() -> None:
     """What is wrong with the prompt, in a line of its own where there is something."""
     if said := _said():
-        st.container(key="prompt-trouble").caption(said)
+        row = st.container(key="prompt-trouble")
+        row.caption(said)
+        _offer_space(row)
 
 
 def draw_examples():
@@ -201,8 +205,8 @@ def _undo() -> None:
     session.current().undo = None
 
 
-def preview() -> list[str] | None:
-    """The tokens in the box, by the model's own tokenizer file; None where only the model could tell."""
+def preview() -> Encoding | None:
+    """The prompt in the box as it will be encoded; None where only the opened model could tell."""
     spec, asked = picker.current().spec, prompt()
     if not spec or wrong_with(asked):
         return None
@@ -211,8 +215,8 @@ def preview() -> list[str] | None:
 
 def n_tokens() -> int | None:
     """How many tokens the box holds."""
-    texts = preview()
-    return None if texts is None else len(texts)
+    found = preview()
+    return None if found is None else len(found)
 
 
 def ready() -> bool:
@@ -222,7 +226,7 @@ def ready() -> bool:
 
 
 def _too_long() -> str:
-    return tokens.too_long(picker.current().spec, len(texts)) if (texts := preview()) else ""
+    return tokens.too_long(picker.current().spec, len(found)) if (found := preview()) else ""
 
 
 def wrong_with(asked: Prompt) -> str:
@@ -239,25 +243,38 @@ def _said() -> str:
     """What is wrong with the prompt, in colour; "" for nothing."""
     if trouble := wrong_with(prompt()) or _too_long():
         return f":red[{show.plain(trouble)}]"
-    if (texts := preview()) and (n := tokens.unread(picker.current().spec, texts)):
-        return f":orange[{n} of {len(texts)} tokens are nothing this model can read; choose one of its examples.]"
-    return ""
+    if not (found := preview()):
+        return ""
+    if n := tokens.unread(picker.current().spec, found.tokens):
+        return f":orange[{n} of {len(found)} tokens are nothing this model can read; choose one of its examples.]"
+    return " ".join(f":orange[{show.plain(note)}]" for note in found.notes)
+
+
+def _offer_space(row) -> None:
+    """A button that puts the space in front of the answer, where question and answer run together as one word."""
+    asked = prompt()
+    if better := spaced(asked.text, asked.answer):
+        row.button(f"Answer “{show.plain(better)}”", key="spaced", type="tertiary", on_click=_space, args=(better,))
+
+
+def _space(answer: str) -> None:
+    inputs.put({"answer": answer})
 
 
 def _how_encoded() -> None:
     """Token count, and behind it how the prompt is encoded: every token, template, special tokens."""
     if wrong_with(prompt()):
         return
-    texts = preview()
-    with st.popover("Encoding" if texts is None else count(len(texts), "token"), type="tertiary"):
+    found = preview()
+    with st.popover("Encoding" if found is None else count(len(found), "token"), type="tertiary"):
         _template()
         SPECIAL_TOKENS.draw(st.toggle, disabled=TEMPLATE.value == "chat")
-        if texts is not None:
+        if found is not None:
             marked = tokens.special(picker.current().spec)
-            st.markdown(" ".join(show.token(t, t in marked) for t in texts[:SHOWN]))
-            if len(texts) > SHOWN:
-                st.caption(f"The first {SHOWN} of {len(texts)}.")
-            if marked.intersection(texts):
+            st.markdown(" ".join(show.token(t, t in marked) for t in found.tokens[:SHOWN]))
+            if len(found) > SHOWN:
+                st.caption(f"The first {SHOWN} of {len(found)}.")
+            if marked.intersection(found.tokens):
                 st.caption("Orange: special tokens, added by the tokenizer or written in the text.")
 
 

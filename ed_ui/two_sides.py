@@ -175,7 +175,8 @@ def sides(spec: ModelSpec, row) -> tuple[Side, Side]:
 
 def previews(first: Side, other: Side) -> list[list[str] | None]:
     """The tokens of each side, by the models' tokenizer files; None where only the model could tell."""
-    return [tokens.preview(side.model, side.prompt) for side in (first, other)]
+    found = [tokens.preview(side.model, side.prompt) for side in (first, other)]
+    return [None if one is None else list(one.tokens) for one in found]
 
 
 def differences(first: Side, other: Side) -> dict[str, bool]:

@@ -29,6 +29,7 @@ class Architecture:
     tells whether the embedding is then added to the stream once more. `exit_gate`: path from the model to the map that
     reads the normed stream behind each pass and gives the logit of leaving there.
     `refused`: `(config field, values that are fine, reason)`: variants of the family whose stream is no plain sum.
+    `layers`: the kinds of layers (config field `layer_types`) that are read; all where there are none.
     `norms`: for the table in docs/models.md. `note`: what a user of a family that nobody described must
     know."""
 
@@ -52,6 +53,7 @@ class Architecture:
     reentry: str = ""
     exit_gate: str | tuple[str, ...] = ()
     refused: tuple[tuple[str, tuple[Any, ...], str], ...] = ()
+    layers: tuple[str, ...] = ()
     norms: str = "before each branch"
     note: str = ""
 
@@ -85,6 +87,8 @@ class Architecture:
         for field, fine, reason in self.refused:
             if (value := getattr(config, field, None)) not in fine:
                 return f"{field} is {value}: {reason}"
+        if self.layers and (other := layer_kinds(config) - set(self.layers)):
+            return f"some of its layers are {' and '.join(sorted(other))} in the place of attention, which is not read"
         return ""
 
     def modules_read(self) -> str:
@@ -102,6 +106,12 @@ class Architecture:
         stands += [f"the embedding where config.{self.reentry}"] if self.reentry else []
         loop += f" with {' and '.join(stands)} in between" if stands else ""
         return f"attention's addition at {place('attn')}, the MLP's at {place('mlp')}{third}{scale}{loop}"
+
+
+def layer_kinds(config: object) -> set[str]:
+    """The kinds of layers that a config lists, like "attention" and "mamba"; empty where it lists none."""
+    listed = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ()
+    return set(map(str, listed))
 
 
 def find(model_type: str) -> Architecture | None:

@@ -6,9 +6,10 @@ A family is refused where its stream is no plain sum, or an intervention on it w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol, TypedDict, runtime_checkable
 
-from . import Architecture
+from . import Architecture, layer_kinds
 
 
 class Stream(TypedDict):
@@ -57,10 +58,10 @@ FAMILIES: tuple[Architecture, ...] = (
     Architecture("Mistral", ("mistral",)),
     Architecture("Ministral", ("ministral", "ministral3")),
     Architecture("Mixtral", ("mixtral",)),
-    Architecture("Qwen2", ("qwen2",)),
+    Architecture("Qwen2", ("qwen2", "qwen2_vl_text", "qwen2_5_vl_text")),
     Architecture("Qwen2-MoE", ("qwen2_moe",)),
-    Architecture("Qwen3", ("qwen3",)),
-    Architecture("Qwen3-MoE", ("qwen3_moe",)),
+    Architecture("Qwen3", ("qwen3", "qwen3_vl_text")),
+    Architecture("Qwen3-MoE", ("qwen3_moe", "qwen3_vl_moe_text")),
     # Three blocks in four mix tokens by a gated delta rule instead of attention.
     Architecture("Qwen3-Next", ("qwen3_next",), attn=("self_attn", "linear_attn")),
     Architecture("Gemma", ("gemma",)),
@@ -171,6 +172,15 @@ FAMILIES: tuple[Architecture, ...] = (
         residual_multiplier="residual_multiplier",
         logit_divisor="logits_scaling",
     ),
+    Architecture(
+        "Granite 4",
+        ("granitemoehybrid",),
+        mlp="shared_mlp",
+        residual_multiplier="residual_multiplier",
+        logit_divisor="logits_scaling",
+        layers=("attention", "full_attention"),
+        refused=(("num_local_experts", (0, None), "experts and the shared MLP add to the stream side by side"),),
+    ),
     Architecture("GLM", ("glm",)),
     Architecture("GLM-4", ("glm4",), attn="post_self_attn_layernorm", mlp="post_mlp_layernorm", norms=SANDWICH),
     Architecture("EXAONE 4", ("exaone4",), **POST_NORMS, norms=BEHIND),
@@ -202,6 +212,7 @@ FAMILIES: tuple[Architecture, ...] = (
 )
 
 
+ATTENTION = {"attention", "full_attention", "sliding_attention", "chunked_attention"}
 STATE_SPACE = (
     "its layers are state-space or recurrent mixers without the pair of attention and MLP that every measure "
     "here is about"
@@ -247,7 +258,6 @@ REFUSED: dict[str, str] = {
             "zamba2",
             "falcon_h1",
             "nemotron_h",
-            "granitemoehybrid",
             "lfm2",
             "lfm2_moe",
             "lfm3",
@@ -338,8 +348,14 @@ class Config(Protocol):
     def is_encoder_decoder(self) -> bool: ...
 
 
+def inside(family: Architecture) -> Architecture:
+    """The same family as the text decoder of a model that also sees."""
+    return replace(family, **INSIDE)
+
+
 def why_refused(config: Config) -> str:
     """Why a family that no architecture describes is refused, or ""."""
     if config.is_encoder_decoder:
         return ENCODER_DECODER
-    return REFUSED.get(config.model_type, "")
+    why, kinds = REFUSED.get(config.model_type, ""), layer_kinds(config)
+    return "" if why == HYBRID and kinds and kinds <= ATTENTION else why

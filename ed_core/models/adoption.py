@@ -15,6 +15,7 @@ from torch import nn
 from ..architectures import Architecture
 from ..architectures.families import FAMILIES
 from ..errors import IdentityFailed, UnknownFamily
+from ..sources.encoder import Encoder
 from ..types import ModelSpec
 from .identities import Identities
 from .language_model import LanguageModel
@@ -98,13 +99,13 @@ HARMLESS = frozenset(
 )
 
 
-def adopt(hf_model: Pretrained, tokenizer: Tokenizer, spec: ModelSpec) -> LanguageModel:
+def adopt(hf_model: Pretrained, tokenizer: Tokenizer, spec: ModelSpec, encoder: Encoder | None = None) -> LanguageModel:
     """The model under the first known layout whose identities hold, with a note for the user; `UnknownFamily` where
     none does."""
     failed: list[tuple[float, float, str]] = []
     for layout in layouts(hf_model):
         try:
-            model = LanguageModel(hf_model, tokenizer, layout, spec)
+            model = LanguageModel(hf_model, tokenizer, layout, spec, encoder)
             figures = verify(model)
         except IdentityFailed as error:
             failed.append((float("inf"), 0.0, f"read like {layout.family}: {error}"))

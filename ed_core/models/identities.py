@@ -25,6 +25,8 @@ leaves one, gives the
 7. order    without attention's addition the MLP's changes where the MLP stands behind attention, and not where it
 stands beside it: sums
             cannot tell the two, and the MLP's ratio and cosine depend on it.
+8. causality another last token changes no earlier logit: else the model reads its text in both directions, and lens,
+answers and early exits mean nothing.
 
 Besides, and never a reason to refuse: suffix, blocks called by hand from the middle of the prompt on, with the keys and
 values of what stands before. Where it holds, erasure need not compute the tokens before the erased one."""
@@ -61,7 +63,7 @@ class Identities:
     `mlp_moves[l]`, the relative change of the MLP's addition without attention's, None where attention's is too small
     or the MLP's is constant. `replay[rows]`: by hand against the model's own so many rows; `batch`: of the worst block,
     beside two other rows against alone. `between[r]`: the miss between pass r and the next, for the passes that
-    anything stands between."""
+    anything stands between; `causality`: the change of all earlier logits with another last token."""
 
     dtype: str
     n_tokens: int
@@ -80,6 +82,7 @@ class Identities:
     suffix_limit: float
     suffix: float | None = None
     between: tuple[float, ...] = ()
+    causality: float | None = None
 
     @property
     def suffix_holds(self) -> bool:
@@ -129,6 +132,11 @@ class Identities:
                 "they hand each other something past the stream"
             )
         found.extend(self._order_failures())
+        if self.causality is not None and not self.causality <= self.miss_limit:
+            found.append(
+                f"another last token changes earlier logits by {self.causality:.2g} (limit {self.miss_limit:.0e}): the "
+                "model is not causal, it reads its text in both directions, as embedding models do"
+            )
         if self.left_behind != 0:
             found.append(
                 f"tracing and editing left something behind: logits differ by {self.left_behind:.2g} afterwards "
@@ -183,6 +191,7 @@ class Identities:
             "replay": max(self.replay.values()),
             "batch": self.batch,
             "suffix": self.suffix,
+            "causality": self.causality,
             **({"between": max(self.between)} if self.between else {}),
         }
 

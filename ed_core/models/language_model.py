@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -20,15 +21,15 @@ from torch import Tensor, nn
 from .. import bounds
 from ..architectures import Architecture
 from ..errors import IdentityFailed, NotFinite, PromptError
-from ..outside import Unfinished, rendered
 from ..prompts import check_length, check_text, max_characters, too_long
 from ..sources import controls
+from ..sources.encoder import Encoder
 from ..sources.sizes import QUANTIZED
 from ..sources.specs import foreign
 from ..types import Encoding, ModelSpec, Prompt, Request
+from . import chat
 from .devices import main_device
 from .identities import Identities
-from .loading import TEMPLATE_DAY, in_chat
 from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, hooked, replace_first, split_call
 from .quantized import held_bytes
 from .trace import BlockCall, Prefix, Trace, from_position, named_arguments, with_cache
@@ -36,10 +37,6 @@ from .trace import BlockCall, Prefix, Trace, from_position, named_arguments, wit
 Resid = Float[Tensor, "batch pos d_model"]
 Edit = Callable[[Tensor], Tensor]
 Hook = Callable[..., Any]
-DATED = (
-    f"The chat template writes today's date; {TEMPLATE_DAY:%d %B %Y} stands there, so that tokens are the same on "
-    "every day."
-)
 
 
 class Calls:
@@ -70,13 +67,17 @@ class LanguageModel:
     """An opened model. `opening.open_model` is the way in; the constructor takes the parts (tests hand in small random
     models). `identities` are the figures of the last `verify`."""
 
-    def __init__(self, hf_model: Pretrained, tokenizer: Tokenizer, architecture: Architecture, spec: ModelSpec):
-        self.hf, self.tokenizer, self.architecture, self.spec = (
-            hf_model.eval().requires_grad_(False),
-            tokenizer,
-            architecture,
-            spec,
-        )
+    def __init__(
+        self,
+        hf_model: Pretrained,
+        tokenizer: Tokenizer,
+        architecture: Architecture,
+        spec: ModelSpec,
+        encoder: Encoder | None = None,
+    ):
+        self.hf = hf_model.eval().requires_grad_(False)
+        self.tokenizer, self.architecture, self.spec = tokenizer, architecture, spec
+        self.encoder = encoder or Encoder(tokenizer.backend_tokenizer, tokenizer.bos_token or "")
         config = hf_model.config
         self.config: Config = config.get_text_config() if hasattr(config, "get_text_config") else config
         self.stack = cast(nn.ModuleList, self._module(hf_model, "blocks"))
@@ -108,7 +109,7 @@ class LanguageModel:
         self.trace_bytes = 0  # that the latest traces may take together, kept for the next probe of the same prompts
         self._traces: OrderedDict[tuple[int, torch.Size, tuple[int, ...]], Trace] = OrderedDict()  # latest last
         self._lock = Calls()
-        self._chats: dict[str, str] = {}  # messages through the chat template
+        self._chats: dict[str, tuple[str, list[str]]] = {}  # messages through the chat template, with notes
 
     @property
     def busy(self) -> bool:
@@ -142,53 +143,57 @@ class LanguageModel:
         """Tokens of `text + answer`, encoded once and jointly; refuses with a `PromptError`, never truncates."""
         check_text(prompt)
         check_length(prompt)
-        text, special = prompt.text, prompt.special_tokens
+        text, special, notes = prompt.text, prompt.special_tokens, self.notes
         if prompt.template == "chat":
-            if not (has := getattr(self.tokenizer, "chat_template", None)):
-                raise PromptError(f"{self.spec.name} has no chat template; use the prompt as raw text instead.")
-            if isinstance(has, dict) and "default" not in has:
+            text, more = self._in_chat(text)
+            special, notes = False, [*notes, *more]
+        found = self.encoder.encode(text, prompt.answer, special)
+        if why := too_long(len(found), max_tokens, self.n_positions):
+            raise PromptError(why)
+        return replace(found, notes=(*notes, *found.notes))
+
+    @property
+    def notes(self) -> list[str]:
+        """What goes with every prompt measured on this model."""
+        found = [controls.note(self.spec), self.architecture.note, foreign(self.spec)]
+        if self.config is not self.hf.config:
+            found.append(f"{self.spec.name} also sees; its text decoder alone is measured.")
+        if getattr(self.config, "tie_word_embeddings", False) and not self.tied:
+            found.append(
+                "The configuration says that the head is tied to the embedding; as loaded they differ, and the head's "
+                "own weights are used."
+            )
+        return [note for note in found if note]
+
+    @property
+    def text_identities(self) -> dict[str, object]:
+        """What was found of tokenizer and head at the opening, for the birth certificate: on how many hard samples the
+        library's ids differ from tokenizer.json's, whether the configuration asks for BOS, whether the head is tied."""
+        return {"tokens_differ": self.encoder.differ, "add_bos": self.encoder.add_bos, "tied": self.tied}
+
+    @property
+    def tied(self) -> bool:
+        """Whether head and embedding are the same tensor, as loaded."""
+        try:
+            return self.head.weight is self.hf.get_input_embeddings().weight
+        except (NotImplementedError, AttributeError):
+            return False
+
+    def _in_chat(self, text: str) -> tuple[str, list[str]]:
+        """One user message through the chat template, and notes on what it did to the text."""
+        has = getattr(self.tokenizer, "chat_template", None)
+        if isinstance(has, dict):
+            if "default" not in has:
                 raise PromptError(
                     f"{self.spec.name} has the chat templates {', '.join(map(str, has))} and none of them is its "
                     "default; use the prompt as raw text instead."
                 )
-            text, special = self._in_chat(text), False
-        encoded = self.tokenizer(text + prompt.answer, add_special_tokens=special, return_offsets_mapping=True)
-        ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
-        if why := too_long(len(ids), max_tokens, self.n_positions):
-            raise PromptError(why)
-        if not ids:
-            raise PromptError("The prompt has no tokens under this tokenizer; type some text.")
-        found = (controls.note(self.spec), self.architecture.note, foreign(self.spec))
-        start, notes = None, [note for note in found if note]
-        if prompt.template == "chat" and "strftime_now" in str(self.tokenizer.chat_template):
-            notes.append(DATED)
-        if prompt.answer:
-            start = next((i for i, (_, end) in enumerate(offsets) if end > len(text)), None)
-            if start is None or start == 0:
-                raise PromptError("The answer has no tokens of its own, or the question has none; give both some text.")
-            behind = text[offsets[start - 1][1] :]  # spaces, which some tokenizers leave out of a token's characters
-            if offsets[start][0] < len(text) or (behind and self.token_text(ids[start]).startswith(behind)):
-                notes.append(
-                    f"Token {start} ({self.token_text(ids[start])!r}) straddles question and answer; it counts as the "
-                    "answer's first."
-                )
-        return Encoding(tuple(ids), tuple(self.token_text(i) for i in ids), start, tuple(notes))
-
-    def _in_chat(self, text: str) -> str:
-        """One user message through the chat template, a stranger's program: in a process of its own, with limits."""
+            has = has["default"]
+        if not has:
+            raise PromptError(f"{self.spec.name} has no chat template; use the prompt as raw text instead.")
         if text not in self._chats:
-            try:
-                self._chats[text] = rendered(
-                    lambda: in_chat(self.tokenizer, text),
-                    bounds.TEMPLATE_SECONDS,
-                    bounds.TEMPLATE_MEMORY,
-                    max_characters() + bounds.TEMPLATE,
-                )
-            except Unfinished as error:
-                raise PromptError(
-                    f"The chat template of {self.spec.name} cannot be used: {error}; use the prompt as raw text "
-                    "instead."
-                ) from None
+            most = max_characters() + bounds.TEMPLATE
+            self._chats[text] = chat.render(has, text, self.tokenizer.special_tokens_map, most)
         return self._chats[text]
 
     def tensor(self, encoding: Encoding | tuple[int, ...]) -> Int[Tensor, "1 pos"]:
@@ -203,9 +208,8 @@ class LanguageModel:
         return torch.tensor([ids]).to(self.device, non_blocking=True)
 
     def token_text(self, token_id: int) -> str:
-        """What a token stands for; the tokenizer's own symbol where it is only part of a character."""
-        text = self.tokenizer.decode([token_id], clean_up_tokenization_spaces=False)
-        return self.tokenizer.convert_ids_to_tokens([token_id])[0] or "" if "\ufffd" in text or not text else text
+        """The label of a token (`Encoder.label`)."""
+        return self.encoder.label(token_id)
 
     # ---------------------------------------------------------------- forward passes
 
@@ -506,7 +510,9 @@ class LanguageModel:
         then not run, where the family can do without.
 
         A further token costs one token where the library keeps the keys and values of what was read. The whole is read
-        anew where a family hands none back, and for quantized models: int8 rounds a token by what is read with it."""
+        again where a family hands none back, past a change of the rotary scaling, and for quantized models: int8 rounds
+        a token by what is read with it."""
+        rescaled = self._rope_changes_at()
         cached = "past_key_values" in self._takes() and self.spec.precision not in QUANTIZED
         cache, unread, keep = None, ids, self._keep(1)
         resid: list[Tensor] = []
@@ -527,16 +533,28 @@ class LanguageModel:
                     for block in self.stack:
                         hooks.enter_context(hooked(block.register_forward_pre_hook(before, with_kwargs=True)))
                     hooks.enter_context(hooked(self.stack[-1].register_forward_hook(behind)))
+                if rescaled is not None and ids.shape[1] > rescaled:  # other keys for every token read so far
+                    cached, cache, unread = False, None, ids
                 kept = {"use_cache": cached} | ({"past_key_values": cache} if cached else {})
                 output = self.hf(input_ids=unread, **kept, **keep)
             logits = self.unembed(torch.stack(resid)) if at_depths else self._home(output.logits)[0, -1].float()
             chosen = choose(step, logits)
             if chosen is None:
                 return
-            cache = getattr(output, "past_key_values", None)
+            cache = getattr(output, "past_key_values", None) if cached else None
             token = torch.tensor([[chosen]]).to(ids.device, non_blocking=True)
             ids = torch.cat([ids, token], dim=1)
             unread = ids if cache is None else token
+
+    def _rope_changes_at(self) -> int | None:
+        """The length beyond which the rotary frequencies are others; None where they stay."""
+        rope = getattr(self.config, "rope_parameters", None) or {}
+        if not isinstance(rope, dict) or rope.get("rope_type") not in ("longrope", "dynamic"):
+            return None
+        at = rope.get("original_max_position_embeddings") or getattr(
+            self.config, "original_max_position_embeddings", None
+        )
+        return int(at or self.config.max_position_embeddings)
 
     def _home(self, tensor: Tensor) -> Tensor:
         """On the model's main device, wherever its block lies: probes see one device (nothing happens where there is

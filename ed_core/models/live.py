@@ -366,7 +366,7 @@ def _same_from_outside(outer: nn.Module, model: LanguageModel) -> None:
 def _on_cpu(model: LanguageModel) -> LanguageModel:
     """A float32 copy on the CPU, which a device is held against."""
     plain = copy.deepcopy(model.hf).to("cpu", torch.float32)
-    return LanguageModel(plain, model.tokenizer, model.architecture, model.spec)
+    return LanguageModel(plain, model.tokenizer, model.architecture, model.spec, model.encoder)
 
 
 # ---------------------------------------------------------------- what tells two states apart

@@ -5,25 +5,33 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
-import tokenizers
 import torch
+from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedTokenizerFast
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.utils import chat_template_utils
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+)
 from transformers.utils import logging as transformers_logging
 
 from .. import bounds, machine
 from ..architectures import Architecture, find
-from ..architectures.families import REFUSED, why_refused
+from ..architectures.families import REFUSED, inside, why_refused
 from ..errors import (
     BrokenWeights,
     EffectiveDepthError,
+    ModelError,
     ModelNotFound,
     ParameterError,
     RefusedFamily,
@@ -34,7 +42,8 @@ from ..errors import (
     said,
 )
 from ..machine import ROOM, free_memory, gigabytes
-from ..sources import controls, hub, remote, sizes, weights
+from ..sources import controls, hub, remote, sizes, tokens, weights
+from ..sources.encoder import HARD_SAMPLES, Encoder
 from ..sources.specs import check_files, config_of, content_of, location, of_gguf
 from ..sources.weights import ADAPTER_WEIGHTS, adapter_config, adapter_hash, header
 from ..types import ModelSpec
@@ -44,14 +53,18 @@ from .modules import Config, Pretrained, Tokenizer
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Options = dict[str, Any]  # of `from_pretrained`
 ALIGNED = 64  # bytes
-TEMPLATE_DAY = datetime(2024, 7, 26)  # which a chat template takes for today, so that tokens are always the same
-SAMPLES = ("5 + 7 = 12", "The quick brown fox.", "a=3; b=a;\n  b?", "Ünïcode — 好")
 
 
-def load(
-    spec: ModelSpec, architecture: Architecture | None = None
-) -> tuple[Pretrained, Tokenizer, Architecture | None, ModelSpec]:
-    """`(model, tokenizer, architecture, spec)`, in eval mode, in `spec.precision`, on `spec.device` or spread from
+class Loaded(NamedTuple):
+    hf: Pretrained
+    tokenizer: Tokenizer
+    architecture: Architecture | None
+    spec: ModelSpec
+    encoder: Encoder
+
+
+def load(spec: ModelSpec, architecture: Architecture | None = None) -> Loaded:
+    """The parts of a model, in eval mode, in `spec.precision`, on `spec.device` or spread from
     there; the architecture is None where nobody described the family (a shuffled twin of such a model has its blocks in
     their own order yet)."""
     quiet()
@@ -66,23 +79,26 @@ def quiet() -> None:
     transformers_logging.set_verbosity_error()
 
 
-def skeleton(spec: ModelSpec) -> tuple[Pretrained, Tokenizer]:
-    """The model's modules without weights, on the meta device, and its tokenizer."""
+def skeleton(spec: ModelSpec) -> tuple[Pretrained, Tokenizer, Encoder]:
+    """The model's modules without weights, on the meta device, its tokenizer and encoder."""
     _refuse_own_code(spec)
     options: Options = {"trust_remote_code": False, "local_files_only": True}
     config = _config(spec, options)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
+        model = _class(config, spec.name).from_config(
             config, attn_implementation=_attention(config), trust_remote_code=False
         )
-    return model, _tokenizer(spec, options)
+    return model, *_tokenizer(spec, options)
 
 
 def described(config: Config, name: str, architecture: Architecture | None = None) -> Architecture | None:
     """The architecture of a config, None where nobody described the family; a `RefusedFamily` says why the model
     `name` is not read. `architecture`: instead of the family's own."""
+    text = config.get_text_config()
     architecture = architecture or find(config.model_type)
-    refusal = architecture.refusal(config.get_text_config()) if architecture else why_refused(config)
+    if architecture is None and text is not config and (of_text := find(text.model_type)):
+        architecture = inside(of_text)
+    refusal = architecture.refusal(text) if architecture else why_refused(text if text is not config else config)
     if architecture and not refusal:
         refusal = _too_many_passes(architecture, config.get_text_config())
     if refusal:
@@ -90,9 +106,7 @@ def described(config: Config, name: str, architecture: Architecture | None = Non
     return architecture
 
 
-def _load(
-    spec: ModelSpec, architecture: Architecture | None
-) -> tuple[Pretrained, Tokenizer, Architecture | None, ModelSpec]:
+def _load(spec: ModelSpec, architecture: Architecture | None) -> Loaded:
     controls.check(spec)
     remote.require_here(spec.source)
     spec = hub.ensure(spec)
@@ -116,7 +130,8 @@ def _load(
 
         shuffle(model, architecture, spec.control_seed)
     _align_experts(model)
-    return model, _tokenizer(spec, options), architecture, spec
+    tokenizer, encoder = _tokenizer(spec, options)
+    return Loaded(model, tokenizer, architecture, spec, encoder)
 
 
 def _align_experts(model: Pretrained) -> None:
@@ -145,7 +160,7 @@ def _too_many_passes(architecture: Architecture, config: Config) -> str:
 def _pretrained(spec: ModelSpec, config: Config, options: Options) -> Pretrained:
     """The model with its own weights, all of them."""
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = _class(config, spec.name).from_pretrained(
             location(spec),
             config=config,
             attn_implementation=_attention(config),
@@ -159,22 +174,46 @@ def _pretrained(spec: ModelSpec, config: Config, options: Options) -> Pretrained
         model, report = loaded
     except EffectiveDepthError:
         raise
-    except Exception as error:  # OSError, SafetensorError, and what the library raises on shapes that do not fit
+    except Exception as error:
         if ran_out(error) or lost_device(error):
             raise  # `opening` says so
-        raise BrokenWeights(
-            f"The weights of {spec.name} cannot be loaded: {_one_line(error)} Expected complete .safetensors files; "
-            "download or convert "
-            "the model again."
-        ) from error
+        if packed := sizes.stored_precision(config_of(spec)):
+            raise ModelError(
+                f"{spec.name} is stored in the quantization format {packed}, which cannot be opened here: "
+                f"{_one_line(error)} Choose a checkpoint of the model that is not quantized."
+            ) from error
+        if isinstance(error, SafetensorError) or "ignore_mismatched_sizes" in str(error):
+            raise BrokenWeights(
+                f"The weights of {spec.name} are damaged: {_one_line(error)} Download or convert the model again."
+            ) from error
+        raise BrokenWeights(f"The weights of {spec.name} cannot be loaded: {_one_line(error)}") from error
     missing = sorted(report["missing_keys"]) + sorted(str(k) for k in report.get("mismatched_keys", ()))
+    head = model.get_output_embeddings()
+    of_head = {name for name, weight in model.named_parameters() if head is not None and weight is head.weight}
+    if head is None or (missing and of_head.issuperset(missing)):
+        made_for = ", ".join(getattr(config, "architectures", None) or ()) or "no class"
+        raise RefusedFamily(
+            f"Refused: {spec.name} has no output head over tokens (its config names {made_for}), so nothing can be "
+            "read as a prediction; choose a causal language model."
+        )
     if missing:
         raise BrokenWeights(
             f"{len(missing)} weights of {spec.name} are missing or of another shape, the first is {missing[0]}; "
-            "running it would show random "
-            "layers. Download the model again."
+            "running it would show random layers. Download the model again."
         )
     return model
+
+
+def _class(config: Config, name: str) -> Any:
+    """The library's class that reads these weights: of a vision-language checkpoint the one that also sees."""
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return AutoModelForCausalLM
+    if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        return AutoModelForImageTextToText
+    raise UnknownFamily(
+        f"Refused: transformers has no class that writes text for the family '{config.model_type}' of {name}; choose a "
+        "causal language model."
+    )
 
 
 def _untrained(spec: ModelSpec, config: Config) -> Pretrained:
@@ -182,7 +221,7 @@ def _untrained(spec: ModelSpec, config: Config) -> Pretrained:
     Drawn in float32 on the CPU and rounded then, so that a seed is one twin in every precision and on every device."""
 
     def drawn(dtype: torch.dtype) -> Pretrained:
-        return AutoModelForCausalLM.from_config(
+        return _class(config, spec.name).from_config(
             config, attn_implementation=_attention(config), dtype=dtype, trust_remote_code=False
         )
 
@@ -215,11 +254,12 @@ def _untrained(spec: ModelSpec, config: Config) -> Pretrained:
 
 def _quantization(spec: ModelSpec) -> dict[str, Any]:
     """How the library is to quantize; nothing for a checkpoint that is quantized already: it says so itself."""
-    if spec.precision in DTYPES:
+    stored = sizes.stored_precision(config_of(spec))
+    if spec.precision in DTYPES or stored not in ("", *sizes.QUANTIZED):
         return {}
     machine.require_package("bitsandbytes", f"The precision {spec.precision}")
     quantized.prepare()
-    if sizes.stored_precision(config_of(spec)):
+    if stored:
         return {}
     if spec.precision == "int8":
         return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
@@ -301,62 +341,48 @@ def _config(spec: ModelSpec, options: Options) -> Config:
             raise UnknownFamily(
                 f"{spec.name} is of a family this version of transformers does not know: {_one_line(error)}"
             ) from error
-        raise ModelNotFound(
-            f"The config.json of {spec.name} cannot be used: {_one_line(error)} Give a model folder or a hub id."
-        ) from error
+        raise ModelNotFound(f"The config.json of {spec.name} cannot be used: {_one_line(error)}") from error
 
 
 def _attention(config: Config) -> str:
     """How attention is computed, whatever the folder asks for: torch's own function, or the family's where it has no
     other."""
-    family: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    kind = type(config)
+    family: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(kind, None) or MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(kind, None)
     return "sdpa" if getattr(family, "_supports_sdpa", False) else "eager"
 
 
-def _tokenizer(spec: ModelSpec, options: Options) -> Tokenizer:
-    """The model's tokenizer; for a folder, held against its tokenizer.json, because some families silently build their
-    own instead."""
+def _tokenizer(spec: ModelSpec, options: Options) -> tuple[Tokenizer, Encoder]:
+    """The library's tokenizer, and the encoder of the folder's own tokenizer.json: some families silently build another
+    one instead, which a note then says."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(location(spec), **options)
-        encoded = [tokenizer.encode(s, add_special_tokens=False) for s in SAMPLES]
-        file = Path(location(spec)) / "tokenizer.json"
-        if file.is_file() and encoded != _as_in_the_file(file):
-            saved = PreTrainedTokenizerFast.from_pretrained(
-                location(spec), **options
-            )  # with the folder's special tokens and chat template
-            if encoded != [saved.encode(s, add_special_tokens=False) for s in SAMPLES]:
-                return saved
     except Exception as error:  # of whatever type: the folder's settings go unchecked into the library's arithmetic
         raise ModelNotFound(
-            f"{spec.name} has no usable tokenizer: {_one_line(error)} Expected tokenizer.json beside the weights."
+            f"{spec.name} has no usable tokenizer: {_one_line(error)} Expected tokenizer.json next to the weights."
         ) from error
     if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # what the library makes of a folder without one
         raise ModelNotFound(
-            f"{spec.name} has no usable tokenizer: it knows special tokens alone. Expected tokenizer.json beside the "
+            f"{spec.name} has no usable tokenizer: it knows special tokens alone. Expected tokenizer.json next to the "
             "weights."
         )
     if not tokenizer.is_fast:
         raise ModelNotFound(
-            f"The tokenizer of {spec.name} is of the class {type(tokenizer).__name__}, which does not tell where a "
-            "token's characters are; expected a fast one: save it with its tokenizer.json beside the weights."
+            f"The tokenizer of {spec.name} is of the class {type(tokenizer).__name__}, which does not say where a "
+            "token's characters are; expected a fast one: save it with its tokenizer.json next to the weights."
         )
-    return tokenizer
-
-
-def in_chat(tokenizer: Tokenizer, text: str) -> str:
-    """One user message through the tokenizer's chat template, on `TEMPLATE_DAY`. Only for a process of its own
-    (`outside.rendered`), where the library's clock stays set."""
-    library: Any = chat_template_utils
-    library.datetime = SimpleNamespace(now=lambda: TEMPLATE_DAY)
-    message = [{"role": "user", "content": text}]
-    written: str = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-    return written
-
-
-def _as_in_the_file(file: Path) -> list[list[int]]:
-    """The samples as tokenizer.json alone encodes them: half the time of reading it by way of the library."""
-    alone = tokenizers.Tokenizer.from_file(str(file))
-    return [alone.encode(s, add_special_tokens=False).ids for s in SAMPLES]
+    if (own := tokens.encoder(spec)) is None:
+        return tokenizer, Encoder(tokenizer.backend_tokenizer, tokenizer.bos_token or "")
+    differ = sum(
+        tokenizer.encode(text, add_special_tokens=False) != own.tokenizer.encode(text, add_special_tokens=False).ids
+        for text in HARD_SAMPLES
+    )
+    note = (
+        f"The library's tokenizer for {spec.name} gives other ids than its tokenizer.json on {differ} of "
+        f"{len(HARD_SAMPLES)} test texts; the ids of tokenizer.json are used."
+    )
+    own = Encoder(own.tokenizer, own.bos, own.add_bos, differ, (note,) if differ else ())
+    return tokenizer, own
 
 
 def _one_line(error: Exception) -> str:

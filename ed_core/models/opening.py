@@ -105,14 +105,14 @@ def told(spec: ModelSpec, work: Callable[[], LanguageModel]) -> LanguageModel:
 
 
 def _loaded(spec: ModelSpec, architecture: Architecture | None) -> LanguageModel:
-    hf, tokenizer, architecture, spec = load(spec, architecture)
-    if architecture:
-        return LanguageModel(hf, tokenizer, architecture, spec)
-    adopted = adopt(hf, tokenizer, spec)
+    found = load(spec, architecture)
+    if found.architecture:
+        return LanguageModel(found.hf, found.tokenizer, found.architecture, found.spec, found.encoder)
+    adopted = adopt(found.hf, found.tokenizer, found.spec, found.encoder)
     if spec.control != "shuffled":
         return adopted
-    shuffle(hf, adopted.architecture, spec.control_seed)
-    return LanguageModel(hf, tokenizer, adopted.architecture, spec)
+    shuffle(found.hf, adopted.architecture, spec.control_seed)
+    return LanguageModel(found.hf, found.tokenizer, adopted.architecture, found.spec, found.encoder)
 
 
 # ---------------------------------------------------------------- identities that held before

@@ -70,10 +70,21 @@ def _measure(model: LanguageModel) -> Identities:
         batch=beside_others(model, trace),
         suffix_limit=suffix_limit(model.dtype, model.n_layers),
         suffix=suffix_by_hand(model, trace, untouched),
+        causality=causality(model, ids, untouched),
         between=tuple(
             float(_misses(model.between(trace, left), trace.resid[depth]).max()) for depth, left in trace.left.items()
         ),
     )
+
+
+def causality(model: LanguageModel, ids: Int[Tensor, "1 pos"], untouched: Float[Tensor, "1 kept v"]) -> float | None:
+    """The change of the logits of all tokens but the last with another last token, over the largest; None for a prompt
+    of one token."""
+    if ids.shape[1] < 2:
+        return None
+    other = ids.clone()
+    other[0, -1] = ids[0, 0] if ids[0, 0] != ids[0, -1] else (ids[0, -1] + 1) % model.d_vocab
+    return relative(model.logits(other)[:, :-1], untouched[:, :-1])
 
 
 def suffix_by_hand(model: LanguageModel, trace: Trace, untouched: Float[Tensor, "1 kept v"]) -> float | None:
@@ -162,10 +173,10 @@ def _mlp_moves(model: LanguageModel, trace: Trace) -> tuple[float | None, ...]:
 
 
 def short_prompt(model: LanguageModel) -> Int[Tensor, "1 pos"]:
-    """A short text's tokens, no more than the model has positions for; without a usable tokenizer, evenly spread token
-    ids."""
+    """A short text's tokens, no more than the model has positions for; evenly spread token ids where a tokenizer
+    gives hardly any."""
     most = min(48, model.n_positions or 48)
-    ids = model.tokenizer(PROBE_TEXT)["input_ids"][:most] if model.tokenizer is not None else []
+    ids = list(model.encoder.encode(PROBE_TEXT).ids[:most])
     if len(set(ids)) < min(8, most):
         ids = [(7 * i + 3) % model.d_vocab for i in range(min(24, most))]
     return model.tensor(tuple(ids))
@@ -280,8 +291,8 @@ def _reference(model: LanguageModel) -> LanguageModel:
     from .loading import load
 
     wanted = replace(model.spec, device="cpu", precision="fp32", offload="")
-    hf_model, tokenizer, _, spec = load(wanted, model.architecture)
-    plain = type(model)(hf_model, tokenizer, model.architecture, spec)
+    found = load(wanted, model.architecture)
+    plain = type(model)(found.hf, found.tokenizer, model.architecture, found.spec, found.encoder)
     for name, module in model.hf.named_modules():
         if type(module).__name__ in ("Linear4bit", "Linear8bitLt"):
             target = plain.hf.get_submodule(name).weight

@@ -44,14 +44,14 @@ class RemoteModel(LanguageModel):
     def __init__(self, spec: ModelSpec, client: Client | None = None):
         loading.quiet()
         controls.check(spec)
-        hf, tokenizer = loading.skeleton(remote.here(spec))
+        hf, tokenizer, encoder = loading.skeleton(remote.here(spec))
         architecture = loading.described(hf.config, spec.name)
         if architecture is None or architecture.third or architecture.stream_scale or architecture.passes:
             raise RefusedFamily(
                 f"Refused: {spec.name} is of the family '{hf.config.model_type}', which is not measured elsewhere: its "
                 "stream is the sum of attention and MLP alone only in the plain families; open it here."
             )
-        super().__init__(hf, tokenizer, architecture, spec)
+        super().__init__(hf, tokenizer, architecture, spec, encoder)
         self.device, self.bytes = torch.device("cpu"), CLIENT_BYTES
         name = spec.source.removeprefix(remote.PREFIX)
         self._client = client or Client(name, location(remote.here(spec)))

@@ -304,6 +304,7 @@ def certificate(model: LanguageModel, request: Request, started: float, away: fl
         "identities": (model.identities.to_json() | ({"at_an_earlier_opening": True} if model.to_recheck else {}))
         if model.identities
         else None,
+        "text": model.text_identities,
         "prompt": request.prompts[0].identity(),
         "device": f"{model.device.type} ({platform.machine()}, {os.cpu_count()} cores)",
         "libraries": {name: _version(name) for name in (*LIBRARIES, *extra)} | {"python": platform.python_version()},

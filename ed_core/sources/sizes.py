@@ -73,6 +73,8 @@ def stored_precision(config: Mapping[str, Any]) -> str:
         return "4bit"
     if settings.get("load_in_8bit") or settings.get("_load_in_8bit"):
         return "int8"
+    if {"group_size", "bits"} <= settings.keys() and "quant_method" not in settings:
+        return "mlx"
     return str(settings.get("quant_method") or "quantized")
 
 

@@ -6,26 +6,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import bounds, outside, prompts
-from ..errors import BrokenWeights
-from ..types import ModelSpec, Prompt
+from ..errors import BrokenWeights, PromptError
+from ..types import Encoding, ModelSpec, Prompt
 from . import sizes
+from .encoder import Encoder
 from .specs import config_of, location
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
-
-def _tokenizer(spec: ModelSpec) -> Tokenizer | None:
-    """Of the model's tokenizer.json, in its folder or in the hub cache's snapshot; None where there is none."""
-    file = Path(location(spec)) / "tokenizer.json"
-    return _read(str(file), file.stat().st_mtime_ns) if file.is_file() else None
+def encoder(spec: ModelSpec) -> Encoder | None:
+    """The encoder of the model's own files, in its folder or in the hub cache's snapshot; None without a
+    tokenizer.json."""
+    file, settings = (Path(location(spec)) / name for name in ("tokenizer.json", "tokenizer_config.json"))
+    if not file.is_file():
+        return None
+    return _read(str(file), file.stat().st_mtime_ns, settings.stat().st_mtime_ns if settings.is_file() else 0)
 
 
 @lru_cache(maxsize=8)
-def _read(file: str, mtime_ns: int) -> Tokenizer:
+def _read(file: str, *mtimes_ns: int) -> Encoder:
     from tokenizers import Tokenizer
 
     try:
@@ -33,26 +34,28 @@ def _read(file: str, mtime_ns: int) -> Tokenizer:
     except BrokenWeights:
         raise
     except Exception as error:  # whatever the library says of a stranger's file
-        told = " ".join(str(error).split())[:120]
-        raise BrokenWeights(f"The tokenizer.json of this model cannot be used ({told}); download it again.") from None
-    found.no_truncation()  # a training may have left how it cut and padded
-    found.no_padding()
-    return found
+        why = " ".join(str(error).split())[:120]
+        raise BrokenWeights(f"The tokenizer.json of this model cannot be used ({why}); download it again.") from None
+    folder = Path(file).parent
+    asks = _settings(folder, "tokenizer_config.json").get("add_bos_token")
+    return Encoder(found, _roles(folder).get("bos_token", ""), asks if isinstance(asks, bool) else None)
 
 
-def preview(spec: ModelSpec, prompt: Prompt) -> list[str] | None:
-    """Texts of the tokens of `text + answer`; None where only the model itself could tell (no tokenizer.json, or a chat
-    template)."""
-    if prompt.template != "raw" or not prompts.fits(prompt) or (tokenizer := _tokenizer(spec)) is None:
+def preview(spec: ModelSpec, prompt: Prompt) -> Encoding | None:
+    """The prompt as it will be encoded, with its notes; None where only the model itself could tell (no tokenizer.json,
+    or a chat template), and where there is nothing to encode."""
+    if prompt.template != "raw" or not prompts.fits(prompt) or (found := encoder(spec)) is None:
         return None
-    ids = tokenizer.encode(prompt.text + prompt.answer, add_special_tokens=prompt.special_tokens).ids
-    return [_text(tokenizer, i) for i in ids]
+    try:
+        return found.encode(prompt.text, prompt.answer, prompt.special_tokens)
+    except PromptError:
+        return None
 
 
 def ids(spec: ModelSpec, text: str) -> list[int] | None:
     """Ids of a text's tokens, without special ones; None where only the model itself could tell."""
-    tokenizer = _tokenizer(spec)
-    return None if tokenizer is None else list(tokenizer.encode(text, add_special_tokens=False).ids)
+    found = encoder(spec)
+    return None if found is None else list(found.tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def unread(spec: ModelSpec, texts: Sequence[str]) -> int:
@@ -66,8 +69,8 @@ def unread(spec: ModelSpec, texts: Sequence[str]) -> int:
 
 def special(spec: ModelSpec) -> frozenset[str]:
     """Texts of the tokens that the model's tokenizer calls special; empty where it has no tokenizer.json."""
-    tokenizer = _tokenizer(spec)
-    added = {} if tokenizer is None else tokenizer.get_added_tokens_decoder()
+    found = encoder(spec)
+    added = {} if found is None else found.tokenizer.get_added_tokens_decoder()
     return frozenset(token.content for token in added.values() if token.special)
 
 
@@ -85,7 +88,7 @@ def chats(spec: ModelSpec) -> bool | None:
         return None
     if (folder / "chat_template.jinja").is_file():
         return True
-    found = _settings(spec, "tokenizer_config.json").get("chat_template")
+    found = _settings(folder, "tokenizer_config.json").get("chat_template")
     if isinstance(found, list):  # several by name
         found = {one.get("name"): one for one in found if isinstance(one, dict)}
     return "default" in found if isinstance(found, dict) else bool(found)
@@ -94,9 +97,13 @@ def chats(spec: ModelSpec) -> bool | None:
 def special_roles(spec: ModelSpec) -> dict[str, str]:
     """The special tokens a tokenizer's own files name, by their role (`bos_token`, `eos_token`, …); {} where there are
     no such files."""
+    return _roles(Path(location(spec)))
+
+
+def _roles(folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        for role, value in _settings(spec, name).items():
+        for role, value in _settings(folder, name).items():
             text = value.get("content") if isinstance(value, dict) else value
             if role.endswith("_token") and isinstance(text, str):
                 found[role] = text
@@ -106,26 +113,12 @@ def special_roles(spec: ModelSpec) -> dict[str, str]:
 def added(spec: ModelSpec) -> tuple[list[str], list[str]] | None:
     """Special tokens that stand before and after every prompt that is encoded with special tokens; None without a
     tokenizer.json."""
-    if (tokenizer := _tokenizer(spec)) is None:
-        return None
-    with_them, without = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
-    at = next((i for i in range(len(with_them)) if with_them[i : i + len(without)] == without), 0)
-
-    def name(ids: list[int]) -> list[str]:
-        return [str(tokenizer.id_to_token(i)) for i in ids]
-
-    return name(with_them[:at]), name(with_them[at + len(without) :])
+    return None if (found := encoder(spec)) is None else found.added()
 
 
-def _settings(spec: ModelSpec, name: str) -> dict[str, Any]:
+def _settings(folder: Path, name: str) -> dict[str, Any]:
     try:
-        found = outside.json_of(Path(location(spec)) / name)
-    except ValueError:
+        found = outside.json_of(folder / name)
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _text(tokenizer: Tokenizer, token_id: int) -> str:
-    """As `LanguageModel.token_text`: the tokenizer's own symbol where a token is only part of a character."""
-    text: str = tokenizer.decode([token_id], skip_special_tokens=False)
-    return str(tokenizer.id_to_token(token_id)) if "\ufffd" in text or not text else text

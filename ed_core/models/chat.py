@@ -1,0 +1,98 @@
+"""A user's message through a model's chat template. The template is a stranger's program: the library's sandbox runs it
+in a Python process of its own, with limits of time and memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from .. import bounds
+from ..errors import PromptError
+from ..machine import limit_memory
+
+DAY = datetime(2024, 7, 26)  # today for a template that writes the date: Llama 3.2's own default
+DATED = f"The chat template writes today's date; it is always {DAY:%d %B %Y} here, so that a prompt keeps its tokens."
+FORMAT = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
+TOO_LONG = 3  # exit code
+PROGRAM = "from ed_core.models.chat import main; main()"
+
+
+def render(template: str, text: str, special_tokens: Mapping[str, str], most: int) -> tuple[str, list[str]]:
+    """One user message through a chat template, of at most `most` characters, and notes on what the template did to the
+    text. The content is passed as a string, and as a list of parts where the text does not arrive. `PromptError` where
+    it does not arrive at all, and where the template fails."""
+    given = {"template": template, "text": text, "tokens": dict(special_tokens)}
+    paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(given).encode(),
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    if done.returncode == TOO_LONG:
+        raise PromptError(_unusable(f"it takes more than {bounds.TEMPLATE_SECONDS:g} s"))
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        raise PromptError(_unusable(f"its process ended early (exit code {done.returncode})")) from None
+    if "why" in found:
+        raise PromptError(_unusable(found["why"]))
+    written: str = found["written"]
+    if len(written) > most:
+        raise PromptError(_unusable(f"it writes more than {most} characters"))
+    notes = [DATED] if FORMAT.search(template) else []
+    if text in written:
+        return written, notes
+    if text.strip() in written:
+        return written, [*notes, "The chat template removes spaces or line breaks around the text."]
+    return written, [*notes, "The chat template changes the text (its capitals or its spaces)."]
+
+
+def _unusable(why: str) -> str:
+    return f"The chat template of this model cannot be used: {why}; use the prompt as raw text instead."
+
+
+def arrives(text: str, written: str) -> bool:
+    """Whether a rendered chat contains the user's text, capitals and spaces aside."""
+    return "".join(text.split()).casefold() in "".join(written.split()).casefold()
+
+
+def main() -> None:
+    """Read a template, a text and the special tokens from standard input, and write what the template makes of them."""
+    given = json.load(sys.stdin)
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    timer = threading.Timer(bounds.TEMPLATE_SECONDS, os._exit, (TOO_LONG,))
+    timer.daemon = True
+    timer.start()
+    limit_memory(bounds.TEMPLATE_MEMORY)
+    template, text = given["template"], given["text"]
+    dates = {form: DAY.strftime(form) for _, form in FORMAT.findall(template)}
+    clock = "{%- macro strftime_now(form) -%}{{ ed_dates.get(form, form) }}{%- endmacro %}{{ '' }}" if dates else ""
+    found = {"why": "the user's text does not appear in what it writes"}
+    try:
+        for content in (text, [{"type": "text", "text": text}]):
+            rendered: Any = render_jinja_template(
+                conversations=[[{"role": "user", "content": content}]],
+                chat_template=clock + template,
+                add_generation_prompt=True,
+                ed_dates=dates,
+                **given["tokens"],
+            )
+            written = rendered[0][0]
+            if arrives(text, written):
+                found = {"written": written}
+                break
+    except MemoryError:
+        found = {"why": "it takes too much memory"}
+    except Exception as error:  # whatever a stranger's program provokes inside the library
+        found = {"why": " ".join(str(error).split())[:200] or type(error).__name__}
+    json.dump(found, sys.stdout)
