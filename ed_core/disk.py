@@ -84,18 +84,6 @@ def hidden(out: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-@contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """One process at a time in a folder, wherever its disk knows locks."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
 def _nobodys(left: Path) -> bool:
     """Whether no process is at work on something unfinished: whoever is has it locked."""
     try:
