@@ -181,14 +181,10 @@ class Kept:
 
     # --- writing
 
-    def locked(self) -> contextlib.AbstractContextManager[None]:
-        """While this is held, nobody else writes."""
-        return self._folder.locked()
-
     def add(self, case: Case) -> str:
         """Keep a new case study; returns the state `save` asks for. Its id must be free."""
         data = _checked(case)
-        with self.locked():
+        with self._folder.locked():
             if self._here(case.id):
                 raise CaseError(f"The id {case.id} is taken here; duplicate the case study to keep it under a new one.")
             self._folder.write(self._file(case.id), data)
@@ -199,7 +195,7 @@ class Kept:
         data = _checked(case)
         if self.is_shipped(case.id):
             raise CaseError("This case study comes with the product and is not edited; duplicate it and edit the copy.")
-        with self.locked():
+        with self._folder.locked():
             if (now := _state(self.read(case.id))) != opened and now != _state(data):
                 raise CaseChanged(
                     f"The case study {case.id} was changed by somebody else since you opened it, and nothing of theirs "
@@ -221,7 +217,7 @@ class Kept:
         kept twice, nor is one that an import gave an id of its own; a different one of the same id gets its own."""
         case = bundle.drawable(data)
         data = _checked(case)
-        with self.locked():
+        with self._folder.locked():
             if self._here(case.id):
                 if _state(self.read(case.id)) == _state(data):
                     return case, False
@@ -237,7 +233,7 @@ class Kept:
         file = self._file(id)
         if self.is_shipped(id):
             raise CaseError("This case study comes with the product and cannot be deleted.")
-        with self.locked():
+        with self._folder.locked():
             self._folder.remove(file)
 
     # --- within
@@ -298,7 +294,7 @@ class Kept:
 
     def _set_aside(self, file: Path, cause: Exception) -> None:
         """Move a damaged file out of the way, unless it was replaced meanwhile."""
-        with self.locked(), contextlib.suppress(FileNotFoundError):
+        with self._folder.locked(), contextlib.suppress(FileNotFoundError):
             try:
                 bundle.decode(self.whole(file))
             except ImportRefused:
