@@ -101,7 +101,8 @@ def actions(case: Case, state: str) -> None:
         case_studies.attempt(lambda: go(case_studies.duplicate(case)))
     look = {"icon": ":material/delete:"} | off(not_here, "Deletes this case study")
     with row.popover("Delete", key="case.delete", **look):
-        delete(case)
+        if not not_here:
+            delete(case)
 
 
 def delete(case: Case) -> None:
