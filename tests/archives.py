@@ -224,8 +224,8 @@ MANIFESTS: dict[str, Callable[[dict], dict | bytes]] = {
     "a page with a path": _shown(page="../app"),
     "settings that nest": _shown(settings=[["a", {"b": 1}]]),
     "no items": lambda h: {**h, "items": []},
-    "a wrong hash": lambda h: {**h, "members": {name: "0" * 64 for name in h["members"]}},
-    "no hash": lambda h: {**h, "members": {name: "" for name in h["members"]}},
+    "a wrong hash": lambda h: {**h, "members": dict.fromkeys(h["members"], "0" * 64)},
+    "no hash": lambda h: {**h, "members": dict.fromkeys(h["members"], "")},
     "another digest": lambda h: _text({**h, "digest": "0" * 64}),
 }
 
