@@ -84,18 +84,6 @@ def hidden(out: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-@contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """One process at a time in a folder, wherever its disk knows locks."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
 def _nobodys(left: Path) -> bool:
     """Whether no process is at work on something unfinished: whoever is has it locked."""
     try:
@@ -154,20 +142,20 @@ def require_apart(written: Iterable[Path], inputs: Iterable[str | Path]) -> None
                     )
 
 
-def require_out_folder(out: str | Path, name: str = "--out") -> Path:
+def require_out_folder(out: str | Path) -> Path:
     """Refuse, before the work, a folder that cannot be written into, or whose place something else has."""
     folder, shown = Path(out), _shown(out)
-    with _refusing(name, shown):
+    with _refusing("--out", shown):
         if not str(out):
-            raise ParameterError(f"{name} is empty; expected the path of a folder.")
+            raise ParameterError("--out is empty; expected the path of a folder.")
         there = next(p for p in (folder, *folder.absolute().parents) if os.path.lexists(p))
         if not there.is_dir():
             raise ParameterError(
-                f"{name} is {shown}, and {there} is {not_a_file(there) or 'a file'}; expected the path of a folder."
+                f"--out is {shown}, and {there} is {not_a_file(there) or 'a file'}; expected the path of a folder."
             )
         for part in folder.absolute().parts[len(there.absolute().parts) :]:
             if len(os.fsencode(part)) > os.pathconf(there, "PC_NAME_MAX"):
-                raise ParameterError(f"{name} is {shown}, and a name in it is too long; choose a shorter one.")
+                raise ParameterError(f"--out is {shown}, and a name in it is too long; choose a shorter one.")
         _try(_part(there / "x"))
     return folder
 

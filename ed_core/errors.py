@@ -27,7 +27,7 @@ EffectiveDepthError
 │   ├── IdentityFailed         the residual identities do not hold: its curves would be wrong
 │   └── NotFinite              NaN or infinite values in the forward pass
 ├── CardError                  a depth card that is missing, damaged, or cannot be written
-├── PublishError               a site or a Space that cannot be written, or that the hub does not take
+├── PublishError               a site that cannot be written
 ├── JobError                   the computation did not finish
 │   ├── Cancelled
 │   ├── OutOfMemory            a probe ran out of memory beside its model
@@ -146,7 +146,7 @@ class CardError(EffectiveDepthError):
 
 
 class PublishError(EffectiveDepthError):
-    """A site or a Space that cannot be written, or that the hub does not take."""
+    """A site that cannot be written."""
 
 
 class JobError(EffectiveDepthError):

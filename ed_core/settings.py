@@ -222,14 +222,6 @@ class Settings(BaseSettings):
     login_allowed: Addresses = Field(
         (), description="who may log in: e-mail addresses, or `@domain`; everybody the provider knows where empty"
     )
-    admins: Addresses = Field((), description="e-mail addresses of those who may change every case study")
-    gallery: Literal["open", "read-only", "owners"] = Field(
-        "open",
-        description=(
-            "case studies: `open` to all changes; `read-only`: only admins change it; `owners`: each belongs "
-            "to who kept it"
-        ),
-    )
 
     # what is said
     title: str = Field("Effective depth", min_length=1, max_length=60, description="the title of the pages, plain text")
@@ -264,15 +256,10 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _belong_together(self) -> Settings:
-        if self.login == "off" and (self.gallery == "owners" or self.login_allowed or self.admins):
-            which = (
-                "gallery = 'owners'"
-                if self.gallery == "owners"
-                else "login_allowed"
-                if self.login_allowed
-                else "admins"
+        if self.login == "off" and self.login_allowed:
+            raise ValueError(
+                "login_allowed needs to know who is there; expected login = 'optional' or 'required' with it"
             )
-            raise ValueError(f"{which} needs to know who is there; expected login = 'optional' or 'required' with it")
         return self
 
     @classmethod

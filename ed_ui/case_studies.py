@@ -35,7 +35,7 @@ def kept() -> Kept:
 
 def add(case: Case) -> None:
     _allowed()
-    kept().add(case, visitor.name())
+    kept().add(case)
 
 
 def save(case: Case, opened: str) -> str:
@@ -46,12 +46,12 @@ def save(case: Case, opened: str) -> str:
 
 def duplicate(case: Case) -> Case:
     _allowed()
-    return kept().duplicate(case, owner=visitor.name())
+    return kept().duplicate(case)
 
 
 def take_in(data: bytes) -> tuple[Case, bool]:
     _allowed()
-    return kept().take_in(data, visitor.name())
+    return kept().take_in(data)
 
 
 def delete(id: str) -> None:
@@ -59,22 +59,9 @@ def delete(id: str) -> None:
     kept().delete(id)
 
 
-def restore(id: str) -> None:
-    _allowed(id)
-    kept().restore(id)
-
-
 def why_not(id: str = "") -> str:
     """Why this visitor may keep nothing, or not change the case study `id`; "" where they may."""
-    if (barrier := visitor.why_not()) or not id:
-        return barrier
-    return NOT_SHIPPED if kept().is_shipped(id) else visitor.why_not(kept().owner(id))
-
-
-def whose(id: str) -> str:
-    """Who kept the case study, for people who are logged in themselves: addresses are not for everybody."""
-    owner = kept().owner(id) if visitor.name() else ""
-    return "you" if owner == visitor.name() and owner else owner
+    return visitor.why_not() or (NOT_SHIPPED if id and kept().is_shipped(id) else "")
 
 
 def _allowed(id: str = "") -> None:

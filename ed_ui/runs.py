@@ -27,7 +27,6 @@ from ed_core.runs import launch
 from ed_core.runs.launch import Run
 from ed_core.runs.run import CardRun, ClaimsRun, FitRun, Opened, Spec, StudyRun
 from ed_core.service.estimate import about
-from ed_core.sharing import card_shelf
 from ed_core.sources import sizes, specs
 from ed_core.studies import study
 from ed_core.studies.items import home, open_folder, shipped
@@ -224,21 +223,15 @@ class Card(Claims):
 
 
 def cards() -> tuple[dict[str, tuple[Path, card.Card]], list[str]]:
-    """All cards by name, those made here first and pulled ones last, and what is wrong with those that cannot be
-    read."""
+    """All cards by name, those made here first, and what is wrong with those that cannot be read."""
     found: dict[str, tuple[Path, card.Card]] = {}
     damaged = []
-    for file in (*card.made_here(), *card.shipped(), *(file for _, file in card_shelf.here())):
+    for file in (*card.made_here(), *card.shipped()):
         try:
             found.setdefault(card_name(file), (file, read(card.read, file)))
         except (EffectiveDepthError, OSError) as error:
             damaged.append(f"{card_name(file)}: {error}")
     return found, damaged
-
-
-def pulled_from(file: Path) -> str:
-    """The shelf that a card was pulled from, "" for one that was not."""
-    return file.parent.name if file.parent.parent == card_shelf.folder() else ""
 
 
 def card_name(file: Path) -> str:
@@ -247,11 +240,10 @@ def card_name(file: Path) -> str:
 
 
 def card_of(model: ModelSpec) -> card.Card | None:
-    """The card of these weights in this precision, on whatever prompts it is, pulled ones apart; None where there is
-    none."""
-    for file, told in cards()[0].values():
+    """The card of these weights in this precision, on whatever prompts it is; None where there is none."""
+    for _, told in cards()[0].values():
         of, wanted = told.model, (model.content_hash, model.precision, model.adapter)
-        if not pulled_from(file) and (of.content, of.precision, of.adapter) == wanted:
+        if (of.content, of.precision, of.adapter) == wanted:
             return told
     return None
 

@@ -132,7 +132,7 @@ class Ghost:
 class Gallery:
     """What the list of case studies has still to say."""
 
-    said: list[tuple[str, str, str]] = field(default_factory=list)  # kind, sentence, id of the last action
+    said: list[tuple[str, str, str]] = field(default_factory=list)  # kind, sentence, id, of the last import
     seen: set[str] = field(default_factory=set)  # problems this visitor has read
     imports: int = 0
 

@@ -1,7 +1,6 @@
-"""Who is looking, and what they may change. Without settings that say otherwise everybody may do everything.
+"""The login gate. Where a login is configured, saving and changing case studies needs one.
 
-A person is the e-mail address that the identity provider vouches for; what is compared and kept is that address in
-small letters."""
+A person is the e-mail address that the identity provider vouches for, in small letters."""
 
 from __future__ import annotations
 
@@ -52,34 +51,11 @@ def trouble() -> str:
     return ""
 
 
-def is_admin() -> bool:
-    return name() != "" and name() in settings.current().admins
-
-
-def why_not(owner: str | None = None) -> str:
-    """Why this visitor may keep nothing here; with an `owner`, why they may not change what is kept as theirs. One
-    sentence; "" where they may.
-
-    `owner` is "" for what has none (older, or kept from the command line): whoever may keep may change it, unless each
-    case study belongs to somebody (`gallery = "owners"`); then admins only. Whoever writes asks once more: an owner or
-    a login may have changed since a button was drawn."""
-    allowed = settings.current()
-    if is_admin():
+def why_not() -> str:
+    """Why this visitor may not save or change case studies, in one sentence; "" where they may."""
+    if settings.current().login == "off" or name():
         return ""
-    if allowed.gallery == "read-only":
-        return (
-            "The case studies of this installation are read-only; export one and import it into an installation of "
-            "your own to change it."
-        )
-    if allowed.login != "off" and not name():
-        return trouble() or "Log in (in the sidebar) to keep and change case studies."
-    if owner is None or allowed.gallery != "owners" or (owner and owner == name()):
-        return ""
-    return (
-        "This case study "
-        f"{f'belongs to {owner}' if owner else 'belongs to nobody in particular, so only admins change it'}; duplicate "
-        "it to change a copy of your own."
-    )
+    return trouble() or "Log in (in the sidebar) to keep and change case studies."
 
 
 def gate() -> None:
@@ -118,7 +94,7 @@ def sidebar() -> None:
             )
             _log_out()
         else:
-            st.caption("Not logged in", help="Log in to keep case studies of your own.", width="stretch")
+            st.caption("Not logged in", help="Log in to keep case studies.", width="stretch")
             _log_in()
 
 

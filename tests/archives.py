@@ -1,5 +1,4 @@
-"""Files that nobody should open: changed bytes, truncations, and archives made by hand. Seeded. Those made by hand are
-of a case study, sealed or as it was written before there were sealed containers."""
+"""Case study files that must not open: changed bytes, truncations, and archives that lie on purpose. Seeded."""
 
 from __future__ import annotations
 
@@ -10,20 +9,22 @@ import json
 import random
 import stat
 import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from types import SimpleNamespace
 
-import numpy as np
-
 from ed_core.types import Request
 
+MANIFEST = "manifest.json"
 BOMB = 200 * 2**20  # bytes of zeros, a thousandth of that when packed
+NAMES = ("../../evil", "/etc/evil", "C:\\evil", "0.npz\0.png", "\u202ezpn.0", ".", "é" * 3000, "00.npz")
+Lies = Iterator[tuple[str, bytes]]
 
 
-def mutated(data: bytes, n: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
+def mutated(data: bytes, n: int, seed: int = 0) -> Lies:
     """`n` damaged copies: single bits and bytes anywhere and in the directory at the end, truncations, spans removed,
     doubled or zeroed."""
     rng = random.Random(seed)
@@ -48,51 +49,56 @@ def mutated(data: bytes, n: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
         yield f"{kind} {number} at {at}", bytes(out)
 
 
-def handmade(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Archives that lie on purpose, made from a good one; every one must be refused."""
-    files = _files(data)
-    head = next(name for name in (OLD, MANIFEST) if name in files)
+def bombs(data: bytes) -> Lies:
+    """Archives that unpack to far more than they are."""
+    files = unzipped(data)
+    yield "bomb", zipped({**files, "0.npz": BOMB})
+    yield "a bomb in two pieces", zipped({**files, "1.npz": BOMB // 2, "2.npz": BOMB // 2})
+    yield "bomb in the manifest", zipped({**files, MANIFEST: BOMB})
+    yield "bomb within", with_result(data, zipped({"header.npy": BOMB, MANIFEST: BOMB}))
+    yield "a huge shape", with_result(data, _replaced(_npy("'<f4'", (2**40,)))(files["0.npz"]))
+
+
+def zips(data: bytes) -> Lies:
+    """Archives that are none, or hold something else than they list."""
+    files = unzipped(data)
     yield "nothing", b""
     yield "text", b"<html>not found</html>"
     yield "an array file", files["0.npz"]
-    yield "without a header", _zip({n: d for n, d in files.items() if n != head})
-    yield "in another order", _zip(dict(reversed(files.items())))
-    yield "without an array", _zip({head: files[head]})
-    yield "bomb", _zip({**files, "0.npz": BOMB})
-    yield "a bomb in two pieces", _zip({**files, "1.npz": BOMB // 2, "2.npz": BOMB // 2})
-    yield "bomb in the header", _zip({**files, head: BOMB})
-    yield "bomb within", _with_result(files, _npz_bomb())
-    yield "ten thousand entries", _zip({**{f"{i}.npz": b"" for i in range(1, 10_000)}, **files})
+    yield "without a manifest", zipped({n: d for n, d in files.items() if n != MANIFEST})
+    yield "in another order", zipped(dict(reversed(files.items())))
+    yield "without an array", zipped({MANIFEST: files[MANIFEST]})
+    yield "ten thousand entries", zipped({**{f"{i}.npz": b"" for i in range(1, 10_000)}, **files})
     for name in NAMES:
-        yield f"name {name[:12]!r}", _zip({name: b"x", **files} if head == MANIFEST else {**files, name: b"x"})
-    yield "entry named twice", _zip(files, more=[("0.npz", files["0.npz"])])
-    yield "header twice", _zip(files, more=[(head, files[head])])
-    yield "a link", _zip(files, mode=stat.S_IFLNK | 0o777)
-    yield "a device", _zip(files, mode=stat.S_IFCHR | 0o666)
+        yield f"name {name[:12]!r}", zipped({name: b"x", **files})
+    yield "entry named twice", zipped(files, more=[("0.npz", files["0.npz"])])
+    yield "a link", zipped(files, mode=stat.S_IFLNK | 0o777)
     yield "encrypted", _flagged(data, 1)
-    yield "name that is no UTF-8", _zip(files | {"Ä": b""}).replace("Ä".encode(), b"\xff\xfe")
-    yield "packed with LZMA", _zip(files, zipfile.ZIP_LZMA)
-    for what, change in HEADERS.items():
-        told = change(json.loads(files[head]))
-        yield what, _zip({**files, head: _text(resealed(told)) if isinstance(told, dict) else told})
+    yield "packed with LZMA", zipped(files, zipfile.ZIP_LZMA)
+
+
+def manifests(data: bytes) -> Lies:
+    """Manifests with words, numbers or JSON that this program does not write, under a digest that fits."""
+    files = unzipped(data)
+    for what, change in MANIFESTS.items():
+        told = change(json.loads(files[MANIFEST]))
+        yield what, zipped({**files, MANIFEST: _text(resealed(told)) if isinstance(told, dict) else told})
+
+
+def arrays(data: bytes) -> Lies:
+    """Array files that declare what they like, in the place of the first result's measure."""
     for what, change in ARRAYS.items():
-        yield what, _with_result(files, change(files["0.npz"]))
-    as_it_is = _wire_header(files["0.npz"], lambda h: h)
-    for what, change in WIRE_HEADERS.items():
-        if (changed := _wire_header(files["0.npz"], change)) != as_it_is:  # not every probe has parameters
-            yield what, _with_result(files, changed)
+        yield what, with_result(data, change(unzipped(data)["0.npz"]))
 
 
-OLD, MANIFEST = "case.json", "manifest.json"
-NAMES = (
-    "../../evil", "/etc/evil", "C:\\evil", "a/../../evil", "0.npz\0.png", "\u202ezpn.0", ".", "é" * 3000, "x", "00.npz",
-)  # fmt: skip
+def results(data: bytes) -> Lies:
+    """Results whose manifest was changed, under the key they should have."""
+    for what, change in RESULTS.items():
+        yield what, with_result(data, _rekeyed(unzipped(data)["0.npz"], change))
 
 
 def resealed(told: dict) -> dict:
-    """A manifest with the digest it should have, where it has one."""
-    if "digest" not in told:
-        return told
+    """A manifest with the digest it should have."""
     rest = {name: value for name, value in told.items() if name != "digest"}
     return told | {"digest": hashlib.sha256(_text(rest)).hexdigest()}
 
@@ -101,222 +107,39 @@ def sealed_anew(
     data: bytes, head=lambda told: told, members=lambda files: files, packing: int = zipfile.ZIP_DEFLATED
 ) -> bytes:
     """A sealed container with a changed manifest and changed members, every hash as it should be."""
-    files = _files(data)
+    files = unzipped(data)
     told = json.loads(files.pop(MANIFEST))
     files = members(files)
     told = head(told | {"members": {name: hashlib.sha256(one).hexdigest() for name, one in files.items()}})
-    return _zip({**files, MANIFEST: _text(resealed(told))}, packing)
+    return zipped({**files, MANIFEST: _text(resealed(told))}, packing)
 
 
-def _text(value) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+def with_result(data: bytes, npz: bytes) -> bytes:
+    """The case study with another first result."""
+    return sealed_anew(data, members=lambda members: {**members, "0.npz": npz})
 
 
-def _within(part: str, **changed) -> Callable[[dict], dict]:
-    """A part of a header with other words; a function makes one of what the part was."""
-
-    def other(was: dict) -> dict:
-        return {**was, **{name: new(was) if callable(new) else new for name, new in changed.items()}}
-
-    return lambda h: {**h, part: other(h[part])}
+def with_array(data: bytes, array: bytes) -> bytes:
+    """The case study with this array file as the first result's first measure."""
+    return with_result(data, _replaced(array)(unzipped(data)["0.npz"]))
 
 
-_case, _asked, _provenance = (partial(_within, part) for part in ("case", "request", "provenance"))
-
-
-def _shown(**view) -> Callable[[dict], dict]:
-    def shown(item: dict) -> dict:
-        return {**item, "shown": {**item["shown"], **view}} if "shown" in item else {**item, **view}
-
-    return lambda h: {**h, "items": [shown(item) for item in h["items"]]}
-
-
-def _version(value) -> Callable[[dict], dict]:
-    return lambda h: {**h, "version" if "version" in h else "schema": value}
-
-
-def _spelled(old: bytes, new: bytes) -> Callable[[dict], bytes]:
-    """Another spelling somewhere, under a digest of it where there is one."""
-
-    def change(h: dict) -> bytes:
-        text = _text(h).replace(old, new)
-        if "digest" in h:
-            own = f'"digest":"{h["digest"]}",'.encode()
-            digest = hashlib.sha256(text.replace(own, b"", 1)).hexdigest()
-            text = text.replace(own, f'"digest":"{digest}",'.encode(), 1)
-        return text
-
-    return change
-
-
-HEADERS: dict[str, Callable[[dict], dict | bytes]] = {
-    "deep JSON": lambda h: b"[" * 100_000 + b"]" * 100_000,
-    "huge integer": _spelled(b'"items":', b'"a":' + b"9" * 100_000 + b',"items":'),
-    "a long integer": _spelled(b'"items":', b'"a":' + b"9" * 4000 + b',"items":'),
-    "NaN as time": _case(created=float("nan")),
-    "infinite time": _case(changed=float("inf")),
-    "negative time": _case(created=-1.0),
-    "infinity spelled as a number": _spelled(b'"created":', b'"created":1e999,"x":'),
-    "a key twice": _spelled(b'"case":{', b'"case":{"created":0.0,'),
-    "spaces": _spelled(b'"case":', b'"case": '),
-    "not an object": lambda h: b"7",
-    "no version": lambda h: {k: v for k, v in h.items() if k not in ("schema", "version")},
-    "version 0": _version(0),
-    "version true": _version(True),
-    "version of tomorrow": _version(99),
-    "a huge version": _version(10**30),
-    "another format": lambda h: {**h, "format": "effective-depth study"},
-    "no UTF-8": lambda h: b"\xff" + _text(h),
-    "id with a path": _case(id="../../evil"),
-    "no title": _case(title=""),
-    "a title of two lines": _case(title="a\nb"),
-    "a title that reorders": _case(title="a\u202egnp.exe"),
-    "a title with an escape": _case(title="a\x1b[2Jb"),
-    "half a character": _case(title="\ud800"),
-    "long notes": _case(notes="x" * 1_000_000),
-    "notes with a NUL": _case(notes="a\0b"),
-    "notes that are a list": _case(notes=["x"]),
-    "tags of numbers": _case(tags=[1, 2]),
-    "many tags": _case(tags=[str(i) for i in range(1000)]),
-    "an unknown word": _case(author="x"),
-    "a window outside": _shown(window=[0, 10**9]),
-    "a window of floats": _shown(window=[0.5, 1.5]),
-    "a chosen token of text": _shown(selected="1"),
-    "a page with a path": _shown(page="../app"),
-    "settings that nest": _shown(settings=[["a", {"b": 1}]]),
-    "items that are none": lambda h: {**h, "items": 3},
-    "no items": lambda h: {**h, "items": []},
-    "a wrong hash": lambda h: _hashed(h, lambda name, sha256: "0" * 64),
-    "no hash": lambda h: _hashed(h, lambda name, sha256: ""),
-    "another digest": lambda h: _text({**h, "digest": "0" * 64}),
-}
-
-
-def _hashed(told: dict, change: Callable[[str, str], str]) -> dict:
-    """A header with other hashes of the results."""
-    if "members" in told:
-        return {**told, "members": {name: change(name, sha256) for name, sha256 in told["members"].items()}}
-    items = [{**item, "sha256": change(f"{i}.npz", item["sha256"])} for i, item in enumerate(told["items"])]
-    return {**told, "items": items}
-
-
-def _npy(dtype: str, shape: tuple, body: bytes = b"") -> bytes:
-    """An array file that declares what it likes."""
-    words = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(words)) + words.encode() + body
-
-
-def _replaced(array: bytes, name: str = "") -> Callable[[bytes], bytes]:
-    """The result's first measure (or another entry) replaced by this array file."""
-
-    def change(npz: bytes) -> bytes:
-        files = _files(npz)
-        name_of = name or next(n for n in files if n.startswith("m."))
-        if MANIFEST in files and name_of != MANIFEST:
-            return sealed_anew(npz, members=lambda files: {**files, name_of: array}, packing=zipfile.ZIP_STORED)
-        return _zip({**files, name_of: array}, zipfile.ZIP_STORED)
-
-    return change
-
-
-ARRAYS: dict[str, Callable[[bytes], bytes]] = {
-    "objects": _replaced(_npy("'|O'", (1,), b"\x80\x04cos\nsystem\nX\x02\x00\x00\x00id\x85R.")),
-    "objects in a record": _replaced(_npy("[('a', '|O')]", (1,), bytes(8))),
-    "a huge shape": _replaced(_npy("'<f4'", (2**40,))),
-    "a huge product": _replaced(_npy("'<f4'", (2**31, 2**31, 2**31))),
-    "a negative shape": _replaced(_npy("'<f4'", (-1, 4), bytes(16))),
-    "a shape of nothing times much": _replaced(_npy("'<f4'", (0, 2**62))),
-    "strings": _replaced(_npy("'<U9'", (1,), bytes(36))),
-    "a swapped byte order": _replaced(_npy("'>f4'", (8, 1), bytes(32))),
-    "another type": _replaced(_npy("'<i4'", (8, 1), bytes(32))),
-    "an empty measure": _replaced(_npy("'<f4'", (0, 0))),
-    "code in an array's header": _replaced(_npy("__import__('os').system('id')", (1,), bytes(4))),
-    "a stranger among the arrays": _replaced(_npy("'<f4'", (1,), bytes(4)), "x.npy"),
-    "a measure nobody knows": _replaced(_npy("'<f4'", (1,), bytes(4)), "m.evil.npy"),
-    "a header that is an array": lambda npz: _replaced(_npy("'<f4'", (1,), bytes(4)), _head_of(npz))(npz),
-    "a header in pickle": lambda npz: _replaced(b"\x80\x04cos\nsystem\n.", _head_of(npz))(npz),
-    "dimensions without end": _replaced(_npy("'<f4'", (1,) * 64, bytes(4))),
-}
-
-
-def _head_of(npz: bytes) -> str:
-    return MANIFEST if MANIFEST in _files(npz) else "header.npy"
-
-
-WIRE_HEADERS: dict[str, Callable[[dict], dict]] = {
-    "not complete": lambda h: {**h, "complete": False},
-    "NaN as progress": lambda h: {**h, "progress": float("nan")},
-    "another result's key": _asked(key="0" * 32),
-    "an unknown probe": _asked(probe="os.system"),
-    "a model of numbers": _asked(models=lambda asked: [{**asked["models"][0], "source": 5}]),
-    "no model": _asked(models=[]),
-    "no prompt": _asked(prompts=[]),
-    "a prompt with a NUL": _asked(prompts=lambda asked: [{**asked["prompts"][0], "text": "a\0b"}]),
-    "a parameter nobody knows": _asked(parameters=[["evil", 1]]),
-    "a parameter of another type": _asked(parameters=lambda asked: [[n, str(v)] for n, v in asked["parameters"]]),
-    "token texts of numbers": lambda h: {**h, "token_text": [[1, 2]]},
-    "tokens of lists": lambda h: {**h, "tokens": [[] for _ in h["tokens"]]},
-    "more layers": lambda h: {**h, "n_layers": h["n_layers"] + 1},
-    "an engine of text": _provenance(engine="1"),
-    "a continuation of numbers": _provenance(continuation=5),
-    "a time of numbers": _provenance(time=5),
-    "NaN seconds": _provenance(seconds=float("nan")),
-    "a model that is a list": _provenance(model=[]),
-}
-
-
-def _wire_header(npz: bytes, change: Callable[[dict], dict]) -> bytes:
-    """A result whose header was changed."""
-    if MANIFEST in _files(npz):
-        return sealed_anew(npz, head=lambda told: _keyed(change(told), told), packing=zipfile.ZIP_STORED)
-    files, buffer = _files(npz), io.BytesIO()
-    with np.load(io.BytesIO(npz), allow_pickle=False) as archive:
-        header = json.loads(archive["header"].tobytes())
-    np.save(buffer, np.frombuffer(_text(_keyed(change(header), header)), np.uint8))
-    return _zip({**files, "header.npy": buffer.getvalue()}, zipfile.ZIP_STORED)
-
-
-def _keyed(changed: dict, header: dict) -> dict:
-    """The key is no secret: whoever changes a request gives it its own."""
-    if changed["request"].get("key") == header["request"]["key"]:
-        with contextlib.suppress(TypeError):  # no key of its own where the types are wrong and somebody looks at them
-            changed["request"]["key"] = Request.from_json(changed["request"]).key
-    return changed
-
-
-def _with_result(files: dict[str, bytes], npz: bytes) -> bytes:
-    """The bundle with another first result, its hash and size as they should be."""
-    if MANIFEST in files:
-        return sealed_anew(_zip(files), members=lambda members: {**members, "0.npz": npz})
-    header = json.loads(files[OLD])
-    entry = {**header["items"][0], "sha256": hashlib.sha256(npz).hexdigest(), "bytes": len(npz)}
-    return _zip({**files, OLD: _text({**header, "items": [entry, *header["items"][1:]]}), "0.npz": npz})
-
-
-def _npz_bomb() -> bytes:
-    return _zip({"header.npy": BOMB, MANIFEST: BOMB})
-
-
-def _files(data: bytes) -> dict[str, bytes]:
+def unzipped(data: bytes) -> dict[str, bytes]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def _zip(
-    files: dict[str, bytes | int],
-    packing: int = zipfile.ZIP_DEFLATED,
-    mode: int = 0,
-    more: list[tuple[str, bytes | int]] = [],
+def zipped(
+    files: dict[str, bytes | int], packing: int = zipfile.ZIP_DEFLATED, mode: int = 0, more: list[tuple] = []
 ) -> bytes:
-    import warnings
-
+    """A zip file of these entries; a number stands for so many zeros."""
     buffer = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w", packing) as archive:
         warnings.simplefilter("ignore")  # of a name that is there twice: that is the point
         for name, data in [*files.items(), *more]:
             info = zipfile.ZipInfo(name.replace("\0", "_"))
             info.external_attr, info.filename, info.compress_type = mode << 16, name, packing
-            if isinstance(data, int):  # so many zeros
+            if isinstance(data, int):
                 packed, crc = _zeros(data)
                 info.compress_type = zipfile.ZIP_DEFLATED
                 with archive.open(info, "w") as out:  # as if they had been written and packed just now
@@ -345,3 +168,121 @@ def _flagged(data: bytes, flag: int) -> bytes:
             out[at + offset] |= flag
             at = out.find(mark, at + 4)
     return bytes(out)
+
+
+def _text(value) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _within(part: str, **changed) -> Callable[[dict], dict]:
+    """A part of a manifest with other words; a function makes one of what the part was."""
+
+    def other(was: dict) -> dict:
+        return {**was, **{name: new(was) if callable(new) else new for name, new in changed.items()}}
+
+    return lambda h: {**h, part: other(h[part])}
+
+
+_case, _asked, _provenance = (partial(_within, part) for part in ("case", "request", "provenance"))
+
+
+def _shown(**view) -> Callable[[dict], dict]:
+    return lambda h: {**h, "items": [{**item, **view} for item in h["items"]]}
+
+
+def _spelled(old: bytes, new: bytes) -> Callable[[dict], bytes]:
+    """Another spelling somewhere, under a digest of it."""
+
+    def change(h: dict) -> bytes:
+        text, own = _text(h).replace(old, new), f'"digest":"{h["digest"]}",'.encode()
+        digest = hashlib.sha256(text.replace(own, b"", 1)).hexdigest()
+        return text.replace(own, f'"digest":"{digest}",'.encode(), 1)
+
+    return change
+
+
+MANIFESTS: dict[str, Callable[[dict], dict | bytes]] = {
+    "deep JSON": lambda h: b"[" * 100_000 + b"]" * 100_000,
+    "huge integer": _spelled(b'"items":', b'"a":' + b"9" * 100_000 + b',"items":'),
+    "NaN as time": _case(created=float("nan")),
+    "negative time": _case(created=-1.0),
+    "infinity spelled as a number": _spelled(b'"created":', b'"created":1e999,"x":'),
+    "a key twice": _spelled(b'"case":{', b'"case":{"created":0.0,'),
+    "not an object": lambda h: b"7",
+    "version true": lambda h: {**h, "version": True},
+    "version of tomorrow": lambda h: {**h, "version": 99},
+    "another format": lambda h: {**h, "format": "effective-depth study"},
+    "no UTF-8": lambda h: b"\xff" + _text(h),
+    "id with a path": _case(id="../../evil"),
+    "a title that reorders": _case(title="a\u202egnp.exe"),
+    "a title with an escape": _case(title="a\x1b[2Jb"),
+    "half a character": _case(title="\ud800"),
+    "long notes": _case(notes="x" * 1_000_000),
+    "tags of numbers": _case(tags=[1, 2]),
+    "an unknown word": _case(author="x"),
+    "a window outside": _shown(window=[0, 10**9]),
+    "a page with a path": _shown(page="../app"),
+    "settings that nest": _shown(settings=[["a", {"b": 1}]]),
+    "no items": lambda h: {**h, "items": []},
+    "a wrong hash": lambda h: {**h, "members": dict.fromkeys(h["members"], "0" * 64)},
+    "no hash": lambda h: {**h, "members": dict.fromkeys(h["members"], "")},
+    "another digest": lambda h: _text({**h, "digest": "0" * 64}),
+}
+
+
+def _npy(dtype: str, shape: tuple, body: bytes = b"") -> bytes:
+    """An array file that declares what it likes."""
+    words = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(words)) + words.encode() + body
+
+
+def _replaced(array: bytes, name: str = "") -> Callable[[bytes], bytes]:
+    """A result whose first measure (or another entry) is this array file."""
+
+    def members(files: dict) -> dict:
+        return {**files, name or next(n for n in files if n.startswith("m.")): array}
+
+    return lambda npz: sealed_anew(npz, members=members, packing=zipfile.ZIP_STORED)
+
+
+ARRAYS: dict[str, Callable[[bytes], bytes]] = {
+    "objects": _replaced(_npy("'|O'", (1,), b"\x80\x04cos\nsystem\nX\x02\x00\x00\x00id\x85R.")),
+    "objects in a record": _replaced(_npy("[('a', '|O')]", (1,), bytes(8))),
+    "a huge product": _replaced(_npy("'<f4'", (2**31, 2**31, 2**31))),
+    "a negative shape": _replaced(_npy("'<f4'", (-1, 4), bytes(16))),
+    "strings": _replaced(_npy("'<U9'", (1,), bytes(36))),
+    "a swapped byte order": _replaced(_npy("'>f4'", (8, 1), bytes(32))),
+    "an empty measure": _replaced(_npy("'<f4'", (0, 0))),
+    "code in an array's header": _replaced(_npy("__import__('os').system('id')", (1,), bytes(4))),
+    "a measure nobody knows": _replaced(_npy("'<f4'", (1,), bytes(4)), "m.evil.npy"),
+    "dimensions without end": _replaced(_npy("'<f4'", (1,) * 64, bytes(4))),
+}
+
+
+RESULTS: dict[str, Callable[[dict], dict]] = {
+    "not complete": lambda h: {**h, "complete": False},
+    "another result's key": _asked(key="0" * 32),
+    "an unknown probe": _asked(probe="os.system"),
+    "a model of numbers": _asked(models=lambda asked: [{**asked["models"][0], "source": 5}]),
+    "no prompt": _asked(prompts=[]),
+    "a prompt with a NUL": _asked(prompts=lambda asked: [{**asked["prompts"][0], "text": "a\0b"}]),
+    "a parameter nobody knows": _asked(parameters=[["evil", 1]]),
+    "tokens of lists": lambda h: {**h, "tokens": [[] for _ in h["tokens"]]},
+    "more layers": lambda h: {**h, "n_layers": h["n_layers"] + 1},
+    "an engine of text": _provenance(engine="1"),
+    "NaN seconds": _provenance(seconds=float("nan")),
+    "a model that is a list": _provenance(model=[]),
+}
+
+
+def _rekeyed(npz: bytes, change: Callable[[dict], dict]) -> bytes:
+    """A result with a changed manifest. The key is no secret: whoever changes a request gives it its own."""
+
+    def changed(told: dict) -> dict:
+        new = change(told)
+        if new["request"]["key"] == told["request"]["key"]:
+            with contextlib.suppress(TypeError):  # no key of its own where the types are wrong
+                new["request"]["key"] = Request.from_json(new["request"]).key
+        return new
+
+    return sealed_anew(npz, head=changed, packing=zipfile.ZIP_STORED)

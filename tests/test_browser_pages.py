@@ -27,8 +27,6 @@ from tools.bench.browser import serving
 pytestmark = pytest.mark.browser
 
 MODEL = "ed-demo-8"
-POINTED = """key => document.querySelector(`.st-key-box-${key} .js-plotly-plot`)._fullData
-  .flatMap(trace => Array.from(trace.text || []))"""
 PLOTTED = """key => {
   const plot = document.querySelector(`.st-key-box-${key} .js-plotly-plot`);
   if (!plot || !plot._fullData) return null;
@@ -271,43 +269,6 @@ def connected(tmp_path_factory):
     cache = tmp_path_factory.mktemp("connected")
     with serving(cache, ED_NDIF="true", ED_NDIF_ADDRESS=settings.LOCAL) as app:
         yield app.address, cache
-
-
-def test_a_card_that_was_pulled_stands_beside_ones_own(connected, page, tmp_path, monkeypatch):
-    """Somebody's card of a bundled model, on a folder that both can read: in the table, in the figures, and whole."""
-    address, cache = connected
-    monkeypatch.setenv("ED_CACHE", str(cache))
-    (shipped,) = (card.read(file) for file in card.shipped() if file.stem == MODEL)
-    means = tuple(row.but(depth=2.5, ratio=2.5 / 8, low=2.0, high=3.0) for row in shipped.mean_depths)
-    theirs, shelf = shipped.but(made="2026-10-01", mean_depths=means), tmp_path / "colleagues"
-    (tmp_path / "theirs.json").write_bytes(card.to_json(theirs))
-    assert main(["card", "push", str(shelf), str(tmp_path / "theirs.json")]) == 0
-    assert main(["card", "pull", str(shelf)]) == 0
-    page.goto(f"{address}/cards?model={MODEL}")
-    rows = page.locator(".st-key-cards-table tr", has_text=f"{MODEL} fp32")
-    rows.nth(1).wait_for()
-    settled(page)
-    own, pulled = rows.all_inner_texts()
-    assert "colleagues" not in own and "5.1 (5.0 to 5.2)" in own
-    assert f"50 of {theirs.set.name} · colleagues-" in pulled and "2.5 (2.0 to 3.0)" in pulled
-    assert page.locator(".st-key-cards-table tr").count() == len(card.shipped()) + 2, "the head and the pulled one too"
-    pointed = page.evaluate(POINTED, "cards-depths") + page.evaluate(POINTED, "cards-curves")
-    of_theirs = [one for one in pointed if f"({theirs.set.n}) · colleagues-" in one]
-    assert any("KL, mean depth: depth 2.5 of 8" in one for one in of_theirs)
-    assert any(f"0.00 of the depth: {theirs.curves['kl']['model'].values[0]:.4g}" in one for one in of_theirs)
-    assert words.headline(shipped) in page.locator("[data-testid=stMain]").inner_text(), "on top: one's own"
-    page.set_default_timeout(60_000)
-    box = page.get_by_role("combobox", name="Card")
-    box.scroll_into_view_if_needed()
-    settled(page)
-    box.click()
-    page.get_by_role("option", name="colleagues").click()
-    shown = page.locator(".st-key-card-whole")
-    wait(page, lambda: "2026-10-01" in shown.inner_text())
-    assert words.headline(theirs) in shown.inner_text() and "2.5 (2.0 to 3.0)" in words.headline(theirs)
-    for scheme, ink in (("dark", "rgb(230, 232, 238)"), ("light", "rgb(31, 36, 48)")):
-        page.emulate_media(color_scheme=scheme)
-        wait(page, lambda ink=ink: shown.locator(".card").evaluate("card => getComputedStyle(card).color") == ink)
 
 
 @pytest.mark.skipif(find_spec("nnsight") is None, reason="nnsight is not installed")

@@ -413,7 +413,6 @@ def test_ctrl_c_while_the_commands_are_imported_is_one_sentence(monkeypatch, cap
     "line, several",
     [
         ("publish static --out o", "case study card"),
-        ("deploy space a/b", "variable secret"),
         ("study s --out o", "export"),
         ("reproduce p --models m", "sets models"),
         ("fit affine --model m --set s --out o", "merge"),

@@ -131,7 +131,7 @@ def test_the_bill_of_materials_is_of_the_lock_and_of_this_release(monkeypatch, t
 
 
 def test_the_image_has_what_the_app_needs():
-    """The image and a Space install the lock down to its tests."""
+    """The image installs the lock down to its tests."""
     head = (ROOT / "requirements.txt").read_text(encoding="utf-8").partition("# --- tests")[0].splitlines()
     there = {canonicalize_name(Requirement(line).name) for line in head if line and line[0] != "#"}
     assert ranges("app", "quantized", "adapters", "remote").keys() <= there

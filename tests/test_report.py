@@ -22,11 +22,10 @@ from pathlib import Path
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from kept_cases import case, results, small
-from plotly.offline import get_plotlyjs
+from kept_cases import case, results
 from small_models import random_hf
 
-from ed_core.cases import bundle, case_study, export
+from ed_core.cases import case_study, export
 from ed_core.cases import report as report_module
 from ed_core.cases.drawings import Drawing, Section
 from ed_core.cases.report import report, to_html
@@ -35,7 +34,7 @@ from ed_core.errors import CaseError
 from ed_core.probes import Continuation, Contributions, EarlyExit, LayerSkip, LogitLens, Numerics, Prune
 from ed_core.service import compute
 from ed_core.service.resolve import resolve
-from ed_core.types import ModelSpec, Prompt
+from ed_core.types import Prompt
 
 ROOT = Path(__file__).parent.parent
 PLOTLY = "plotly.js (cartesian - minified)"
@@ -116,18 +115,7 @@ def pages() -> dict[str, str]:
 @pytest.mark.parametrize("name", ["plain", "hostile"])
 def test_nothing_is_loaded_from_anywhere(pages, name):
     page = Page(pages[name])
-    loading = {
-        "src",
-        "srcset",
-        "data",
-        "poster",
-        "background",
-        "action",
-        "formaction",
-        "manifest",
-        "ping",
-        "xlink:href",
-    }
+    loading = {"src", "srcset", "data", "poster", "background", "action", "formaction", "ping", "xlink:href"}
     for tag, attributes in page.tags:
         assert not loading & set(attributes), (tag, attributes)
         assert tag in ("a", "html") or "href" not in attributes, (tag, attributes)
@@ -155,33 +143,20 @@ def test_the_policy_forbids_all_requests_and_all_scripts_but_its_own(pages, name
     assert len(pages[name].encode()) < 1_600_000
 
 
-def test_the_script_draws_all_kinds_that_plotly_of_this_installation_writes_for_a_report(pages):
-    version = re.search(r"plotly\.js v([\d.]+)", get_plotlyjs()[:200])[1]
-    assert f"{PLOTLY} v{version}\n" in report_module.plotly_script()[:200], (
-        "npm pack plotly.js-cartesian-dist-min@VERSION"
-    )
-    kinds = {t.get("type") for f in json.loads(Page(pages["plain"]).texts["script"][0]) for t in f["data"]}
-    assert kinds == {"bar", "heatmap", "scatter"}
-
-
 def test_the_report_tells_what_a_reader_needs(pages):
-    text = pages["plain"]
-    kept = case()
-    for word in (
-        kept.verdict,
+    text = unescape(pages["plain"])
+    needed = (
+        case().verdict,
         "<strong>Look</strong>",
         "ed-demo-8 (fp32)",
-        "✓ the known answer",
         "--model ed-demo-8",
         "ed_core.open(**source)",
-        "libraries",
-        "token 77, id",
-    ):
-        assert word in unescape(text), word
+    )
+    for word in needed:
+        assert word in text, word
     figures = json.loads(Page(text).texts["script"][0])
     assert len(figures) == text.count("<figure>") == 10
-    assert figures[1]["data"][0]["name"] == "z" and "template" not in figures[1]["layout"]
-    assert "prefers-color-scheme: dark" in text and 'name="viewport"' in text
+    assert {t.get("type") for f in figures for t in f["data"]} == {"bar", "heatmap", "scatter"}
     assert all(a["aria-label"] for tag, a in Page(text).tags if a.get("role") == "img")
 
 
@@ -193,7 +168,7 @@ def test_notes_keep_their_form_and_lose_their_teeth():
 
 
 def test_notes_that_nest_without_end_are_read_in_time():
-    for hard in ("[", "> ", "- ", "*a ", "![", "`a", "|a", "[a][", "_"):
+    for hard in ("[", "> ", "*a ", "[a]["):
         begin = time.process_time()
         to_html((hard * 20_000)[: case_study.NOTES])
         assert time.process_time() - begin < 10, hard
@@ -224,32 +199,15 @@ def compare(kept: case_study.Case, found) -> None:
             )
 
 
-def run_shell(kept: case_study.Case, folder, python: str = "") -> None:
-    """The case study's commands in a shell of their own; `python` is what the shell knows by that name."""
-    python = python or f'exec {sys.executable} "$@"'
-    (folder / "python").write_text(f"#!/bin/sh\n{python}\n")
-    (folder / "python").chmod(0o755)
-    env = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "HOME": "/nowhere"}
-    subprocess.run(["sh", "-c", snippet(kept).shell], cwd=folder, env=env, check=True, capture_output=True)
-
-
-WORDS = """
-from pathlib import Path
-from ed_core.commands import main
-for words in Path("words").read_bytes().decode().removesuffix("\\n\\0").split("\\n\\0"):
-    m, module, *command = words.removesuffix("\\0").split("\\0")
-    assert (m, module) == ("-m", "ed_core") and main(command) == 0
-"""
-
-
+@pytest.mark.process
 def test_the_command_line_makes_the_same_numbers_again(computed, tmp_path):
-    run_shell(computed, tmp_path)
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "HOME": "/nowhere"}
+    subprocess.run(["sh", "-c", snippet(computed).shell], cwd=tmp_path, env=env, check=True, capture_output=True)
     with np.load(tmp_path / f"case-{computed.id}.npz", allow_pickle=False) as file:
         compare(computed, lambda probe, name: file[f"{probe}.{name}.0"])
-        kept = export.case_arrays(computed)
-        assert set(kept) == set(file.files)
-        for name in set(kept) - {"provenance"}:
-            np.testing.assert_allclose(kept[name], file[name], rtol=1e-6, atol=1e-6, err_msg=name)
+        assert set(export.case_arrays(computed)) == set(file.files)
 
 
 def test_the_notebook_makes_the_same_numbers_again(computed, capsys):
@@ -274,38 +232,24 @@ def variants(tmp_path_factory, small_folder):
     }
 
 
-def same_bits(kept: case_study.Case, found) -> None:
-    for i, view in enumerate(kept.views):
-        for probe, item in view.by_probe.items():
-            for name, measure in item.result.measures.items():
-                np.testing.assert_array_equal(found(i, probe, name), measure.values, err_msg=f"{i} {probe}.{name}")
-
-
-def test_twins_precisions_and_adapters_come_out_bitwise_the_same(variants, tmp_path, capsys):
-    """What the shell makes of the commands is run in one other process; in one each by the test above."""
+@pytest.mark.process
+def test_twins_precisions_and_adapters_come_out_bitwise_the_same(variants, capsys):
     prompts = (Prompt("5 + 7 = ", "2"), Prompt('it\'s "$HOME" \\n `id`; é\u2028\t#', special_tokens=False))
-    probes = (LogitLens(), Numerics(), LayerSkip(mode="future", boundaries=(2, 4)))
     models = compute.Models()
     runs = [
         compute.run(models.get(spec), p.request(spec, prompt))
         for spec, prompt in zip(variants.values(), (*prompts, prompts[0]))
-        for p in probes
+        for p in (LogitLens(), LayerSkip(mode="future", boundaries=(2, 4)))
     ]
     kept = case_study.make("x", runs)
-    assert len(kept.views) == 3
-    run_shell(kept, tmp_path, """printf '%s\\0' "$@" >> words; printf '\\n\\0' >> words""")
-    subprocess.run([sys.executable, "-c", WORDS], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
-    files = [np.load(tmp_path / f"case-{kept.id}-{i}.npz", allow_pickle=False) for i in (1, 2, 3)]
-    same_bits(kept, lambda i, probe, name: files[i][f"{probe}.{name}.0"])
     space: dict = {}
     exec(snippet(kept).python, space)
-    same_bits(kept, lambda i, probe, name: space["results"][i][probe][name])
-    told = capsys.readouterr().out
-    assert "Other weights" not in told and told.count("logit_lens") == 3
-    for view, found in zip(kept.views, space["results"]):
-        assert {probe: r.request.key for probe, r in found.items()} == {
-            probe: item.result.request.key for probe, item in view.by_probe.items()
-        }
+    assert "Other weights" not in capsys.readouterr().out
+    for view, found in zip(kept.views, space["results"], strict=True):
+        for probe, item in view.by_probe.items():
+            assert found[probe].request.key == item.result.request.key
+            for name, measure in item.result.measures.items():
+                np.testing.assert_array_equal(found[probe][name], measure.values, err_msg=f"{probe}.{name}")
 
 
 def test_other_weights_are_told(variants, capsys):
@@ -323,15 +267,10 @@ def test_other_weights_are_told(variants, capsys):
     assert told == {"same": False, "base": True, "adapter": True}
 
 
-def test_what_another_machine_may_lack_stands_above_the_commands(variants):
+def test_what_another_machine_may_lack_is_a_comment_whatever_it_is_called(variants):
     one = results()["early_exit"]
     of = lambda spec: snippet(case_study.make("x", [replace(one, request=replace(one.request, models=(spec,)))]))
-    plain, adapted = of(one.request.models[0]), of(variants["adapter"])
-    assert not plain.shell.startswith("#") and "folder" not in plain.python
-    for text in (adapted.shell, adapted.python):
-        assert "The model lay on the machine where this was kept" in text and "Its adapter was the folder" in text
-    for fetched in ("smollm2", "pypi:some-gguf==1.0"):
-        assert not of(replace(variants["untrained"], source=fetched)).shell.startswith("#"), "the program fetches it"
+    assert not of(one.request.models[0]).shell.startswith("#")
     evil = replace(
         variants["adapter"], source="/x\ntouch pwned #", adapter="/y\u2028\nexec('evil')", device="cuda:0\nid"
     )
@@ -344,16 +283,6 @@ def test_what_another_machine_may_lack_stands_above_the_commands(variants):
     assert len(notes) >= 6 and all(line.startswith("#") and line.isascii() for line in notes)
     assert shlex.quote("cuda:0\nid") in of(evil).shell
     compile(of(evil).python, "it", "exec")
-    assert "cuda" in of(replace(one.request.models[0], device="cuda")).shell.splitlines()[0]
-
-
-def test_a_hub_model_is_asked_for_at_its_commit():
-    one = results()["early_exit"]
-    spec = ModelSpec("org/name", revision="0123abc", precision="gptq-4bit")
-    found = snippet(case_study.make("x", [replace(one, request=replace(one.request, models=(spec,)))]))
-    assert "--model org/name@0123abc \\\n  --precision auto" in found.shell
-    assert "'source': 'org/name@0123abc'" in found.python
-    assert not found.shell.startswith("#"), "a hub model is the same everywhere"
 
 
 def test_a_case_study_of_several_views_has_a_command_for_each():
@@ -364,18 +293,6 @@ def test_a_case_study_of_several_views_has_a_command_for_each():
     assert found.shell.count("python -m ed_core run") == 2 and "--set early_exit.threshold=0.5" in found.shell
     assert f"case-{kept.id}-2.npz" in found.shell
     assert {name.split("/")[0] for name in export.case_arrays(kept)} == {"1", "2"}
-
-
-def test_what_no_command_can_say_is_refused_and_the_report_says_so():
-    one = results()["early_exit"]
-    spec = replace(one.request.models[0], attention="eager")
-    kept = case_study.make("x", [replace(one, request=replace(one.request, models=(spec,)), provenance={})])
-    with pytest.raises(CaseError, match="attention"):
-        snippet(kept)
-    assert "no command line says that yet" in report(kept)
-    two = replace(one.request, models=(*one.request.models, spec))
-    with pytest.raises(CaseError, match="several models or prompts"):
-        snippet(case_study.make("x", [replace(one, request=two)]))
 
 
 def test_parquet_holds_what_the_csv_holds():
@@ -395,11 +312,6 @@ def test_parquet_holds_what_the_csv_holds():
     numerics = results()["numerics"]
     table = parquet.read_table(io.BytesIO(export.parquet(numerics, "closure")))
     assert table.to_pylist() == [{"closure": numerics["closure"]}]
-
-
-def test_the_report_of_what_was_imported_is_that_of_what_was_exported():
-    one = small(now=1e9)
-    assert report(bundle.decode(bundle.encode(one))) == report(one)
 
 
 def marked(place: str) -> str:

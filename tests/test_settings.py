@@ -25,7 +25,6 @@ from ed_core.service.resolve import admit, resolve
 from ed_core.sources import hub, permits, specs, tokens
 from ed_core.sources.bundled import MODELS
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import running
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,7 +36,6 @@ def test_without_a_file_everything_is_open():
     assert settings.file() is None
     found = settings.current()
     assert found.models == ("*",) and found.local_folders and found.hub_ids and found.downloads and found.login == "off"
-    assert found.gallery == "open"
 
 
 def test_the_environment_wins_over_the_file(write, monkeypatch):
@@ -55,20 +53,12 @@ def test_the_environment_wins_over_the_file(write, monkeypatch):
     "text, words",
     [
         ("local_folder = false", "no setting local_folder (in lab.toml); did you mean local_folders?"),
-        ("[hosted]\nlogin = 'off'", "no setting hosted (in lab.toml); expected one of adapters, admins"),
         ("login = 'on'", "login in lab.toml is 'on'; expected 'off', 'optional' or 'required'. Fix it"),
         ("downloads = 'perhaps'", "downloads in lab.toml is 'perhaps'; expected true or false"),
         ("max_tokens = 0", "max_tokens in lab.toml is 0; expected greater than or equal to 1"),
-        ("max_jobs = 1.5", "max_jobs in lab.toml is 1.5; expected a whole number"),
-        ("models = 3", "models in lab.toml is 3; expected a list of texts"),
         ("models = []", "models in lab.toml is []; expected one name at least"),
         ("cache_limit = 'much'", "cache_limit in lab.toml is 'much'; expected bytes, like 500M or 2G"),
-        ("login = 'optional'\nadmins = ['somebody']", "'somebody' is neither"),
-        (
-            "gallery = 'owners'",
-            "do not go together: gallery = 'owners' needs to know who is there; expected login = 'optional' or "
-            "'required'",
-        ),
+        ("login = 'optional'\nlogin_allowed = ['somebody']", "'somebody' is neither"),
         ("login_allowed = ['@x.org']", "do not go together: login_allowed"),
         ("this is no toml", "are not TOML"),
     ],
@@ -88,12 +78,6 @@ def test_the_folder_of_results_stays_where_it_was_named(write, tmp_path, monkeyp
         write('cache = "~nobody-here/x"')
 
 
-def test_variables_of_tests_and_benchmarks_are_no_settings(monkeypatch):
-    for name in ("ED_BENCH_ROUNDS", "ED_TEST_STEP_DELAY"):
-        monkeypatch.setenv(name, "1")
-    assert settings.current().max_jobs == 200
-
-
 @pytest.mark.parametrize(
     "name, value, words",
     [
@@ -107,52 +91,21 @@ def test_a_wrong_variable_is_refused_too(monkeypatch, name, value, words):
         settings.current()
 
 
-@pytest.mark.parametrize(
-    "name, words",
-    [
-        ("ED_MODLES", "There is no setting ED_MODLES (in the environment); did you mean ED_MODELS? It is ignored."),
-        ("ED_NAME", "There is no setting ED_NAME (in the environment); did you mean ED_"),
-        ("ED_ZZZZZZZZ", "expected one of ED_ADAPTERS, ED_ADMINS"),
-    ],
-)
-def test_an_unknown_variable_is_a_warning_given_once(monkeypatch, caplog, name, words):
-    monkeypatch.setenv(name, "x")
+def test_an_unknown_variable_is_a_warning_given_once(monkeypatch, caplog):
+    monkeypatch.setenv("ED_MODLES", "x")
     assert settings.current() == settings.current() == settings.Settings()
     (warning,) = caplog.records
-    assert words in warning.getMessage() and warning.levelname == "WARNING"
-
-
-def test_a_folder_that_may_not_be_looked_into_is_one_sentence(tmp_path, monkeypatch):
-    """A clone below a closed home folder: whether there are settings cannot be seen, so they are not ignored."""
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0)
-    monkeypatch.setattr(settings, "HOME", closed / "clone")
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    try:
-        with pytest.raises(
-            SettingsError, match=r"lab\.toml cannot be read: Permission denied\. Fix that, or set ED_CONFIG"
-        ):
-            settings.current()
-    finally:
-        if root:
-            os.seteuid(0)
+    assert "There is no setting ED_MODLES (in the environment); did you mean ED_MODELS?" in warning.getMessage()
 
 
 def test_addresses_are_compared_in_small_letters(write):
-    found = write("login = 'optional'\nadmins = ['Ada@Lab.ORG']\nlogin_allowed = ['@Lab.ORG', 'Bob@x.org']")
-    assert found.admins == ("ada@lab.org",) and found.login_allowed == ("@lab.org", "bob@x.org")
+    found = write("login = 'optional'\nlogin_allowed = ['@Lab.ORG', 'Bob@x.org']")
+    assert found.login_allowed == ("@lab.org", "bob@x.org")
 
 
 def test_the_example_file_names_every_setting_and_loads(write):
     text = (ROOT / "docs" / "lab.example.toml").read_text()
     assert set(tomllib.loads(text)) == set(settings.Settings.model_fields), "each one is shown, none is made up"
-    lines = text.splitlines()
-    for name in settings.Settings.model_fields:
-        at = next(i for i, line in enumerate(lines) if line.startswith(f"{name} = "))
-        above = " ".join(lines[max(0, at - 3) : at])
-        assert "default:" in above, f"{name} has no comment with its default"
     assert not write(text).local_folders
 
 
@@ -161,25 +114,7 @@ def test_the_example_file_names_every_setting_and_loads(write):
 CLOSED = "hub_ids = false\nlocal_folders = false\nmodels = ['ed-demo-8', 'Qwen/*']"
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "/etc",
-        "~",
-        "~root",
-        "~nobody-there/x",
-        ".",
-        "..",
-        "../..",
-        "tests",
-        "ed_core/demo",
-        "/etc/passwd",
-        "a\0b",
-        "x" * 5000,
-        "C:\\Users",
-        "ed-demo-8/../..",
-    ],
-)
+@pytest.mark.parametrize("source", ["/etc", "~root", "..", "ed_core/demo", "a\0b", "x" * 5000, "ed-demo-8/../.."])
 def test_no_path_of_the_server_is_opened(write, source):
     write("local_folders = false")
     for way in (
@@ -219,14 +154,7 @@ def test_only_models_of_the_list_are_used(write):
             resolve(f"Qwen/Qwen2.5-1.5B@{revision}")
 
 
-def test_folders_of_a_list_are_not_left_by_dots(write, small_folder):
-    write(f"models = ['{small_folder.parent}/*']")
-    assert resolve(str(small_folder)).content_hash
-    with pytest.raises(NotAllowed, match="not among those"):
-        resolve(f"{small_folder.parent}/../../../../../etc")
-
-
-@pytest.mark.parametrize("revision", ["../../../../../../../etc/hostname", "/etc/hostname", "a/../../../x"])
+@pytest.mark.parametrize("revision", ["../../../../../../../etc/hostname", "/etc/hostname"])
 def test_a_revision_is_no_way_out_of_the_hub_cache(tmp_path, monkeypatch, revision):
     """Without any settings: a branch's name is looked up as a file."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
@@ -235,12 +163,6 @@ def test_a_revision_is_no_way_out_of_the_hub_cache(tmp_path, monkeypatch, revisi
     with pytest.raises(ModelNotFound):
         specs.named(f"a/b@{revision}")
     assert specs.location(ModelSpec("a/b", revision=revision)) == "a/b"
-
-
-@pytest.mark.parametrize("source", ["~nobody-there/x", "a\0b", "x" * 5000, "y" * 5000 + "/z", "a/b@" + "r" * 5000])
-def test_odd_names_are_a_sentence_without_any_settings(source):
-    with pytest.raises(ModelNotFound):
-        specs.named(source)
 
 
 def test_adapters_downloads_and_background_files(write, tmp_path):
@@ -283,19 +205,18 @@ def test_a_request_made_elsewhere_is_refused_at_the_queue(write, small_folder, t
     for request in asked:
         with pytest.raises(NotAllowed):
             jobs.submit(request, "me")
-    assert not jobs._queue and jobs._worker is None
+    assert not jobs.under_way()
     jobs.close()
 
 
-def test_the_command_line_is_the_owners(small_folder, tmp_path):
+@pytest.mark.process
+def test_the_command_line_may_what_its_user_may(small_folder, tmp_path):
     env = os.environ | {"ED_LOCAL_FOLDERS": "false", "ED_MAX_TOKENS_LAYERS": "1", "ED_CACHE": str(tmp_path)}
     (tmp_path / "p.jsonl").write_text('{"text": "5 + 7 = "}\n')
     run = f"run contributions --model {small_folder} --prompts {tmp_path / 'p.jsonl'} --out {tmp_path / 'r.npz'}"
     command = [sys.executable, "-m", "ed_core", *run.split()]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    unknown = subprocess.run(command, cwd=ROOT, env=env | {"ED_LOGNI": "off"}, capture_output=True, text=True)
-    assert unknown.returncode == 0 and "did you mean ED_LOGIN? It is ignored." in unknown.stderr
     wrong = subprocess.run(command, cwd=ROOT, env=env | {"ED_LOGIN": "on"}, capture_output=True, text=True)
     assert wrong.returncode == 2 and "ED_LOGIN is 'on'" in wrong.stderr and "Traceback" not in wrong.stderr
 
@@ -320,7 +241,7 @@ def test_a_request_over_the_limit_never_enters_the_queue(write):
     admit(Contributions().request(spec, prompt))
     with pytest.raises(NotAllowed, match="max_work"):
         jobs.submit(LayerSkip().request(spec, prompt), "me")
-    assert not jobs._queue
+    assert not jobs.under_way()
     jobs.close()
 
 
@@ -334,43 +255,20 @@ def test_where_only_the_model_can_count_the_worker_refuses(write, small_folder):
         compute.run(model, request)
 
 
-def idle_jobs() -> Jobs:
-    return Jobs(warm=False, command=(sys.executable, "-c", "import time; time.sleep(60)"))
-
-
-def asked(i: int):
-    return Contributions().request(resolve("ed-demo-8"), Prompt(f"{i} + 7 = "))
-
-
+@pytest.mark.process
 def test_one_visitor_cannot_fill_the_queue(write):
     write("max_jobs_per_visitor = 2\nmax_jobs = 3")
-    jobs = idle_jobs()
-    first = jobs.submit(asked(0), "tab 1", "ada")
-    jobs.submit(asked(1), "tab 2", "ada")
-    assert jobs.submit(asked(0), "tab 3", "ada") is first, "joining what is there already adds nothing"
+    jobs = Jobs(warm=False, command=(sys.executable, "-c", "import time; time.sleep(60)"))
+    spec = resolve("ed-demo-8")
+    asked = [Contributions().request(spec, Prompt(f"{i} + 7 = ")) for i in range(4)]
+    first = jobs.submit(asked[0], "tab 1", "ada")
+    jobs.submit(asked[1], "tab 2", "ada")
+    assert jobs.submit(asked[0], "tab 3", "ada") is first, "joining what is there already adds nothing"
     with pytest.raises(QueueFull, match="You have 2 jobs.*max_jobs_per_visitor.*wait"):
-        jobs.submit(asked(2), "tab 3", "ada")
-    jobs.submit(asked(2), "tab 4", "bob")
+        jobs.submit(asked[2], "tab 3", "ada")
+    jobs.submit(asked[2], "tab 4", "bob")
     with pytest.raises(QueueFull, match="3 jobs are running and waiting.*max_jobs"):
-        jobs.submit(asked(3), "tab 5", "eve")
-    jobs.cancel(jobs._jobs[asked(1).key], "tab 2")
-    jobs.submit(asked(3), "tab 1", "ada")
-    for tab in ("tab 1", "tab 3"):
-        jobs.cancel(first, tab)
-    assert first.cancelling and first in jobs.under_way()
-    jobs._require_room(
-        "ada", [job for job in jobs.under_way() if job.asked_by == "ada"]
-    )  # what stops is no longer hers
-    jobs.close()
-
-
-def test_without_a_login_a_visitor_is_a_session(write):
-    write("max_jobs_per_visitor = 1")
-    jobs = idle_jobs()
-    jobs.submit(asked(0), "tab 1")
-    jobs.submit(asked(1), "tab 2")
-    with pytest.raises(QueueFull):
-        jobs.submit(asked(2), "tab 1")
+        jobs.submit(asked[3], "tab 5", "eve")
     jobs.close()
 
 
@@ -388,13 +286,8 @@ def plainly(elements) -> str:
 
 def test_a_page_says_what_is_not_allowed_and_why(stored, write):
     write("local_folders = false\nhub_ids = false\nadapters = false\nmodels = ['ed-demo-8', 'small']")
-    for model, words in {
-        "/etc": "local_folders = false",
-        "ed-demo-16": "not among those",
-        "Qwen/x": "not among those",
-        "/etc/passwd": "local_folders",
-    }.items():
-        test = app(model=model) if model.startswith("ed-") else app_typed(model)
+    for model, words in {"/etc/passwd": "local_folders = false", "Qwen/x": "not among those"}.items():
+        test = app_typed(model)
         assert not test.exception and words in sidebar_says(test), model
         assert not charts(test)
     test = app_typed("small")
@@ -402,9 +295,6 @@ def test_a_page_says_what_is_not_allowed_and_why(stored, write):
     assert [name.partition(" · ")[0] for name in test.selectbox(key="model").options] == ["ed-demo-8", "small"]
     assert test.text_input(key="adapter").disabled and "settings" in test.text_input(key="adapter").help
     assert test.text_input(key="revision").disabled
-    test = app_typed("small", adapter="/etc")
-    assert "adapters = false" in sidebar_says(test)
-    assert not test.text_input(key="adapter").disabled, "what a link put there can be taken out"
 
 
 def app_typed(model: str, page: str = "pages/prompt/home.py", **query):
@@ -434,32 +324,6 @@ def test_run_is_off_with_the_reason_where_the_prompt_is_too_long_for_the_limit(s
     test = app(prompt=Prompt("1 + 2 + 3 + 4 + 5 = "))
     assert "max_tokens_layers" in plainly(test.warning)
     assert next(b for b in test.button if b.label == "Run").disabled
-
-
-def test_a_refused_job_is_a_sentence_on_the_page(stored, write, monkeypatch):
-    """Whatever Run said when it was drawn, the queue refuses."""
-    monkeypatch.setattr(running, "viewer", lambda: "me")
-    write("max_tokens_layers = 10")
-    batch = running.Batch({"a": asked(1), "b": asked(2)})
-    running.submit(batch)
-    assert not batch.running and all("max_tokens_layers" in str(e) for e in batch.errors.values())
-    assert len(batch.errors) == 2
-
-
-def test_a_batch_waits_for_room_of_its_own_and_ends_where_there_is_none(write, monkeypatch):
-    queue = idle_jobs()
-    monkeypatch.setattr(running, "jobs", lambda: queue)
-    monkeypatch.setattr(running, "viewer", lambda: "me")
-    write("max_jobs_per_visitor = 2")
-    first, second = running.Batch({str(i): asked(i) for i in range(4)}), running.Batch({"x": asked(9)})
-    running.submit(first)
-    assert len(first.jobs) == 2 and first.waiting == ["2", "3"] and not first.errors
-    running.submit(second)
-    assert not second.running and "max_jobs_per_visitor" in str(second.errors["x"])
-    queue.cancel(first.jobs["1"], "me")
-    running.poll(first)
-    assert set(first.jobs) == {"0", "2"} and first.waiting == ["3"]
-    queue.close()
 
 
 def test_with_wrong_settings_nothing_is_served(stored, monkeypatch):

@@ -1,27 +1,20 @@
-"""Case studies on disk: `kept/` in the cache folder, written all or nothing, by one process at a time, and whose they
-are. Never evicted; every file stands for itself. Torch-free.
+"""Case studies on disk: `kept/` in the cache folder, written all or nothing, by one process at a time. Never evicted;
+every file stands for itself. Torch-free.
 
-One file per case study, in the format of `ed_core.cases.bundle`. What is deleted lies in `trash/` until somebody
-empties it; what is damaged is set aside in `damaged/`, and everything else goes on.
+One file per case study, in the format of `ed_core.cases.bundle`. A damaged file is set aside in `damaged/`, and
+everything else goes on.
 
-The lock is the kernel's, which gives it back when a process dies, however that ends, so none can be left behind.
-
-An owner is an address in a file of its own beside the case study's, never inside it, so that it does not travel with an
-export. It is written before the case study: a kill in between leaves an owner of nothing, which the next case study of
-that id replaces. It stays while the case study lies in the trash. No file means no owner (kept without a login, or from
-the command line)."""
+The lock is the kernel's, which gives it back when a process dies, however that ends, so none can be left behind."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import logging
-import os
-import re
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,8 +22,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .. import bounds, disk, outside, settings
-from ..errors import CaseChanged, CaseError, ImportRefused, NewerSchema, StoreError
+from .. import disk, outside, settings
+from ..errors import CaseChanged, CaseError, EffectiveDepthError, ImportRefused, NewerSchema, StoreError
 from . import bundle
 from .bundle import Card
 from .case_study import ID, Case, new_id
@@ -55,14 +48,17 @@ class SafeFolder:
             disk.write(file, data)
 
     def move(self, file: Path, to: Path) -> None:
+        with self.disk("moved"):
+            to.parent.mkdir(exist_ok=True)
+            disk.move(file, to)
+
+    def remove(self, file: Path) -> None:
         try:
-            with self.disk("moved"):
-                to.parent.mkdir(exist_ok=True)
-                disk.move(file, to)
+            with self.disk("deleted"):
+                file.unlink()
+                disk.sync_folder(file.parent)
         except FileNotFoundError:
-            raise CaseError(
-                f"There is no case study {file.name.split('.')[0]} here; it may have been deleted already."
-            ) from None
+            raise CaseError(f"There is no case study {file.stem} here; it may have been deleted already.") from None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -93,54 +89,6 @@ class SafeFolder:
             raise StoreError(f"The case studies in {self.path} cannot be {done}: {disk.why(error)}") from error
 
 
-OWNER_SUFFIX = ".owner"
-UNREADABLE = "?"  # nobody's address: only admins change such a case study
-ADDRESS = re.compile(r"[^\s@]{1,200}@[^\s@]{1,200}")
-
-
-class Owners:
-    """The owners in one folder of case studies; the methods that write are called under its lock."""
-
-    def __init__(self, folder: SafeFolder):
-        self._folder = folder
-
-    def of(self, id: str) -> str:
-        """The owner's address; "" where there is none, `UNREADABLE` where the file is damaged."""
-        file = self._file(id)
-        try:
-            text = outside.text(file, bounds.OWNER, outside.Unreadable)
-        except outside.Unreadable:
-            return UNREADABLE if os.path.lexists(file) else ""
-        found = text[:-1] if text.endswith("\n") else ""  # without its end it is cut off
-        return found if ADDRESS.fullmatch(found) else UNREADABLE
-
-    def write(self, id: str, owner: str) -> None:
-        """Make a case study that is about to be written `owner`'s, or nobody's where that is ""."""
-        if owner:
-            self._folder.write(self._file(id), (checked(owner) + "\n").encode())
-        else:
-            self.forget([id])
-
-    def forget(self, ids: Collection[str]) -> None:
-        with self._folder.disk("changed"):
-            for id in ids:
-                self._file(id).unlink(missing_ok=True)
-
-    def ids(self) -> list[str]:
-        """The case studies that have, or had, an owner."""
-        return sorted(file.stem for file in self._folder.path.glob(f"*{OWNER_SUFFIX}"))
-
-    def _file(self, id: str) -> Path:
-        return self._folder.path / f"{id}{OWNER_SUFFIX}"
-
-
-def checked(owner: str) -> str:
-    """An owner as it is written; `CaseError` for what is no address."""
-    if not ADDRESS.fullmatch(owner):
-        raise CaseError(f"The owner {owner[:80]!r} is no e-mail address; log in with an account that has one.")
-    return owner
-
-
 log = logging.getLogger(__name__)
 
 SHIPPED = Path(__file__).parent.parent / "demo" / "cases"
@@ -161,12 +109,12 @@ class Kept:
 
     def __init__(self, root: str | Path | None = None, shipped: Path | None = SHIPPED):
         self.root = Path(root or settings.current().cache)
-        self.path, self.trash_path, self.damaged_path = (self.root / "kept" / sub for sub in ("", "trash", "damaged"))
+        self.path = self.root / "kept"
+        self.damaged_path = self.path / "damaged"
         self.shipped = shipped
         self.problems: deque[str] = deque(maxlen=100)
         self._cards: dict[Path, tuple[tuple[Any, ...], Card]] = {}
         self._folder = SafeFolder(self.path)
-        self.owners = Owners(self._folder)
 
     # --- reading
 
@@ -212,41 +160,33 @@ class Kept:
         with self._folder.disk("read"), outside.regular(file) as handle:
             return handle.read(bundle.MAX_BYTES + 1)
 
-    def owner(self, id: str) -> str:
-        """Who kept a case study: an address, "" for nobody in particular."""
-        self._file(id)  # refuses what is no id
-        return self.owners.of(id)
-
     def is_shipped(self, id: str) -> bool:
         """Whether a case study is one that comes with the product, and was not replaced by an own one."""
         return self.shipped is not None and (self.shipped / f"{id}{SUFFIX}").is_file() and not self._file(id).is_file()
 
-    def trash(self, search: str = "") -> list[Card]:
-        """What was deleted and can be restored, last deleted first; `search` as in `cards`."""
-        return _found(self._cards_of(sorted(self.files(self.trash_path), key=_deleted_at, reverse=True)), search)
-
-    def damaged(self) -> list[str]:
-        """Names of the files that were set aside."""
-        return sorted(file.name for file in self.damaged_path.glob("*"))
-
-    def files(self, folder: Path | None = None) -> list[Path]:
-        """The bundles lying in a folder, in that of the own case studies unless another is named."""
-        return sorted((folder or self.path).glob(f"*{SUFFIX}"))
+    def check(self) -> tuple[int, list[str]]:
+        """Read every own and shipped case study to the last array and change nothing: how many there are, and what is
+        wrong."""
+        problems = [f"damaged/{file.name}: was set aside" for file in sorted(self.damaged_path.glob("*"))]
+        files = [*_files(self.path), *(_files(self.shipped) if self.shipped else [])]
+        for file in files:
+            try:
+                if bundle.decode(self.whole(file)).id != file.stem:
+                    problems.append(f"{file.name}: it was renamed")
+            except FileNotFoundError:  # deleted meanwhile
+                continue
+            except EffectiveDepthError as error:
+                problems.append(f"{file.name}: {error}")
+        return len(files), problems
 
     # --- writing
 
-    def locked(self) -> contextlib.AbstractContextManager[None]:
-        """While this is held, nobody else writes."""
-        return self._folder.locked()
-
-    def add(self, case: Case, owner: str = "") -> str:
-        """Keep a new case study, as `owner`'s; returns the state `save` asks for. Its id must never have been used
-        here."""
+    def add(self, case: Case) -> str:
+        """Keep a new case study; returns the state `save` asks for. Its id must be free."""
         data = _checked(case)
-        with self.locked():
-            if self._used(case.id):
+        with self._folder.locked():
+            if self._here(case.id):
                 raise CaseError(f"The id {case.id} is taken here; duplicate the case study to keep it under a new one.")
-            self.owners.write(case.id, owner)
             self._folder.write(self._file(case.id), data)
         return _state(data)
 
@@ -255,7 +195,7 @@ class Kept:
         data = _checked(case)
         if self.is_shipped(case.id):
             raise CaseError("This case study comes with the product and is not edited; duplicate it and edit the copy.")
-        with self.locked():
+        with self._folder.locked():
             if (now := _state(self.read(case.id))) != opened and now != _state(data):
                 raise CaseChanged(
                     f"The case study {case.id} was changed by somebody else since you opened it, and nothing of theirs "
@@ -264,62 +204,37 @@ class Kept:
             self._folder.write(self._file(case.id), data)
         return _state(data)
 
-    def duplicate(self, case: Case, owner: str = "") -> Case:
-        """Keep a copy under an id of its own, as `owner`'s."""
+    def duplicate(self, case: Case) -> Case:
+        """Keep a copy under an id of its own."""
         now = time.time()
         copy = replace(case, id=self._fresh_id(), title=f"{case.title[:190].rstrip()} (copy)", created=now, changed=now)
-        self.add(copy, owner)
+        self.add(copy)
         return copy
 
-    def take_in(self, data: bytes, owner: str = "") -> tuple[Case, bool]:
+    def take_in(self, data: bytes) -> tuple[Case, bool]:
         """Import a bundle: the case study as it is kept now, and whether it is new. Everything is checked first
-        (`ImportRefused`), and what is kept is written anew from what was understood, as `owner`'s. One that is here
-        already is not kept twice, nor is one that an import gave an id of its own; a different one of the same id gets
-        its own. One that comes back out of the trash stays its owner's."""
+        (`ImportRefused`), and what is kept is written anew from what was understood. One that is here already is not
+        kept twice, nor is one that an import gave an id of its own; a different one of the same id gets its own."""
         case = bundle.drawable(data)
         data = _checked(case)
-        with self.locked():
-            comes_back = self._comes_back(case, owner)
-            if self._used(case.id) and not comes_back:
-                if self._here(case.id) and _state(self.read(case.id)) == _state(data):
+        with self._folder.locked():
+            if self._here(case.id):
+                if _state(self.read(case.id)) == _state(data):
                     return case, False
-                if copy := self._copy(case, owner):
+                if copy := self._copy(case):
                     return copy, False
                 case = replace(case, id=self._fresh_id())
                 data = _checked(case)
-            if not comes_back:
-                self.owners.write(case.id, owner)
             self._folder.write(self._file(case.id), data)
         return case, True
 
     def delete(self, id: str) -> None:
-        """Move a case study to the trash; `restore` undoes it."""
+        """Delete a case study for good."""
         file = self._file(id)
         if self.is_shipped(id):
             raise CaseError("This case study comes with the product and cannot be deleted.")
-        with self.locked():
-            stamps = [time.time_ns(), *(1 + _deleted_at(other) for other in self.files(self.trash_path))]
-            self._folder.move(file, self.trash_path / f"{id}.{max(stamps)}{SUFFIX}")  # the clock may have gone back
-
-    def restore(self, id: str) -> None:
-        """Take the last deleted version of a case study out of the trash."""
-        file = self._file(id)
-        with self.locked():
-            versions = sorted((f for f in self.files(self.trash_path) if f.name.startswith(f"{id}.")), key=_deleted_at)
-            if not versions:
-                raise CaseError(f"There is no case study {id} in the trash; it may have been emptied.")
-            if file.exists():
-                raise CaseError(f"There is a case study {id} already; delete or duplicate it first.")
-            self._folder.move(versions[-1], file)
-
-    def empty_trash(self) -> int:
-        """Delete for good what lies in the trash; returns how many files."""
-        with self.locked(), self._folder.disk("emptied"):
-            files = self.files(self.trash_path)
-            for file in files:
-                file.unlink()
-            self.owners.forget([id for id in self.owners.ids() if not self._file(id).exists()])
-            return len(files)
+        with self._folder.locked():
+            self._folder.remove(file)
 
     # --- within
 
@@ -333,36 +248,20 @@ class Kept:
     def _here(self, id: str) -> bool:
         return self._file(id).exists() or self.is_shipped(id)
 
-    def _used(self, id: str) -> bool:
-        return self._here(id) or any(f.name.startswith(f"{id}.") for f in self.files(self.trash_path))
-
-    def _comes_back(self, case: Case, owner: str) -> bool:
-        """Whether it was deleted here and lies in the trash, perhaps in another version: then its links may work again,
-        if whoever imports it is its owner, or nobody in particular."""
-        return (
-            owner in ("", self.owners.of(case.id))
-            and not self._here(case.id)
-            and any((c.id, c.created) == (case.id, case.created) for c in self.trash())
-        )
-
-    def _copy(self, case: Case, owner: str) -> Case | None:
-        """The same case study under an id of its own, which an import gave it, of the same owner."""
+    def _copy(self, case: Case) -> Case | None:
+        """The same case study under an id of its own, which an import gave it."""
         for card in self._listed(self.path):
-            same = (card.title, card.created, card.changed) == (case.title, case.created, case.changed)
-            if same and self.owners.of(card.id) == owner:
+            if (card.title, card.created, card.changed) == (case.title, case.created, case.changed):
                 copy = replace(case, id=card.id)
                 if _state(self.read(card.id)) == _state(bundle.encode(copy)):
                     return copy
         return None
 
     def _fresh_id(self) -> str:
-        return next(id for id in iter(new_id, None) if not self._used(id))
+        return next(id for id in iter(new_id, None) if not self._here(id))
 
     def _listed(self, folder: Path) -> list[Card]:
-        return self._cards_of(file for file in self.files(folder) if ID.fullmatch(file.stem))
-
-    def _cards_of(self, files: Iterable[Path]) -> list[Card]:
-        return [card for file in files if (card := self._card(file))]
+        return [card for file in _files(folder) if ID.fullmatch(file.stem) and (card := self._card(file))]
 
     def _card(self, file: Path) -> Card | None:
         """A file's card, remembered while the file stays the same; None where it cannot be read."""
@@ -376,7 +275,7 @@ class Kept:
                 card = bundle.card(file)
                 self._cards[file] = (seen, card)
             card = self._cards[file][1]
-            if card.id == file.name.split(".")[0]:
+            if card.id == file.stem:
                 return card
             self._remember(
                 f"{file.name} holds the case study {card.id}: it was renamed. It was not changed; import it to see it."
@@ -395,7 +294,7 @@ class Kept:
 
     def _set_aside(self, file: Path, cause: Exception) -> None:
         """Move a damaged file out of the way, unless it was replaced meanwhile."""
-        with self.locked(), contextlib.suppress(FileNotFoundError):
+        with self._folder.locked(), contextlib.suppress(FileNotFoundError):
             try:
                 bundle.decode(self.whole(file))
             except ImportRefused:
@@ -435,6 +334,6 @@ def _found(cards: list[Card], search: str) -> list[Card]:
     return [card for card in cards if all(word in card.words.casefold() for word in words)]
 
 
-def _deleted_at(file: Path) -> int:
-    stamp = file.name.split(".")[1]
-    return int(stamp) if stamp.isdecimal() else 0
+def _files(folder: Path) -> list[Path]:
+    """The bundles in a folder."""
+    return sorted(folder.glob(f"*{SUFFIX}"))

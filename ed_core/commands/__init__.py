@@ -1,6 +1,5 @@
 """The command line: `effective-depth app | run | verify | estimate | fetch | local | audit | models | cache |
-settings | ready | bench | fit | study | reproduce | leaderboard | claims | card | case | backup | restore | check |
-publish | deploy`.
+settings | ready | bench | fit | study | reproduce | leaderboard | claims | card | case | check | publish`.
 
 Exit code 2 and one sentence for everything refused.
 """
@@ -36,8 +35,8 @@ UNSAID = re.compile("[\ud800-\udfff]")  # what stands for bytes that are no UTF-
 HOST = re.compile(r"(?=.*[a-z:]|(\d+\.){3}\d+$)[a-z0-9:.%-]{1,253}", re.IGNORECASE)  # a name, IPv6 or all of IPv4
 FAMILIES = {  # modules that add commands of their own, in the order of the help, imported for these alone
     "long_work": ("fit", "study", "reproduce", "leaderboard", "claims", "card"),
-    "cases": ("case", "backup", "restore", "check"),
-    "publish": ("publish", "deploy"),
+    "cases": ("case", "check"),
+    "publish": ("publish",),
 }
 LOG = "shell.log"  # in the cache's folder: what went wrong for a reason nobody foresaw
 

@@ -1,4 +1,4 @@
-"""`python -m ed_core case … | backup | restore | check`: case studies from the shell. Torch-free."""
+"""`python -m ed_core case … | check`: case studies from the shell. Torch-free."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ from ..cases.kept import SORTS, Kept
 from ..depth.wording import count
 from ..errors import ParameterError, StoreError
 from ..sources.controls import full_name
-from ..types import command_line
-from .models import Commands, only
+from .models import Commands
 
 
 def add(commands: Commands) -> None:
     """Register the commands with the parser's `commands`."""
-    case = commands.add_parser(
-        "case", help="case studies: list, show, export, import, delete, restore, empty-trash"
-    ).add_subparsers(required=True, metavar="ACTION")
+    case = commands.add_parser("case", help="case studies: list, show, export, import, delete").add_subparsers(
+        required=True, metavar="ACTION"
+    )
     p = case.add_parser("list", help="what is kept")
     p.add_argument("search", nargs="*", help="words that must stand in title, notes, tags, prompt or model")
     p.add_argument("--sort", choices=tuple(SORTS), default="changed", help="%(default)s unless given")
-    p.add_argument("--trash", action="store_true", help="what was deleted instead, last deleted first")
-    p.set_defaults(run=list_, parser=p)
+    p.set_defaults(run=list_)
     p = case.add_parser("show", help="one case study in words")
     p.add_argument("id")
     p.set_defaults(run=show)
@@ -52,20 +50,9 @@ def add(commands: Commands) -> None:
     p = case.add_parser("import", help="check a .edcase of somebody else's and keep it")
     p.add_argument("file", metavar="FILE.edcase")
     p.set_defaults(run=import_)
-    for name, what, run in (
-        ("delete", "move one to the trash", delete),
-        ("restore", "take one out of the trash", undelete),
-    ):
-        p = case.add_parser(name, help=what)
-        p.add_argument("id")
-        p.set_defaults(run=run)
-    case.add_parser("empty-trash", help="remove for good what was deleted").set_defaults(run=empty_trash)
-    p = commands.add_parser("backup", help="all case studies in one file")
-    p.add_argument("file", metavar="FILE.zip")
-    p.set_defaults(run=backup)
-    p = commands.add_parser("restore", help="take the case studies of a backup in; nothing is overwritten")
-    p.add_argument("file", metavar="FILE.zip")
-    p.set_defaults(run=restore)
+    p = case.add_parser("delete", help="delete one for good")
+    p.add_argument("id")
+    p.set_defaults(run=delete)
     commands.add_parser(
         "check", help="verify every kept case study and stored result; exit code 1 where one is damaged"
     ).set_defaults(run=check)
@@ -73,11 +60,7 @@ def add(commands: Commands) -> None:
 
 def list_(args: argparse.Namespace) -> None:
     kept = Kept()
-    words = " ".join(args.search)
-    if args.trash:
-        only(args, "--trash lists what was deleted last first", "search", "trash")
-    cards = kept.trash(words) if args.trash else kept.cards(words, args.sort)
-    for card in cards:
+    for card in kept.cards(" ".join(args.search), args.sort):
         tags = f"  [{', '.join(card.tags)}]" if card.tags else ""
         shipped = "  (shipped)" if kept.is_shipped(card.id) else ""
         print(f"{card.id}  {_day(card.changed)}  {card.model:<14}  {card.title}{tags}{shipped}")
@@ -134,45 +117,16 @@ def import_(args: argparse.Namespace) -> None:
 
 def delete(args: argparse.Namespace) -> None:
     Kept().delete(args.id)
-    print(f"{args.id} is in the trash; `{command_line('case', 'restore', args.id)}` takes it back.")
-
-
-def undelete(args: argparse.Namespace) -> None:
-    Kept().restore(args.id)
-    print(f"{args.id} is back.")
-
-
-def empty_trash(args: argparse.Namespace) -> None:
-    print(f"{count(Kept().empty_trash(), 'case study')} removed for good")
-
-
-def backup(args: argparse.Namespace) -> int:
-    from ..cases.backup import write
-
-    kept = Kept()
-    n, problems = write(kept, disk.require_out(args.file, kept.path.rglob("*"), "FILE", ".zip"))
-    return _told(f"{args.file}: {count(n, 'case study')}", problems)
-
-
-def restore(args: argparse.Namespace) -> int:
-    from ..cases.backup import restore as take
-
-    taken, problems = take(Kept(), Path(args.file))
-    new = sum(new for _, new in taken)
-    return _told(f"{count(new, 'case study')} restored, {len(taken) - new} here already", problems)
+    print(f"{args.id} was deleted.")
 
 
 def check(args: argparse.Namespace) -> int:
-    from ..cases.backup import check as look
     from ..results.store import Store
 
-    n, problems = look(Kept())
-    n_results, damaged = Store().check()
-    return _told(f"{count(n, 'case study')} and {count(n_results, 'result')} checked", problems + damaged)
-
-
-def _told(what: str, problems: list[str]) -> int:
-    print(f"{what}, {len(problems) or 'nothing'} damaged")
+    n, damaged = Kept().check()
+    n_results, damaged_results = Store().check()
+    problems = damaged + damaged_results
+    print(f"{count(n, 'case study')} and {count(n_results, 'result')} checked, {len(problems) or 'nothing'} damaged")
     for problem in problems:
         print(f"ed_core: {problem}", file=sys.stderr)
     return 1 if problems else 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -262,15 +261,9 @@ def _add_claims(commands: Commands) -> None:
     p.set_defaults(run=claims, stopped=RESUMED)
     p = commands.add_parser(
         "card",
-        help="a depth card: rules, lenses, claims, cuts, sinks, precisions of a model in one document; resumable; "
-        "'card push SHELF' and 'card pull SHELF' share cards",
+        help="a depth card: rules, lenses, claims, cuts, sinks, precisions of a model in one document; resumable",
     )
-    p.add_argument("do", nargs="?", choices=("push", "pull"), help="share cards instead of making one")
-    p.add_argument(
-        "shelf", nargs="?", default="", help="a dataset of the hub, ORG/NAME, or a folder; to pull, an address too"
-    )
-    p.add_argument("cards", nargs="*", metavar="FILE", help="cards to push; all that were made here unless named")
-    _asks(p, required=False)
+    _asks(p)
     p.add_argument(
         "--prompts",
         type=whole("--prompts", -bounds.WHOLE),
@@ -285,12 +278,12 @@ def _add_claims(commands: Commands) -> None:
         help="held against the card's own (%(default)s unless given); empty for none",
     )
     p.add_argument("--out", metavar="FOLDER", help="what lies there is not computed anew; the app's own unless given")
-    p.set_defaults(run=card, stopped=RESUMED, parser=p)
+    p.set_defaults(run=card, stopped=RESUMED)
 
 
-def _asks(p: argparse.ArgumentParser, required: bool = True) -> None:
+def _asks(p: argparse.ArgumentParser) -> None:
     """The options that both have."""
-    p.add_argument("--model", required=required, default="", help=MODEL)
+    p.add_argument("--model", required=True, help=MODEL)
     p.add_argument("--set", default="", metavar="S", help=SET_HELP)
     p.add_argument("--also", action="append", default=[], metavar="M", help="further models of the family, repeatable")
     p.add_argument("--precision", default="fp32", metavar="P", help="fp32 (unless given), bf16, fp16, int8 or 4bit")
@@ -315,10 +308,6 @@ def claims(args: argparse.Namespace) -> int:
 def card(args: argparse.Namespace) -> int:
     from ..cards.making import Asked
 
-    if args.do:
-        return _shared(args)
-    if not args.model:
-        raise ParameterError("card needs --model M, whose card is made; or push or pull, and a shelf.")
     if args.prompts < 1 or args.seed < 0:
         raise ParameterError("--prompts is 1 or more, and --seed 0 or more.")
     others = tuple(name.strip() for name in args.precisions.split(",") if name.strip())
@@ -328,28 +317,6 @@ def card(args: argparse.Namespace) -> int:
         fetch(args.model)  # its content names the folder
     spec = CardRun(asked=asked, processes=args.processes)
     return in_shell(spec, asked.place if args.out is None else args.out, args.progress)
-
-
-def _shared(args: argparse.Namespace) -> int:
-    """Push cards to a shelf, or pull those that lie there."""
-    from ..cards.card import made_here
-    from ..sharing import card_shelf
-
-    if not args.shelf or (args.do == "pull" and args.cards):
-        more = " [FILE …]" * (args.do == "push")
-        raise ParameterError(f"Expected card {args.do} SHELF{more}: ORG/NAME on the hub, or a folder.")
-    only(args, f"card {args.do} makes no card", "do", "shelf", "cards")
-    if args.do == "push":
-        for name in card_shelf.push(args.shelf, [*map(Path, args.cards)] or made_here()):
-            print(f"{name} -> {args.shelf}")
-        return 0
-    found = card_shelf.pull(args.shelf)
-    for why in found.refused:
-        print(f"ed_core: {why}", file=sys.stderr)
-    n = len(found.files)
-    cards, them = ("card", "it") if n == 1 else ("cards", "them")
-    print(f"{n} {cards} of {args.shelf}, {found.new} of them new; the page of cards shows {them}.")
-    return 1 if found.refused else 0
 
 
 def _asked(args: argparse.Namespace) -> dict[str, Any]:

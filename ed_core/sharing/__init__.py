@@ -1,1 +1,1 @@
-"""What others are handed who have no laboratory of their own: findings as a static site, the app as a Space."""
+"""What others are handed who have no laboratory of their own: findings as a static site."""

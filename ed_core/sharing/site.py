@@ -2,10 +2,7 @@
 file, and from a server in any folder; it asks nobody for anything. Torch-free.
 
 A folder that was published holds a list of the files that are the site's (`MARKER`). Only those are ever replaced or
-removed, so what else lies there (`.git`, a host's own files) stays.
-
-Without being named nothing is published that belongs to somebody else: neither a case study that somebody kept who was
-logged in, nor, where people log in, a study, as studies carry no owner."""
+removed, so what else lies there (`.git`, a host's own files) stays."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ from ..figures.images import data_uri
 from ..studies import bundle as study_bundle
 from ..studies import report as study_report
 from ..studies import steps, tables
-from ..studies.items import Folder, made_here, open_folder
+from ..studies.items import Folder, open_folder
 from ..types import from_json
 
 FOLDER = Path(__file__).parent
@@ -162,21 +159,14 @@ OVER_TRAINING = "lines: mean depth, shaded 5 to 95 %; stars: a turn; diamonds: t
 DEPTHS = "the papers' three rules, never averaged; a bar is the 5 to 95 % range over prompts"
 
 
-def own_cases(kept: Kept) -> tuple[list[str], int]:
-    """The ids of the case studies that belong to nobody who logged in, and how many others there are."""
-    own = [card.id for card in kept.cards() if not kept.is_shipped(card.id)]
-    mine = [id for id in own if kept.owner(id) == ""]
-    return mine, len(own) - len(mine)
+def own_cases(kept: Kept) -> list[str]:
+    """The ids of the case studies kept here."""
+    return [card.id for card in kept.cards() if not kept.is_shipped(card.id)]
 
 
 def shipped_cases(kept: Kept) -> list[str]:
     """The ids of the case studies that come with the product."""
     return [card.id for card in kept.cards() if kept.is_shipped(card.id)]
-
-
-def own_studies() -> tuple[list[Path], int]:
-    """The folders of the studies made here, and how many are left out: all of them where people log in."""
-    return _nobodys(made_here())
 
 
 def of_case(kept: Kept, id: str) -> Page:
@@ -239,15 +229,6 @@ def of_study(out: Path) -> Page:
         "\n".join((title, note, *folder.models, *folder.sets)),
         files={f"studies/{name}.html": page} | {f"studies/{file}": data for file, data in beside.items()},
     )
-
-
-def own_cards() -> tuple[list[Path], int]:
-    """The cards made here, and how many are left out: all of them where people log in."""
-    return _nobodys(cards.made_here())
-
-
-def _nobodys(made: list[Path]) -> tuple[list[Path], int]:
-    return (made, 0) if settings.current().login == "off" else ([], len(made))
 
 
 def of_card(file: Path) -> Page:

@@ -121,24 +121,6 @@ def plan(hub_id: str, revision: str = "", with_weights: bool = True) -> Plan:
     return Plan(hub_id, str(info.sha), tuple(sorted(kept.items(), key=lambda item: item[1])))
 
 
-def dataset(hub_id: str) -> tuple[dict[str, int], str]:
-    """A dataset's files with their bytes, and its commit."""
-    ensure_reachable(hub_id)
-    from huggingface_hub import HfApi
-
-    with _said_plainly(hub_id, "", "dataset"):
-        info = HfApi().dataset_info(hub_id, files_metadata=True, timeout=ANSWER_SECONDS)
-    return {s.rfilename: s.size or 0 for s in info.siblings or ()}, str(info.sha)
-
-
-def dataset_file(hub_id: str, name: str, commit: str) -> str:
-    """One file of a dataset, fetched into the hub's cache."""
-    from huggingface_hub import hf_hub_download
-
-    with _said_plainly(hub_id, commit, "dataset"):
-        return hf_hub_download(hub_id, name, revision=commit, repo_type="dataset", etag_timeout=ANSWER_SECONDS)
-
-
 def fetch(
     hub_id: str,
     revision: str = "",
@@ -333,7 +315,7 @@ def _remember(hub_id: str, revision: str, commit: str) -> None:
 
 
 @contextlib.contextmanager
-def _said_plainly(hub_id: str, revision: str, what: str = "model") -> Iterator[None]:
+def _said_plainly(hub_id: str, revision: str) -> Iterator[None]:
     """Whatever the hub's client raises, as one sentence of ours."""
     from huggingface_hub import errors
 
@@ -350,7 +332,7 @@ def _said_plainly(hub_id: str, revision: str, what: str = "model") -> Iterator[N
             raise HubRefused(f"{hub_id} cannot be downloaded. {told}") from None
         status = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
-            raise HubRefused(f"The hub knows no {what} {hub_id}, or it is private or gated (then: {TOKEN})") from None
+            raise HubRefused(f"The hub knows no model {hub_id}, or it is private or gated (then: {TOKEN})") from None
         if status is not None and status < 500:
             raise HubRefused(f"The hub refuses {hub_id} with status {status}; try again later.") from None
         raise HubUnreachable(

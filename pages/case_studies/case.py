@@ -57,20 +57,9 @@ def chosen() -> str:
 
 
 def missing(id: str, error: CaseError) -> None:
-    """One sentence, and the ways on: back out of the trash, or to the others."""
-    in_trash = next((card for card in case_studies.kept().trash() if card.id == id), None)
-    if in_trash is not None:
-        st.warning(f"“{show.plain(in_trash.title)}” was deleted; it lies in the trash.", icon=":material/delete:")
-        barrier = case_studies.why_not(id)
-        look = {"icon": ":material/undo:", "disabled": bool(barrier), "help": show.plain(barrier) or None}
-        pressed = st.button("Undo: take it back", key="case.restore", **look)
-        if pressed and case_studies.attempt(lambda: case_studies.restore(id)):
-            st.rerun()
-    else:
-        st.error(
-            show.plain(str(error)) if id else "This link names no case study; choose one from the list.",
-            icon=":material/link_off:",
-        )
+    """One sentence, and the way to the others."""
+    told = show.plain(str(error)) if id else "This link names no case study; choose one from the list."
+    st.error(told, icon=":material/link_off:")
     st.page_link(case_studies.GALLERY, label="All case studies", icon=":material/collections_bookmark:")
 
 
@@ -79,8 +68,7 @@ def head(case: Case) -> None:
     changed = f", changed {when(case.changed)}" if case.changed - case.created >= 60 else ""
     shipped = " :gray-badge[comes with the app]" if case_studies.kept().is_shipped(case.id) else ""
     tags = "".join(f" :blue-badge[{show.plain(tag)}]" for tag in case.tags)
-    by = f" by {show.plain(owner)}" if (owner := case_studies.whose(case.id)) else ""
-    st.caption(f"Kept {when(case.created)}{by}{changed}{shipped}{tags}")
+    st.caption(f"Kept {when(case.created)}{changed}{shipped}{tags}")
 
 
 def when(seconds: float) -> str:
@@ -111,10 +99,19 @@ def actions(case: Case, state: str) -> None:
     look = {"icon": ":material/content_copy:"} | off(barrier, "A copy of your own to edit")
     if row.button("Duplicate", key="case.duplicate", **look):
         case_studies.attempt(lambda: go(case_studies.duplicate(case)))
-    look = {"icon": ":material/delete:"} | off(not_here, "Moves it to the trash; it can be taken back")
-    pressed = row.button("Delete", key="case.delete", **look)
+    look = {"icon": ":material/delete:"} | off(not_here, "Deletes this case study")
+    with row.popover("Delete", key="case.delete", **look):
+        if not not_here:
+            delete(case)
+
+
+def delete(case: Case) -> None:
+    """Ask once, then delete."""
+    st.markdown("Delete this case study? This cannot be undone.")
+    pressed = st.button("Delete it", type="primary", key="case.delete.yes")
     if pressed and case_studies.attempt(lambda: case_studies.delete(case.id)):
-        st.rerun()
+        st.toast(f"Deleted: {show.plain(case.title)}", icon=":material/delete:")
+        st.switch_page(case_studies.GALLERY)
 
 
 def off(reason: str, told: str) -> dict[str, object]:

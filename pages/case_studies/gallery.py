@@ -1,4 +1,4 @@
-"""What was kept: every case study with its picture, to search, open, take in and throw away."""
+"""What was kept: every case study with its picture, to search, open and take in."""
 
 import time
 from html import escape
@@ -29,15 +29,9 @@ def page() -> None:
     )
     row.selectbox("Sort by", list(SORTS), format_func=SORT_NAMES.get, key="gallery.sort", width=170)
     cards = kept.cards(search or "", st.session_state["gallery.sort"])
-    trash = kept.trash()
     look = {"icon": ":material/upload_file:", "help": show.plain(barrier) or ABOUT_IMPORT}
     with row.popover("Import", disabled=bool(barrier), key="gallery.import", **look):
         take_in()
-    with row.popover(f"Trash ({len(trash)})", icon=":material/delete:", disabled=not trash, key="gallery.trash"):
-        for card in trash[:MOST_IN_TRASH]:
-            thrown(card, case_studies.why_not(card.id))
-        if len(trash) > MOST_IN_TRASH:
-            st.caption(f"The last {MOST_IN_TRASH} of {len(trash)}; `python -m ed_core case list --trash` tells all.")
     said()
     problems(kept)
     own = [c for c in cards if not kept.is_shipped(c.id)]
@@ -64,15 +58,10 @@ def tile(card: Card, shipped: bool) -> None:
         else f"<span>{escape(', '.join(card.probes))}</span>"
     )
     st.html(f'<div class="ed-thumbnail">{picture}</div>')
-    row = st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key=f"title-{card.id}")
-    row.page_link(
+    title = st.container(key=f"title-{card.id}")
+    title.page_link(
         case_studies.CASE, label=f"**{show.plain(card.title)}**", query_params={"id": card.id}, width="stretch"
     )
-    if not shipped:
-        reason = case_studies.why_not(card.id)
-        look = {"icon": ":material/delete:", "type": "tertiary", "disabled": bool(reason)}
-        told = show.plain(reason) or "Delete; it can be taken back"
-        row.button("", key=f"delete-{card.id}", help=told, on_click=delete, args=(card,), **look)
     mark = " :gray-badge[comes with the app]" if shipped else ""
     day = time.strftime("%d %b %Y", time.gmtime(card.changed))
     if found := case_study.lead(card.verdict):
@@ -103,42 +92,14 @@ def search_tag(key: str) -> None:
     st.session_state["gallery.search"], st.session_state[key] = st.session_state[key], None
 
 
-def delete(card: Card) -> None:
-    tell(lambda: case_studies.delete(card.id), "undo", f"“{card.title}” is in the trash.", card.id)
-
-
-def restore(id: str, told: str) -> None:
-    tell(lambda: case_studies.restore(id), "done", told, id)
-
-
-def tell(action, kind: str, text: str, id: str) -> None:
-    """Do it, and remember what is to be said of it."""
-    try:
-        action()
-        session.current().gallery.said = [(kind, text, id)]
-    except EffectiveDepthError as error:
-        session.current().gallery.said = [("error", str(error), "")]
-
-
 def said() -> None:
-    """What the last action came to, with the way back or on."""
+    """What the last import came to, with the way on."""
     for i, (kind, text, id) in enumerate(session.current().gallery.said):
         box, icon = BOXES[kind]
         with st.container(key=f"said-{i}", gap="xxsmall"):
             box(show.plain(text), icon=icon)
-            if kind == "undo":
-                st.button(
-                    "Undo", key="gallery.undo", icon=":material/undo:", on_click=restore, args=(id, "It is back.")
-                )
-            elif id:
+            if id:
                 st.page_link(case_studies.CASE, label="Open it", icon=":material/open_in_new:", query_params={"id": id})
-
-
-def thrown(card: Card, barrier: str) -> None:
-    row = st.container(horizontal=True, vertical_alignment="center", key=f"thrown-{card.id}")
-    row.markdown(f"**{show.plain(card.title)}** · {show.plain(card.model)}", width="stretch")
-    look, told = {"icon": ":material/restore_from_trash:", "disabled": bool(barrier)}, f"“{card.title}” is back."
-    row.button("Restore", key=f"restore-{card.id}", on_click=restore, args=(card.id, told), **look)
 
 
 def take_in() -> None:
@@ -172,10 +133,8 @@ def problems(kept) -> None:
         st.button("Understood", key="gallery.understood", on_click=seen.update, args=(new,))
 
 
-MOST_IN_TRASH = 50
 NOTHING = "No case study contains every word of “{}”; try fewer."
 BOXES = {
-    "undo": (st.success, ":material/delete:"),
     "done": (st.success, ":material/check:"),
     "here": (st.info, ":material/info:"),
     "error": (st.error, ":material/error:"),

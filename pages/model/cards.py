@@ -13,7 +13,7 @@ from ed_core.depth.wording import percent, printed
 from ed_core.types import ModelSpec
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import choice, text
-from ed_ui.runs import Card, card_name, card_of, cards, pulled_from
+from ed_ui.runs import Card, card_name, card_of, cards
 
 MOST = 500  # prompts
 CURVES = {name: title for name, (title, _) in page.PANELS.items()}
@@ -82,22 +82,16 @@ def adapter(told: card.Card) -> str:
     return f" with {told.model.adapter}" if told.model.adapter else ""
 
 
-def titled(file: Path, told: card.Card) -> str:
-    """A card among others: model with its adapter, precision and prompts, and of a pulled one its shelf."""
-    shelf = pulled_from(file)
-    return (
-        f"{told.model.name}{adapter(told)} · {told.model.precision} · {told.set.name} ({told.set.n})"
-        f"{f' · {shelf}' if shelf else ''}"
-    )
+def titled(told: card.Card) -> str:
+    """A card among others: model with its adapter, precision and prompts."""
+    return f"{told.model.name}{adapter(told)} · {told.model.precision} · {told.set.name} ({told.set.n})"
 
 
 def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
     """What the cards say, a line each; the rules' depths; one of the curves over relative depth."""
-    listed = [*reversed(found.values())]  # of two alike the one made here is shown
-    listed.sort(key=lambda one: bool(pulled_from(one[0])))
     cards: dict[str, card.Card] = {}
-    for file, told in listed:
-        title = titled(file, told)
+    for _, told in reversed(found.values()):  # of two alike the one made here is shown
+        title = titled(told)
         namesake = title in cards and cards[title].model.content != told.model.content
         cards[title + f" · {told.model.content[:8]}" * namesake] = told
     means = [f"mean depth, {rule.label}" for rule in OF_LENS.values()]
@@ -110,7 +104,7 @@ def side_by_side(found: Mapping[str, tuple[Path, card.Card]]) -> None:
         cells += [f"{words.depth(row)} {among}".replace(f"– {among}", "no layer") for row in rules]
         cuts = [*(cut(one) for one in told.cuts), "–", "–"][:2]  # a looped model has no stretch
         model = f"{adapter(told)} {told.model.precision}, {words.parameters(told.model.parameters)}"
-        further = title.removeprefix(titled(Path(), told))
+        further = title.removeprefix(titled(told))
         over = f"{told.set.n} of {told.set.name}{further}"
         lines.append([show.plain(cell) for cell in (model, over, *cells, words.claims(told), *cuts)])
         lines[-1][0] = f"**{show.plain(told.model.name)}**{lines[-1][0]}"
@@ -163,7 +157,7 @@ def whole(
     if CARD.value not in found:
         inputs.forget(CARD.key)
     name = CARD.draw(
-        st.selectbox, default=usual, options=list(found), format_func=lambda name: titled(*found[name]), width=420
+        st.selectbox, default=usual, options=list(found), format_func=lambda name: titled(found[name][1]), width=420
     )
     told = found[name][1]
     row = st.container(horizontal=True, key="files-of-card")
@@ -205,8 +199,7 @@ TEXTS = {
     "Why a card": "Which of the published statements hold for this model, how sure that is, and what the cut "
     "of least KL costs: in one document that others can check, print and put beside the model.",
     "Look for": "a mean depth apart from its untrained twin's, and claims that hold for one model and not for another.",
-    "Beware": "A card is of one prompt set. Two cards on different sets differ in models and prompts at once. "
-    "A card that was pulled from a shelf was measured by somebody else; its commands say how.",
+    "Beware": "A card is of one prompt set. Two cards on different sets differ in models and prompts at once.",
 }
 
 main()
