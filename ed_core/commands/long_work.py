@@ -45,8 +45,6 @@ def _add_studies(commands: Commands) -> None:
         help="write a study's folder as NAME.edstudy, NAME.npz; verdict, summary or prompts as .csv or .parquet; "
         "depths or PROBE.MEASURE as .svg, .png or .html",
     )
-    p.add_argument("--shard", metavar="I/N", help="compute the I-th of N parts, into a folder that all share")
-    p.add_argument("--merge", action="store_true", help="compute nothing: write the tables of what is there")
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.add_argument("--device", default="auto", help=DEVICE)
     add_engine(p)
@@ -117,9 +115,7 @@ def study(args: argparse.Namespace) -> int:
         return export(Path(args.file), args.export)
     if not args.out:
         raise ParameterError("--out is missing; give the study's folder.")
-    file, out, shard = Path(args.file), Path(args.out), shard_of(args.shard)
-    if args.merge:
-        only(args, "--merge writes the tables of all shards", "file", "out", "merge", "dry_run", "device")
+    file, out = Path(args.file), Path(args.out)
     if outside.ending(file) == ".edstudy":
         from ..studies import bundle
 
@@ -129,8 +125,8 @@ def study(args: argparse.Namespace) -> int:
             return 0
         print(f"{out}: measures {bundle.unpack(file, out)[:16]}, as the file tells")
         return 0
-    spec = StudyRun(file=args.file, device=args.device, shard=shard, merge=args.merge, **_computed(args))
-    return in_shell(spec, out, kept=shard == (1, 1) and not args.dry_run)
+    spec = StudyRun(file=args.file, device=args.device, **_computed(args))
+    return in_shell(spec, out, kept=not args.dry_run)
 
 
 def reproduce(args: argparse.Namespace) -> int:
