@@ -157,7 +157,7 @@ class ByAngle(Record):
 
 class Cut(Record):
     """What leaving out so many layers in a row costs, of the stretch that changes the predictions least. `whole`: the
-    whole model's loss on these prompts, nats per token; missing from older cards."""
+    whole model's loss on these prompts, nats per token."""
 
     layers: int
     start: int
@@ -170,8 +170,8 @@ class Cut(Record):
 
 
 class Exit(Record):
-    """Where written tokens settle, and whether leaving at a confidence changes them; `mean_lost_at_0`, the share that
-    changes by leaving at depth 0, is missing from older cards."""
+    """Where written tokens settle, and whether leaving at a confidence changes them; `mean_lost_at_0`: the share that
+    changes by leaving at depth 0."""
 
     tokens: int
     threshold: int | float
@@ -221,8 +221,8 @@ class Precision(Record):
 
 
 class Card(Record):
-    """The document. `mean_depths`, `turn`: missing from older cards; `missing`: what could not be measured, and why;
-    `about`: a digest of model, prompts and settings."""
+    """The document. `missing`: what could not be measured, and why; `about`: a digest of model, prompts and
+    settings."""
 
     about: str
     made: str = ""
@@ -234,7 +234,7 @@ class Card(Record):
     sinks: Sinks
     commands: tuple[str, ...]
     missing: tuple[str, ...]
-    mean_depths: tuple[Mean, ...] | None = None
+    mean_depths: tuple[Mean, ...]
     turn: Turn | None = None
     depths: tuple[Depth, ...]
     lenses: Lenses
@@ -320,8 +320,8 @@ def depth_of(told: Card, rule: str) -> Depth | None:
 
 
 def mean_depth_of(told: Card, of: str) -> Mean | None:
-    """The mean depth under the logit lens; None where the card has none, or is older than they are."""
-    return next((row for row in told.mean_depths or () if (row.of, row.lens) == (of, "logit")), None)
+    """The mean depth under the logit lens; None where the card has none."""
+    return next((row for row in told.mean_depths if (row.of, row.lens) == (of, "logit")), None)
 
 
 def rounded(value: Any) -> Any:
