@@ -32,7 +32,7 @@ from ed_core.claims.claim import (
     reliability,
     together,
 )
-from ed_core.claims.record import Curve, Found
+from ed_core.claims.record import Curve
 from ed_core.commands import main
 from ed_core.depth import sinks
 from ed_core.depth.continuous import mean_depth_kl
@@ -414,16 +414,16 @@ def test_findings_are_judged_together_and_the_report_says_how_many_stand():
     claim = one_quantity((0.0, np.inf))
     sure, less = np.linspace(0.1, 1, 1000), np.linspace(-0.025, 1, 1000)
     found = [finding.Finding(claim, "m", "s", of_draws(draws)).told() for draws in (sure, less, less)]
-    after = finding.adjusted([*found, Found(id="old", verdict=HOLDS)])
+    after = finding.adjusted(found)
     assert [one.verdict for one in found] == [HOLDS] * 3
-    assert [one.verdict for one in after] == [HOLDS, CANNOT_BE_TOLD, CANNOT_BE_TOLD, HOLDS]
+    assert [one.verdict for one in after] == [HOLDS, CANNOT_BE_TOLD, CANNOT_BE_TOLD]
     assert after[1].alone == HOLDS and after[1].sentence.startswith("It cannot be told here whether it is so")
     assert any("By itself it holds here" in one and "adjustment for 3 claims" in one for one in after[1].reasons)
     assert (
         finding.standing(after)
         == "3 verdicts when each claim is judged alone; 1 stands after Holm's adjustment for 3 claims tested together"
     )
-    assert finding.adjusted(after) == after and finding.standing([Found(id="old", verdict=HOLDS)]) == ""
+    assert finding.adjusted(after) == after
 
 
 @pytest.mark.process

@@ -282,10 +282,8 @@ def test_it_is_the_mean_of_the_lasting_rule_over_all_thresholds(values, kl):
     if (kl and not curve[1:].max() > 1e-6) or not missing[start:].max() > 1e-6:
         return
     thresholds = (np.arange(10_000) + 0.5) / 10_000
-    lasting = []
-    for at in thresholds:
-        above = [l for l in range(start, n) if missing[l] > at]
-        lasting.append(above[-1] + 1 if above else start)
+    above = missing[start:, None] > thresholds
+    lasting = np.where(above.any(0), n - above[::-1].argmax(0), start)
     found = continuous.of_curve("kl" if kl else "overlap", curve).depth
     assert found == pytest.approx(np.mean(lasting), abs=1e-3)
 

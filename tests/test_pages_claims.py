@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 from charts import charts, fresh, numbers
 from streamlit.testing.v1 import AppTest
 from test_claims import cosine, keeping
 
-from ed_core.cards import card, making
-from ed_core.cards import words as card_words
+from ed_core.cards import card
 from ed_core.claims import CLAIMS, find, finding, running
-from ed_core.claims.claim import HOLDS
 from ed_core.claims.record import Found, Report
-from ed_core.commands import main
 from ed_core.runs import launch
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import set_names
@@ -107,7 +102,7 @@ def test_what_was_found_is_listed_drawn_and_quoted(laboratory):
     assert not charts(page(claim="adaptive"))
 
 
-def test_while_no_set_is_chosen_a_model_has_its_own(laboratory, small_folder, monkeypatch):
+def test_while_no_set_is_chosen_a_model_has_its_own(laboratory, small_folder):
     of_toy = page(set=None)
     assert not of_toy.exception and "--set sum_mod10" in of_toy.code[-1].value
     of_another = page(set=None, model=str(small_folder))
@@ -116,20 +111,9 @@ def test_while_no_set_is_chosen_a_model_has_its_own(laboratory, small_folder, mo
     assert "--set copy" in chosen.code[-1].value
     known = chosen.selectbox(key="claims.set").options
     assert known[0] == "mixed" and sorted(known) == set_names()
-    asked = []
-    about = {"about": "", "model": "", "set": "", "command": ""}
-    found = Report(**about, findings=(Found(id="turn", verdict=HOLDS),))
-    monkeypatch.setattr(running, "run", lambda one, *_, **__: asked.append(one.prompts) or found)
-    monkeypatch.setattr(making, "make", lambda one, *_, **__: asked.append(one.prompts) or SimpleNamespace(claims=()))
-    monkeypatch.setattr(card_words, "headline", lambda told: "")
-    monkeypatch.setattr(card_words, "claims", lambda told: "")
-    for model in ("ed-demo-8", str(small_folder)):
-        for command in ("claims", "card"):
-            assert main([command, "--model", model, "--out", str(laboratory / "out")]) == 0
-    assert asked == ["sum_mod10"] * 2 + ["mixed"] * 2
 
 
-def test_a_run_is_a_process_of_its_own_with_the_asked_claim(laboratory, monkeypatch):
+def test_a_run_is_of_the_asked_claim(laboratory, monkeypatch):
     begun = []
     monkeypatch.setattr(launch, "begin", lambda spec, folder, visitor, files: begun.append((spec, folder, files)))
     test = page(claim="turn")

@@ -116,6 +116,7 @@ def test_the_slope_is_the_one_the_points_were_made_with_and_polyfits(true):
         assert line.end[1] == pytest.approx(np.polyval(expected, math.log10(SIZES[-1] * APART**2)))
 
 
+@pytest.mark.process
 def test_the_interval_over_sizes_holds_the_true_slope_about_as_often_as_it_says():
     held = [(f := trends.slope(made(0.05, 0.04, seed=i), seed=i)).low <= 0.05 <= f.high for i in range(100)]
     assert 0.83 <= np.mean(held) <= 0.97  # 0.9 is what it says
