@@ -14,7 +14,7 @@ from small_models import byte_tokenizer, random_hf
 from streamlit.testing.v1 import AppTest
 
 from ed_core.commands import main
-from ed_core.errors import ImportRefused, NotAllowed, StudyError
+from ed_core.errors import ImportRefused, NotAllowed
 from ed_core.runs import launch
 from ed_core.runs.launch import Run
 from ed_core.service.estimate import duration
@@ -149,26 +149,6 @@ def test_a_text_that_is_no_study_is_refused_on_the_page(opened):
     opened.text_area(key="studies.text").set_value(TOML.replace('"small"', '"toys"')).run()
     opened.button(key="studies.start").click().run()
     assert "comes with the program" in opened.error[0].value and not (items.home() / "toys").exists()
-
-
-@pytest.mark.process
-def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(laboratory, monkeypatch):
-    many = "chunk = 2\n" + TOML.replace("[2, 3]", "[2, 3, 4, 5, 6]") + "\n"
-    monkeypatch.setenv("ED_TEST_STEP_DELAY", "0.05")  # of the process to be stopped: a minute in which to do it
-    name = runs.begin_study(many)
-    monkeypatch.delenv("ED_TEST_STEP_DELAY")
-    out = laboratory / "studies" / name
-    with pytest.raises(StudyError, match="under way already"):
-        runs.begin_study(many)
-    until(lambda: list(out.glob("items/*/*.parquet")))
-    Run(out).stop()
-    until(lambda: not Run(out).running)
-    there = len(list(out.glob("items/*/*.parquet")))
-    assert there < 20 and studies.known()[name] == out
-    assert runs.begin_study(many) == name
-    until(lambda: not Run(out).running)
-    assert len(list(out.glob("items/*/*.parquet"))) == 20 and "measures" in Run(out).status.message
-    assert (out / "report.md").is_file()
 
 
 def test_an_installation_may_run_no_studies_and_keeps_to_its_models(laboratory, monkeypatch):

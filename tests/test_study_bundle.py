@@ -207,13 +207,6 @@ def test_what_unpacks_to_too_much_is_not_unpacked(good, tmp_path, monkeypatch):
         bundle.unpack(io.BytesIO(good), tmp_path / "there")
 
 
-@pytest.mark.parametrize("most", [Bounds(members=5), Bounds(unpacked=9000), Bounds(member=3000)])
-def test_what_would_not_open_elsewhere_is_not_written(computed, monkeypatch, most):
-    monkeypatch.setattr(bundle, "KIND", replace(bundle.KIND, bounds=most))
-    with pytest.raises(StudyError, match="too large for one file"):
-        bundle.packed(computed)
-
-
 def test_a_report_holds_no_html(computed, tmp_path):
     """Its Markdown may be shown by anything, and a study's note and labels are anybody's."""
     folder = open_folder(computed)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from .. import bounds, disk, outside
+from .. import bounds, disk
 from ..errors import ImportRefused, StudyError
 from ..files import Bounds, Head, Kind, Sealed, expect, open_sealed, parse, seal
 from . import items, report, tables
@@ -61,7 +61,7 @@ def packed(out: str | Path) -> bytes:
     folder = open_folder(out)
     keys = list(folder.keys())  # once: the study may go on meanwhile
     head = {"name": folder.plan["name"], "measures": items.digest(folder.out, keys)}
-    return seal(KIND, head, _bounded(_members(folder, head["measures"], keys)))
+    return seal(KIND, head, _members(folder, head["measures"], keys))
 
 
 def name_of(file: str | Path | BufferedIOBase) -> str:
@@ -105,19 +105,6 @@ def _members(folder: Folder, measures: str, keys: list[str]) -> Iterator[tuple[s
     lying = [f"{FAILURES}/{f.name}" for f in sorted((folder.out / FAILURES).glob("*.json")) if f.stem in digests]
     for name in (*lying, *(f"{ITEMS}/{key}.parquet" for key in dict.fromkeys(keys))):
         yield name, (folder.out / name).read_bytes()
-
-
-def _bounded(members: Iterator[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
-    """These, as far as they are read elsewhere."""
-    most, size = KIND.bounds, 0
-    for n, (name, data) in enumerate(members, 1):
-        size += len(data)
-        if n > most.members or len(data) > most.member or size > most.unpacked:
-            raise StudyError(
-                f"The study is too large for one file, which holds {most.members} files, {outside.size(most.member)} "
-                f"each and {outside.size(most.unpacked)} in all, at most; hand on its folder, or its tables."
-            )
-        yield name, data
 
 
 # ---------------------------------------------------------------- in
