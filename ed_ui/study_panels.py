@@ -10,16 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 import streamlit as st
 
 from ed_core import figures
-from ed_core.cards import card
 from ed_core.depth.criteria import RULES
-from ed_core.errors import CardError, EffectiveDepthError, StudyError
+from ed_core.errors import EffectiveDepthError, StudyError
 from ed_core.results.shelf import Shelf
 from ed_core.sources.catalogue import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
 from ed_core.statistics import FEWEST, FEWEST_FORMS
-from ed_core.studies import leaderboard, points, steps, tables, trends
+from ed_core.studies import points, steps, tables, trends
 from ed_core.studies.items import Folder
 from ed_core.studies.points import Point
-from ed_ui import inputs, runs, show, studies
+from ed_ui import inputs, show, studies
 from ed_ui.inputs import choice, text
 
 # -------------------------------------------------------------------- over training
@@ -127,21 +126,12 @@ SIZES = {
 }  # parameters
 MEANS = {name: f"mean depth, {RULES[of].label}" for name, of in points.MEANS.items()}
 CRITERIA = MEANS | {name: f"papers: {rule.label}" for name, rule in RULES.items()}
-HELD = {
-    "none": ("layers alone", ()),
-    "size": ("size", (leaderboard.SIZE,)),
-    "width": ("width", (leaderboard.WIDTH,)),
-    "both": ("size and width", (leaderboard.SIZE, leaderboard.WIDTH)),
-}  # equal in a fit of scores on layers
 SETS = [EVERY, *dict.fromkeys(p.dataset for p in published())]
 SET = choice("beside", "studies.published_set", EVERY, SETS, "Published set")
 TRAINED = choice("training", "studies.training", EVERY, [EVERY, *TRAINING], "Training")
 SIZE = choice("size", "studies.size", EVERY, list(SIZES), "Size")
 RULE = choice("rule", "studies.criterion", "mean_kl", list(CRITERIA), "Depth", CRITERIA)
-SCORE = choice("score", "studies.score", "average", list(leaderboard.SCORES), "Score", leaderboard.SCORES)
-FREED = {name: told for name, (told, _) in HELD.items()} | {"none": "nothing"}
-EQUAL = choice("held", "studies.held", "size", list(HELD), "Held equal", FREED)
-LINKED = (VIEW, SERIES, STEP, BRANCH, AXIS, SET, TRAINED, SIZE, RULE, SCORE, EQUAL)  # what a link carries of both
+LINKED = (VIEW, SERIES, STEP, BRANCH, AXIS, SET, TRAINED, SIZE, RULE)  # what a link carries of both
 _told: Shelf = Shelf(256)  # what resampling has found, of these very points
 KINDS = {"base": PAIRS, "instruct": INSTRUCT_PAIRS}
 
@@ -158,7 +148,6 @@ def beside_published(folder: Folder, group: str) -> None:
     table(*shown)
     against_size(folder, criterion, *([p for p in some if p.criterion == criterion] for some in shown))
     pairs(folder, *([p for p in some if p.criterion == criterion] for some in (measured, others)))
-    against_score(folder, measured)
 
 
 def table(measured: Sequence[Point], others: Sequence[Point]) -> None:
@@ -199,92 +188,6 @@ def against_size(folder: Folder, criterion: str, measured: Sequence[Point], othe
         show.figure("study-sizes", fig, AGAINST_SIZE, reading=READING_SIZE)
     for sentence in said:
         st.markdown(f"- {show.plain(sentence)}")
-
-
-def against_score(folder: Folder, measured: Sequence[Point]) -> None:
-    """Scores of the leaderboard's models against their layers: figure, sentence, and the fits beside each other."""
-    st.subheader("Do deeper models score better?", anchor=False)
-    row = st.container(horizontal=True, vertical_alignment="bottom", key="leaderboard-row")
-    score = SCORE.draw(row.selectbox, width=200)
-    about = "What the slope of layers is freed from: parameters, width, or both."
-    held = EQUAL.draw(row.segmented_control, help=about)
-    every = leaderboard.entries()
-    found = {name: leaderboard.fit(every, score, beside) for name, (_, beside) in HELD.items()}
-    chosen, depths = found[held], _measured_depths(folder, measured)
-    shown = [
-        {
-            "model": entry.model,
-            "layers": entry.layers,
-            "params": entry.params,
-            "score": entry.scores[score],
-            "family": entry.family,
-            "source": entry.layers_source,
-            "left_out": entry.why_left_out,
-            "own": False,
-            "depth": depths.get(entry.model.lower(), ""),
-        }
-        for entry in every
-        if entry.check != leaderboard.UNVERIFIED
-    ]
-    line, adjusted = found["none"].line, chosen.line if chosen.beside else None
-    fig = show.once(
-        figures.score_against_layers, shown, f"{leaderboard.SCORES[score]}, %", line, adjusted, HELD[held][0]
-    )
-    st.markdown(f"**{show.plain(chosen.sentence)}**")
-    show.figure("leaderboard", fig, AGAINST_LAYERS, reading=READING_LAYERS, select=_name_one)
-    clicked = next((p for p in shown if p["model"] == inputs.value("studies.point")), None)
-    if clicked:
-        st.caption(_named(clicked))
-    else:
-        show.hint("mark", "(click a mark: its model, and where its layers were read)")
-    st.markdown("\n".join(_fits_table(found)))
-    gone = ", ".join(f"{n} ({why})" for why, n in leaderboard.left_out(every).items())
-    st.caption(f"{' '.join(leaderboard.CAVEATS)} Left out of the fits: {gone}.")
-
-
-def _name_one(model: str) -> None:
-    """Name the model of a clicked mark below the figure."""
-    inputs.put({"studies.point": model})
-
-
-def _named(p: dict) -> str:
-    """A model of the leaderboard, and where its layer count was read."""
-    more = [f"left out of the fits: {p['left_out']}"] * bool(p["left_out"]) + [p["depth"]] * bool(p["depth"])
-    line = (
-        f"{p['layers']} layers ({p['source']}), {p['params']:.3g} B parameters, score {p['score']:.1f}, "
-        f"family {p['family']}"
-    )
-    return f"**{show.plain(p['model'])}** · {show.plain('; '.join([line, *more]))}"
-
-
-def _fits_table(found: dict[str, leaderboard.Fit]) -> list[str]:
-    """Each fit's slope of layers, ours and theirs."""
-    lines = ["| held fixed | points a layer (95 %, families) | p, families · lineages | R² | Csordás et al. 2025 |"]
-    lines.append("|---|---|---|---|---|")
-    for name, one in found.items():
-        family, lineage = one.by_family, one.by_lineage
-        slope = f"{trends.signed(one.slope, 2)} ({trends.signed(family.low, 2)} to {trends.signed(family.high, 2)})"
-        p = f"{family.p:.2g} · {lineage.p:.2g}"
-        lines.append(f"| {FREED[name]} | {slope} | {p} | {one.r2:.2f} | not published |")
-    return lines
-
-
-def _measured_depths(folder: Folder, measured: Sequence[Point]) -> dict[str, str]:
-    """By hub id in small letters: the mean depth that a card of this installation, or this study, has of a model."""
-    said = "mean depth by KL, {}: {:.0f} % of the layers".format
-    found = {
-        str(folder.models[p.model].get("name", "")).lower(): said(p.set, 100 * p.ratio)
-        for p in measured
-        if p.criterion == "mean_kl" and not folder.models[p.model].get("control")
-    }
-    for file in (*card.shipped(), *card.made_here()):
-        try:
-            told = runs.read(card.read, file)
-        except (CardError, OSError):
-            continue  # the page of cards says so
-        if (mean := card.mean_depth_of(told, "kl")) is not None and mean.ratio is not None:
-            found[told.model.name.partition("@")[0].lower()] = said(told.set.name, 100 * mean.ratio)
-    return found
 
 
 def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) -> None:
@@ -369,14 +272,6 @@ READING_SIZE = (
     "draws sizes (from eight up; a fifth apart at least); a measured one draws prompts and holds for these models "
     "alone. The published models are of one family, in four sizes and three depths. The papers' KL and overlap rules "
     "can reach `(L − 1) / L` at most, which is 0.96 with 28 layers and 0.98 with 64."
-)
-AGAINST_LAYERS = "**Score against layers** · one mark per model, wider for larger models; hollow: left out of the fits"
-READING_LAYERS = (
-    "Point at a mark, or click it, for the model, its family and where its layer count was read. Solid: the line of "
-    "layers alone. Dashed: its slope with size or width held fixed. Intervals are clustered by family, since models of "
-    "one family share data and recipe: Student's t with one degree of freedom fewer than families, and a bootstrap "
-    "that turns the signs of whole families. A ring marks models whose mean depth was measured here. "
-    "`python -m ed_core leaderboard --also FILE.csv` adds models of your own."
 )
 ABOUT_PAIRS = (
     "Each distilled model beside what it was trained from (DeepSeek-AI 2025, arXiv 2501.12948), then beside the "

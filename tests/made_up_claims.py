@@ -1,6 +1,5 @@
 """Made-up evidence for every claim: noise, a small effect, and clear ones of which it must say that it holds and that
-it does not. What METHODS §16 asks of each claim is counted over many of them; `python tests/made_up_claims.py` counts
-it for all and writes the table into `docs/studies/claims.md`.
+it does not.
 
 Prompts are written from 1, 2, 5 or 10 forms. Everything that varies from prompt to prompt varies as much from form to
 form, where there are five forms or more; with fewer the statement is about prompts of these forms, so the forms do
@@ -10,21 +9,16 @@ about an order."""
 
 from __future__ import annotations
 
-import re
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import Pool
-from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 
 from ed_core import statistics
-from ed_core.claims import CLAIMS, find
+from ed_core.claims import find
 from ed_core.claims.claim import CANNOT_BE_TOLD, DOES_NOT, HOLDS, Evidence, Part, judged
 from ed_core.depth.continuous import MEAN_DEPTH
 from ed_core.errors import ClaimRefused
@@ -32,12 +26,8 @@ from ed_core.studies.points import MEASURED, Point, Prompts
 
 L, TOKENS = 30, 8
 LEVELS = ("1", "2", "3")
-FORMS = (1, 2, 5, 10)
 KINDS = ("noise", "small", "holds", "fails")
-SETS = 200
 RESAMPLES = 200  # in the place of 1 000, of which errors of 3 % need no more
-PAGE = Path(__file__).parent.parent / "docs" / "studies" / "claims.md"
-MARKS = ("<!-- errors and power -->", "<!-- end -->")
 
 
 @dataclass
@@ -270,21 +260,6 @@ MADE_UP: dict[str, Callable[[Draw], Evidence]] = {
     "reasoning-breaks": reasoning,
 }
 RIGHT = {"noise": CANNOT_BE_TOLD, "small": HOLDS, "holds": HOLDS, "fails": DOES_NOT}
-WHAT_NOISE_IS = {
-    "turn": "layers of random cosine, standard deviation 0.1",
-    "second-half-weak": "a ratio of 0.5",
-    "static-ratio": "a slope of 0.1",
-    "no-harder-deeper": "slopes of 2 % a level",
-    "adaptive": "no slope",
-    "deep-thinking": "no correlation",
-    "cosine-weak-proxy": "losses that do not differ between layers",
-    "one-layer-robust": "a worst layer of 0.72",
-    "even-turns": "a mean turn of 30 degrees",
-    "usefulness": "costs unrelated to depth",
-    "deep-skips-late": "angles and losses that do not differ between stretches",
-    "likelihood-or-generation": "both centres in one place",
-    "reasoning-breaks": "as many answers lost either way",
-}
 
 
 @contextmanager
@@ -305,7 +280,7 @@ def verdict(name: str, kind: str, forms: int, seed: int) -> str:
         return CANNOT_BE_TOLD
 
 
-def counts(name: str, kind: str, forms: int, sets: int = SETS) -> Counter:
+def counts(name: str, kind: str, forms: int, sets: int) -> Counter:
     return Counter(verdict(name, kind, forms, seed) for seed in range(sets))
 
 
@@ -314,48 +289,3 @@ def wrong(kind: str, found: Counter) -> float:
     against = {HOLDS: DOES_NOT, DOES_NOT: HOLDS}
     n = sum(found.values())
     return max(found[HOLDS], found[DOES_NOT]) / n if kind == "noise" else found[against[RIGHT[kind]]] / n
-
-
-def table(of: dict[tuple[str, str, int], Counter]) -> str:
-    """As Markdown: shares of 200 sets each, for 1 / 2 / 5 / 10 forms."""
-    head = ["claim", "noise is", "noise: cannot be told", "small effect: wrong", "clear: holds", "clear: does not hold"]
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    for claim in CLAIMS:
-
-        def each(share: Callable[[int], float]) -> str:
-            return " / ".join(f"{100 * share(forms):.0f}" for forms in FORMS)
-
-        def right(kind: str, name: str = claim.id) -> str:
-            return each(lambda forms: of[name, kind, forms][RIGHT[kind]] / of[name, kind, forms].total())
-
-        small = each(lambda forms, name=claim.id: wrong("small", of[name, "small", forms]))
-        cells = [f"`{claim.id}`", WHAT_NOISE_IS[claim.id], right("noise"), small, right("holds"), right("fails")]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def _one(job: tuple[str, str, int, int]) -> tuple[tuple[str, str, int], Counter]:
-    return job[:3], counts(*job)
-
-
-def measure(sets: int = SETS, processes: int = 1, names=tuple(MADE_UP)) -> dict[tuple[str, str, int], Counter]:
-    jobs, found = [(name, kind, forms, sets) for name in names for kind in KINDS for forms in FORMS], {}
-    with Pool(processes) as pool:
-        for key, one in pool.imap_unordered(_one, jobs):
-            found[key] = one
-            print(*key, {v: f"{n / max(one.total(), 1):.1%}" for v, n in one.items()}, flush=True)
-    return found
-
-
-def write(of: dict[tuple[str, str, int], Counter], page: Path = PAGE) -> None:
-    text, (begin, end) = page.read_text(encoding="utf-8"), MARKS
-    inside = f"{begin}\n\n{table(of)}\n\n{end}"
-    page.write_text(re.sub(f"{begin}.*?{end}", lambda _: inside, text, flags=re.S), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    names = sys.argv[2:] or list(MADE_UP)
-    began, found = time.time(), measure(int(sys.argv[1]) if len(sys.argv) > 1 else SETS, 2, names)
-    if names == list(MADE_UP):
-        write(found)
-    print(f"{time.time() - began:.0f} s")

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from ed_core.depth.criteria import RULES, by_kl, by_overlap
-from ed_core.sources.bundled import STUDIES
 from ed_core.studies import agreement, difficulty, tables
 from ed_core.studies.agreement import Estimate
-from ed_core.studies.items import open_folder
 
 MODEL, SET = "ed-demo-16", "sums"
 
@@ -133,24 +131,3 @@ def test_sentences(given, says, never):
     told = " ".join(agreement.sentences(given))
     assert all(one in told for one in says), told
     assert not any(one in told for one in never), told
-
-
-@pytest.mark.parametrize("study", ["gsm8k", "training"])
-def test_as_many_layers_are_below_0_again_as_the_curve_has(study):
-    folder, looked = open_folder(STUDIES / study), 0
-    table = tables.stored(folder, "verdict").to_pylist()
-    for row in (row for row in table if (row["criterion"], row["variant"]) == ("cosine", "paper") and row["depth"]):
-        some = folder.sums(row["model"], row["set"].partition("/")[0]).of(folder.groups(row["set"])[row["set"]])
-        made = some.probe("contributions")
-        means = [made[f"{name}.sum"].sum(0) / made["n_tokens"].sum() for name in ("attn_cos", "mlp_cos", "layer_cos")]
-        below = 0
-        for value in np.mean(means, 0)[::-1]:
-            if value >= 0:
-                break
-            below += 1
-        (found,) = [one for one in agreement.estimates(folder, row["model"], row["set"], table) if one.name == "cosine"]
-        if below and found.depth is not None:
-            looked += 1
-            assert f"below 0 again in the last {'layer' if below == 1 else f'{below} layers'}" in found.again
-            assert found.again in " ".join(agreement.sentences([found]))
-    assert looked

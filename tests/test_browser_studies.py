@@ -9,7 +9,7 @@ from test_browser_pages import ON_TOKENS
 
 from ed_core.depth.criteria import RULES
 from ed_core.sources.bundled import STUDIES
-from ed_core.studies import difficulty, leaderboard, steps, tables
+from ed_core.studies import difficulty, steps, tables
 from ed_core.studies.items import open_folder
 
 pytestmark = pytest.mark.browser
@@ -142,19 +142,3 @@ def test_depth_scores_are_plotted_as_the_study_has_them(server, page, toys):
         means = np.array([level.mean for level in found.levels]) / (found.n_layers - 1)
         assert lines[model]["y"] == pytest.approx(means, rel=1e-6)
         assert page.get_by_text(found.sentence.split(";")[0].split(" has ")[0][:60]).count(), found.sentence
-
-
-def test_a_click_on_a_mark_of_the_leaderboard_names_its_model_and_where_its_layers_were_read(server, page):
-    page.goto(f"{server}/studies?study=toys")
-    marks = drawn(page, "leaderboard")["in the fits"]
-    at = int(np.argmax(marks["y"]))
-    chosen = next(entry for entry in leaderboard.entries() if entry.scores["average"] == max(marks["y"]))
-    figure = page.locator(".st-key-box-leaderboard .ed-chart")
-    figure.scroll_into_view_if_needed()
-    place = """([chart, i]) => {
-      const {_fullLayout: {xaxis, yaxis}, _fullData: [trace]} = chart, {left, top} = chart.getBoundingClientRect();
-      return [left + xaxis._offset + xaxis.c2p(trace.x[i]), top + yaxis._offset + yaxis.c2p(trace.y[i])];
-    }"""
-    page.mouse.click(*figure.evaluate(f"(chart, i) => ({place})([chart, i])", at))
-    page.get_by_text(f"{chosen.layers} layers ({chosen.layers_source})").wait_for()
-    assert page.locator("strong", has_text=chosen.model).count() == 1

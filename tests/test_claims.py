@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
-from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import Mock
 
 import naive
@@ -35,19 +32,16 @@ from ed_core.claims.claim import (
     reliability,
     together,
 )
-from ed_core.claims.record import Curve, Found
+from ed_core.claims.record import Curve
 from ed_core.commands import main
 from ed_core.depth import sinks
 from ed_core.depth.continuous import mean_depth_kl
-from ed_core.errors import ClaimRefused, ParameterError, PromptError, StudyError
+from ed_core.errors import ClaimRefused, PromptError, StudyError
 from ed_core.fits import replacement
-from ed_core.models.language_model import LanguageModel
 from ed_core.probes import Answers, Prune
-from ed_core.runs.run import Statuses
-from ed_core.service.compute import Models
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import SETS
-from ed_core.studies import items, sets
+from ed_core.studies import items
 from ed_core.studies.items import open_folder
 from ed_core.sweeps import dropping
 from ed_core.types import Prompt
@@ -131,21 +125,6 @@ def value(name: str, of: Evidence, quantity: int = 0) -> Estimate:
 # ---------------------------------------------------------------- what was judged wrongly before
 
 
-@pytest.mark.parametrize(
-    "low, high, said",
-    [
-        (0.001, 0.03, "0.001 to 0.030"),
-        (-0.03, -0.004, "-0.030 to -0.004"),
-        (0.0, 0.03, "0.00 to 0.03"),
-        (1e-13, 0.03, "0.00 to 0.03"),
-        (1e-7, 0.03, "0.00 to 0.03"),
-        (0.02, 0.02, "0.02 in at least 90 % of resamples"),
-    ],
-)
-def test_the_ends_of_an_interval_are_told_from_0_where_they_can_be(low, high, said):
-    assert finding.between(low, high, 2).replace("−", "-") == said
-
-
 def test_no_turn_is_seen_in_a_zigzag_in_a_dip_and_in_noise():
     zigzag, dip = np.tile([-0.3, 0.3], 15), np.full(30, 0.3)
     dip[14] = -0.2
@@ -187,17 +166,6 @@ def test_a_proxy_is_not_called_weak_because_the_loss_is_noise():
         assert told and (told[1] == "none" or float(told[1][:-2]) < 80), why
 
 
-def test_costs_unrelated_to_depth_and_costs_that_are_none_do_not_fall_with_depth():
-    rng = np.random.default_rng(5)
-    unrelated = [told("usefulness", replaced(rng.permutation(np.linspace(0, 0.5, 16)))) for _ in range(20)]
-    assert unrelated.count(HOLDS) <= 2
-    claim, none = find("usefulness"), find("usefulness").of(replaced(-np.linspace(0, 0.05, 16)))
-    assert judged(claim, none).verdict == CANNOT_BE_TOLD and none.beside.startswith("No layer is needed")
-    said = finding.reasons(finding.Finding(claim, "m", "s", none).told())
-    assert any("no layer is needed by this measure" in one for one in said)
-    assert told("usefulness", replaced(np.linspace(0.5, 0, 16))) == HOLDS
-
-
 def test_a_layer_whose_replacement_breaks_the_model_is_needed():
     from ed_core.depth.matching import usefulness
 
@@ -223,32 +191,6 @@ def test_any_one_layer_means_the_worst_one():
     assert told("one-layer-robust", keeping(one)) == CANNOT_BE_TOLD
 
 
-def test_a_value_is_told_from_the_limit_that_it_is_not():
-    claim = find("one-layer-robust")
-    shares = np.full(L, 0.95)
-    shares[3] = 0.716
-    found = finding.Finding(
-        claim, "m", "s", claim.of(evidence(one=per_token(top1_kept=np.tile(shares, (N, 1)))))
-    ).told()
-    assert (
-        found.verdict == DOES_NOT and "worst inner layer: 0.716 (0.716 in at least 90 % of resamples)" in found.sentence
-    )
-    some = replace(claim.of(keeping(0.9)).estimates["mean over the inner layers"], low=0.9, high=0.9, undefined=0.3)
-    told = finding.valued(some, claim.quantities[1], "")
-    assert told.endswith("(0.90 in at least 90 % of resamples that give one, not defined in 30 % of the resamples)")
-    told = finding.valued(replace(some, undefined=0.997), claim.quantities[1], "")
-    assert told.endswith("not defined in more than 99 % of the resamples)")
-
-
-def test_a_stretch_of_one_layer_is_called_a_layer():
-    claim, angles = find("deep-skips-late"), [0.4, 0.3, 0.2, 0.4]
-    of = per_token(angular_distance_no_sinks=drawn(angles), nll=drawn([3.0, 2.5, 2.2, 4.0]), nll_whole=drawn([2.0]))
-    part = replace(of, columns=dict(of.columns) | {"angular_distance_last": drawn(angles)})
-    found = claim.of(replace(evidence(stretch=part), n_layers=4))
-    assert found.beside.startswith("Of single layers the angle at the last token chooses 2: +0.2")
-    assert "The loss is least without 2: +0.2" in found.beside and found.curve.x_title == "layer left out"
-
-
 def test_one_nan_makes_nothing_hold():
     assert told("no-harder-deeper", graded(0)) == HOLDS and told("no-harder-deeper", graded(2)) == DOES_NOT
     of = graded(0)
@@ -268,33 +210,6 @@ def test_what_is_not_defined_cannot_be_told():
         assert judged(claim, replace(found, estimates=found.estimates | {name: nothing})).verdict == CANNOT_BE_TOLD
         less = {other: found.estimates[other] for other in names if other != name}
         assert judged(claim, replace(found, estimates=less)).verdict == CANNOT_BE_TOLD
-
-
-def test_one_layer_has_no_variation_so_two_middle_ones_have_no_interval_over_layers():
-    rng, tokens = np.random.default_rng(0), np.full(20, 30)
-    stream, update = (np.array(angles) + rng.normal(size=(20, len(angles))) for angles in ([80, 8, 30, 60], [90] * 3))
-    part = Part({"stream_angle.sum": stream * 30, "update_angle.sum": update * 30, "n_tokens": tokens})
-    claim = find("even-turns")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = claim.of(Evidence(4, {"turns": part}))
-        assert judged(claim, found).verdict == CANNOT_BE_TOLD
-    two = stream.mean(0)[1:3]
-    assert found.estimates[claim.quantities[0].name].value == pytest.approx(two.std() / two.mean())
-
-
-@pytest.mark.parametrize("n_layers", [5, 6, 7])
-def test_the_second_half_begins_where_its_formula_says(n_layers):
-    effect, e = np.zeros((20, n_layers, n_layers)), np.array([1.0, 1.0, 0.9, 0.1, 0.5, 0.3][: n_layers - 1])
-    for layer, value in enumerate(e):
-        effect[:, layer, layer + 1 :] = value
-    second = np.arange(n_layers - 1) >= n_layers / 2
-    claim = find("second-half-weak")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # of five layers one of the second half has a later one
-        found = claim.of(Evidence(n_layers, {"future": Part({"effect": effect})})).estimates[claim.quantities[0].name]
-    assert found.value == pytest.approx(e[second].mean() / e[~second].mean())
-    assert (found.layers is None) == (found.why == "it has no interval over layers") == (n_layers == 5)
 
 
 # ---------------------------------------------------------------- from values to a verdict
@@ -352,20 +267,6 @@ def test_verdicts_reached_together_are_fewer():
     assert [v for v, _ in after] == [HOLDS, DOES_NOT, CANNOT_BE_TOLD, NOT_APPLICABLE, HOLDS]
     assert [round(p, 6) for _, p in after if np.isfinite(p)] == [0.004, 0.04, 0.3, 0.03]
     assert together([HOLDS] * 3, [0.03, 0.04, 0.001])[0] == (CANNOT_BE_TOLD, pytest.approx(0.06))
-
-
-def test_limits_chosen_here_are_named_with_the_distance_and_with_others():
-    def limits(draws, holds=(-np.inf, 0.5), chosen=True):
-        found = finding.Finding(one_quantity(holds, chosen=chosen), "m", "s", of_draws(np.asarray(draws))).told()
-        return found.quantities[0].limits
-
-    sure, close = limits(np.linspace(0.1, 0.3, 1000)), limits(np.linspace(0.41, 0.45, 1000))
-    assert sure.distance == pytest.approx(0.3) and not sure.turns and "With 0.40 or 0.60 the" in sure.told
-    assert close.turns and [one.verdict for one in close.moved] == [DOES_NOT, HOLDS]
-    assert "By itself it holds here; with 0.40 it does not hold here." in close.told
-    assert limits(np.linspace(0.1, 0.3, 1000), chosen=False) is None
-    assert Quantity("", "", (0.35, 0.75), "", "").moved(0.2) == pytest.approx((0.31, 0.79))
-    assert Quantity("", "", (-np.inf, 0.02), "", "").moved(-0.2) == pytest.approx((-np.inf, 0.016))
 
 
 # ---------------------------------------------------------------- values
@@ -506,115 +407,26 @@ def test_pairs_of_reasoning_are_of_one_level_and_number_and_known_to_the_model()
         find("reasoning-breaks").of(replace(of, worked=False))
 
 
-def test_what_cannot_be_said_is_refused_with_both_numbers():
-    few = evidence(one=keeping(0.9).parts["one"].keep(np.arange(4)))
-    with pytest.raises(ClaimRefused, match=r"needs at least 8 prompts \(or 5 of different forms\), and there are 4"):
-        find("one-layer-robust").of(few)
-    thinking = MADE_UP["deep-thinking"](Draw("holds", 1, np.random.default_rng(0)))
-    with pytest.raises(ClaimRefused, match="needs at least 8 prompts that are answered wrongly, and there are 0"):
-        answers = replace(thinking.parts["answers"], columns={"exact_whole": np.ones(50)})
-        find("deep-thinking").of(replace(thinking, parts={**thinking.parts, "answers": answers}))
-    with pytest.raises(ClaimRefused, match="at least 3 models of one family, and there are 2"):
-        find("static-ratio").of(replace(evidence(), models=("a", "b")))
-    family = MADE_UP["static-ratio"](Draw("holds", 1, np.random.default_rng(0)))
-    with pytest.raises(ClaimRefused, match="different known sizes, and there are 2"):
-        find("static-ratio").of(replace(family, points=family.points[:4]))
-    adaptive = MADE_UP["adaptive"](Draw("holds", 1, np.random.default_rng(0)))
-    with pytest.raises(ClaimRefused, match="known answers"):
-        find("adaptive").of(replace(adaptive, answers=False))
-    with pytest.raises(ClaimRefused, match="at least 2 levels of difficulty, and there are 0"):
-        find("adaptive").of(replace(adaptive, level_names=()))
-    looped = replace(MADE_UP["deep-skips-late"](Draw("holds", 1, np.random.default_rng(0))), n_layers=16, passes=4)
-    with pytest.raises(ClaimRefused, match="the same 4 layers 4 times"):
-        find("deep-skips-late").of(looped)
-    with pytest.raises(ClaimRefused, match="has 3 layers; this claim needs at least 4"):
-        find("turn").of(replace(turning_at(4), n_layers=3))
-    with pytest.raises(ClaimRefused, match="too short"):
-        find("turn").of(replace(turning_at(4), troubles={"contributions": "The prompts are too short."}))
-    part = adaptive.parts["answers"]
-    nowhere = replace(part, columns={"stays_depth": np.full(len(part), np.nan)})
-    with pytest.raises(ClaimRefused, match="does not know them"):
-        find("adaptive").of(replace(adaptive, parts={"answers": nowhere}))
-    with pytest.raises(ParameterError, match="did you mean 'turn'"):
-        find("turns")
-
-
-def test_a_level_whose_answers_never_come_cannot_be_told():
-    adaptive = MADE_UP["adaptive"](Draw("holds", 1, np.random.default_rng(0)))
-    part = adaptive.parts["answers"]
-    depth = np.where(np.arange(len(part)) % 3 == 2, np.nan, part["stays_depth"])
-    claim, found = find("adaptive"), None
-    found = claim.of(replace(adaptive, parts={"answers": replace(part, columns={"stays_depth": depth})}))
-    assert judged(claim, found).verdict == CANNOT_BE_TOLD
-    told_of = finding.Finding(claim, "m", "s", found).told()
-    assert told_of.p is None and "prompts with a value on one level: only 0" in " ".join(told_of.reasons)
-
-
 # ---------------------------------------------------------------- words
-
-
-def test_the_sentence_begins_with_the_verdict_and_says_model_set_and_value():
-    claim = find("one-layer-robust")
-    mine, twins = claim.of(keeping(0.9)), claim.of(keeping(0.95))
-    one = finding.Finding(claim, "this-model", "these", mine, control=twins).told()
-    assert one.sentence.startswith(
-        "Holds here: at least 72 % of the best guesses stay, whichever inner layer is left out (this-"
-    )
-    assert (
-        "(this-model on these). Best guesses kept without the worst inner layer: 0.900 (0.899 to 0.900)."
-        in one.sentence
-    )
-    said = " ".join(one.reasons)
-    for words in (
-        "5–95 % over 24 prompts; a verdict needs a one-sided p of at most 0.03, and at most 0.05 after Holm",
-        "by itself it holds there too",
-    ):
-        assert words in said, words
-    assert "The paper found: 0.72 to 0.95 of the best guesses kept without a layer." in said
-    other = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.5))).told()
-    assert other.sentence.startswith("Does not hold here: at least 72 %")
-    assert "by itself it does not hold there." in other.reasons[-1]
-    apart = finding.Finding(claim, "m", "s", claim.of(keeping(0.5)), control=claim.of(keeping(0.9))).told()
-    assert apart.reasons[-1].endswith("by itself it holds there.")
-    none = finding.Finding(claim, "m", "s", None, "It has no prompts.").told()
-    assert none.verdict == NOT_APPLICABLE and none.sentence.startswith("Not applicable here: at least 72 %")
-    assert (none.prompts, none.over, none.curves) == (0, "", {})
-    assert none.sentence.endswith("(m on s). It has no prompts.") and none.p is None
-
-
-def test_no_turn_is_said_with_the_condition_that_failed():
-    one = finding.Finding(find("turn"), "m", "s", find("turn").of(cosine(np.full(30, 0.3)))).told()
-    assert one.verdict == DOES_NOT and one.quantities[0].value.value is None
-    assert one.sentence.endswith("the turn: no turn found.")
-    assert re.match(r"No cosine turn: \d+ % of random orders of 4-layer blocks split at least as well\.", one.beside)
-    down = finding.Finding(find("turn"), "m", "s", find("turn").of(cosine(np.repeat([0.3, 0.1], 15)))).told()
-    assert down.beside.startswith("No cosine turn: both levels above 0. The mean cosine of the first")
 
 
 def test_findings_are_judged_together_and_the_report_says_how_many_stand():
     claim = one_quantity((0.0, np.inf))
     sure, less = np.linspace(0.1, 1, 1000), np.linspace(-0.025, 1, 1000)
     found = [finding.Finding(claim, "m", "s", of_draws(draws)).told() for draws in (sure, less, less)]
-    after = finding.adjusted([*found, Found(id="old", verdict=HOLDS)])
+    after = finding.adjusted(found)
     assert [one.verdict for one in found] == [HOLDS] * 3
-    assert [one.verdict for one in after] == [HOLDS, CANNOT_BE_TOLD, CANNOT_BE_TOLD, HOLDS]
+    assert [one.verdict for one in after] == [HOLDS, CANNOT_BE_TOLD, CANNOT_BE_TOLD]
     assert after[1].alone == HOLDS and after[1].sentence.startswith("It cannot be told here whether it is so")
     assert any("By itself it holds here" in one and "adjustment for 3 claims" in one for one in after[1].reasons)
     assert (
         finding.standing(after)
         == "3 verdicts when each claim is judged alone; 1 stands after Holm's adjustment for 3 claims tested together"
     )
-    assert finding.adjusted(after) == after and finding.standing([Found(id="old", verdict=HOLDS)]) == ""
+    assert finding.adjusted(after) == after
 
 
-def test_verdicts_are_counted_in_grammar():
-    verdicts = [HOLDS] * 2 + [DOES_NOT] + [NOT_APPLICABLE] * 3
-    assert finding.counted([Found(id="", verdict=v) for v in verdicts]) == (
-        "2 hold here, 1 does not hold here, 3 are not applicable"
-    )
-    assert finding.counted([Found(id="", verdict=NOT_APPLICABLE)]) == "1 is not applicable"
-
-
+@pytest.mark.process
 def test_what_is_read_of_answers_is_what_full_passes_say(measure):
     """On a model that knows them: written out token by token without each layer."""
     model = opened_models().get(resolve("ed-demo-8"))
@@ -673,6 +485,7 @@ def asked(model, prompts, out, *more: str) -> int:
     return main(["claims", "--model", str(model), "--set", str(prompts), "--out", str(out), *more])
 
 
+@pytest.mark.process
 def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     assert asked(model, prompts, out, "--claim", "turn", "--claim", "adaptive") == 0
@@ -713,33 +526,7 @@ def test_the_command_measures_once_and_goes_on_from_there(model, prompts, tmp_pa
     assert [one["id"] for one in now["findings"]] == ["turn"], "what another version measured is not told beside it"
 
 
-def test_parts_share_the_traces_of_a_chunk(model, prompts, tmp_path, monkeypatch):
-    """Where a model keeps fewer traces than there are prompts, a part after the other would trace each anew."""
-    passes, logits, opened = Counter(), LanguageModel.logits, Models._opened
-
-    def counted(self, ids, keep=0):
-        passes[self.spec.key, tuple(ids[0].tolist())] += keep
-        return logits(self, ids, keep)
-
-    def narrow(self, spec):
-        found = opened(self, spec)
-        lines = [json.loads(line) for line in prompts.read_text().splitlines()]
-        encoded = [found.tensor(found.encode(Prompt(line["text"], line["answer"]))) for line in lines]
-        found.trace_bytes = 10 * max(found.trace(ids).bytes for ids in encoded)
-        found._traces.clear()
-        for one in [one for one in passes if one[0] == spec.key]:
-            del passes[one]
-        return found
-
-    told: list[float] = []
-    monkeypatch.setattr(Statuses, "tell", lambda self, share, what="": told.append(share))
-    monkeypatch.setattr(LanguageModel, "logits", counted)
-    monkeypatch.setattr(Models, "_opened", narrow)
-    assert asked(model, prompts, tmp_path / "out", "--claim", "turn", "--claim", "one-layer-robust") == 0
-    assert len(passes) == 18 * 6 and set(passes.values()) == {1}, "the model and five twins"
-    assert told == sorted(told) and told[0] > 0 and told[-1] <= 1 and len(set(told)) > 20
-
-
+@pytest.mark.process
 def test_values_are_those_of_the_parts(model, prompts, tmp_path):
     """From the sums on disk, by hand."""
     out = tmp_path / "out"
@@ -753,19 +540,7 @@ def test_values_are_those_of_the_parts(model, prompts, tmp_path):
     assert folder.sums("model", "sums").probe("prune")["top1_kept.sum"].shape[0] == 18
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--prompts", "4"), "take more of them, or a larger set"),
-        (("--claim", "tern"), "did you mean 'turn'"),
-        (("--prompts", "-1"), "expected 0 or more"),
-    ],
-)
-def test_the_command_refuses_in_one_sentence(model, prompts, tmp_path, capsys, words, told):
-    assert asked(model, prompts, tmp_path / "out", *words) == 2
-    assert told in capsys.readouterr().err and not (tmp_path / "out" / "parts").exists()
-
-
+@pytest.mark.process
 def test_models_of_one_family_are_compared_and_others_refused(model, prompts, tmp_path, capsys):
     others = [
         save_random(tmp_path / str(width), hidden_size=width, intermediate_size=2 * width, num_hidden_layers=4 + i)
@@ -789,22 +564,3 @@ def test_a_set_that_is_not_there_and_a_damaged_file_are_refused(model, tmp_path,
     with pytest.raises(StudyError, match="damaged"):
         running.read(tmp_path)
     assert running.read(tmp_path / "nowhere") is None
-
-
-def test_prompts_without_an_answer_are_left_out_of_the_parts_that_need_one():
-    """Of a set in which only some prompts have an answer, claims on answers read those, and no other part does."""
-    asked = running.Asked("ed-demo-8", "mixed")
-    bare = Evidence(8, {}, answers=False, answered=True)
-    parts = running._Parts(asked, Path("/nowhere"), bare, None)
-    assert [name for name, of in running.PARTS.items() if not of.worked and parts._entry(name).answered] == [
-        "answers",
-        "writing",
-        "two",
-    ]
-    used = sets.load(parts._entry("answers"), Path(), "ed-demo-8").examples
-    assert len(used) == 50 and all(e.prompt.answer for e in used)
-    whole = sets.load(asked.entry(50), Path(), "ed-demo-8").examples
-    assert not all(e.prompt.answer for e in whole)
-    find("adaptive").check(replace(bare, level_names=("1", "2")))
-    with pytest.raises(ClaimRefused, match="known answers"):
-        find("adaptive").check(replace(bare, answered=False, level_names=("1", "2")))

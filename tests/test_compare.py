@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import naive
 import numpy as np
 import pytest
 
 from ed_core.cases import export
-from ed_core.depth import among_others, criteria, sinks, wording
-from ed_core.depth.criteria import COSINES
-from ed_core.probes import PROBES, Contributions, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
+from ed_core.depth import among_others, sinks, wording
+from ed_core.probes import Contributions, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
 from ed_core.probes.base import depth_score, layer_effect
 from ed_core.probes.integrated_gradients import completeness, incomplete
-from ed_core.prompts import parse_jsonl, to_jsonl
 from ed_core.results import lookup
-from ed_core.results.aggregate import summarize
 from ed_core.results.store import Store
-from ed_core.results.wire import pack, unpack
 from ed_core.service.resolve import resolve
-from ed_core.sources.bundled import EXAMPLE, load_prompts, mixed_prompts
+from ed_core.sources.bundled import EXAMPLE, load_prompts
 from ed_core.types import Prompt
 
 TEXTS = ("5 + 7 + 5 = ", "a=3; b=a; b?", "The capital of France is", "copy a b c: a b", "one two three four")
@@ -84,19 +79,6 @@ def test_the_store_finds_a_series_newest_first_and_nothing_else(model_of, measur
     )
 
 
-def test_a_large_card_is_found_although_its_row_has_no_value(model_of, tmp_path):
-    from test_figures import fake
-
-    store = Store(tmp_path)
-    result = fake("layer_skip", n_layers=120)
-    assert result.summary["effect"].nbytes > 32 << 10
-    store.put(result)
-    store.put(fake("layer_skip", n_layers=120, part="mlp"))
-    assert list(store.series(result.request.series, 1)) == [result.request.key]
-    store._run(lambda cache: cache.rows("UPDATE Cache SET tag = NULL"))  # as they were stored by an older version
-    assert list(store.series(result.request.series)) == [result.request.key]
-
-
 def test_shipped_examples_count_as_other_prompts(own_cache):
     shipped = next(p for p in load_prompts() if p["id"] == EXAMPLE)
     spec = resolve("ed-demo-8")
@@ -127,64 +109,6 @@ def test_the_curves_are_the_measures_own_reductions_and_the_band_their_quantiles
         assert "depth" in spread.curve.x or len(spread.values) == 5
     few = among_others.spreads(probe, mine.summary, [r.summary for r in others[:2]])
     assert all(not len(s.quantiles) and s.n == 2 for s in few), "two are no spread"
-
-
-def test_the_sentence_says_what_the_curves_hold(model_of, measure):
-    model = model_of("qwen3")
-    mine, *others = (measure(model, LayerSkip(), Prompt(text)).summary for text in TEXTS)
-    said = among_others.sentence(LayerSkip(), mine, others)
-    e = layer_effect(mine["effect"])
-    scores = [depth_score(layer_effect(s["effect"])) for s in others]
-    assert (
-        f"{100 * e[:3].sum() / e.sum():.0f} % of the skips' mean effect on later layers lies at skipped layers 0–2"
-        in said
-    )
-    assert (
-        f"depth score: {depth_score(e):.1f} (layers 0 to 4); the median of 4 other prompts is {np.median(scores):.1f}"
-        in said
-    )
-    assert "median" not in among_others.sentence(LayerSkip(), mine, others[:2])
-
-
-def test_prompts_without_boundaries_are_left_out_and_said_to_be(model_of, measure):
-    probe, model = LayerSkip(mode="future"), model_of("qwen3")
-    long = [measure(model, probe, Prompt(text * 2)).summary for text in TEXTS[:4]]
-    short = measure(model, probe, Prompt("ab")).summary
-    assert [s.n for s in among_others.spreads(probe, long[0], [*long[1:], short])] == [3, 3]
-    assert "the median of 3 other prompts" in among_others.sentence(probe, long[0], [*long[1:], short])
-    assert among_others.reasons(probe, long[0], [*long[1:], short]) == [
-        "1 other prompt is left out: depth score is not defined there."
-    ]
-    assert among_others.reasons(probe, long[0], long[1:]) == []
-    assert "not defined" in among_others.sentence(probe, short, long)
-
-
-def test_criteria_are_compared_by_their_layer(model_of, measure):
-    results = [measure(model_of("qwen3"), LogitLens(), Prompt(text)) for text in TEXTS]
-    said = among_others.sentence(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
-    found = [naive.mean_depth(r["kl"].mean(1), "kl") for r in results]
-    middle = np.median(found[1:])
-    begins = f"On this prompt mean depth over thresholds is {found[0]:.1f} of 5 (KL, from the mean curve); "
-    assert said.startswith(begins)
-    assert f"the median of 4 other prompts is {middle:.1f} (range" in said
-    together, counted = among_others.reasons(LogitLens(), results[0].summary, [r.summary for r in results[1:]])
-    assert "count all tokens" in counted
-    pooled = np.concatenate([r["kl"] for r in results], axis=1).mean(1)
-    assert together.startswith(
-        f"The mean curve over all prompts has mean depth {naive.mean_depth(pooled, 'kl'):.1f} (5 prompts: too few for "
-        "an interval; other text may differ)"
-    )
-    behind, counted = among_others.reasons(
-        LogitLens(), results[0].summary, [r.summary for r in results[1:]], first_token=False
-    )
-    pooled = np.concatenate([r["kl"][:, 1:] for r in results], axis=1).mean(1)
-    assert f"has mean depth {naive.mean_depth(pooled, 'kl'):.1f} (5 prompts" in behind and "but the first" in counted
-    made = [measure(model_of("qwen3"), Contributions(), Prompt(text)) for text in TEXTS]
-    said = among_others.sentence(Contributions(), made[0].summary, [r.summary for r in made[1:]])
-    depth = criteria.by_cosine(np.mean([made[0][n].mean(1) for n in COSINES], axis=0)).depth
-    rule = "The papers' cosine rule"
-    gives = f"{rule} gives {'no layer' if depth is None else f'layer {depth}'}"
-    assert said.startswith(f"{gives} for this prompt")
 
 
 def test_completeness_is_measured_against_the_scale_and_by_the_engines_own_limit(model_of, measure):
@@ -223,44 +147,11 @@ def test_prompts_whose_completeness_fails_are_in_no_spread_and_counted(model_of,
     assert among_others.reasons(rough, mine, others) == []
 
 
-def test_a_result_of_an_older_version_still_opens(model_of, measure):
-    new = measure(model_of("qwen3"), IntegratedGradients(nodes=3), Prompt(TEXTS[0], " 17"))
-    old = summarize(replace(new, request=replace(new.request, probe_version=2)))
-    assert "completeness" in new.summary and "completeness" not in old.summary
-    assert set(unpack(pack(old)).summary) == set(old.summary)
-
-
 def test_the_updates_cosine_of_one_block_is_the_cosine_criterions(model_of, measure):
     for family in ("qwen3", "gpt_neox", "gemma2", "granite"):
         model, prompt = model_of(family), Prompt(TEXTS[0])
         pruned, written = measure(model, Prune(), prompt), measure(model, Contributions(), prompt)
         assert np.abs(pruned["update_cosine"] - written["layer_cos"]).max() <= 1e-4, family
-
-
-def test_mixed_prompts_are_spread_over_tasks_and_difficulties():
-    known = {(p["task"], p["difficulty"]) for p in load_prompts() if p["known"]}
-    chosen = mixed_prompts(12)
-    assert len({p["id"] for p in chosen}) == 12 and len({p["task"] for p in chosen}) == len({task for task, _ in known})
-    assert {(p["task"], p["difficulty"]) for p in mixed_prompts(len(known))} == known
-    assert [p["difficulty"] for p in mixed_prompts(4, ["copy"], [9])] == [9, 9], "as many as there are"
-    assert {p["task"] for p in mixed_prompts(3, ["english"])} == {"english"} and mixed_prompts(3, ["copy"], [77]) == []
-
-
-def test_prompts_survive_the_way_into_a_file_and_back():
-    prompts = [
-        Prompt("5 + 7 = ", "12", "sum"),
-        Prompt("héllo\nthere", special_tokens=False),
-        Prompt("x", template="chat"),
-        Prompt("y", form="a story"),
-    ]
-    again = parse_jsonl(to_jsonl(prompts), "it")
-    assert again == prompts and [p.form for p in again] == ["", "", "", "a story"], "forms do not count in =="
-
-
-@pytest.mark.parametrize("probe", PROBES, ids=lambda p: p.name)
-def test_settings_are_what_differs_from_the_defaults(probe):
-    assert probe().settings() == {}
-    assert Prune(n=2, drop=(1,)).settings() == {"n": 2, "drop": (1,)}
 
 
 # ---------------------------------------------------------------- a model beside its control
@@ -300,18 +191,6 @@ def test_a_controls_curve_is_told_by_order_and_course(case):
         assert found[0].size == pytest.approx((FALLING / 10 + 3).mean() / FALLING.mean())
         assert "ρ = 1.00; each scaled to its own range, at most 0 % apart" in found[0].text
         assert "at most 1 % apart" in replace(found[0], apart=0.004).distance
-
-
-def test_one_control_is_told_as_one_and_another_curve_means_nothing():
-    same, other = likenesses(FALLING, FALLING)[0], likenesses(FALLING, FALLING[::-1].copy())[1]
-    assert among_others.against_control("shuffled", [[same, other]]) == (
-        "One copy with shuffled layers shows the same shape for divergence from the output and another shape for best "
-        "tokens shared with the output."
-    )
-    assert among_others.against_control("untrained", [[other, other]]) == (
-        "One untrained twin shows another shape for best tokens shared with the output and best tokens shared with the "
-        "output."
-    )
 
 
 @pytest.mark.parametrize("kind", among_others.SAYS)
@@ -367,26 +246,3 @@ def test_a_spread_without_sinks_is_that_of_the_other_tokens(model_of, measure, o
                 rows = [sum(float(row[t]) for t in kept) / len(kept) for row in result[curve.name]]
                 np.testing.assert_allclose(among_others.curves_of(probe, left)[curve.name], rows, rtol=2e-5, atol=1e-6)
     assert among_others.without_sinks(LayerSkip(), [measure(model, LayerSkip(), Prompt("abc"))]) is None
-
-
-def test_centres_are_of_the_largest_and_of_the_means():
-    elsewhere = (ResidualErasure, "effect_elsewhere", "center_elsewhere")
-    for probe, name, center in (
-        (ResidualErasure, "effect", "center"),
-        elsewhere,
-        (IntegratedGradients, "attribution", "center"),
-    ):
-        curves = {name: np.array([0.0, 1.0, 0.0]), f"{name}_mean": np.array([0.0, 0.0, 1.0])}
-        assert {k: float(v) for k, v in probe.derive(curves).items()} == {center: 1.0, f"{center}_mean": 2.0}
-
-
-def test_three_others_make_a_spread_and_two_do_not():
-    """Of fewer than ten the spread is all there are."""
-    curves = [np.full(4, float(i)) for i in range(3)]
-    rows, n = among_others.quantiles(curves)
-    assert rows.shape == (3, 4) and n == 3 and rows[:, 0].tolist() == [0, 1, 2]
-    ten, n = among_others.quantiles([np.full(4, float(i)) for i in range(11)])
-    assert ten[:, 0].tolist() == pytest.approx([1.0, 5.0, 9.0])
-    assert [among_others.spread_of(n, "others") for n in (3, 11)] == ["all 3 others", "10–90 % of 11 others"]
-    assert len(among_others.quantiles(curves[:2])[0]) == 0
-    assert among_others.quantiles([*curves[:2], np.full(4, np.nan)])[1] == 2

@@ -3,14 +3,10 @@ a naive recomputation on real sums."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import naive
 import numpy as np
 import pytest
 
-from ed_core.errors import StudyError
-from ed_core.figures import study_levels
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import difficulty, sets, tables
 from ed_core.studies.items import Folder, Sums, open_folder
@@ -95,17 +91,6 @@ def test_the_sentence_says_no_more_than_the_interval_carries(layers, pairs, ends
     assert rises(layers, pairs, kind).sentence.endswith(ends)
 
 
-def test_the_ends_of_an_interval_are_told_apart():
-    found = rises({"1": [4] * 8, "2": [2] * 8}, True, "kl")
-    told = replace(found, trend=replace(found.trend, slope=0.513, low=0.512, high=0.5139)).sentence
-    assert "+0.513 a level (5–95 %: +0.512 to +0.514 over" in told
-
-
-def test_what_rounding_leaves_of_no_slope_is_none():
-    found = difficulty.Trend(7.1, 7.1, 2e-16, 2e-16, 2e-16, 8, np.nan)
-    assert found.verdict(L) == "The interval lies within ±2 % of the depth a level."
-
-
 def test_noise_convinces_nobody_and_a_clear_rise_does():
     """Twenty pairs of three levels whose depths are noise, or rise by one a level, 200 times each."""
     rng, said = np.random.default_rng(0), {0.0: [], 1.0: []}
@@ -138,12 +123,6 @@ def test_pairs_of_one_form_are_drawn_together():
     assert apart.over == "60 prompts a level, of 6 forms or more" and not apart.paired
 
 
-def test_pairs_that_share_a_form_on_any_level_are_of_one():
-    levels = [difficulty.Level("1", 0.0, 0.0, 0.0, 0.0, np.zeros(4), ("a", "b", "c", "d")) for _ in range(2)]
-    found = difficulty._forms_of_pairs(levels, [["x", "y", "z", ""], ["u", "u", "v", ""]], ["a", "b", "c", "d"])
-    assert found[0] == found[1] != found[2] and found[3] == ""
-
-
 def test_the_bundled_studys_mean_depths_and_their_slopes_are_those_of_plain_loops():
     folder = open_folder(STUDIES / "toys")
     for kind in difficulty.DEPTHS:
@@ -166,21 +145,6 @@ def test_the_bundled_studys_mean_depths_and_their_slopes_are_those_of_plain_loop
         assert found.trend.low < found.trend.slope < found.trend.high
 
 
-def test_a_levels_interval_ends_where_its_prompts_do():
-    """Eight forms of which one is apart: resamples without it are nearly sure of themselves, and a bootstrap-t passes
-    every prompt. Of levels in which nothing is passed the interval is the bootstrap's own."""
-    folder, cut = open_folder(STUDIES / "toys"), 0
-    for label in folder.models:
-        for kind in difficulty.READS:
-            for name in folder.sets:
-                for level in difficulty.look(folder, label, name, kind).levels:
-                    low, high = level.drawn.interval.ends
-                    ends = np.clip([low, high], level.own.min(), level.own.max())
-                    assert [level.low, level.high] == pytest.approx(ends)
-                    cut += not level.own.min() <= low <= high <= level.own.max()
-    assert cut, "no level shows it any more: take another"
-
-
 def test_pairs_see_what_prompts_of_unlike_depth_hide():
     """Every pair rises by one layer, and pairs differ by far more: only the paired interval leaves 0 out."""
     layers = {"1": [0, 0, 1, 2, 3, 4, 5, 5], "2": [1, 1, 2, 3, 4, 5, 6, 6]}
@@ -189,29 +153,6 @@ def test_pairs_see_what_prompts_of_unlike_depth_hide():
     assert apart.trend.slope == pytest.approx(1) and apart.trend.low < 0 < apart.trend.high
     assert np.isnan(apart.trend.size) and "over 8 prompts a level)" in apart.sentence
     assert "8 groups (a prompt from each level)" in paired.sentence and "matched" not in paired.sentence
-
-
-def test_only_pairs_with_a_prompt_on_every_level_count():
-    layers = {"1": [2] * 10, "2": [3] * 8}
-    assert difficulty.look(Made(layers, True), "m", "made").trend.paired == 8
-
-
-def test_a_mark_that_stands_twice_on_a_level_is_no_pair():
-    """Ten marks of two prompts on level 1 and none on level 2, and eight of one on each."""
-    marks = [*"abcdefghij"] * 2 + [*"ABCDEFGH"], [*"ABCDEFGH"]
-    levels = [
-        difficulty.Level(str(i), np.nan, 2.0 + i, np.nan, np.nan, np.full(len(of), 2.0 + i), tuple(of))
-        for i, of in enumerate(marks)
-    ]
-    assert list(difficulty._complete_pairs(levels)) == [*"ABCDEFGH"]
-    assert difficulty.trend(levels).over == "8 groups (a prompt from each level)"
-
-
-def test_levels_keep_their_names_and_prompts_without_one_are_of_none():
-    found = rises({"1/2": [2] * 8, "": [7] * 8, "2/2": [3] * 8}, False)
-    assert [level.name for level in found.levels] == ["1/2", "2/2"] and found.trend.slope == 1
-    assert "from level 1/2 to 2/2 of made" in found.sentence
-    assert list(Made({"1": [2], "": [3]}).groups("made")) == ["made", "made/1"]
 
 
 @pytest.mark.parametrize(
@@ -227,34 +168,17 @@ def test_levels_that_are_numbers_are_in_their_order(order, named):
     assert sets.PromptSet("s", tuple(told)).levels == tuple(named)
 
 
-def test_a_study_that_cannot_say_is_refused_with_the_reason():
-    with pytest.raises(StudyError, match="has no levels to compare"):
-        difficulty.look(Made({"1": [2] * 6}), "m", "made")
-    with pytest.raises(StudyError, match="has no layer_skip of m on made"):
-        difficulty.look(Made(RISING, skips=False), "m", "made", "effect")
-
-
 def test_the_bundled_studys_levels_are_the_scores_of_its_tables():
     folder = open_folder(STUDIES / "toys")
     found = difficulty.look(folder, "ed-demo-8", "look-ups", "effect")
-    rows = [r for r in tables.summary(folder).to_pylist() if r["model"] == "ed-demo-8" and r["probe"] == "layer_skip"]
+    rows = [
+        r
+        for r in tables.stored(folder, "summary").to_pylist()
+        if r["model"] == "ed-demo-8" and r["probe"] == "layer_skip"
+    ]
     assert [level.name for level in found.levels] == ["1", "2", "3", "4"] and found.trend.paired == 24
     for level in found.levels:
         own = {r["measure"]: r for r in rows if r["set"] == f"look-ups/{level.name}"}
         assert level.maximum == pytest.approx(own["depth_score"]["value"], rel=1e-6)
         assert level.mean == pytest.approx(own["depth_score_mean"]["value"], rel=1e-6)
         assert level.low <= level.mean <= level.high and len(level.own) == 24
-
-
-def test_the_figure_stands_on_shares_of_the_depth():
-    level = {"name": "1", "mean": 3.5, "low": 2.8, "high": 4.2, "own": np.array([3.0, np.nan])}
-    fig = study_levels({"a<b>": [level, {**level, "name": "2", "mean": 7.0}]}, {"a<b>": 8})
-    line = next(t for t in fig.data if t.name == "a&lt;b&gt;")
-    assert list(line.y) == [0.5, 1.0] and line.error_y.array[0] == pytest.approx(0.1)
-    assert list(fig.layout.xaxis.ticktext) == ["1", "2"] and "3.50 of 8 layers" in line.text[0]
-    dots = next(t for t in fig.data if t.name.startswith("prompts"))
-    assert [round(y, 4) for y in dots.y] == [0.4286, 0.4286]
-    assert fig.layout.yaxis.range[0] < 0.4 and fig.layout.yaxis.range[1] > 1
-    between = study_levels({"m": [level]}, {"m": 8}, "mean depth by KL", True)
-    assert next(t for t in between.data if t.name == "m").y[0] == 3.5 / 8
-    assert "mean depth by KL 3.50 of 8<br>" in next(t for t in between.data if t.name == "m").text[0]

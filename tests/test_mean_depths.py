@@ -6,18 +6,15 @@ from __future__ import annotations
 import math
 import random
 import re
-import shutil
 from dataclasses import replace
 
 import naive
 import numpy as np
 import pytest
-from pyarrow import parquet
 from shell import wrote
 
 import ed_core
 from ed_core.commands import main
-from ed_core.depth import wording
 from ed_core.depth.criteria import COSINES
 from ed_core.prompts import to_jsonl
 from ed_core.sources.bundled import STUDIES
@@ -129,6 +126,7 @@ def test_a_study_has_the_same_and_draws_its_forms(tmp_path):
     assert alone and all("over 8 prompts)" in line for line in alone), "where nobody knows the forms, and there alone"
 
 
+@pytest.mark.process
 def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
     """On the shipped study some curves are made to turn after layer 9: with five such twins the model has no turn."""
     folder = open_folder(STUDIES / "gsm8k")
@@ -173,33 +171,6 @@ def test_five_twins_that_turn_there_too_take_a_studys_turn_away(monkeypatch):
     assert "; five untrained twins: 12.2), " in told
 
 
-def test_tables_of_an_earlier_version_are_made_anew(tmp_path):
-    """A study's folder as it was before there were mean depths: it opens, and its table has them."""
-    shutil.copytree(STUDIES / "gsm8k", tmp_path / "old")
-    folder = open_folder(tmp_path / "old")
-    made = tables.verdict(folder)
-    older = made.filter([row["variant"] not in ("mean", "turn") for row in made.to_pylist()])
-    older = older.select(made.column_names[:11]).replace_schema_metadata({"state": "as it was"})
-    parquet.write_table(older, tmp_path / "old" / "verdict.parquet")
-    assert tables.stored(open_folder(tmp_path / "old"), "verdict").equals(made)
-    assert made.column_names[:11] == older.column_names and {"mean", "turn"} <= set(made["variant"].to_pylist())
-
-
-def test_the_shipped_studies_mean_depths_are_what_the_documents_say():
-    found = {
-        (row["model"], row["set"]): row["depth"]
-        for study in ("gsm8k", "toys")
-        for row in tables.stored(open_folder(STUDIES / study), "verdict").to_pylist()
-        if (row["criterion"], row["variant"]) == ("kl", "mean")
-    }
-    assert found["SmolLM2-135M-Instruct", "gsm8k"] == pytest.approx(18.3, abs=0.05)
-    assert found["its untrained twin", "gsm8k"] == pytest.approx(12.2, abs=0.05)
-    sums = [found["ed-demo-16", f"sums/{level}"] for level in "2345"]
-    assert sums == pytest.approx([9.22, 9.40, 9.63, 9.85], abs=0.006)
-    hops = [found["ed-demo-16", f"look-ups/{level}"] for level in "1234"]
-    assert hops == pytest.approx([11.78, 12.71, 12.96, 13.18], abs=0.006)
-
-
 def test_a_notebooks_result_has_them(tmp_path):
     data = ran(tmp_path)
     model = ed_core.open(MODEL)
@@ -215,8 +186,3 @@ def test_a_notebooks_result_has_them(tmp_path):
             getattr(result, name)
     generated = model.run(ed_core.Generation(n_tokens=2), TEXTS[0])
     assert np.array_equal(generated.mean_depth, generated["mean_depth"]), "a measure of that name stays one"
-
-
-def test_a_mean_depth_in_a_cell():
-    assert wording.mean_depth(18.34, 18.02, 18.63) == "18.3 (18.0 to 18.6)" and wording.mean_depth(18.34) == "18.3"
-    assert wording.mean_depth(None) == "–"

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 from charts import charts, fresh, numbers
 from streamlit.testing.v1 import AppTest
 from test_claims import cosine, keeping
 
-from ed_core.cards import card, making
-from ed_core.cards import words as card_words
+from ed_core.cards import card
 from ed_core.claims import CLAIMS, find, finding, running
-from ed_core.claims.claim import HOLDS
 from ed_core.claims.record import Found, Report
-from ed_core.commands import main
-from ed_core.probes import Contributions
-from ed_core.prompts import read_jsonl
 from ed_core.runs import launch
-from ed_core.runs.run import DONE, FAILED, RUNNING, Statuses
 from ed_core.service.resolve import resolve
-from ed_core.sources.bundled import SETS, load_prompts, set_names
+from ed_core.sources.bundled import set_names
 from ed_core.types import Prompt
-from ed_ui import probe_page, runs, show
+from ed_ui import runs, show
 
 STEP = np.where(np.arange(16) < 9, -0.3, 0.3)  # a cosine that turns
 
@@ -68,13 +60,6 @@ def test_before_a_run_every_claim_is_listed_with_what_the_paper_found(laboratory
     assert "--claim usefulness" in test.code[-1].value and "--set copy" in test.code[-1].value
 
 
-def test_the_page_names_its_own_box_and_not_the_command_lines_option(laboratory):
-    test = page(claim="static-ratio")
-    told = words(test) + " ".join(code.value for code in test.code[:1])
-    assert told.count("under “Also of its family”") == 2 and "--also" not in told
-    assert test.text_input(key="claims.also").label == "Also of its family"
-
-
 def test_before_a_run_the_claims_of_the_models_card_are_shown(laboratory):
     test = page(claim="usefulness")
     assert not test.exception and not test.error
@@ -117,7 +102,7 @@ def test_what_was_found_is_listed_drawn_and_quoted(laboratory):
     assert not charts(page(claim="adaptive"))
 
 
-def test_while_no_set_is_chosen_a_model_has_its_own(laboratory, small_folder, monkeypatch):
+def test_while_no_set_is_chosen_a_model_has_its_own(laboratory, small_folder):
     of_toy = page(set=None)
     assert not of_toy.exception and "--set sum_mod10" in of_toy.code[-1].value
     of_another = page(set=None, model=str(small_folder))
@@ -126,29 +111,9 @@ def test_while_no_set_is_chosen_a_model_has_its_own(laboratory, small_folder, mo
     assert "--set copy" in chosen.code[-1].value
     known = chosen.selectbox(key="claims.set").options
     assert known[0] == "mixed" and sorted(known) == set_names()
-    asked = []
-    about = {"about": "", "model": "", "set": "", "command": ""}
-    found = Report(**about, findings=(Found(id="turn", verdict=HOLDS),))
-    monkeypatch.setattr(running, "run", lambda one, *_, **__: asked.append(one.prompts) or found)
-    monkeypatch.setattr(making, "make", lambda one, *_, **__: asked.append(one.prompts) or SimpleNamespace(claims=()))
-    monkeypatch.setattr(card_words, "headline", lambda told: "")
-    monkeypatch.setattr(card_words, "claims", lambda told: "")
-    for model in ("ed-demo-8", str(small_folder)):
-        for command in ("claims", "card"):
-            assert main([command, "--model", model, "--out", str(laboratory / "out")]) == 0
-    assert asked == ["sum_mod10"] * 2 + ["mixed"] * 2
 
 
-def test_others_on_a_real_model_are_mixed_prompts_of_all_kinds(small_folder):
-    mixed = {p.text: p.form for p in read_jsonl(SETS / "mixed.jsonl")}
-    asked = probe_page._others_asked(Contributions(), resolve(str(small_folder)), ())
-    assert len(asked) == probe_page.ENOUGH + 1
-    assert len({mixed[one.prompts[0].text] for one in asked}) == 10
-    taught = probe_page._others_asked(Contributions(), resolve("ed-demo-8"), ())
-    assert {one.prompts[0].text for one in taught} <= {p["text"] for p in load_prompts() if p["known"]}
-
-
-def test_a_run_is_a_process_of_its_own_with_the_asked_claim(laboratory, monkeypatch):
+def test_a_run_is_of_the_asked_claim(laboratory, monkeypatch):
     begun = []
     monkeypatch.setattr(launch, "begin", lambda spec, folder, visitor, files: begun.append((spec, folder, files)))
     test = page(claim="turn")
@@ -164,50 +129,3 @@ def test_a_run_is_a_process_of_its_own_with_the_asked_claim(laboratory, monkeypa
     spec, out, files = begun[-1]
     assert spec.asked.prompts == str(typed.out / runs.PROMPTS) and spec.asked.also == ("ed-demo-16",)
     assert files[runs.PROMPTS].count(b"\n") >= 4 and out == typed.out != wanted().out
-
-
-def test_what_stopped_a_run_is_said(laboratory):
-    of = wanted()
-    of.out.mkdir(parents=True)
-    kept = Statuses(of.out)
-    kept.add(RUNNING, 0.41, "prune")
-    assert "ended before it was done" in of.run.trouble and of.run.unfinished
-    test = page()
-    assert "ended before it was done" in words(test) and test.button(key="run.claims").label == "Resume"
-    kept.add(FAILED, message="The set copy gives 4 prompts.")
-    assert of.run.trouble == "The set copy gives 4 prompts."
-    assert "The set copy gives 4 prompts" in words(page())
-    kept.add(DONE, 1.0)
-    assert of.run.trouble == "" and page().button(key="run.claims").label == "Run all"
-
-
-def test_a_damaged_file_is_told(laboratory):
-    of = wanted()
-    of.out.mkdir(parents=True)
-    (of.out / running.FOUND).write_text("[]")
-    assert "is damaged" in words(page())
-
-
-def test_a_damaged_card_is_told_beside_the_others(laboratory):
-    (file := card.folder() / "mine" / card.FILE).parent.mkdir(parents=True)
-    file.write_text("{")
-    found = page("cards.py")
-    assert "damaged" in found.error[0].value and "ed-demo-8" in words(found)
-    file.unlink()
-    assert not page("cards.py").error
-
-
-def test_findings_of_the_format_before_open_as_they_were(laboratory):
-    """Without errors, reasons and what stands beside."""
-    of, found = wanted(), stored(wanted())
-    new = ("of", "alone", "p", "adjusted", "together", "over", "reasons")
-    old = tuple(
-        one.without(*new).but(quantities=tuple(q.without("beside", "chosen", "limits") for q in one.quantities))
-        for one in found.values()
-    )
-    running.write(running.read(of.out).but(findings=old), of.out)
-    test = page(claim="one-layer-robust")
-    assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
-    assert "1 holds here, 1 does not hold here, 1 is not applicable" in words(test)
-    assert test.code[0].value == found["one-layer-robust"].sentence and "stand" not in words(test).split("|")[0]
-    assert all(one.sentence in (of.out / running.REPORT).read_text() for one in old)

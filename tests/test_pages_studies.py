@@ -3,12 +3,9 @@ training's steps; a study is written, checked, started and stopped."""
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from charts import charts, fresh, idle, numbers, traces, words
 from hosted_app import until
@@ -17,22 +14,18 @@ from small_models import byte_tokenizer, random_hf
 from streamlit.testing.v1 import AppTest
 
 from ed_core.commands import main
-from ed_core.errors import ImportRefused, NotAllowed, StudyError
-from ed_core.figures import study_curves, study_depths, study_levels
-from ed_core.figures.studies import LINES, THRESHOLD
+from ed_core.errors import ImportRefused, NotAllowed
 from ed_core.runs import launch
 from ed_core.runs.launch import Run
-from ed_core.runs.run import RUNNING, WAITING, Status
 from ed_core.service.estimate import duration
 from ed_core.sources import tokens
 from ed_core.sources.bundled import STUDIES
-from ed_core.sources.catalogue import CAVEATS, CITATION, PAIRS, published, published_marks
-from ed_core.studies import bundle, difficulty, items, leaderboard, points, steps, study, tables, trends
+from ed_core.studies import bundle, difficulty, items, points, steps, study, tables
 from ed_core.studies import plan as planning
 from ed_core.studies.form import levels_of
 from ed_core.studies.items import open_folder
 from ed_core.training import DepthCallback
-from ed_ui import runs, show, studies
+from ed_ui import runs, studies
 from ed_ui.study_panels import CRITERIA, READING
 
 TOML = (
@@ -85,32 +78,6 @@ def test_the_page_plots_what_the_tables_hold(opened, computed):
     level = [r for r in rows if r["set"] == "sums/3" and r["variant"] in ("mean", "paper") and r["criterion"] == "kl"]
     assert list(numbers(plotted(opened, 0)["KL"]["x"])) == [r["ratio"] for r in level]
     assert level[0]["prompts"] == 4
-
-
-def test_a_study_without_depths_shows_its_curves(laboratory):
-    """It said that nothing was computed yet."""
-    (laboratory / "skips.toml").write_text(TOML.replace('["contributions", "logit_lens"]', '["layer_skip"]'))
-    assert main(["study", str(laboratory / "skips.toml"), "--out", str(laboratory / "studies" / "small")]) == 0
-    page = fresh("pages/studies/studies.py").run()
-    assert not page.exception and not page.info and "layer_skip.output" in page.selectbox(key="studies.curve").options
-
-
-def test_whose_estimates_stand_there_is_in_the_link(opened):
-    first, *_, last = opened.selectbox(key="studies.model").options
-    opened.selectbox(key="studies.model").set_value(last).run()
-    assert opened.query_params["models"] == last != first
-    other = fresh("pages/studies/studies.py", models=last)
-    assert not other.run().exception and other.selectbox(key="studies.model").value == last
-
-
-def test_published_depths_stand_beside_with_what_they_are_worth(opened):
-    model = published()[0].model.rsplit("/", 1)[-1]
-    opened.selectbox(key="studies.published").set_value(model).run()
-    found, marks = plotted(opened, 0), published_marks(model)
-    crosses = [x for name in ("cosine", "kl", "overlap") for x in numbers(found[f"published {name}"]["x"])]
-    assert sorted(crosses) == sorted(ratio for *_, ratio, _ in marks) and crosses
-    worth = f"Published: {CITATION}. {' '.join(CAVEATS)}"
-    assert [caption.value for caption in opened.caption].count(worth) == 2, "at these marks, and at the table"
 
 
 def form(test: AppTest) -> dict[str, object]:
@@ -173,23 +140,6 @@ def test_a_file_fills_the_form_and_says_what_the_form_does_not_show(opened):
     assert toml(opened).sets[0].levels == ("2", "3", "4") and toml(opened).sets[0].per_level == 10
 
 
-def test_a_form_without_a_choice_leaves_the_file_and_does_not_run(opened):
-    before = toml(opened)
-    opened.multiselect(key="study.sets").set_value([]).run()
-    assert toml(opened) == before and opened.button(key="studies.start").disabled
-    assert any("Choose at least one prompt set" in one.value for one in opened.info)
-    opened.multiselect(key="study.sets").set_value(["copy"]).run()
-    assert toml(opened).sets[0].bundled == "copy" and not opened.button(key="studies.start").disabled
-    assert not opened.info
-
-
-def test_sets_of_the_hub_are_not_asked_for_before_the_study_runs(opened, monkeypatch):
-    monkeypatch.setattr(planning, "make", lambda *_: pytest.fail("a set of the hub was looked for"))
-    opened.multiselect(key="study.sets").set_value(["gsm8k"]).run()
-    assert toml(opened).sets[0].hub == "gsm8k" and not opened.exception and not opened.error
-    assert "gsm8k: read from the hub when it runs, not counted here" in words(opened)
-
-
 def test_a_text_that_is_no_study_is_refused_on_the_page(opened):
     opened.text_area(key="studies.text").set_value('name = "x"\nmodle = 3\n').run()
     assert "has no key 'modle'" in opened.error[0].value.replace("\\", "")
@@ -201,102 +151,6 @@ def test_a_text_that_is_no_study_is_refused_on_the_page(opened):
     assert "comes with the program" in opened.error[0].value and not (items.home() / "toys").exists()
 
 
-def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(laboratory, monkeypatch):
-    many = "chunk = 2\n" + TOML.replace("[2, 3]", "[2, 3, 4, 5, 6]") + "\n"
-    monkeypatch.setenv("ED_TEST_STEP_DELAY", "0.05")  # of the process to be stopped: a minute in which to do it
-    name = runs.begin_study(many)
-    monkeypatch.delenv("ED_TEST_STEP_DELAY")
-    out = laboratory / "studies" / name
-    with pytest.raises(StudyError, match="under way already"):
-        runs.begin_study(many)
-    until(lambda: list(out.glob("items/*/*.parquet")))
-    Run(out).stop()
-    until(lambda: not Run(out).running)
-    there = len(list(out.glob("items/*/*.parquet")))
-    assert there < 20 and studies.known()[name] == out
-    assert runs.begin_study(many) == name
-    until(lambda: not Run(out).running)
-    assert len(list(out.glob("items/*/*.parquet"))) == 20 and "measures" in Run(out).status.message
-    assert (out / "report.md").is_file()
-
-
-@pytest.mark.parametrize("file", ["asked.toml", "plan.json"])
-def test_a_study_takes_no_other_ones_folder(computed, laboratory, file):
-    out = laboratory / "studies" / "my-study"
-    shutil.copytree(computed / "studies" / "small", out)
-    mine, other = (TOML.replace('"small"', f'"{name}"') for name in ("my study", "my-study"))
-    plan = json.loads((out / "plan.json").read_text()) | {"name": "my-study"}
-    for one in ("asked.toml", "plan.json"):
-        (out / one).unlink(missing_ok=True)
-    (out / file).write_text({"asked.toml": other, "plan.json": json.dumps(plan)}[file])
-    before = {one.name: one.read_bytes() for one in out.iterdir() if one.is_file()}
-    with pytest.raises(StudyError, match="The study 'my-study' lies in the folder my-study, as this one would"):
-        runs.begin_study(mine)
-    assert before == {one.name: one.read_bytes() for one in out.iterdir() if one.is_file()}
-
-
-def test_a_folder_of_an_older_version_opens_and_goes_on(computed, laboratory, monkeypatch):
-    """Its run.json names a process and nothing else, its log's last line was read; it has no statuses."""
-    out = laboratory / "studies" / "small"
-    shutil.copytree(computed / "studies" / "small", out)
-    for name in ("run.json", "status.jsonl"):
-        (out / name).unlink()
-    (out / "asked.toml").write_text(TOML)
-    (out / "run.json").write_text(json.dumps({"pid": 2**22, "created": 1.5}))
-    (out / "run.log").write_text("4 computed, 0 there, 0 failed\n")
-    next(out.glob("items/*/*.parquet")).unlink()
-    test = fresh("pages/studies/studies.py").run()
-    assert not test.exception and not test.error and test.selectbox(key="studies.study").value == "small"
-    n = sum(planned for _, planned in open_folder(out).progress().values())
-    assert any(f"{n - 1} of {n} parts computed" in one.value for one in test.markdown)
-    begun = []
-    monkeypatch.setattr(launch, "begin", lambda spec, folder, *_: begun.append((spec.file, folder)))
-    assert test.button(key="run.studies").label == "Run" and test.button(key="cancel.studies").disabled
-    test.button(key="run.studies").click().run()
-    assert begun == [(str(out / "asked.toml"), out)]
-
-
-@pytest.mark.parametrize(
-    "statuses, begins, left, told",
-    [
-        ([], None, None, "starting"),
-        ([Status(0.0, WAITING)], 0.0, None, "starting"),
-        ([Status(0.0, WAITING, what="2 runs ahead")], 180.0, None, "waiting, 2 runs ahead · begins in about 3 min"),
-        ([Status(0.0, WAITING, what="1 run ahead")], None, None, "waiting, 1 run ahead"),
-        ([Status(0.0, WAITING, what="memory")], None, None, "waiting for memory"),
-        ([Status(0.0, RUNNING)], None, None, "0 % · models and prompts are looked up"),
-        ([Status(0.0, RUNNING, 0.414, "prune")], None, 12.4, "41 % · prune · about 12 s left"),
-    ],
-)
-def test_how_far_a_run_is_stands_in_a_line(statuses, begins, left, told):
-    class Seen(Run):
-        running, waiting = True, bool(statuses) and statuses[-1].state == WAITING
-        status = statuses[-1] if statuses else None
-
-    Seen.begins, Seen.left = begins, left
-    assert runs.progress(Seen(Path("x"))) == told
-
-
-def test_a_study_made_here_stands_before_a_shipped_one_of_its_name(laboratory):
-    assert "toys" in studies.known()
-    own = laboratory / "studies" / "toys"
-    own.mkdir(parents=True)
-    (own / "plan.json").write_text("{}")
-    assert studies.known()["toys"] == own
-
-
-def test_a_process_of_another_program_with_the_same_number_is_not_taken_for_the_study(laboratory):
-    out = laboratory / "studies" / "x"
-    out.mkdir(parents=True)
-    me = psutil.Process()
-    (out / "run.json").write_text(json.dumps({"pid": me.pid, "created": me.create_time()}))
-    assert Run(out).running
-    (out / "run.json").write_text(json.dumps({"pid": me.pid, "created": me.create_time() - 60}))
-    assert not Run(out).running
-    (out / "run.json").write_text("{")
-    assert not Run(out).running
-
-
 def test_an_installation_may_run_no_studies_and_keeps_to_its_models(laboratory, monkeypatch):
     monkeypatch.setenv("ED_STUDIES", "false")
     with pytest.raises(NotAllowed, match="starts no runs from the browser"):
@@ -306,19 +160,6 @@ def test_an_installation_may_run_no_studies_and_keeps_to_its_models(laboratory, 
     out = laboratory / "studies" / runs.begin_study(TOML)
     until(lambda: not Run(out).running)
     assert not list(out.glob("items/*/*")) and "No model of" in Run(out).trouble
-
-
-def test_a_study_is_read_anew_only_where_something_was_added(computed, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(computed))
-    out = computed / "studies" / "small"
-    assert studies.read(out) is studies.read(out)
-    before = studies.read(out)
-    file = next(out.glob("items/*/*.parquet"))
-    aside = file.rename(file.with_suffix(".aside"))
-    try:
-        assert studies.read(out) is not before
-    finally:
-        aside.rename(file)
 
 
 def test_depth_and_difficulty_opens_on_the_bundled_study_and_says_what_is_computed(opened):
@@ -337,71 +178,6 @@ def test_depth_and_difficulty_opens_on_the_bundled_study_and_says_what_is_comput
             assert one.sentence in words(test)
 
 
-def test_marks_stand_at_the_ratio_and_say_what_is_not_defined():
-    row = {"model": "m<b>", "set": "s", "variant": "paper", "prompts": 9, "n_layers": 10, "undefined": 0.2}
-    rows = [
-        row | {"criterion": "kl", "depth": 4.0, "ratio": 0.5, "low": 3.0, "high": 6.0},
-        row | {"criterion": "cosine", "depth": None, "ratio": None, "low": None, "high": None},
-        row | {"criterion": "kl", "variant": "stable", "depth": 5.0, "ratio": 0.6, "low": None, "high": None},
-        row | {"criterion": "kl", "variant": "mean", "depth": 4.5, "ratio": 0.45, "low": 4.0, "high": 5.0},
-    ]
-    fig = study_depths(rows, "model")
-    kl = next(t for t in fig.data if t.name == "KL")
-    assert list(kl.x) == [0.5, 0.6, 0.45] and kl.error_x.array[0] == pytest.approx(0.2)
-    assert kl.error_x.arrayminus[0] == pytest.approx(0.1) and kl.error_x.array[1] == 0
-    assert kl.marker.color[0] != kl.marker.color[1] == "rgba(0,0,0,0)"
-    assert kl.error_x.array[2] == pytest.approx(0.05) == kl.error_x.arrayminus[2], "a depth is no layer"
-    assert list(kl.marker.symbol) == ["diamond", "diamond", "circle"] and "depth 4.5 of 10, 0.45" in kl.text[2]
-    assert "layer 4 of 10" in kl.text[0] and "3 to 6" in kl.text[0] and "20 %" in kl.text[0]
-    assert "&lt;b&gt;" in kl.text[0]
-    assert [a.text for a in fig.layout.annotations] == ["m&lt;b&gt; · cosine: not defined"]
-
-
-def test_curves_of_models_of_unequal_depth_stand_on_relative_depth():
-    nothing = np.full(5, np.nan)
-    fig = study_curves(
-        {"a": (np.arange(5.0), nothing, nothing), "b": (np.arange(3.0), np.arange(3.0) - 1, np.arange(3.0) + 1)},
-        {"a": 4, "b": 2},
-        "nats",
-    )
-    by_name = {t.name: t for t in fig.data}
-    assert list(by_name["a"].x) == [0, 0.25, 0.5, 0.75, 1] and list(by_name["b"].x) == [0, 0.5, 1]
-    assert "range a" not in by_name and list(by_name["range b"].y) == [1, 2, 3, 1, 0, -1]
-
-
-def test_twins_are_thin_and_grey_behind_the_models_and_have_one_name():
-    one = (np.arange(5.0),) * 3
-    layers = {"a": 4, "b": 4}
-    twins = {"a": np.arange(5.0) + 1, "b": np.arange(5.0) + 2}
-    fig = study_curves({"a": one, "b": one}, layers, "nats", twins=twins)
-    grey, models = fig.data[:2], [t for t in fig.data if t.name in layers]
-    assert [list(t.y) for t in grey] == [list(values) for values in twins.values()], "behind: drawn first"
-    assert all(t.line.width < model.line.width for t in grey for model in models)
-    named = [t.name for t in fig.data if t.showlegend is not False]
-    assert set(named) == {"untrained twins", "a", "b"} and {t.legendgroup for t in grey} == {"untrained twins"}
-    assert [t.text[0].partition("<br>")[0] for t in grey] == ["untrained twin of a", "untrained twin of b"]
-    many = {f"model {i}": one for i in range(len(LINES))}
-    drawn = study_curves(many, dict.fromkeys(many, 4), "nats", twins={name: np.arange(5.0) for name in many})
-    lines = [t.line.color for t in drawn.data if t.name in many]
-    assert lines[: len(LINES) - 1] == [colour for colour in LINES if colour != THRESHOLD], "every other colour, in turn"
-
-
-def test_a_legend_of_many_lines_makes_its_own_room():
-    """On a phone every name takes a row: the figure grows by that many, and no name is longer than a row."""
-    name = "a name that goes on and on, longer than anybody wants it to be"
-    curves = {f"{i} {name}": (np.arange(5.0),) * 3 for i in range(8)}
-    level = {"name": "1", "mean": 1.0, "low": 0.5, "high": 1.5, "own": []}
-    for fig, height in (
-        (study_curves(curves, dict.fromkeys(curves, 4), "nats"), 340),
-        (study_levels(dict.fromkeys(curves, [level]), dict.fromkeys(curves, 4)), 360),
-    ):
-        assert fig.layout.margin.autoexpand and fig.layout.height == height + 6 * 19
-        told = [t.name for t in fig.data if t.showlegend is None]
-        assert len(told) == 8 and all(t.startswith(f"{i} a name") and len(t) == 44 for i, t in enumerate(told))
-    two = study_curves(dict(list(curves.items())[:2]), dict.fromkeys(curves, 4), "nats")
-    assert two.layout.height == 340
-
-
 def test_a_study_of_somebody_elses_is_opened_and_a_damaged_one_refused(computed, laboratory):
     data = bundle.packed(computed / "studies" / "small")
     test = fresh("pages/studies/studies.py").run()
@@ -416,12 +192,6 @@ def test_a_study_of_somebody_elses_is_opened_and_a_damaged_one_refused(computed,
         studies.take_in(data)
 
 
-def test_a_place_that_runs_no_studies_takes_none_in(computed, laboratory, monkeypatch):
-    monkeypatch.setenv("ED_STUDIES", "false")
-    with pytest.raises(NotAllowed, match="takes no studies from the browser"):
-        studies.take_in(bundle.packed(computed / "studies" / "small"))
-
-
 # ---------------------------------------------------------------- beside what is published
 
 
@@ -429,20 +199,6 @@ def test_a_place_that_runs_no_studies_takes_none_in(computed, laboratory, monkey
 def toys(laboratory):
     """The page on the bundled study."""
     return fresh("pages/studies/studies.py", study="toys").run()
-
-
-def test_a_link_to_a_model_or_curve_that_a_study_has_not_says_so(laboratory):
-    test = fresh("pages/studies/studies.py", study="toys", models="a, b", curve="logit_lens.none").run()
-    told = " ".join(w.value for w in test.warning)
-    assert "the model 'a, b', which is not here" in told and show.plain("the curve 'logit_lens.none'") in told
-    test = fresh("pages/studies/studies.py", study="toys", models="ed-demo-16", curve="contributions.layer_cos").run()
-    assert not test.warning and not test.exception
-
-
-def against_size(test: AppTest) -> list[dict]:
-    """The traces of the figure against size."""
-    specs = charts(test)
-    return next(spec["data"] for spec in specs if "parameters" in spec["layout"]["xaxis"]["title"]["text"])
 
 
 def test_the_published_table_stands_beside_what_was_measured(toys):
@@ -455,64 +211,6 @@ def test_the_published_table_stands_beside_what_was_measured(toys):
     for p in measured:
         own = frame[(frame["model"] == p.model) & (frame["set"] == "sums")].iloc[0]
         assert own[f"{CRITERIA[p.criterion]}, measured"] == points.in_words(p)
-
-
-def test_what_is_chosen_is_what_is_listed_drawn_and_spoken_of(toys):
-    assert "Published depths exist for the papers' rules alone" in words(toys)
-    toys.segmented_control(key="studies.criterion").set_value("overlap")
-    toys.selectbox(key="studies.published_set").set_value("aime24")
-    toys.selectbox(key="studies.training").set_value("instruct")
-    toys.selectbox(key="studies.size").set_value("3B to 10B").run()
-    frame = toys.dataframe[0].value
-    assert [(r["model"], r["set"]) for _, r in frame.iterrows()] == [("Qwen2.5-7B-Instruct", "aime24")]
-    toys.selectbox(key="studies.size").set_value("all").run()
-    some = [
-        p for p in points.published_points() if (p.set, p.training, p.criterion) == ("aime24", "instruct", "overlap")
-    ]
-    marks, line = against_size(toys)
-    assert list(numbers(marks["x"])) == [p.parameters for p in some]
-    assert list(numbers(marks["y"])) == [p.ratio for p in some]
-    found = trends.slope(some)
-    assert list(numbers(line["y"])) == [found.start[1], found.end[1]] and found.sentence in words(toys)
-
-
-def test_every_rule_has_its_own_sentences_on_size_and_pairs(toys):
-    for criterion in ("cosine", "kl"):
-        toys.segmented_control(key="studies.criterion").set_value(criterion).run()
-        own = [p for p in points.published_points() if p.criterion == criterion]
-        assert trends.slope(own).sentence in words(toys)
-        told = trends.over_pairs(own, PAIRS, "the base model", "the long-chain-of-thought model")
-        assert told.sentence in words(toys)
-        assert all(trends.difference(own, *pair).sentence in words(toys) for pair in PAIRS)
-    toys.segmented_control(key="studies.criterion").set_value("mean_kl").run()
-    measured = [p for p in points.measured_points(open_folder(STUDIES / "toys"), "sums") if p.criterion == "mean_kl"]
-    assert trends.slope(measured).sentence in words(toys)
-    assert trends.difference(measured, "ed-demo-8", "ed-demo-16").sentence in words(toys)
-    toys.selectbox(key="studies.base").set_value("ed-demo-16").run()
-    assert trends.difference(measured, "ed-demo-16", "ed-demo-8").sentence in words(toys)
-
-
-def test_scores_stand_against_layers_with_size_and_width_held_equal_or_not(toys):
-    def of_figure(test):
-        return next(
-            c["data"]
-            for c in charts(test)
-            if c["layout"]["xaxis"]["title"]["text"] == "layers"
-            and any(t.get("name") == "in the fits" for t in c["data"])
-        )
-
-    every = leaderboard.entries()
-    sized = leaderboard.fit(every, "average", (leaderboard.SIZE,))
-    assert sized.sentence.replace("−", "-") in words(toys).replace("−", "-")
-    assert "2505.13898" in words(toys) and "not published" in words(toys)
-    shown = {t["name"]: t for t in of_figure(toys)}
-    assert len(numbers(shown["in the fits"]["x"])) == 102 and "size held fixed" in shown
-    toys.segmented_control(key="studies.held").set_value("both").run()
-    assert not toys.exception and "Interval and bootstrap do not both exclude 0" in words(toys)
-    toys.segmented_control(key="studies.held").set_value("none").run()
-    assert not any("held fixed" in t["name"] for t in of_figure(toys))
-    toys.selectbox(key="studies.score").set_value("math_lvl5").run()
-    assert leaderboard.fit(every, "math_lvl5").sentence in words(toys)
 
 
 # ---------------------------------------------------------------- over training
@@ -583,28 +281,3 @@ def test_steps_stand_beside_each_other_as_models_do(training):
         "step 30",
     ]
     assert not training.get("select_slider") and training.selectbox(key="studies.curve")
-
-
-def test_a_step_in_a_link_that_is_none_gives_the_last(training):
-    training.query_params["step"] = "7"
-    training.run()
-    assert not training.exception and training.select_slider(key="studies.step").value == "30"
-
-
-def test_two_trainings_are_chosen_between_and_other_studies_have_no_switch(training, trained, monkeypatch, tmp_path):
-    shutil.copytree(trained / "studies" / "mine", tmp_path / "studies" / "two")
-    file = tmp_path / "studies" / "two" / "plan.json"
-    plan = json.loads(file.read_text())
-    for model, name in zip(plan["models"], ("a", "b", "b"), strict=True):
-        model["series"] = name
-    file.write_text(json.dumps(plan))
-    monkeypatch.setenv("ED_CACHE", str(tmp_path))
-    test = fresh("pages/studies/studies.py", study="two").run()
-    assert not test.exception and test.selectbox(key="studies.series").options == ["a", "b"]
-    assert not test.get("select_slider"), "a has one step"
-    test.selectbox(key="studies.series").set_value("b").run()
-    assert not test.exception and list(test.select_slider(key="studies.step").options) == ["2", "30"]
-    test.selectbox(key="studies.study").set_value("toys").run()
-    assert not test.exception
-    with pytest.raises(KeyError):
-        test.segmented_control(key="studies.view")

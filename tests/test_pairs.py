@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_figures import HOSTILE, fake
+from test_figures import fake
 
 from ed_core import figures
 from ed_core.cases import export
@@ -15,28 +15,16 @@ from ed_core.depth import among_others, side_by_side
 from ed_core.depth.answer import Seen
 from ed_core.depth.continuous import MeanDepth, Turn
 from ed_core.depth.criteria import Criterion
-from ed_core.depth.side_by_side import Pair, Side
+from ed_core.depth.side_by_side import Pair
 from ed_core.depth.verdict import Verdict
 from ed_core.depth.wording import Statement, Twins
 from ed_core.figures import View
-from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens, find
+from ed_core.probes import PROBES, Contributions, find
 from ed_core.results.aggregate import summarize
-from ed_core.types import Measure, ModelSpec, ProbeResult, Prompt
+from ed_core.types import Measure
 
 CURVE = among_others.Curve("c", "A curve", "unit")
 VIEW = View()
-MAPS = {
-    "ratio": ("contributions", lambda r, v: figures.contribution_norms(r, v)),
-    "cosine": ("contributions", lambda r, v: figures.cosine_map(r, v)),
-    "lens": ("logit_lens", lambda r, v: figures.lens_map(r, v)),
-    **{
-        f"lens {shade}": ("logit_lens", lambda r, v, shade=shade: figures.lens_map(r, v, shade))
-        for shade in ("kl", "jsd", "entropy", "rank")
-    },
-    "skip": ("layer_skip", lambda r, v: figures.skip_map(r, v)),
-    "erasure": ("residual_erasure", lambda r, v: figures.token_map(r, v, "effect")),
-    "attribution": ("integrated_gradients", lambda r, v: figures.token_map(r, v, "attribution")),
-}
 
 
 def pair(a, b, n_layers=None, curve=CURVE) -> Pair:
@@ -76,56 +64,7 @@ def test_models_of_different_depth_are_matched_at_the_shallower_ones_layers():
     assert same[0] is shallow and same[1].tolist() == [3.0, 6.0]
 
 
-def test_curves_stand_on_relative_depth_only_where_depths_differ():
-    fig = figures.pair_curves(pair([1, 2, 3, 4], [1, 2]), ("x", "y"))
-    assert [t.name for t in fig.data] == ["A: x", "B: y"], "no bars: no layer of one is a layer of the other"
-    assert fig.data[0].x.tolist() == [0.25, 0.5, 0.75, 1.0] and fig.data[1].x.tolist() == [0.5, 1.0]
-    assert fig.data[0].y.tolist() == [1, 2, 3, 4]
-    assert fig.data[1].y.tolist() == [1, 2], "nothing is interpolated in what is drawn"
-    fig = figures.pair_curves(pair([1, 2, 3, 4], [1, 2]), ("x", "y"), by_number=True)
-    assert [t.x.tolist() for t in fig.data] == [[0, 1, 2, 3], [0, 1]], "layer above layer, where that is asked for"
-    assert fig.data[1].text[1] == "layer 1 of 2" and fig.layout.xaxis.title.text == "layer"
-    fig = figures.pair_curves(pair([1, 2, 3], [1, 5, 0]), ("x", "y"))
-    assert fig.data[0].x.tolist() == [0, 1, 2] and fig.data[2].name == "B − A" and fig.data[2].y.tolist() == [0, 3, -3]
-    assert list(fig.layout.yaxis2.range) == [-5.5, 5.5], "centred on 0"
-    looks = [(t.line.dash, t.marker.symbol) for t in fig.data[:2]]
-    assert looks[0][0] != looks[1][0] and looks[0][1] != looks[1][1], "not told apart by colour alone"
-
-
-def test_names_of_strangers_stay_text():
-    fig = figures.pair_curves(pair([1, 2], [2, 1]), (HOSTILE[0], HOSTILE[2]))
-    assert "<" not in fig.data[0].name and "<" not in fig.data[1].name
-    told = figures.pair_ruler((None, None), (2, 2), (HOSTILE[0], HOSTILE[2])).to_json()
-    assert "<img" not in told and "<b>bold" not in told
-
-
 # ---------------------------------------------------------------- what differs, in words
-
-
-def test_the_text_says_the_largest_difference_its_place_and_the_shape():
-    said = pair([1, 2, 3, 4], [1, 2, 3.5, 2]).text
-    assert "−2 unit, at layer 3" in said
-    assert "partly the same shape (ρ = 0.63; each scaled to its own range, at most 60" in said
-    assert said.endswith(" % apart).")
-    assert "at 50 % of the depth" in pair([1, 2, 3, 4], [9, 4.5]).text
-    assert "same, to the last bit" in pair([1, 2], [1, 2]).text
-    assert "cannot be compared" in pair([1, 1, 1], [1, 2, 3]).text
-    assert "no layer has a value on both sides" in pair([np.nan] * 3, [1, 2, 3]).text
-
-
-def test_the_summary_names_the_least_and_the_most_alike():
-    named = lambda name: replace(CURVE, title=name)
-    found = {
-        "p": [pair([1, 2, 3], [3, 2, 1], curve=named("Upside down"))],
-        "q": [pair([1, 2, 3], [2, 4, 7], curve=named("Alike"))],
-    }
-    assert side_by_side.summary(found) == (
-        "By rank over layers the sides agree least in upside down (ρ = −1.00) and most in alike (ρ = 1.00)."
-    )
-    one = {"q": found["q"]}
-    assert side_by_side.summary(one) == "Only one curve can be compared by rank: alike (ρ = 1.00)."
-    assert side_by_side.summary({"p": [pair([1, 2, 3], [1, 2, 3])]}) == "No curve differs."
-    assert side_by_side.summary({}) == ""
 
 
 @pytest.mark.parametrize("name", [p.name for p in PROBES if p.curves])
@@ -178,41 +117,6 @@ def test_curves_leave_each_sides_own_sinks_out(sunk, first_token):
     np.testing.assert_allclose(found.counted, whole[1] - whole[0], rtol=1e-5)
 
 
-def test_a_difference_that_is_the_sinks_is_named_and_one_that_is_not_is_not():
-    plain = fake("contributions")
-    a, b = scaled(plain, 1.0), with_sink(scaled(plain, 1.01), 2, 50.0)
-    probe = Contributions()
-    said = side_by_side.pairs((probe, probe), a, b, ((2,), (2,)))[0].text
-    counted = b["layer_ratio"].astype(float).mean(1) - a["layer_ratio"].astype(float).mean(1)
-    at = int(np.abs(counted).argmax())
-    assert ", sinks left out; " in said
-    assert said.endswith(f". With the sink (token 2) counted it is +{counted[at]:.3g}, at layer {at}.")
-    same = side_by_side.pairs((probe, probe), a, scaled(plain, 3.0), ((2,), (2,)))[0].text
-    assert "sinks left out" in same and "counted" not in same
-    assert "sink" not in side_by_side.pairs((probe, probe), a, b)[0].text
-    two = side_by_side.pairs((probe, probe), a, b, ((2,), (1, 2)))[0]
-    assert two.sinks == "the sinks (A: token 2; B: tokens 1, 2)"
-    skip = find("layer_skip")()
-    other = fake("layer_skip")
-    assert side_by_side.pairs((skip, skip), other, scaled(other, 2.0), ((0,), (0,)))[0].counted is None
-
-
-def test_the_largest_cell_of_a_difference_says_when_it_is_a_sink():
-    z = np.zeros((4, 5))
-    assert side_by_side.largest_cell(z, "layer", (0,)) == ""
-    z[2, 0] = -9.0
-    assert (
-        side_by_side.largest_cell(z, "layer", (0,))
-        == "largest at layer 2, token 0, a sink; nothing differs outside the sinks"
-    )
-    z[1, 3], z[0, 0] = 0.5, np.nan
-    assert side_by_side.largest_cell(z, "layer", (0,)) == (
-        "largest at layer 2, token 0, a sink; without sinks at layer 1, token 3"
-    )
-    assert side_by_side.largest_cell(z, "layer", ()) == "largest at layer 2, token 0"
-    assert side_by_side.largest_cell(z, "depth", (3,)) == "largest at depth 2, token 0"
-
-
 def test_a_map_of_differences_leaves_the_sinks_out_of_range_and_strip():
     a, b = fake("contributions"), with_sink(fake("contributions"), 2, 50.0)
     z = side_by_side.difference(a, b, "layer_ratio")
@@ -229,23 +133,6 @@ def test_a_map_of_differences_leaves_the_sinks_out_of_range_and_strip():
 # ---------------------------------------------------------------- maps
 
 
-@pytest.mark.parametrize("name", MAPS)
-@pytest.mark.parametrize("layers", [4, 7])
-def test_maps_beside_each_other_have_one_scale(name, layers):
-    probe, draw = MAPS[name]
-    small, large = scaled(fake(probe), 0.01), scaled(fake(probe, n_layers=layers, tokens=("a", "b")), 7.0)
-    alone = [draw(r, VIEW).data[0] for r in (small, large)]
-    both = [draw(r, replace(VIEW, beside=other)) for r, other in ((small, large), (large, small))]
-    first, other = (fig.data[0] for fig in both)
-    assert (first.zmin, first.zmax, first.colorscale) == (other.zmin, other.zmax, other.colorscale)
-    assert both[0].layout.xaxis2.range == both[1].layout.xaxis2.range, "the strips too"
-    if name != "ratio":  # whose colours are those of most cells, of both sides together
-        assert first.zmin == min(t.zmin for t in alone) and first.zmax == max(t.zmax for t in alone)
-    assert min(t.zmin for t in alone) <= first.zmin < first.zmax <= max(t.zmax for t in alone)
-    for fig, before in zip(both, alone):
-        np.testing.assert_array_equal(fig.data[0].z, before.z)
-
-
 def test_a_difference_is_b_minus_a_around_zero():
     a, b = fake("logit_lens"), scaled(fake("logit_lens"), 0.5)
     for measure, values in (("kl", a["kl"]), ("top_probs", a["top_probs"][..., 0])):
@@ -255,29 +142,6 @@ def test_a_difference_is_b_minus_a_around_zero():
         assert heatmap.colorscale[len(heatmap.colorscale) // 2][0] == 0.5, "0 in the middle"
     told = figures.difference_map(a, b, "kl", VIEW).data[0].text[0][0]
     assert "B − A" in told and "A " in told
-
-
-def one_layer_apart(name: str, measure: str) -> tuple[ProbeResult, ProbeResult]:
-    """Two results whose first layer differs a hundred times as much as any other."""
-    a, b = fake(name, n_layers=8), scaled(fake(name, n_layers=8), 2.0)
-    values = b[measure].copy()
-    values[0] += 100 * (b[measure] - a[measure]).max()
-    return a, replace(b, measures={**b.measures, measure: replace(b.measures[measure], values=values)})
-
-
-@pytest.mark.parametrize("name, measure", [("contributions", "layer_ratio"), ("layer_skip", "effect")])
-def test_one_layer_does_not_take_the_colours_of_a_difference_and_what_lies_beyond_says_so(name, measure):
-    a, b = one_layer_apart(name, measure)
-    fig = figures.difference_map(a, b, measure, VIEW)
-    heatmap, z = fig.data[0], np.abs(np.nan_to_num(fig.data[0].z))
-    others = z[1:][z[1:] > 0]
-    held = (others <= heatmap.zmax).mean()
-    assert heatmap.zmin == -heatmap.zmax and held > 0.9 and heatmap.zmax < 5 * np.quantile(others, 0.95)
-    assert z[0].max() > 10 * heatmap.zmax and heatmap.colorbar.ticktext[-1].startswith("≥ ")
-    row, column = np.unravel_index(np.argmax(z), z.shape)
-    assert "beyond the colours" in heatmap.text[row][column]
-    means, ends = next(t.x for t in fig.data if t.name == "mean"), fig.layout.xaxis2.range
-    assert ends[0] <= np.nanmin(means) and np.nanmax(means) <= ends[1], "the strip holds its curve"
 
 
 def test_a_difference_fills_where_both_sides_are_there():
@@ -313,25 +177,6 @@ def test_models_of_different_depth_differ_at_the_nearest_layers_of_the_deeper_on
     np.testing.assert_allclose(
         side_by_side.difference(skip, deeper, "effect"), deeper["effect"][1::2, 1::2].astype(float) - skip["effect"]
     )
-
-
-def test_blocks_against_blocks_need_no_equal_tokens():
-    a, b = fake("layer_skip"), scaled(fake("layer_skip", tokens=("x", "y")), 0.0)
-    fig = figures.difference_map(a, b, "effect", VIEW)
-    effect = np.where(np.tri(a.n_layers, k=-1, dtype=bool), np.nan, a["effect"].astype(float))
-    np.testing.assert_array_equal(fig.data[0].z, -effect, "empty, and hatched, where both are 0 by construction")
-    strip = next(trace for trace in fig.data if trace.name == "mean")
-    np.testing.assert_allclose(strip.x, np.nanmean(-effect, axis=1), err_msg="of the cells that are drawn")
-
-
-def test_rows_that_failed_on_either_side_stay_empty():
-    a = fake("integrated_gradients")
-    fig = figures.difference_map(a, scaled(a, 2.0), "attribution", VIEW, failed=[1])
-    expected = a["attribution"].astype(float)
-    expected[1] = np.nan
-    np.testing.assert_allclose(fig.data[0].z, expected, atol=1e-6)
-    assert all(text.endswith("did not settle: not drawn") for text in fig.data[0].text[1])
-    assert np.isnan(fig.data[1].x[1]) and np.isfinite(fig.data[1].x[0]), "nor is its mean"
 
 
 # ---------------------------------------------------------------- ruler, names, CSV
@@ -376,41 +221,6 @@ def test_both_verdicts_stand_at_their_share_of_the_depth_above_and_below_with_wh
     assert all(v is None for t in waiting.data for v in t.z[0]) and waiting.layout.height == fig.layout.height
 
 
-def test_labels_say_only_what_differs():
-    model, prompt, probes = (
-        ModelSpec("org/m", precision="fp32"),
-        Prompt("some text to tell"),
-        {"layer_skip": LayerSkip()},
-    )
-    here = Side(model, prompt, probes)
-    assert side_by_side.labels(here, Side(replace(model, source="org/n"), prompt, probes)) == ("m", "n")
-    assert side_by_side.labels(here, Side(replace(model, precision="bf16"), prompt, probes)) == ("m, fp32", "m, bf16")
-    twin = replace(model, control="untrained", control_seed=3)
-    assert side_by_side.labels(here, Side(twin, prompt, probes)) == ("m", "m, untrained twin, seed 3")
-    assert side_by_side.labels(here, Side(replace(model, adapter="/a/lora", adapter_hash="1"), prompt, probes)) == (
-        "m, no adapter",
-        "m, lora",
-    )
-    assert side_by_side.labels(here, Side(model, Prompt("some text to ask"), probes)) == (
-        "“…some text to tell”",
-        "“…some text to ask”",
-    )
-    assert side_by_side.labels(
-        here, Side(model, prompt, {"layer_skip": LayerSkip(mode="future", boundaries=(4, 8))})
-    ) == (
-        "effect on: all tokens, split points: auto",
-        "effect on: later tokens, split points: 4, 8",
-    )
-    assert side_by_side.labels(
-        Side(model, prompt, {"contributions": Contributions()}),
-        Side(model, prompt, {"contributions": Contributions(first_token=False)}),
-    ) == (
-        "count the first token: yes",
-        "count the first token: no",
-    )
-    assert side_by_side.labels(here, here) == ("m", "m")
-
-
 def test_the_csv_holds_both_sides_with_all_digits():
     lines = export.pair_csv(pair([0.1, 0.2], [1 / 3])).splitlines()
     assert lines == ["side,layer,relative_depth,c", "A,0,0.5,0.1", "A,1,1.0,0.2", f"B,0,1.0,{1 / 3!r}"]
@@ -419,22 +229,3 @@ def test_the_csv_holds_both_sides_with_all_digits():
     assert lines[0] == "side,depth,pos,token,kl" and len(lines) == 1 + a["kl"].size + b["kl"].size
     assert lines[1].startswith("A,0,0,") and lines[-1] == f'B,4,1,"""y""",{b["kl"][4, 1].item()!r}'
     assert [line.removeprefix("A,") for line in lines[1 : 1 + a["kl"].size]] == export.csv(a, "kl").splitlines()[1:]
-
-
-def test_a_request_of_a_side_is_the_probes_own():
-    side = Side(ModelSpec("m"), Prompt("p"), {"logit_lens": LogitLens(k=3)})
-    assert side.requests == {"logit_lens": LogitLens(k=3).request(ModelSpec("m"), Prompt("p"))}
-
-
-def test_sides_that_differ_in_a_sink_alone_are_said_to():
-    one = replace(pair([1, 2, 3], [1, 2, 3]), counted=np.array([0.0, 0.0, 90.0]), sinks="the sink (token 0)")
-    assert one.text == (
-        "A curve: the same, sinks left out. With the sink (token 0) counted the largest difference B − A is +90 unit, "
-        "at layer 2."
-    )
-    assert side_by_side.summary({"q": [one]}) == "No curve differs, sinks left out."
-
-
-def test_what_is_larger_in_b_is_orange_and_what_is_larger_in_a_is_blue():
-    bars = figures.pair_curves(pair([1, 2, 3], [1, 5, 0]), ("x", "y")).data[2]
-    assert bars.y.tolist() == [0, 3, -3] and list(bars.marker.color[1:]) == ["#D55E00", "#0072B2"]

@@ -3,7 +3,6 @@ models and files."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from unittest.mock import Mock
 
@@ -11,14 +10,9 @@ import numpy as np
 import pytest
 
 from ed_core.commands import main
-from ed_core.errors import StudyError
-from ed_core.probes.base import layer_effect
-from ed_core.runs import execute
 from ed_core.sources.catalogue import Published, published
-from ed_core.statistics import units
-from ed_core.studies import difficulty, plan, points, reproduce, sets, study, tables
+from ed_core.studies import difficulty, points, reproduce, sets, study, tables
 from ed_core.studies.items import open_folder
-from ed_core.studies.reproduce import precision_of
 
 MODELS = [study.ModelEntry(source="ed-demo-8")]
 
@@ -78,25 +72,6 @@ def test_csordas2025_is_future_effects_with_split_points_at_the_answers():
     assert all(study.parse(study.write(one)) == one for one in made.values())
 
 
-@pytest.mark.parametrize(
-    "arguments, told",
-    [
-        (["hu2024", "--models", "ed-demo-8"], "no protocol of 'hu2024'; did you mean 'hu2025'?"),
-        (["hu2025", "--models", "ed-demo-8", "--sets", "gsm9k"], "hu2025 has no set 'gsm9k'; did you mean 'gsm8k'?"),
-        (["hu2025", "--models", "ed-demo-8", "--sets", "math"], "hu2025 has no set 'math'"),
-        (["hu2025", "--models", "ed-demo-8", "--sets", "gsm8k=no.jsonl"], "there is no file 'no.jsonl'"),
-        (["hu2025", "--models", "ed-demo-8", "--sets", "gsm8k", "gsm8k"], "--sets gives gsm8k twice; give it once."),
-        (["hu2025", "--models", "ed-demo-8", "--limit", "0"], "--limit is 0; expected 1 or more"),
-        (["hu2025", "--models", "Qwen2.5=", "--sets", "gsm8k"], "names no model"),
-        (["hu2025", "--models", "ed-demo-8", "--precision", "int9"], "The precision is 'int9'"),
-        (["hu2025", "--models", "ed-demo-8", "--precision", "auto"], "needs one that is told"),
-    ],
-)
-def test_what_is_not_known_is_refused_in_one_sentence(capsys, tmp_path, arguments, told):
-    code, out, err = ran(capsys, *arguments, "--out", tmp_path / "out")
-    assert code == 2 and told in err and not out and not (tmp_path / "out").exists()
-
-
 def test_a_set_that_cannot_be_had_says_what_to_give_before_anything_is_computed(capsys, tmp_path, files, monkeypatch):
     monkeypatch.setattr(sets, "_at_once", Mock(side_effect=ConnectionError("no network")))
     given = [f"gsm8k={files / 'gsm8k.jsonl'}", "hellaswag"]
@@ -144,35 +119,10 @@ def test_no_movement_is_said_only_where_the_range_holds_nothing_else(slope, low,
     assert reproduce.moved(trend, 5).startswith(told), "four steps of a quarter layer are one layer"
 
 
-def test_the_one_number_of_csordas_is_held_against_its_model_alone():
-    ratio = np.array([[3.0, 0.2, 0.3, 0.2, 0.04, 0.03, 0.06, 0.01]] * 8)
-    columns = {"layer_ratio.sum": ratio * 10, "n_tokens": np.full(8, 10.0)}
-    first, second = reproduce._ratios("Llama-3.1-70B", "gsm8k", columns, units(8), 0, True)
-    assert (first.measured, second.measured) == ("0.250", "0.035"), "medians over layers: the first layer is no outlier"
-    assert (first.verdict, second.verdict) == ("as published", "as published")
-    assert (first.published, second.published) == ("more than 0.15", "less than 0.05")
-    assert first.range == "0.250", "all prompts are alike"
-    columns["layer_ratio.sum"] = np.full((8, 8), 1.0)
-    assert [e.verdict for e in reproduce._ratios("m", "gsm8k", columns, units(8), 0, True)] == ["differs", "differs"]
-    assert [e.verdict for e in reproduce._ratios("m", "gsm8k", columns, units(8), 0, False)] == [
-        "no published entry"
-    ] * 2
-
-
-def test_future_effects_are_the_second_halfs_over_the_firsts():
-    effect = np.zeros((8, 6, 6))
-    effect[:, :3] = 0.6
-    effect[:, 3:5] = 0.15
-    columns = {"effect": np.triu(effect, 1), "output": np.full((8, 6), [0.4, 0.4, 0.4, 0.1, 0.1, 0.1])}
-    layers, output = reproduce._futures("m", "gsm8k", columns, units(8), 0)
-    assert layer_effect(columns["effect"])[0, -1] == 0, "the last layer has none after it and does not count"
-    assert (layers.measured, layers.range) == ("0.250", "0.250") and output.measured == "0.250"
-    assert {layers.verdict, output.verdict} == {"no published entry"}
-
-
 # ---------------------------------------------------------------- the command
 
 
+@pytest.mark.process
 def test_measured_stands_beside_published_and_a_second_run_computes_nothing(capsys, tmp_path, files, monkeypatch):
     """A published entry is made up for the bundled model, so that every verdict is met on a model that is here."""
     given = [f"{name}={files / name}.jsonl" for name in ("gsm8k", "aime24", "hellaswag")]
@@ -200,29 +150,7 @@ def test_measured_stands_beside_published_and_a_second_run_computes_nothing(caps
     assert "differs by 7 layers, outside the range" in said and "1 differs" in said
 
 
-def test_a_name_says_which_published_model_a_folder_holds_but_not_against_its_layers(capsys, tmp_path, files):
-    given = ["--sets", f"gsm8k={files / 'gsm8k.jsonl'}", "--limit", "1", "--precision", "float32", "--out", tmp_path]
-    code, said, _ = ran(capsys, "hu2025", "--models", "Qwen/Qwen2.5-1.5B-Instruct=ed-demo-8", *given)
-    assert code == 0 and "Qwen2.5-1.5B-Instruct  gsm8k" in said
-    assert "no published entry" in said and "differs" not in said, "eight layers are not the 28 that were published"
-
-
-def test_the_engine_reaches_every_part(tmp_path, files, monkeypatch):
-    seen = []
-    monkeypatch.setattr(execute, "_study", lambda part, *_: seen.append((part.engine, part.address, part.dry_run)) or 0)
-    given = f"--sets gsm8k={files / 'gsm8k.jsonl'} --engine ray --address host:6379 --dry-run --out {tmp_path / 'out'}"
-    assert main(["reproduce", "hu2025", "--models", "ed-demo-8", *given.split()]) == 0
-    assert seen and set(seen) == {("ray", "host:6379", True)}
-    assert not (tmp_path / "out").exists(), "nothing is written by a dry run"
-
-
-def test_a_model_that_cannot_be_opened_is_told_and_the_rest_is_there(capsys, tmp_path, files):
-    given = ["--sets", f"gsm8k={files / 'gsm8k.jsonl'}", "--limit", "1", "--precision", "float32", "--out", tmp_path]
-    code, said, err = ran(capsys, "hu2025", "--models", "ed-demo-8", str(tmp_path / "nothing" / "there"), *given)
-    assert code == 1 and "there failed" in err and "ed-demo-8  gsm8k" in said
-    assert "there failed (hu2025)" in (tmp_path / "report.md").read_text("utf-8")
-
-
+@pytest.mark.process
 def test_csordas_runs_part_by_part_on_local_files(capsys, tmp_path, files):
     given = [f"{name}={files / name}.jsonl" for name in ("gsm8k", "mquake")]
     command = ["csordas2025", "--models", "ed-demo-8", "--limit", "5", "--precision", "float32", "--sets", *given]
@@ -233,38 +161,3 @@ def test_csordas_runs_part_by_part_on_local_files(capsys, tmp_path, files):
         assert quantity in said and quantity in told
     found = difficulty.look(open_folder(tmp_path / "csordas2025-mquake"), "ed-demo-8", "mquake", "output")
     assert f"{found.trend.slope:+.2f}".replace("-", "−").lstrip("+") in said.replace("+", "")
-
-
-def test_without_the_library_it_runs_in_float32_and_says_so(monkeypatch):
-    assert precision_of(None, "int8", "cpu")[0] == ("int8" if importlib.util.find_spec("bitsandbytes") else "fp32")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    found, told = precision_of(None, "int8", "cpu")
-    assert found == "fp32" and "while the paper ran in int8 (the package bitsandbytes is not installed)" in told
-    assert precision_of(None, "bf16", "cpu") == ("bf16", "Precision bf16, as in the paper.")
-    assert precision_of("bfloat16", "int8", "cpu")[0] == "bf16"
-
-
-def test_a_count_of_verdicts_names_every_kind():
-    told = ["the same layer", "within 2 layers, inside the range", "differs by 1 layer, outside the range", "differs"]
-    told += ["not defined: no levels", "as published: less than one layer", "no published entry"]
-    entries = [reproduce.Entry("m", "s", "q", "1", "", "2", verdict) for verdict in told]
-    assert reproduce.counted(entries) == (
-        "1 the same layer, 1 within, 2 differs, 1 not defined, 1 as published, 1 no published entry"
-    )
-    assert reproduce.counted([]) == "no entry"
-    assert "| a\\|b |" in reproduce.markdown(
-        reproduce.find("hu2025"), [reproduce.Entry("a|b", "s", "q", "1", "", "2", "x")], []
-    )
-
-
-def test_a_study_may_name_its_pairs_and_a_name_that_no_model_has_is_refused(tmp_path):
-    text = 'name = "p"\nmodels = ["ed-demo-8", "ed-demo-16"]\nprobes = ["contributions"]\n'
-    text += 'pairs = [{base = "ed-demo-8", other = "ed-demo-16"}]\n[[sets]]\nname = "s"\nbundled = "copy"\nlimit = 1\n'
-    found = study.parse(text)
-    assert study.parse(study.write(found)) == found
-    plan.write_plan(plan.make(found, tmp_path), tmp_path)
-    assert open_folder(tmp_path).plan["pairs"] == [["ed-demo-8", "ed-demo-16"]]
-    with pytest.raises(StudyError, match="names 'ed-demo-61', which no model is called; did you mean 'ed-demo-16'"):
-        plan.make(study.parse(text.replace('other = "ed-demo-16"', 'other = "ed-demo-61"')), tmp_path)
-    with pytest.raises(StudyError, match=r"pairs\[0\] has no key 'bas'; did you mean 'base'"):
-        study.parse(text.replace("base =", "bas ="))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 import shutil
 from dataclasses import replace
 from unittest.mock import Mock
@@ -57,29 +56,26 @@ def folder(tmp_path_factory):
 
 
 MINE = (
-    'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nchunk = 4\n'
+    'name = "mine"\nmodels = ["ed-demo-8"]\nchunk = 4\n'
     'probes = ["contributions", "logit_lens", {name = "layer_skip", mode = "future"}]\n' + SET
 )
 
 
 @pytest.fixture(scope="module")
 def done(folder, made_once):
-    """Two models through three probes, and the same by `run`."""
+    """A model through three probes, and the same by `run`."""
 
     def make(here):
         shutil.copy(folder / "prompts.jsonl", here)
         (here / "mine.toml").write_text(MINE, encoding="utf-8")
         assert main(["study", str(here / "mine.toml"), "--out", str(here / "out")]) == 0
-        for model in ("ed-demo-8", "ed-demo-16"):
-            arguments = ["run", "contributions", "logit_lens", "layer_skip", "--model", model, "--no-cache"]
-            arguments += ["--set", "layer_skip.mode=future", "--prompts", str(here / "prompts.jsonl")]
-            assert main([*arguments, "--out", str(here / f"{model}.npz")]) == 0
+        arguments = ["run", "contributions", "logit_lens", "layer_skip", "--model", "ed-demo-8", "--no-cache"]
+        arguments += ["--set", "layer_skip.mode=future", "--prompts", str(here / "prompts.jsonl")]
+        assert main([*arguments, "--out", str(here / "ed-demo-8.npz")]) == 0
 
-    here, alone = made_once("studies", make), {}
-    for model in ("ed-demo-8", "ed-demo-16"):
-        with np.load(here / f"{model}.npz", allow_pickle=False) as data:
-            alone[model] = dict(data)
-    return here / "out", alone
+    here = made_once("studies", make)
+    with np.load(here / "ed-demo-8.npz", allow_pickle=False) as data:
+        return here / "out", {"ed-demo-8": dict(data)}
 
 
 def rows(file) -> pd.DataFrame:
@@ -231,13 +227,6 @@ def test_a_csv_file_that_does_not_say_what_it_means_is_refused(tmp_path, text, b
     assert told in str(error.value) and "The set s" in str(error.value)
 
 
-@pytest.mark.parametrize("triples", [{"orig_triples": "[[1]]"}, {"orig": {"triples": "[[1]]"}}])
-def test_triples_that_are_text_are_refused(tmp_path, triples):
-    written(tmp_path, [{"questions": ["Who?"], "answer": "Ann"} | triples])
-    with pytest.raises(StudyError, match="row 1: (orig_)?triples is '..1..'; expected a list"):
-        load(tmp_path, 'file = "own.jsonl"\nformat = "mquake"')
-
-
 @pytest.mark.parametrize(
     "body, told",
     [
@@ -351,19 +340,6 @@ def test_forms_take_turns_within_each_level_however_the_set_is_cut(tmp_path):
     assert [text for text in texts("") if text[0] == "1"] == first
 
 
-def test_a_plan_tells_forms_where_there_are_any_and_is_as_before_where_there_are_none(tmp_path, folder):
-    shutil.copy(folder / "prompts.jsonl", tmp_path)
-    written(tmp_path, [{"text": f"{i} =", "form": "ab"[i % 2]} for i in range(5)])
-    mine = study.parse(HEAD + SET + '[[sets]]\nname = "formed"\nfile = "own.jsonl"\n')
-    made = plan.make(mine, tmp_path)
-    plan.write_plan(made, tmp_path / "out")
-    found = open_folder(tmp_path / "out")
-    assert list(found.forms("formed")) == ["a", "b", "a", "b", "a"] and "forms" not in found.sets["local"]
-    assert list(found.forms("local")) == [""] * 10
-    written(tmp_path, [{"text": f"{i} ="} for i in range(5)])
-    assert plan.make(mine, tmp_path).chunks == made.chunks, "a form is in no item's name"
-
-
 # ---------------------------------------------------------------- rules, many at once
 
 
@@ -460,20 +436,21 @@ def test_a_level_is_the_study_of_its_prompts_alone(done, folder, tmp_path):
 
 def test_means_have_intervals_that_hold_them_and_maxima_none(done):
     summary = rows(done[0] / "summary.parquet")
-    whole = summary[(summary.model == "ed-demo-16") & (summary.set == "local")]
+    whole = summary[(summary.model == "ed-demo-8") & (summary.set == "local")]
     means = whole[whole.measure.isin(["layer_ratio", "kl", "effect_mean", "depth_score_mean", "top1_kept"])]
     defined = means[means.value.notna()]
     assert set(defined.measure) == {"layer_ratio", "kl", "effect_mean", "depth_score_mean", "top1_kept"}
     assert (defined.low <= defined.value + 1e-6).all() and (defined.value <= defined.high + 1e-6).all()
     assert (defined.high > defined.low).any() and whole[whole.measure == "effect"].low.isna().all()
     one = whole[(whole.measure == "kl") & (whole.layer == 3)].iloc[0]
-    with np.load(done[0].parent / "ed-demo-16.npz") as data:
+    with np.load(done[0].parent / "ed-demo-8.npz") as data:
         sums = np.array([data[f"logit_lens.kl.{i}"][3].sum() for i in range(10)], float)
         counts = np.array([data[f"logit_lens.kl.{i}"].shape[1] for i in range(10)])
     low, high = naive.bootstrap_t(sums, counts)
     assert (one.low, one.high) == (pytest.approx(low, rel=1e-6), pytest.approx(high, rel=1e-6))
 
 
+@pytest.mark.process
 def test_leaving_the_first_token_out_is_what_run_does(folder, tmp_path, monkeypatch):
     """With a lower threshold, as the small models' tokens are long at the output only."""
 
@@ -498,53 +475,7 @@ def test_leaving_the_first_token_out_is_what_run_does(folder, tmp_path, monkeypa
         assert sum(len(data[f"sinks.pos.{i}"]) for i in range(10)), "no prompt has sinks, so this shows nothing"
 
 
-def test_tables_that_lie_in_the_folder_are_read_until_something_is_added(small, monkeypatch):
-    made, out = small
-    running.run(made, out, (1, 2))
-    report.write(out)
-    folder = open_folder(out)
-    with monkeypatch.context() as patch:
-        patch.setattr(tables, "TABLES", dict.fromkeys(tables.TABLES))
-        assert max(r["prompts"] for r in tables.stored(folder, "verdict").to_pylist()) == 6
-    running.run(made, out)
-    folder = open_folder(out)
-    found = tables.stored(folder, "verdict")
-    assert max(r["prompts"] for r in found.to_pylist()) == 10 and found.equals(tables.verdict(folder))
-    (out / "verdict.parquet").write_bytes(b"PAR1")
-    assert tables.stored(open_folder(out), "verdict").equals(found)
-    shutil.rmtree(out / "items")
-    assert tables.stored(folder, "verdict").num_rows == 0, "what is read once is of one state"
-
-
-def test_the_report_says_what_the_table_holds(done):
-    text = (done[0] / "report.md").read_text(encoding="utf-8")
-    verdict = rows(done[0] / "verdict.parquet")
-    part = text.split("## ed-demo-16 on local\n")[1].split("\n## ")[0]
-    for name, called in {"kl": "KL", "overlap": "Overlap"}.items():
-        row = verdict[(verdict.model == "ed-demo-16") & (verdict.set == "local") & (verdict.criterion == name)]
-        paper = row[row.variant == "paper"].iloc[0]
-        assert f"| {called}, the papers' rule | {paper.depth:.0f} | {paper.ratio:.2f} |" in part
-        mean = row[row.variant == "mean"].iloc[0]
-        within = f"{mean.low:.1f} to {mean.high:.1f}"
-        assert (
-            f"| **Mean depth, {called if name == 'kl' else name}** | {mean.depth:.1f} | {mean.ratio:.2f} | {within} |"
-            in part
-        )
-        if name == "kl":
-            told = f"Mean depth over thresholds {mean.depth:.1f} of 16 (KL; 5–95 %: "
-            assert re.search(rf"{re.escape(told + within)} over 10 prompts\), [\d.]+ \(overlap", part)
-        others = row[~row.variant.isin(["paper", "mean"])].depth
-        assert f"{paper.low:.0f} to {paper.high:.0f}" in part and f"layer {paper.depth:.0f}" in part
-        assert all(f"{depth:.0f}" in part for depth in others.dropna())
-    assert "2 models, 1 set, complete." in text and "bakery" not in text
-    fewer = verdict[(verdict.model == "ed-demo-16") & (verdict.set == "local")].replace(np.nan, None).to_dict("records")
-    for row in fewer:
-        row |= {"prompts": 4, "over": None} if row["criterion"] == "cosine" else {}
-    told = list(report._of_set(open_folder(done[0]), "ed-demo-16", "local", fewer))
-    assert told[2] == "16 layers, cosine over 4 prompts, KL and overlap over 10 prompts.", "a probe with a limit"
-
-
-# ---------------------------------------------------------------- going on, shards, failures
+# ---------------------------------------------------------------- going on, failures
 
 
 @pytest.fixture
@@ -558,28 +489,18 @@ def small(folder, tmp_path):
     return made, out
 
 
-def test_what_is_there_is_not_computed_again_and_shards_make_the_same(small, tmp_path):
+def test_what_is_there_is_not_computed_again(small):
     made, out = small
     whole = running.run(made, out)
     assert whole.counts == {"computed": 5, "there": 0, "failed": 0}
     written = {file: file.stat().st_mtime_ns for file in out.rglob("*.parquet")}
     assert running.run(made, out, engine=pytest.fail).counts == {"computed": 0, "there": 5, "failed": 0}
     assert written == {file: file.stat().st_mtime_ns for file in out.rglob("*.parquet")}
-    parts = tmp_path / "parts"
-    plan.write_plan(made, parts)
-    assert running.run(made, parts, (1, 2)).counts["computed"] == 3
-    assert running.run(made, parts, (2, 2)).counts["computed"] == 2
-    assert [running.run(made, parts, (i, 3)).counts["there"] for i in (1, 2, 3)] == [2, 2, 1]
-    keys = list(open_folder(out).keys())
-    assert keys == list(open_folder(parts).keys()) and len(keys) == 5
-    assert items.digest(out, keys) == items.digest(parts, keys)
-
-
-def test_of_one_nothing_is_said_in_the_plural(folder, tmp_path, capsys):
-    (tmp_path / "prompts.jsonl").write_text((folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines()[0])
-    (tmp_path / "s.toml").write_text(HEAD + SET, encoding="utf-8")
-    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out"), "--dry-run"]) == 0
-    assert ": 1 model × 1 prompt, " in capsys.readouterr().out
+    key = list(open_folder(out).keys())[2]
+    before = items.digest(out, open_folder(out).keys())
+    items.path(out, key).unlink()
+    assert running.run(made, out).counts == {"computed": 1, "there": 4, "failed": 0}
+    assert items.digest(out, open_folder(out).keys()) == before
 
 
 def test_a_study_that_is_refused_changes_nothing_of_what_lies_there(small, tmp_path, capsys):
@@ -608,19 +529,6 @@ def test_a_longer_study_keeps_what_a_shorter_one_made(small, folder):
     assert running.run(again, out, report=lambda *_: None).counts == {"computed": 5, "there": 5, "failed": 0}
 
 
-def test_a_probe_that_reads_a_fitted_lens_is_measured_and_another_models_lens_refused(folder, tmp_path):
-    text = HEAD[: HEAD.index("probes")] + 'probes = [{name = "lenses", fit = "FIT"}]\nchunk = 2\n' + SET
-    made = {fit: plan.make(study.parse(text.replace("FIT", fit)), folder) for fit in ("ed-demo-8-affine", "")}
-    lens, none = (one.chunks[0][0].digest for one in made.values())
-    assert lens != none
-    plan.write_plan(made["ed-demo-8-affine"], tmp_path / "own")
-    assert not running.run(made["ed-demo-8-affine"], tmp_path / "own").failed
-    assert "affine_kl.sum" in open_folder(tmp_path / "own").sums("ed-demo-8", "local").probe("lenses")
-    other = plan.make(study.parse(text.replace("FIT", "ed-demo-16-affine")), folder)
-    plan.write_plan(other, tmp_path / "other")
-    assert "was fitted to ed-demo-16" in running.run(other, tmp_path / "other").failed["ed-demo-8"]
-
-
 def test_a_model_that_fails_in_the_middle_is_noted_and_the_rest_goes_on(small, folder, monkeypatch, capsys):
     _, out = small
     run, calls = compute.run, []
@@ -643,52 +551,6 @@ def test_a_model_that_fails_in_the_middle_is_noted_and_the_rest_goes_on(small, f
     monkeypatch.setattr(compute, "run", run)
     assert main(["study", str(folder / "both.toml"), "--out", str(out)]) == 0
     assert "3 computed, 7 there" in capsys.readouterr().out and not open_folder(out).failures()
-
-
-def test_a_failure_stays_until_all_of_the_models_items_are_there(small, monkeypatch, capsys):
-    made, out = small
-    file = out.parent / "mine.toml"
-    file.write_text(study.write(made.study), encoding="utf-8")
-    words, run = ["study", str(file), "--out", str(out)], compute.run
-    for failing_first in (True, False):
-        shutil.rmtree(out / "items", ignore_errors=True)
-        for shard in ("2/2", "1/2") if failing_first else ("1/2", "2/2"):
-            with monkeypatch.context() as patch:
-                if shard == "2/2":
-                    patch.setattr(compute, "run", Mock(side_effect=JobError("contributions ran out of memory.")))
-                assert main([*words, "--shard", shard]) == (shard == "2/2")
-        capsys.readouterr()
-        assert main([*words, "--merge"]) == 1
-        told = capsys.readouterr().err
-        assert "ed-demo-8 failed: contributions ran out of memory." in told and "2 of 5 parts are not computed;" in told
-        text = (out / "report.md").read_text(encoding="utf-8")
-        assert "3 of 5 parts computed.\n" in text and "- ed-demo-8 failed: contributions ran out of memory." in text
-    assert compute.run is run and main([*words, "--shard", "2/2"]) == 0 and main([*words, "--merge"]) == 0
-    assert not open_folder(out).failures() and not list((out / "failures").iterdir())
-
-
-def test_what_a_model_of_an_earlier_plan_could_not_do_is_no_failure(folder, tmp_path, capsys):
-    model = tmp_path / "mine"
-    text = HEAD.replace('"ed-demo-8"', f'"{model}", "ed-demo-8"') + SET
-    shutil.copy(folder / "prompts.jsonl", tmp_path)
-    (tmp_path / "s.toml").write_text(text, encoding="utf-8")
-    words = ["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o")]
-    assert main(words) == 1 and list(open_folder(tmp_path / "o").failures()) == ["mine"]
-    shutil.copytree(MODELS["ed-demo-8"], model)
-    assert main(words) == 0 and not open_folder(tmp_path / "o").failures()
-    text = (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
-    assert "2 models, 1 set, complete." in text and "failed" not in text
-
-
-def test_results_of_a_model_that_is_gone_stay_in_its_study(folder, tmp_path):
-    model = shutil.copytree(MODELS["ed-demo-8"], tmp_path / "mine")
-    shutil.copy(folder / "prompts.jsonl", tmp_path)
-    (tmp_path / "s.toml").write_text(HEAD.replace('"ed-demo-8"', f'"{model}", "ed-demo-16"') + SET, encoding="utf-8")
-    words = ["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o")]
-    assert main(words) == 0
-    before = (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
-    shutil.rmtree(model)
-    assert main([*words, "--merge"]) == 1 and (tmp_path / "o" / "report.md").read_text(encoding="utf-8") == before
 
 
 def test_a_model_that_is_not_there_is_noted_before_anything_runs_and_none_at_all_is_refused(folder, tmp_path, capsys):
@@ -772,32 +634,14 @@ LIMITED = HEAD.replace('"contributions", "logit_lens"', '{name = "logit_lens", l
 
 @pytest.mark.parametrize(
     "levels, chunk, ids",
-    [("", 4, "0 1"), ("1", 1, "0 1"), ("112", 4, "0 1 2 5"), ("12", 3, "0 1 2 3"), ("1 ", 5, "0 1 2 3")],
+    [("", 4, "0 1"), ("112", 4, "0 1 2 5"), ("1 ", 5, "0 1 2 3")],
 )
 def test_what_no_probe_takes_is_not_in_the_plan(tmp_path, levels, chunk, ids):
     rows = [{"text": f"{i} + 1 ="} | ({"level": levels[i % len(levels)].strip()} if levels else {}) for i in range(12)]
     written(tmp_path, rows)
-    (tmp_path / "s.toml").write_text(LIMITED + f"chunk = {chunk}\n" + SET.replace("prompts", "own"))
-    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")]) == 0
-    there = open_folder(tmp_path / "out")
-    n, verdict = len(ids.split()), pd.read_csv(tmp_path / "out" / "verdict.csv")
-    assert there.sets["local"]["ids"] == ids.split() and set(verdict[verdict.set == "local"].prompts) == {n}
-    assert there.progress() == {("ed-demo-8", "local"): (-(-n // chunk), -(-n // chunk))}
-
-
-def test_a_study_whose_plan_holds_prompts_that_no_probe_takes_opens_and_goes_on(tmp_path, monkeypatch):
-    written(tmp_path, [{"text": f"{i} + 1 ="} for i in range(6)])
-    (tmp_path / "s.toml").write_text(LIMITED + "chunk = 2\n" + SET.replace("prompts", "own"))
-    with monkeypatch.context() as patch:
-        patch.setattr(plan, "_measured", lambda study, one: one)
-        before = plan.of_file(tmp_path / "s.toml")
-    plan.write_plan(before, tmp_path / "out")
-    item = next(before.items())
-    items.write(tmp_path / "out", item, items.compute(running.opened_models().get(item.model.known), before, item))
-    report.write(tmp_path / "out")
-    assert open_folder(tmp_path / "out").progress() == {("ed-demo-8", "local"): (1, 3)}
-    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out"), "--merge"]) == 0
-    assert open_folder(tmp_path / "out").progress() == {("ed-demo-8", "local"): (1, 1)}
+    made = plan.make(study.parse(LIMITED + f"chunk = {chunk}\n" + SET.replace("prompts", "own")), tmp_path)
+    assert [e.prompt.id for e in made.sets[0].examples] == ids.split()
+    assert made.n_items == -(-len(ids.split()) // chunk)
 
 
 def test_models_are_told_apart_by_their_labels(folder):
@@ -827,40 +671,6 @@ def test_a_twin_is_the_models_that_it_was_drawn_for_and_no_namesakes(folder, tmp
     assert {label: tables.twins_of(found, label) for label in found.models} == {"x": ["x twin"], "y": [], "x twin": []}
 
 
-def test_a_twin_in_two_precisions_is_one_draw(folder, tmp_path):
-    entries = [(p, *more) for p in ("bf16", "fp32") for more in (("", 0), ("untrained", 0), ("untrained", 1))]
-    one = '{{label = "{0}{1}{2}", source = "ed-demo-8", precision = "{0}", control = "{1}", seed = {2}}}'
-    listed = ", ".join(one.format(*entry) for entry in entries)
-    plan.write_plan(plan.make(study.parse(HEAD.replace('"ed-demo-8"', listed) + SET), folder), tmp_path / "out")
-    found = open_folder(tmp_path / "out")
-    for p in ("bf16", "fp32"):
-        assert tables.twins_of(found, f"{p}0") == [f"{p}untrained0", f"{p}untrained1"]
-
-
-def test_an_overlap_of_other_tokens_is_not_called_the_papers(folder, tmp_path):
-    text = HEAD.replace('"logit_lens"', '{name = "logit_lens", k = 20}')
-    (tmp_path / "mine.toml").write_text(text + SET.replace("prompts", f"{folder}/prompts"), encoding="utf-8")
-    assert main(["study", str(tmp_path / "mine.toml"), "--out", str(tmp_path / "out")]) == 0
-    told = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    assert "The overlap rule of the best 20 (the papers take 30 % of the best 5) gives" in told
-    assert "| Overlap of the best 20 |" in told and "papers' overlap" not in told and "| KL, the papers' rule" in told
-    assert "\n- Rules that give a layer differ" in told or "\n- Rules differ" in told
-
-
-@pytest.mark.parametrize("shard", ["0/2", "3/2", "a/b", "1", ""])
-def test_a_shard_that_makes_no_sense_is_refused(folder, shard, capsys):
-    (folder / "mine.toml").write_text(MINE, encoding="utf-8")
-    refused(capsys, ["study", folder / "mine.toml", "--out", folder / "x", "--shard", shard], "expected I/N")
-
-
-def test_tables_of_one_shard_alone_are_refused(folder, capsys):
-    (folder / "mine.toml").write_text(MINE, encoding="utf-8")
-    for both in (["--shard", "1/2"], ["--processes", "2"]):
-        words = ["study", folder / "mine.toml", "--out", folder / "x", "--merge", *both]
-        refused(capsys, words, f"leave {both[0]} out")
-    assert not (folder / "x").exists()
-
-
 def test_split_points_of_each_prompt_reach_the_probe(folder, tmp_path):
     skip = '{name = "layer_skip", mode = "future", boundaries = "answer"}'
     written = study.parse(HEAD.replace('"contributions", "logit_lens"', skip) + SET)
@@ -882,26 +692,3 @@ def test_a_shipped_report_says_what_the_program_says(out):
     there = open_folder(out)
     told = report.markdown(there, tables.stored(there, "verdict"), there.digest())
     assert (out / "report.md").read_text(encoding="utf-8") == told
-
-
-def test_results_of_a_probe_that_the_plan_does_not_name_are_refused():
-    there = open_folder(shipped()[0])
-    other = replace(there, plan=there.plan | {"probes": [there.plan["probes"][0] | {"name": "a\x00b"}]})
-    with pytest.raises(StudyError, match=r"its plan names 'a\\x00b'; run the study again"):
-        other.probe(there.plan["probes"][0]["name"])
-
-
-@pytest.mark.parametrize("column", ["logit_lens.kl.sum", "contributions.layer_cos.sum"])
-def test_a_sum_that_is_not_finite_leaves_its_rule_without_a_layer(done, monkeypatch, column):
-    whole = items.Folder.sums
-
-    def overflown(self, label, name):
-        some = whole(self, label, name)
-        values = some.columns[column].copy()
-        values[2] = np.nan
-        return replace(some, columns={**some.columns, column: values})
-
-    monkeypatch.setattr(items.Folder, "sums", overflown)
-    folder = open_folder(done[0])
-    told = report.markdown(folder, tables.verdict(folder), "")
-    assert "gives no layer (none in any resample of 10 prompts): its curve is not finite" in told

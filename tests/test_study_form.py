@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations
 
 import pytest
 
 from ed_core.errors import StudyError
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import study
-from ed_core.studies.form import ALL, Form, hidden, levels_of, of, set_names, study_of
+from ed_core.studies.form import ALL, Form, hidden, levels_of, of, study_of
 
 FORM = Form("mine", ("ed-demo-8", "ed-demo-16"), 2, ("sum_mod10", "mixed", "gsm8k"), 12, ("logit_lens", "layer_skip"))
 LONG = """
@@ -126,26 +125,3 @@ def test_steps_are_revisions_of_the_hub_and_checkpoints_of_folders():
     assert {"revisions of org/model", "checkpoints of /runs/mine"} <= set(hidden(mixed))
     with pytest.raises(StudyError, match="the form: .* whose names tell their step, .*; 'main' does not"):
         study_of(replace(form, steps=("main",)))
-
-
-def test_any_choice_of_sets_comes_back():
-    for sets in permutations(("mixed", "chains", "direct_addition", "math"), 2):
-        for prompts in (ALL, 1, 7, 40):
-            form = replace(FORM, sets=sets, prompts=prompts)
-            made = study_of(form)
-            assert study_of(of(made)) == made and of(made).sets == sets
-    assert set(FORM.sets) <= set(set_names())
-
-
-@pytest.mark.parametrize(
-    "change, said",
-    [
-        ({"name": ""}, "name is '': expected letters"),
-        ({"models": ()}, "models is \\(\\): expected at least one"),
-        ({"sets": ()}, "sets is \\(\\): expected at least one"),
-        ({"probes": ()}, "probes is \\(\\): expected at least one"),
-    ],
-)
-def test_a_form_that_is_no_study_is_refused(change, said):
-    with pytest.raises(StudyError, match=f"^the form: {said}"):
-        study_of(replace(FORM, **change))

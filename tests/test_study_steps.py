@@ -4,8 +4,6 @@ model trained; their order, what is said of them and how they are drawn."""
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from ed_core import figures
 from ed_core.commands import main
 from ed_core.errors import StudyError
 from ed_core.figures import colours
-from ed_core.studies import bundle, plan, steps, study, tables
+from ed_core.studies import bundle, steps, study, tables
 from ed_core.studies.items import open_folder
 from ed_core.training import DepthCallback, callback
 
@@ -100,43 +98,6 @@ def test_steps_that_cannot_be_are_refused_in_one_sentence(entry, says):
         study.parse(TOML.format(source="org/model@a", kind="revisions", names='"step1"'))
 
 
-@pytest.mark.parametrize(
-    ("source", "kind", "name", "says"),
-    [
-        ("{here}", "revisions", "step1", "is a folder and has no revisions; name the folders in it as checkpoints"),
-        (
-            "{here}",
-            "checkpoints",
-            "checkpoint-3",
-            "no checkpoint 'checkpoint-3'; it has checkpoint-2, checkpoint-10, ",
-        ),
-        ("{here}/runs", "checkpoints", "checkpoint-3", "'checkpoint-3'; no folder in it holds one."),
-        (
-            "org/model",
-            "checkpoints",
-            "checkpoint-3",
-            "no folder 'org/model' to look for checkpoints in; check the path",
-        ),
-        ("ed-demo-8", "revisions", "step1", "comes with the program or in a package and has no steps of its training"),
-    ],
-)
-def test_steps_of_the_other_kind_are_refused(checkpoints, tmp_path, source, kind, name, says, capsys):
-    file = written(tmp_path, source.format(here=checkpoints), kind, name)
-    with pytest.raises(StudyError) as caught:
-        plan.make(study.read(file), tmp_path)
-    assert says in str(caught.value)
-    assert main(["study", str(file), "--out", str(tmp_path / "out"), "--dry-run"]) != 0
-    assert says in capsys.readouterr().err
-
-
-def test_two_trainings_of_one_name_are_no_single_training():
-    models = [study.ModelEntry(source=f"{of}/run", checkpoints=(name,)) for of, name in zip("ab", ("step5", "step9"))]
-    asked = study.Study(name="two", models=tuple(models), probes=(study.ProbeEntry(name="contributions"),),
-                        sets=(study.SetEntry(name="s", bundled="sums"),))  # fmt: skip
-    with pytest.raises(StudyError, match="Two trainings of the study would be called 'run'; give each a label"):
-        plan.make(asked, Path())
-
-
 def test_a_study_keeps_its_steps_when_it_is_written(tmp_path):
     one = study.parse(TOML.format(source="org/model", kind="revisions", names='"step10", "step2"'))
     assert study.parse(study.write(one)) == one
@@ -165,14 +126,9 @@ def test_a_study_of_steps_goes_elsewhere_whole(computed, tmp_path):
     (tmp_path / "a.edstudy").write_bytes(bundle.packed(computed))
     bundle.unpack(tmp_path / "a.edstudy", tmp_path / "there")
     assert steps.series(open_folder(tmp_path / "there")) == steps.series(open_folder(computed))
-    other = shutil.copytree(computed, tmp_path / "other")
-    told = json.loads((other / "plan.json").read_text())
-    told["models"][0]["step"] = 3
-    (other / "plan.json").write_text(json.dumps(told))
-    with pytest.raises(StudyError, match=r"plan.json is not the plan of study.toml"):
-        bundle.packed(other)
 
 
+@pytest.mark.process
 def test_revisions_of_a_hub_model_are_fetched_and_one_that_is_missing_is_said(checkpoints, client, tmp_path):
     names = {"step2": "checkpoint-2", "step10": "checkpoint-10"}
     file = written(tmp_path, "org/model", "revisions", "step10", "step2", "step11")
@@ -223,27 +179,6 @@ def row(step, criterion="kl", variant="mean", depth=4.0, low=None, high=None, n_
     return told | dict(n_layers=n_layers, prompts=9, over="9 prompts")
 
 
-def test_words_say_the_ends_and_what_lies_apart_from_both():
-    rows = [row(0, depth=3.0, low=2.8, high=3.2), row(5, depth=6.0, low=5.0, high=7.0), row(9, depth=4.0)]
-    assert steps.course(rows) == [
-        "Mean depth over thresholds by KL: 3.0 (2.8 to 3.2) of 8 layers at step 0, 4.0 at step 9. "
-        "In brackets 5–95 % over 9 prompts; another training run may differ."
-    ]
-    rows[-1] |= dict(low=3.9, high=4.1)
-    assert "; higher than both ranges, for instance, at step 5: 6.0 (5.0 to 7.0). In" in steps.course(rows)[0]
-    rows[-1] |= dict(high=5.1)
-    assert "most" not in steps.course(rows)[0], "its range meets the last one's"
-    turns = [row(step, "cosine", "turn", depth) for step, depth in ((0, None), (5, 3), (9, 4))]
-    assert steps.course(turns) == [
-        "A cosine turn is found at 2 of 3 steps: step 5, after layer 3; step 9, after layer 4 "
-        "(each tested by itself, without untrained twins)."
-    ]
-    assert steps.course(turns[:1]) == ["No cosine turn found at any step."]
-    assert steps.course([]) == []
-    one = [row(step, depth=3.0) | dict(over=None, prompts=1) for step in (0, 5)]
-    assert steps.course(one)[0].endswith("1 prompt; another training run may differ.")
-
-
 def traces(fig):
     return {trace.name: trace for trace in fig.data}
 
@@ -265,37 +200,3 @@ def test_a_depth_is_drawn_at_its_step_and_a_layer_where_it_ends():
     assert list(traces(fig)["mean depth, KL"].x) == [0, 1, 10, 100] and "sinks" not in traces(fig)
     assert not fig.layout.shapes, "step 7 is none of them"
     assert list(fig.layout.xaxis.ticktext) == ["0", "10", "100"], "labels stand apart"
-
-
-@pytest.mark.parametrize("there", [(0,), (7,), (0, 3), tuple(range(0, 200_000, 1000))])
-def test_few_and_many_steps_are_drawn(there):
-    rows = [row(step) for step in there]
-    for log in (False, True):
-        fig = figures.depth_over_steps(rows, 8, dict.fromkeys(there, 0.0), log, there[0])
-        assert np.isfinite(fig.layout.xaxis.range).all() and fig.layout.xaxis.range[0] < fig.layout.xaxis.range[1]
-    z = np.full((8, len(there)), 0.5)
-    fig = figures.layers_over_steps(z, there, "layer_ratio", "ratio", 0)
-    np.testing.assert_array_equal(fig.data[0].z, z)
-
-
-def test_a_column_is_a_step_and_a_cosine_has_its_colours():
-    z = np.linspace(-0.9, 0.9, 12).reshape(4, 3)
-    fig = figures.layers_over_steps(z, (0, 1, 1000), "attn_cos", "cosine", 2)
-    cells, found = fig.data[0], traces(fig)
-    np.testing.assert_array_equal(cells.z, z)
-    assert (cells.zmin, cells.zmax) == (-1, 1)
-    assert [list(one) for one in cells.colorscale] == [list(one) for one in colours.signed().colours]
-    assert list(found["mean"].x) == list(z[:, 2]) and list(found["control"].x) == list(z[:, 0])
-    assert found["mean"].line.color == colours.ATTENTION and "step 1000" in cells.text[0][2]
-    assert list(fig.layout.xaxis.ticktext) == ["0", "1", "<b>1000</b>"]
-    assert all(word.startswith("<br>") for word in fig.layout.xaxis2.ticktext), "clear of the last step's label"
-    many = (0, *(2**k for k in range(8)), 192, 256, 384, 512, 768, 896, 1024)
-    narrow = figures.layers_over_steps(np.ones((4, 16)), many, "attn_cos", "cosine", 2, width_px=380).layout
-    assert list(narrow.xaxis.ticktext[-2:]) == ["896", "<br>1024"], "labels by turns on two lines"
-    assert narrow.xaxis2.ticktext[0] == "\u22121" and narrow.xaxis2.ticklabelshift == 8, "clear of the last but one"
-    fig = figures.layers_over_steps(np.abs(z), (0, 1, 1000), "layer_ratio", "ratio", 0)
-    assert "control" not in traces(fig), "the first step is not drawn behind itself"
-    assert fig.layout.xaxis2.type == "log"
-    fig = figures.layers_over_steps(np.abs(z), (0, 1, 1000), "kl", "nats", 1)
-    assert fig.layout.yaxis.title.text == "depth" and list(fig.layout.yaxis.range) == [-0.5, 3.5]
-    assert traces(fig)["mean"].line.color == colours.CRITERIA["kl"] and "0.736 nats" in fig.data[0].text[0][1]

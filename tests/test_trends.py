@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 
-from ed_core.cards import words
 from ed_core.depth import continuous
 from ed_core.errors import StudyError
 from ed_core.figures import study_sizes
 from ed_core.figures.studies import log_sizes
 from ed_core.sources import catalogue as source
 from ed_core.sources.bundled import MODELS, STUDIES
-from ed_core.statistics import FEWEST, student, units
+from ed_core.statistics import units
 from ed_core.studies import points, tables, trends
 from ed_core.studies.items import open_folder
 from ed_core.studies.points import MEASURED, PUBLISHED, Point
@@ -51,45 +49,6 @@ def made(slope, noise=0.0, seed=0, sets=("a", "b"), each=3):
 
 
 # ---------------------------------------------------------------- the published table
-
-
-def test_every_published_entry_is_a_point_with_its_size_and_training():
-    found = points.published_points()
-    assert len(found) == len(source.published()) == 108
-    for p, row in zip(found, source.published()):
-        assert (p.depth, p.ratio) == (pytest.approx(row.effective_depth), pytest.approx(row.ratio, abs=0.0051))
-        billions = float(row.name.removesuffix("-Instruct").rsplit("-", 1)[-1].removesuffix("B"))
-        assert p.parameters == pytest.approx(billions * 1e9, rel=0.2) and p.source == PUBLISHED
-    kinds = {name: [p.model for p in found if p.training == name] for name in source.TRAINING}
-    assert {name: len(set(models)) for name, models in kinds.items()} == dict(
-        zip(source.TRAINING, (2, 2, 4, 4), strict=True)
-    )
-    named = {p.model for p in found}
-    assert all(set(pair) <= named for pair in (*source.PAIRS, *source.INSTRUCT_PAIRS))
-
-
-@pytest.mark.parametrize(
-    "name, kind",
-    [
-        ("Qwen/Qwen2.5-14B", "base"),
-        ("Qwen/Qwen2.5-Math-7B", "mathematics"),
-        ("Qwen/Qwen2.5-Math-7B-Instruct", "instruct"),
-        ("Qwen/Qwen3-8B-Base", "base"),
-        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "long chain of thought"),
-        ("Qwen/Qwen3-8B", ""),
-        ("ed-demo-8", ""),
-    ],
-)
-def test_how_a_model_was_trained_is_told_only_where_its_name_tells(name, kind):
-    assert source.training(name) == kind
-
-
-def test_a_published_entry_belongs_to_a_name_and_a_number_of_layers():
-    found = points.entry_of("/somewhere/qwen2.5-1.5b-instruct", 28, "gsm8k", "cosine")
-    assert found.effective_depth == 20
-    assert points.entry_of("Qwen2.5-1.5B-Instruct", 27, "gsm8k", "cosine") is None
-    assert points.entry_of("Qwen2.5-1.5B-Instruct", 28, "sums", "cosine") is None
-    assert points.entry_of("", 28, "gsm8k", "cosine") is None
 
 
 # ---------------------------------------------------------------- measured points
@@ -157,12 +116,7 @@ def test_the_slope_is_the_one_the_points_were_made_with_and_polyfits(true):
         assert line.end[1] == pytest.approx(np.polyval(expected, math.log10(SIZES[-1] * APART**2)))
 
 
-def test_sets_of_unlike_height_do_not_tilt_the_line():
-    """Small models on a low set, large ones on a high set too: the gap between the sets is no trend."""
-    some = [p for p in made(0.0) if p.set == "a" or p.parameters > 1e10]
-    assert trends.slope(some).slope == pytest.approx(0.0, abs=1e-12)
-
-
+@pytest.mark.process
 def test_the_interval_over_sizes_holds_the_true_slope_about_as_often_as_it_says():
     held = [(f := trends.slope(made(0.05, 0.04, seed=i), seed=i)).low <= 0.05 <= f.high for i in range(100)]
     assert 0.83 <= np.mean(held) <= 0.97  # 0.9 is what it says
@@ -197,39 +151,6 @@ def test_the_sentence_never_goes_beyond_the_interval():
     assert "less than one layer" not in wide.sentence and "less than one layer" not in rising.sentence
     tight = replace(small, slope=0.01221, low=0.01218, high=0.01224, without=None).sentence
     assert "changes by +0.01221 per" in tight and ": +0.01218 to +0.01224)" in tight
-
-
-@pytest.mark.parametrize("lost, share, told", [(3, "0.3 %", True), (996, "99.6 %", False)])
-def test_a_depth_that_resamples_lack_carries_no_conclusion(lost, share, told):
-    ratios = [layer / 28 for layer in (5, 6, 7)]
-    drawn = [np.where(np.arange(1000) < lost * (i == 0), np.nan, r) for i, r in enumerate(ratios)]
-    some = [point(n, r, size, kind=MEASURED, drawn=d) for n, r, size, d in zip("abc", ratios, SIZES, drawn)]
-    for found, says in ((trends.slope(some), "it rises"), (trends.difference(some, "a", "b"), "b has the larger")):
-        assert share in found.sentence and "prompts that give one; no" in found.sentence
-        assert (says in found.sentence) == told == ("there is no conclusion" not in found.sentence)
-
-
-def test_two_sizes_are_a_difference_and_few_models_have_no_interval():
-    two = [point(n, r, size, kind=MEASURED, drawn=[r] * 9) for n, r, size in zip("ab", (0.5, 0.6), SIZES)]
-    told = trends.slope(two).sentence
-    assert "Two sizes cannot show a trend" in told and "rises" not in told and "in at least 90 % of resamples" in told
-    rng, (small, large) = np.random.default_rng(3), SIZES[:2]
-    drawn = {size: 0.5 + rng.normal(0, 0.02, 4000) + (size == large) * 0.03 for size in (small, large)}
-    two = [point(n, d.mean(), size, kind=MEASURED, drawn=d, prompts=40) for n, (size, d) in zip("ab", drawn.items())]
-    change = np.quantile(drawn[large] - drawn[small], (0.05, 0.95))
-    assert f"(change, 5–95 % over prompts: {change[0]:+.3f} to {change[1]:+.3f})".replace("-", "−") in (
-        trends.slope(two).sentence
-    ), "of the change that is told, not of a slope"
-    few = made(0.1, each=1, sets=("a",))
-    assert len(few) < FEWEST and "no interval, and no conclusion" in trends.slope(few).sentence
-    none = trends.slope([replace(p, source=MEASURED) for p in few])
-    assert f"fewer than {FEWEST} prompts" in none.sentence and math.isnan(none.low)
-    with pytest.raises(StudyError, match="two sizes or more"):
-        trends.slope([few[0], replace(few[1], ratio=np.nan)])
-    with pytest.raises(StudyError, match="one criterion"):
-        trends.slope([few[0], replace(few[1], criterion="cosine")])
-    left = trends.slope([*few, point("unsized", 0.5, None), point("never", np.nan, SIZES[0])])
-    assert left.left_out == ("unsized", "never") and "Left out" in left.sentence
 
 
 def test_the_model_on_which_a_conclusion_rests_is_named():
@@ -286,37 +207,6 @@ def test_two_mean_depths_are_compared_over_the_same_prompts():
 
 
 # ---------------------------------------------------------------- one against another
-
-
-@pytest.mark.parametrize(
-    "parameters, said", [(999_885_952, "1 billion"), (999_400_000, "999 million"), (134_515_008, "135 million")]
-)
-def test_a_size_is_in_the_unit_that_its_figures_round_to(parameters, said):
-    assert trends.size(parameters) == said and words.parameters(parameters) == said.replace("illion", "").upper()
-
-
-@pytest.mark.parametrize("df, t", [(1, 6.3138), (2, 2.9200), (3, 2.3534), (4, 2.1318), (11, 1.7959), (30, 1.6973)])
-def test_students_t_is_that_of_the_tables(df, t):
-    assert student(df, trends.LEVEL) == pytest.approx(t, abs=5e-5)
-
-
-def test_published_pairs_are_compared_over_the_sets_they_share():
-    some = [point("a", v, where=s) for s, v in zip("xyz", (0.50, 0.60, 0.70))]
-    some += [point("b", v, where=s) for s, v in zip("xyzw", (0.55, 0.70, 0.85, 0.1))]
-    found = trends.difference(some, "a", "b")
-    each = np.array([0.05, 0.10, 0.15])
-    half = 2.91999 * each.std(ddof=1) / math.sqrt(3)
-    assert found.difference == pytest.approx(0.1) and found.where == ("x", "y", "z") and found.n == 3
-    assert (found.low, found.high) == (pytest.approx(0.1 - half, abs=1e-5), pytest.approx(0.1 + half, abs=1e-5))
-    assert "on x, y and z: b minus a is +0.100, +2.8 of 28 layers (5–95 % over 3 sets" in found.sentence
-    assert "on these 3 sets b has the larger ratio on average" in found.sentence
-    back = trends.difference(some, "b", "a")
-    assert back.difference == -found.difference and "a minus b is −0.100, −2.8 of 28 layers" in back.sentence
-    assert "on these 3 sets b has the larger ratio on average" in back.sentence
-    level = [replace(p, ratio=0.6 if p.model == "b" else 0.5) for p in some]
-    assert "the same on all 3 sets, in whole layers, so no interval" in trends.difference(level, "a", "b").sentence
-    with pytest.raises(StudyError, match="no set on which both"):
-        trends.difference([p for p in some if p.set == "w"], "a", "b")
 
 
 def test_measured_models_are_compared_resample_by_resample():
@@ -397,16 +287,3 @@ def test_points_stand_at_their_size_and_ratio_and_lines_at_their_ends():
     assert log_sizes(np.array([9.0, 9.5]))["ticktext"] == ["1B", "3B", "10B", "30B"]
     assert log_sizes(np.log10([135e6]))["ticktext"] == ["135M"], "one size, and none of the round ones in sight"
     assert study_sizes([], {}).data == ()
-
-
-def test_the_lines_that_are_written_down_are_those_of_the_table():
-    written = (Path(__file__).parent.parent / "docs" / "studies.md").read_text(encoding="utf-8")
-    for criterion, called in {"cosine": "cosine", "kl": "KL", "overlap": "overlap"}.items():
-        own = [p for p in points.published_points() if p.criterion == criterion]
-        line = trends.slope(own)
-        (name,) = set(line.models) - set(line.without.models)
-        slope, rest = trends.signed(line.slope), trends.signed(line.without.slope)
-        assert f"| {called} | {slope} | {rest}, {name} |" in written and math.isnan(line.low)
-    cosine = [p for p in points.published_points() if p.criterion == "cosine"]
-    pair = trends.over_pairs(cosine, source.INSTRUCT_PAIRS, "a", "b")
-    assert f"({trends.signed(pair.difference)} of the depth, 5–95 % {trends.signed(pair.low)} to" in written

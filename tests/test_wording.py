@@ -83,15 +83,6 @@ def test_a_rule_over_templates_says_over_how_many():
     )
 
 
-def test_thresholds_and_resamples_are_told_from_those_that_they_are_not():
-    moved = replace(judged("overlap", a_step("overlap", 3), 0.305), from_depth_1=None)
-    said = wording.statement(moved, np.asarray(a_step("overlap", 3))).sentence
-    assert said.startswith("The overlap rule at 30.5 % (the papers take 30 %) gives layer 3")
-    line = wording.rules({"overlap": moved}, {"overlap": wording.Statement(said, False, 3, 3)},
-                         {"overlap": statistics.Interval(3.0, 5.0, 0.997)})  # fmt: skip
-    assert line.startswith("Rules: layer 3 (overlap at 30.5 %, 5–95 %: 3 to 5, no layer in 99.7 % of resamples)")
-
-
 # ---------------------------------------------------------------- the two lines
 
 
@@ -170,22 +161,6 @@ def test_what_is_seen_is_said(sentence):
 
 
 @pytest.mark.parametrize(
-    "one, said",
-    [
-        (seen(30, 27), "“ Paris” is among the lens's best five for good from depth 27 of 30."),
-        (seen(None, 27, instead="x", k=10), "“ Paris” is among the lens's best ten for good from depth 27 of 30."),
-        (seen(12, 0), "“ Paris” is among the lens's best five at every depth."),
-        (seen(None, None, instead="x"), "“ Paris” is not among the model's best five."),
-        (seen(None, None, instead="x", k=1), "“ Paris” is not the model's best guess."),
-        (seen(12, 12), ""),
-    ],
-)
-def test_from_where_it_is_among_the_best_is_a_sentence_of_its_own(one, said):
-    assert answer.beside([one]) == said
-    assert answer.beside([one, one]) == ""
-
-
-@pytest.mark.parametrize(
     "value, form, said",
     [
         (-0.003, ".2f", "0.00"),
@@ -245,7 +220,3 @@ def test_what_is_seen_at_several_answers_is_so_and_not_the_wrong_claim(row):
     looks += [(seen(best, 0, given=False),) for best in row.get("own", [])]
     found = answer.over_prompts(looks)
     assert found == row["said"]
-
-
-def test_of_prompts_without_best_tokens_nothing_is_seen():
-    assert answer.over_prompts([(), ()]) == ""

@@ -157,7 +157,7 @@ class ByAngle(Record):
 
 class Cut(Record):
     """What leaving out so many layers in a row costs, of the stretch that changes the predictions least. `whole`: the
-    whole model's loss on these prompts, nats per token, where it was measured."""
+    whole model's loss on these prompts, nats per token."""
 
     layers: int
     start: int
@@ -170,8 +170,8 @@ class Cut(Record):
 
 
 class Exit(Record):
-    """Where written tokens settle, and whether leaving at a confidence changes them; `mean_lost_at_0`, the share that
-    changes by leaving at depth 0, where it was measured."""
+    """Where written tokens settle, and whether leaving at a confidence changes them; `mean_lost_at_0`: the share that
+    changes by leaving at depth 0."""
 
     tokens: int
     threshold: int | float
@@ -221,8 +221,8 @@ class Precision(Record):
 
 
 class Card(Record):
-    """The document. `turn`: None where there is nothing to fit; `missing`: what could not be measured, and why;
-    `about`: a digest of model, prompts and settings."""
+    """The document. `missing`: what could not be measured, and why; `about`: a digest of model, prompts and
+    settings."""
 
     about: str
     made: str = ""

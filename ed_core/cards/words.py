@@ -31,7 +31,7 @@ LITTLE = "Claims on loss or best guesses over all tokens say little here: that l
 
 
 def headline(told: Card) -> str:
-    """The answer: the logit lens's mean depth; of an older card, what the papers' rules give."""
+    """The answer: the logit lens's mean depth; where it has none, what the papers' rules give."""
     model, layers = told.model.name, told.model.layers
     means = [(rule.label, row) for of, rule in OF_LENS.items() if (row := mean_depth_of(told, of)) and row.depth]
     if not means:
@@ -222,7 +222,7 @@ def leaving(told: Card) -> str:
 
 
 def _by_0(found: Value | None, lost: float | None) -> str:
-    """How much of what leaving early would change it changes at depth 0; "" in a card that does not know."""
+    """How much of what leaving early would change it changes at depth 0; "" where it is not known."""
     if found is None or found.value is None or lost is None:
         return ""
     alike = math.isclose(found.value, lost, abs_tol=1e-5)  # a card has six digits
@@ -308,7 +308,7 @@ def judging(told: Card) -> list[str]:
 
 
 def stand(told: Card) -> str:
-    """How many of the claims' verdicts stand when all are judged together; "" in a card of an older format."""
+    """How many of the claims' verdicts stand when all are judged together."""
     return standing(told.claims)
 
 

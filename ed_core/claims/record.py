@@ -127,7 +127,7 @@ class Found(Record):
     contradicted: str = ""
     of: str = ""
     verdict: str
-    alone: str = ""
+    alone: str
     p: Number = None
     adjusted: Number = None
     together: int = 1

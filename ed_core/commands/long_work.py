@@ -1,10 +1,9 @@
 """The commands that take long and go on where they were stopped, as `python -m ed_core`:
 
 `fit KIND …`: what is fitted to models on a prompt set. `study FILE --out DIR`: many prompts on several models.
-`reproduce PAPER --models …`: a paper's protocol run as studies, measured beside published figures; and beside these,
-`leaderboard [--also FILE.csv]`: do deeper models score better, with size and width held fixed? `claims --model M --set
-S --out FOLDER`: which published statements about depth hold here. `card --model M`: what is known of a model's depth,
-in one document."""
+`reproduce PAPER --models …`: a paper's protocol run as studies, measured beside published figures. `claims --model M
+--set S --out FOLDER`: which published statements about depth hold here. `card --model M`: what is known of a model's
+depth, in one document."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ from ..runs.execute import device_of, in_shell, of_fit
 from ..runs.run import JACOBIAN_TOKENS, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, StudyRun
 from ..sources.bundled import MIXED, default_set
 from ..sources.sizes import asked_precision
-from ..studies import leaderboard as board
 from .models import DEVICE, MODEL, RESUMED, Commands, how_to_open, only, whole
 
 if TYPE_CHECKING:
@@ -46,8 +44,6 @@ def _add_studies(commands: Commands) -> None:
         help="write a study's folder as NAME.edstudy, NAME.npz; verdict, summary or prompts as .csv or .parquet; "
         "depths or PROBE.MEASURE as .svg, .png or .html",
     )
-    p.add_argument("--shard", metavar="I/N", help="compute the I-th of N parts, into a folder that all share")
-    p.add_argument("--merge", action="store_true", help="compute nothing: write the tables of what is there")
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.add_argument("--device", default="auto", help=DEVICE)
     add_engine(p)
@@ -86,21 +82,6 @@ def _add_studies(commands: Commands) -> None:
     p.add_argument("--out", metavar="DIR", help="where it is kept and goes on from; a folder of the paper's name here")
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.set_defaults(run=reproduce, stopped=RESUMED)
-    p = commands.add_parser(
-        "leaderboard", help="the scores of many models against their layers, with size and width held fixed or not"
-    )
-    p.add_argument(
-        "--also",
-        action="append",
-        default=[],
-        metavar="FILE.csv",
-        help="models of your own: columns model, layers, params_b (billions), the score; where known d_model, family, "
-        "lineage",
-    )
-    p.add_argument(
-        "--score", default="average", metavar="NAME", help=f"{', '.join(board.SCORES)} (default: %(default)s)"
-    )
-    p.set_defaults(run=leaderboard)
 
 
 def add_engine(p: argparse.ArgumentParser) -> None:
@@ -133,9 +114,7 @@ def study(args: argparse.Namespace) -> int:
         return export(Path(args.file), args.export)
     if not args.out:
         raise ParameterError("--out is missing; give the study's folder.")
-    file, out, shard = Path(args.file), Path(args.out), shard_of(args.shard)
-    if args.merge:
-        only(args, "--merge writes the tables of all shards", "file", "out", "merge", "dry_run", "device")
+    file, out = Path(args.file), Path(args.out)
     if outside.ending(file) == ".edstudy":
         from ..studies import bundle
 
@@ -145,8 +124,8 @@ def study(args: argparse.Namespace) -> int:
             return 0
         print(f"{out}: measures {bundle.unpack(file, out)[:16]}, as the file tells")
         return 0
-    spec = StudyRun(file=args.file, device=args.device, shard=shard, merge=args.merge, **_computed(args))
-    return in_shell(spec, out, kept=shard == (1, 1) and not args.dry_run)
+    spec = StudyRun(file=args.file, device=args.device, **_computed(args))
+    return in_shell(spec, out, kept=not args.dry_run)
 
 
 def reproduce(args: argparse.Namespace) -> int:
@@ -219,21 +198,6 @@ def shard_of(text: str | None) -> tuple[int, int]:
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise ParameterError(f"--shard is {text!r}; expected I/N with I from 1 to N, like 2/8.")
     return int(found[1]), int(found[2])
-
-
-def leaderboard(args: argparse.Namespace) -> None:
-    if args.score not in board.SCORES:
-        raise StudyError(f"--score is {args.score[:40]!r}; expected one of {', '.join(board.SCORES)}.")
-    own = board.own(args.also, args.score)
-    every = (*board.entries(), *own)
-    for found in board.table(every, args.score):
-        print(f"{found.sentence} R² {found.r2:.2f}.")
-    for entry in own:
-        expected = board.fit(every, args.score, (board.SIZE,))
-        print(f"{entry.model}: {entry.scores[args.score]:.2f}, {board.beside_line(expected, entry)}.")
-    gone = "; ".join(f"{n} as {why}" for why, n in board.left_out(every).items())
-    print(f"{len(every)} models{f', {len(own)} of them your own' if own else ''}; left out: {gone}.")
-    print(" ".join(board.CAVEATS))
 
 
 SET_HELP = (

@@ -140,10 +140,10 @@ def by_norm(resid_norm: ArrayLike) -> tuple[Sink, ...]:
     return tuple(found)
 
 
-def long_at_end(resid_norm: ArrayLike, factor: float = FACTOR) -> tuple[int, ...]:
+def long_at_end(resid_norm: ArrayLike) -> tuple[int, ...]:
     """Positions of the tokens that are long at depth L and nowhere before: no attention reads them there."""
     last = len(np.asarray(resid_norm)) - 1
-    return tuple(pos for pos, spans in runs(resid_norm, factor).items() if spans == [(last, last)])
+    return tuple(pos for pos, spans in runs(resid_norm).items() if spans == [(last, last)])
 
 
 def find(resid_norm: ArrayLike, attn_norm: ArrayLike, mlp_norm: ArrayLike, factor: float = FACTOR) -> tuple[Sink, ...]:

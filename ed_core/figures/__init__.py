@@ -34,7 +34,7 @@ from .panel import View
 from .ruler import depth_ruler
 from .skips import DONE, added_curves, boundary_map, effect_on_layers, order_ruler, skip_map, surgery_map
 from .steps import depth_over_steps, layers_over_steps
-from .studies import VARIANTS, claim_curves, score_against_layers, study_curves, study_depths, study_levels, study_sizes
+from .studies import VARIANTS, claim_curves, study_curves, study_depths, study_levels, study_sizes
 
 __all__ = [
     "ATTENTION",
@@ -77,7 +77,6 @@ __all__ = [
     "pair_ruler",
     "rank_curve",
     "replacement_bars",
-    "score_against_layers",
     "shown",
     "skip_map",
     "slope_curves",

@@ -156,10 +156,9 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     from ..service.estimate import about
     from ..studies import bundle, report, running
     from ..studies import plan as planning
-    from ..studies.items import open_folder
 
     file, device, computing = Path(spec.file), device_of(spec.device), _computing(spec)
-    plan = planning.of_file(spec.file, device, None if spec.merge or spec.dry_run else opened.fetch)
+    plan = planning.of_file(spec.file, device, None if spec.dry_run else opened.fetch)
     usable, trouble = plan.usable, {m.label: m.trouble for m in plan.models if m.trouble}
     if not usable:
         raise ParameterError(
@@ -179,33 +178,20 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     disk.require_room("The study", planning.bytes_of(plan), out, "--out")
     planning.write_plan(plan, out)
     statuses.admit()
-    lacking = 0
-    if spec.merge:
-        made = open_folder(out)
-        outcome = running.Outcome(failed=made.failures() | trouble)
-        there, planned = (sum(counts) for counts in zip(*made.progress().values()))
-        if lacking := planned - there:
-            print(
-                f"ed_core: {lacking} of {planned} parts are not computed; run their shards, then --merge again.",
-                file=sys.stderr,
-            )
-    else:
-        with computing as engine:
-            outcome = running.run(
-                plan,
-                out,
-                spec.shard,
-                lambda model, done, total: tell(done / max(total, 1), model.label),
-                engine=engine or running.Here,
-            )
+    with computing as engine:
+        outcome = running.run(
+            plan,
+            out,
+            lambda model, done, total: tell(done / max(total, 1), model.label),
+            engine=engine or running.Here,
+        )
     _said(statuses, ", ".join(f"{n} {what}" for what, n in outcome.counts.items()))
     for label, why in outcome.failed.items():
         if label not in trouble:
             print(f"ed_core: {label} failed: {why}", file=sys.stderr)
-    if spec.shard == (1, 1):
-        measures = report.write(out)
-        _said(statuses, f"{out}: summary and verdict (.parquet, .csv), report.md; measures {measures[:16]}")
-    return 1 if outcome.failed or lacking else 0
+    measures = report.write(out)
+    _said(statuses, f"{out}: summary and verdict (.parquet, .csv), report.md; measures {measures[:16]}")
+    return 1 if outcome.failed else 0
 
 
 def _reproduce(spec: ReproduceRun, out: Path, statuses: Statuses) -> int:

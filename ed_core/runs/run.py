@@ -46,8 +46,6 @@ class StudyRun(_Computed):
     kind: Literal["study"] = "study"
     file: str
     device: str = "auto"
-    shard: tuple[int, int] = (1, 1)
-    merge: bool = False
 
 
 class ClaimsRun(_Spec):

@@ -250,21 +250,29 @@ class Sums:
         return {n: v[ran] for n, v in own.items()} if ran.any() else {}
 
 
-class PlannedModel(BaseModel):
+class _Model(BaseModel):
     label: str = Field(max_length=400)
     digest: str = Field(pattern="^[0-9a-f]{16}$")
+    trouble: str = ""
+    name: str = ""
+    precision: str = ""
+    control: str = ""
+    seed: int = 0
+    parameters: int | None = Field(None, ge=0)
     n_layers: int | None = Field(None, ge=1, le=bounds.LAYERS)
     series: str = Field("", max_length=400)
     step: int | None = Field(None, ge=0, lt=10**12)
 
 
-class PlannedProbe(BaseModel):
+class _Probe(BaseModel):
     name: str
+    limit: int | None = None
     parameters: dict[str, Any]
 
 
-class PlannedSet(BaseModel):
+class _Set(BaseModel):
     name: str = Field(pattern=f"^{NAME}$")
+    of: str = ""
     left_out: int
     ids: list[str]
     levels: list[str]
@@ -274,15 +282,15 @@ class PlannedSet(BaseModel):
 
 
 class _Plan(BaseModel):
-    """What is read of a plan; a bundle's is held to more (`bundle`)."""
+    """What is read of a plan."""
 
     name: str
     note: str = ""
     seed: int = Field(ge=0)
     chunk: int = Field(ge=1, le=bounds.CHUNK)
-    models: list[PlannedModel]
-    probes: list[PlannedProbe]
-    sets: list[PlannedSet]
+    models: list[_Model]
+    probes: list[_Probe]
+    sets: list[_Set]
     pairs: list[list[str]] = []
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ import pyarrow
 from numpy.typing import ArrayLike
 from pyarrow import compute, csv, parquet
 
-from .. import bounds, disk, outside, statistics
+from .. import disk, statistics
 from ..depth import continuous, wording
 from ..depth import verdict as verdict_of
 from ..depth.continuous import MeanDepth, Turn
@@ -30,7 +30,6 @@ from ..errors import ParameterError
 from ..probes import Probe, find
 from ..results.aggregate import MEANS, aggregate, counted, counts_first
 from ..statistics import Units
-from . import parquets
 from .items import Folder, Sums, open_folder
 
 if TYPE_CHECKING:
@@ -154,11 +153,11 @@ def stored(folder: Folder, name: str) -> pyarrow.Table:
 
 def _lying(folder: Folder, name: str, now: str) -> pyarrow.Table | None:
     try:
-        with outside.opened(folder.out / f"{name}.parquet", bounds.ITEM, outside.Unreadable) as handle:
-            found = parquets.table(handle, bounds.LINES, SCHEMAS[name])
-        return found if found is not None and (found.schema.metadata or {}).get(b"state", b"").decode() == now else None
-    except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException):
+        found = parquet.read_table(folder.out / f"{name}.parquet")
+    except (OSError, pyarrow.ArrowException):
         return None
+    same = found.schema.equals(SCHEMAS[name]) and (found.schema.metadata or {}).get(b"state", b"").decode() == now
+    return found if same else None
 
 
 def as_file(table: pyarrow.Table, kind: str) -> bytes:

@@ -25,7 +25,6 @@ from .points import MEANS, MEASURED, Point, combined
 CALLED = {f"mean_{name}": f"mean depth ({rule.label})" for name, rule in OF_LENS.items()}
 CALLED |= {name: f"the papers' {rule.label} rule" for name, rule in RULES.items()}
 FEW = f"fewer than {FEWEST} prompts, or {FEWEST_FORMS} forms,"  # give no interval
-DIFFERENT = "different prompts for different models"  # nor do these
 LEVEL = 0.9  # what an interval from 5 to 95 % holds
 APART = 1.2  # how many times larger another size is
 NOTHING = 1e-9  # what rounding makes of 0
@@ -45,7 +44,7 @@ class Slope:
     `start` and `end`: smallest and largest model as (parameters, ratio on the line), sets averaged. `finest`: one
     layer of the shallowest model, as a ratio; `sizes`: how many sizes there are; `left_out`: models whose size is not
     known or that have no depth by this rule. `without`: the line without the model that moves the slope most; None
-    below four models. `unlike`: models were measured on different prompts, which gives no interval."""
+    below four models."""
 
     criterion: str
     source: str
@@ -63,7 +62,6 @@ class Slope:
     left_out: tuple[str, ...]
     words: str
     without: Slope | None = None
-    unlike: bool = False
 
     @property
     def sentence(self) -> str:
@@ -75,7 +73,7 @@ class Slope:
         if self.sizes == 2:
             told = f"{of} goes from {_share(self.start[1])} to {_share(self.end[1])}"
         if not np.isfinite(self.low):
-            few = (DIFFERENT if self.unlike else FEW) if self.over == "prompts" else f"fewer than {FEWEST} sizes"
+            few = FEW if self.over == "prompts" else f"fewer than {FEWEST} sizes"
             return f"{told}. With {few} there is no interval, and no conclusion.{self._aside}"
         between = math.log10(self.end[0] / self.start[0]) if self.sizes == 2 else 1.0
         told += " (change, " if self.sizes == 2 else " ("
@@ -178,7 +176,6 @@ def _line(used: list[Point], left_out: tuple[str, ...], seed: int) -> Slope:
         sizes=int(_sizes(used).max()) + 1,
         left_out=left_out,
         words=words,
-        unlike=measured and any(len({p.prompts for p in used if p.set == name}) > 1 for name in sets),
     )
 
 
@@ -226,7 +223,7 @@ class Difference:
     no depth; `n_layers`: of the two where they are equal, else None. `same`: all values were one number, so that no
     spread could be seen. `where`: the sets. `spread`: the standard error of the difference over prompts, NaN without.
     `words`: what the interval is over, in full; `forms`: how many forms of prompts were drawn anew, 0 where prompts
-    were; `unlike`: both were measured on different prompts, which gives no interval."""
+    were."""
 
     base: str
     other: str
@@ -244,7 +241,6 @@ class Difference:
     spread: float = np.nan
     words: str = ""
     forms: int = 0
-    unlike: bool = False
 
     @property
     def needed(self) -> int | None:
@@ -271,7 +267,7 @@ class Difference:
             return f"{told}: the same on all {self.n} {self.over}, in whole layers, so no interval can be given."
         if not np.isfinite(self.low):
             one = f"one {self.over.replace('sets', 'set').replace('pairs', 'pair')}"
-            few = (DIFFERENT if self.unlike else FEW) if self.over == "prompts" else one
+            few = FEW if self.over == "prompts" else one
             return f"{told}. With {few} there is no interval, and no conclusion."
         told += f" ({_range(self.low, self.high, self.words or f'{self.n} {self.over}', self.undefined)}"
         told += f"; not defined in {100 * self.undefined:.3g} % of the resamples)" if self.undefined else ")"
@@ -322,8 +318,7 @@ def difference(points: Iterable[Point], base: str, other: str) -> Difference:
             spread = float(again.std()) if len(again) else np.nan
         over = ("prompts", one.prompts, n_layers)
         ends = (float(each[0]), low, high, undefined)
-        unlike = one.prompts != two.prompts
-        return Difference(*told, *ends, *over, spread=spread, words=one.over, forms=one.forms, unlike=unlike)
+        return Difference(*told, *ends, *over, spread=spread, words=one.over, forms=one.forms)
     return Difference(*told, float(each.mean()), *around(each), 0.0, "sets", len(each), n_layers, _same(each))
 
 
