@@ -31,7 +31,7 @@ from ed_core.cases.kept import Kept
 from ed_core.cases.report import report
 from ed_core.commands import cases, main
 from ed_core.depth import criteria, verdict
-from ed_core.errors import CaseError, ImportRefused, NewerSchema
+from ed_core.errors import CaseError, ImportRefused, OtherVersion
 from ed_core.figures.images import data_uri, png, thumbnail
 from ed_core.files import before
 from ed_core.results import lookup
@@ -221,7 +221,7 @@ def test_an_older_schema_is_migrated_step_by_step_and_written_in_the_present_one
 
 def test_a_later_version_is_refused_as_such():
     data = sealed_anew(bundle.encode(small()), lambda told: told | {"version": 3})
-    with pytest.raises(NewerSchema, match="version 3.*up to 2.*update"):
+    with pytest.raises(OtherVersion, match="version 3.*up to 2.*update"):
         bundle.decode(data)
 
 

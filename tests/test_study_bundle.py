@@ -20,7 +20,7 @@ from pyarrow import parquet
 from shell import refused
 
 from ed_core.commands import main
-from ed_core.errors import ImportRefused, NewerSchema, ParameterError, StudyError
+from ed_core.errors import ImportRefused, OtherVersion, ParameterError, StudyError
 from ed_core.files import Bounds, archive
 from ed_core.results.aggregate import aggregate
 from ed_core.studies import bundle, items, plan, report, running, study, tables
@@ -247,7 +247,7 @@ def test_an_archive_that_is_no_plain_one_is_refused(good, tmp_path):
     ):
         with pytest.raises(ImportRefused, match=told) as refused:
             bundle.unpack(io.BytesIO(bad), tmp_path / "there")
-        assert isinstance(refused.value, NewerSchema) == (bad is later) and not list(tmp_path.iterdir())
+        assert isinstance(refused.value, OtherVersion) == (bad is later) and not list(tmp_path.iterdir())
 
 
 def test_what_unpacks_to_too_much_is_not_unpacked(good, tmp_path, monkeypatch):

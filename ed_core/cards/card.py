@@ -221,7 +221,7 @@ class Precision(Record):
 
 
 class Card(Record):
-    """The document. `mean_depths`, `turn`: missing from older cards; `missing`: what could not be measured, and why;
+    """The document. `missing`: what could not be measured, and why;
     `about`: a digest of model, prompts and settings."""
 
     about: str
@@ -234,7 +234,7 @@ class Card(Record):
     sinks: Sinks
     commands: tuple[str, ...]
     missing: tuple[str, ...]
-    mean_depths: tuple[Mean, ...] | None = None
+    mean_depths: tuple[Mean, ...]
     turn: Turn | None = None
     depths: tuple[Depth, ...]
     lenses: Lenses
@@ -320,8 +320,8 @@ def depth_of(told: Card, rule: str) -> Depth | None:
 
 
 def mean_depth_of(told: Card, of: str) -> Mean | None:
-    """The mean depth under the logit lens; None where the card has none, or is older than they are."""
-    return next((row for row in told.mean_depths or () if (row.of, row.lens) == (of, "logit")), None)
+    """The mean depth under the logit lens; None where the card has none."""
+    return next((row for row in told.mean_depths if (row.of, row.lens) == (of, "logit")), None)
 
 
 def rounded(value: Any) -> Any:

@@ -31,7 +31,7 @@ LITTLE = "Claims on loss or best guesses over all tokens say little here: that l
 
 
 def headline(told: Card) -> str:
-    """The answer: the logit lens's mean depth; of an older card, what the papers' rules give."""
+    """The answer: the logit lens's mean depth; where there is none, what the papers' rules give."""
     model, layers = told.model.name, told.model.layers
     means = [(rule.label, row) for of, rule in OF_LENS.items() if (row := mean_depth_of(told, of)) and row.depth]
     if not means:
@@ -41,7 +41,7 @@ def headline(told: Card) -> str:
 
 
 def rules(told: Card) -> str:
-    """What the papers' rules give, and which of them are clear; an older card judged that by other rules."""
+    """What the papers' rules give, and which of them are clear."""
     rows = {rule: row for rule in RULES if (row := depth_of(told, rule)) is not None}
     each = [
         f"{'no layer' if row.depth is None else f'layer {report.number(row.depth)}'} "
@@ -51,23 +51,12 @@ def rules(told: Card) -> str:
     clear = [RULES[rule].label for rule, row in rows.items() if row.clear]
     so_far = [RULES[rule].label for rule, row in rows.items() if row.so_far]
     defined = [RULES[rule].label for rule, row in rows.items() if row.depth is not None]
-    how = f"; {which_clear(clear, so_far, defined)}" if told.mean_depths is not None else ""
-    return f"Papers' rules: {', '.join(each)}{how}."
-
-
-def of_its_time(told: Card) -> str:
-    """What an older card has to be read with; "" for others."""
-    if told.mean_depths is not None:
-        return ""
-    return (
-        "This card was made before mean depths were measured: what it says of rules, sinks, lenses and claims follows "
-        "the definitions of its time."
-    )
+    return f"Papers' rules: {', '.join(each)}; {which_clear(clear, so_far, defined)}."
 
 
 def ranges(told: Card) -> str:
     """What the ranges are over."""
-    rows = told.mean_depths or ()
+    rows = told.mean_depths
     over = next((row.over for row in rows), "the prompts")
     if rows and all(row.low is None for row in rows):
         return f"No ranges: they need {FEWEST} prompts, or prompts of {FEWEST_FORMS} forms."
@@ -249,10 +238,9 @@ def sinks(told: Card) -> str:
     named = f"In the first {found.named_of} prompts: {found.named}."
     if not found.tokens:
         return "No sinks."
-    older = "Counted as in older cards, with tokens of large norm at the output alone: " if of_its_time(told) else ""
     of = f"the first token is a sink in {share(found.first)} of the prompts."
     most = f"{100 * found.tokens:.3g} % of the tokens are sinks; {of}"
-    return f"{older}{most} {named}"
+    return f"{most} {named}"
 
 
 def precision(told: Card) -> Iterator[str]:
@@ -320,7 +308,7 @@ def judging(told: Card) -> list[str]:
 
 
 def stand(told: Card) -> str:
-    """How many of the claims' verdicts stand when all are judged together; "" in a card of an older format."""
+    """How many of the claims' verdicts stand when all are judged together; "" where fewer than two were tested."""
     return standing(told.claims)
 
 
@@ -328,9 +316,8 @@ def markdown(told: Card) -> str:
     """A section for a model card, with its YAML in front."""
     lines = ["---", *metadata(told).splitlines(), "---", "", "## Effective depth", "", headline(told), ""]
     lines += [f"{facts(told)}. Measured on {on(told)}, {told.made}. {ranges(told)} {NEVER}", ""]
-    lines += [f"{old}", ""] if (old := of_its_time(told)) else []
     lines += ["| | depth | share | variants | one untrained twin |", "|---|---|---|---|---|"]
-    for at in told.mean_depths or ():
+    for at in told.mean_depths:
         twin = mean(at.twin) if at.twin else "not measured"
         lines.append(f"| {mean_row(at)} | {mean(at)} | {ratio(at)} | | {twin} |")
     for row in told.depths:

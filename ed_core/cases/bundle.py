@@ -17,7 +17,7 @@ from pydantic import Field
 from ..files import Bounds, Head, Kind, Sealed, exactly, expect, open_sealed, seal
 from ..prompts import check_text
 from ..results.aggregate import probe_of
-from ..results.wire import RESULT, pack, result_of
+from ..results.wire import RESULT, result_of
 from ..sources import controls
 from ..types import ModelSpec, Prompt
 from .case_study import ITEMS, Case, Item, Shown
@@ -109,7 +109,7 @@ def encode(case: Case) -> bytes:
 
 
 def decode(data: bytes) -> Case:
-    """The case study in a bundle; `ImportRefused` for anything that is not one, `NewerSchema` for one of a later
+    """The case study in a bundle; `ImportRefused` for anything that is not one, `OtherVersion` for one of another
     version."""
     with open_sealed(data, CASE) as sealed:
         return _case(sealed)
@@ -172,7 +172,6 @@ def _item(name: str, packed: bytes, shown: Shown) -> Item:
     size = len(packed)  # all arrays together are no larger: nothing is inflated
     with open_sealed(packed, replace(RESULT, bounds=Bounds(size, MAX_ARRAYS, size, size, size)), name) as sealed:
         result = result_of(sealed)
-        packed = pack(result) if sealed.old else packed
     request = result.request
     expect(result.complete and len(request.models) >= 1 and len(request.prompts) >= 1, "a result is not complete")
     parts: list[ModelSpec | Prompt] = [*request.models, *request.prompts]

@@ -162,17 +162,11 @@ def _said(found: Found) -> Found:
 
 def adjusted(findings: Sequence[Found]) -> tuple[Found, ...]:
     """Findings judged together: verdicts after Holm's adjustment over all that were tested, sentences and reasons with
-    them. Findings of an older format stay as they are."""
-    new = [f for f in findings if f.alone]
-    p = [math.nan if f.p is None else f.p for f in new]
-    after = iter(together([f.alone for f in new], p))
-    tested, out = sum(math.isfinite(one) for one in p), []
-    for found in findings:
-        if found.alone:
-            verdict, one = next(after)
-            found = _said(found.but(verdict=verdict, adjusted=one, together=tested))
-        out.append(found)
-    return tuple(out)
+    them."""
+    p = [math.nan if f.p is None else f.p for f in findings]
+    tested = sum(math.isfinite(one) for one in p)
+    after = zip(findings, together([f.alone for f in findings], p), strict=True)
+    return tuple(_said(f.but(verdict=verdict, adjusted=one, together=tested)) for f, (verdict, one) in after)
 
 
 def sentence(found: Found) -> str:
@@ -180,14 +174,13 @@ def sentence(found: Found) -> str:
     if found.verdict == NOT_APPLICABLE:
         return f"{OPENS[found.verdict]} {found.statement} ({found.of}). {found.reason}"
     values = "; ".join(f"{q.name}: {both_ways(q)}" for q in found.judging if q.value)
-    why = f" {_of_several(found)}" if found.alone and found.verdict == CANNOT_BE_TOLD else ""
+    why = f" {_of_several(found)}" if found.verdict == CANNOT_BE_TOLD else ""
     return f"{OPENS[found.verdict]} {found.statement} ({found.of}). {values[:1].upper()}{values[1:]}.{why}"
 
 
 def judgement(found: Found) -> str:
     """The verdict, in a cell; with what it is by itself, where the adjustment for several claims took it."""
-    by_itself = found.alone and found.alone != found.verdict
-    return f"{found.verdict} (by itself it {found.alone})" if by_itself else found.verdict
+    return f"{found.verdict} (by itself it {found.alone})" if found.alone != found.verdict else found.verdict
 
 
 def here(found: Found, q: Judged) -> str:
@@ -334,9 +327,8 @@ def counted(findings: Sequence[Found]) -> str:
 
 def standing(findings: Sequence[Found]) -> str:
     """How many verdicts stand before and after the adjustment for several; "" where that was not made."""
-    new = [f for f in findings if f.alone]
-    before, after = (sum(getattr(f, name) in (HOLDS, DOES_NOT) for f in new) for name in ("alone", "verdict"))
-    tested = max((f.together for f in new), default=0)
+    before, after = (sum(getattr(f, name) in (HOLDS, DOES_NOT) for f in findings) for name in ("alone", "verdict"))
+    tested = max((f.together for f in findings), default=0)
     if tested < 2:
         return ""
     verdicts = "1 verdict" if before == 1 else f"{before} verdicts"

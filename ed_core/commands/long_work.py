@@ -9,7 +9,6 @@ in one document."""
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,8 +46,6 @@ def _add_studies(commands: Commands) -> None:
         help="write a study's folder as NAME.edstudy, NAME.npz; verdict, summary or prompts as .csv or .parquet; "
         "depths or PROBE.MEASURE as .svg, .png or .html",
     )
-    p.add_argument("--shard", metavar="I/N", help="compute the I-th of N parts, into a folder that all share")
-    p.add_argument("--merge", action="store_true", help="compute nothing: write the tables of what is there")
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.add_argument("--device", default="auto", help=DEVICE)
     add_engine(p)
@@ -134,9 +131,7 @@ def study(args: argparse.Namespace) -> int:
         return export(Path(args.file), args.export)
     if not args.out:
         raise ParameterError("--out is missing; give the study's folder.")
-    file, out, shard = Path(args.file), Path(args.out), shard_of(args.shard)
-    if args.merge:
-        only(args, "--merge writes the tables of all shards", "file", "out", "merge", "dry_run", "device")
+    file, out = Path(args.file), Path(args.out)
     if outside.ending(file) == ".edstudy":
         from ..studies import bundle
 
@@ -146,8 +141,8 @@ def study(args: argparse.Namespace) -> int:
             return 0
         print(f"{out}: measures {bundle.unpack(file, out)[:16]}, as the file tells")
         return 0
-    spec = StudyRun(file=args.file, device=args.device, shard=shard, merge=args.merge, **_computed(args))
-    return in_shell(spec, out, kept=shard == (1, 1) and not args.dry_run)
+    spec = StudyRun(file=args.file, device=args.device, **_computed(args))
+    return in_shell(spec, out, kept=not args.dry_run)
 
 
 def reproduce(args: argparse.Namespace) -> int:
@@ -212,14 +207,6 @@ def _made(folder: Folder, file: Path) -> bytes:
 
         return images.render(figure, kind, f"{folder.plan['name']} · {file.stem}")
     raise ParameterError(f"{file.name} ends in none of .edstudy, .npz, .csv, .parquet, .svg, .png, .html.")
-
-
-def shard_of(text: str | None) -> tuple[int, int]:
-    """ "2/8" as (2, 8); None as the whole."""
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", "1/1" if text is None else text)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
-        raise ParameterError(f"--shard is {text!r}; expected I/N with I from 1 to N, like 2/8.")
-    return int(found[1]), int(found[2])
 
 
 def leaderboard(args: argparse.Namespace) -> None:
@@ -411,16 +398,6 @@ def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
         "--test", default="", metavar="FILE.jsonl", help="the prompts to judge on; every fifth of --set unless given"
     )
     p.add_argument("--out", required=True, metavar=f"FILE{ending}")
-    part = p.add_mutually_exclusive_group()
-    part.add_argument("--shard", metavar="I/N", help="sum up the I-th of N parts of the prompts, into --out FILE.sums")
-    part.add_argument(
-        "--merge",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FILE.sums",
-        help="add what all shards have summed up, instead of reading the prompts of --set again",
-    )
     p.add_argument("--memory", default="", metavar="SIZE", help="what the sums may hold at once, like 500M or 20G")
     p.add_argument("--dry-run", action="store_true", help="say what the sums take and in how many passes, and stop")
     p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
@@ -435,8 +412,6 @@ def fit(args: argparse.Namespace) -> int:
         prompts=args.set,
         test=args.test,
         out=args.out,
-        shard=None if args.shard is None else shard_of(args.shard),
-        merge=tuple(args.merge),
         memory=args.memory,
         rank=getattr(args, "rank", None),
         max_tokens=getattr(args, "max_tokens", JACOBIAN_TOKENS),

@@ -105,7 +105,7 @@ def constant(result: ProbeResult) -> np.ndarray | None:
 class HeldOut:
     """Mean divergence from the output on held-out prompts, nats, `[depth]`, by name: of `lenses` and `controls`.
 
-    `ends`: 5 and 95 % over prompts by the same names; empty in an older certificate, and where prompts are few."""
+    `ends`: 5 and 95 % over prompts by the same names; empty where prompts are few."""
 
     lenses: Mapping[str, np.ndarray]
     controls: Mapping[str, np.ndarray]
@@ -127,8 +127,8 @@ def held_out(certificate: Mapping[str, Any]) -> HeldOut:
 
 def certified(kind: str, certificate: Mapping[str, Any]) -> str:
     """What a fit's certificate says of it: at which depths, on held-out prompts, its divergence from the output lies
-    below that of a constant prediction and of the logit lens. Below: with the whole 5–95 % interval of the difference;
-    an older certificate has none."""
+    below that of a constant prediction and of the logit lens. Below: with the whole 5–95 % interval of the
+    difference."""
     judged, prompts = certificate["held_out"], certificate["prompts"]
     said = [f"{LENSES[kind]}, fitted on {prompts['tokens']:,} tokens of {prompts.get('fitted', prompts['n'])} prompts."]
     if "drift" in certificate:
@@ -142,20 +142,7 @@ def certified(kind: str, certificate: Mapping[str, Any]) -> str:
     return " ".join([*said, *certificate.get("notes", [])] if kind != UNCALIBRATED else said)
 
 
-def of_its_time(certificate: Mapping[str, Any]) -> str:
-    """How a fit was judged that was made before tokens of all held-out prompts were drawn; "" for others."""
-    judged = certificate["held_out"]
-    if "kl_drawn" in judged:
-        return ""
-    first = judged.get("kl_tokens", 0) < judged["tokens"]
-    how = f"the first {judged.get('kl_tokens', 0):,} tokens of the held-out prompts" if first else "held-out prompts"
-    more = "" if first else " without an interval"
-    return f"An older certificate, judged on {how}{more}"
-
-
 def _judged(kind: str, judged: Mapping[str, Any]) -> str:
-    if old := of_its_time({"held_out": judged}):
-        return f"{old}; fit it anew to learn at which depths it says more than a constant prediction."
     over = f"{judged['kl_tokens']:,} held-out tokens ({judged['kl_over']})"
     if "kl_minus" not in judged:
         return (

@@ -77,7 +77,6 @@ class Prune(Probe):
             0.0,
             1.0,
             "mean",
-            since=3,
         ),
         MeasureSpec(
             "angular_distance_no_sinks",
@@ -87,7 +86,6 @@ class Prune(Probe):
             0.0,
             1.0,
             "token_mean",
-            since=3,
         ),
         _per_token("nll_whole", "nats", "log-loss of the whole model on the next token"),
         _per_token("drop_kl", "nats", "divergence without the chosen set"),

@@ -156,10 +156,9 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     from ..service.estimate import about
     from ..studies import bundle, report, running
     from ..studies import plan as planning
-    from ..studies.items import open_folder
 
     file, device, computing = Path(spec.file), device_of(spec.device), _computing(spec)
-    plan = planning.of_file(spec.file, device, None if spec.merge or spec.dry_run else opened.fetch)
+    plan = planning.of_file(spec.file, device, None if spec.dry_run else opened.fetch)
     usable, trouble = plan.usable, {m.label: m.trouble for m in plan.models if m.trouble}
     if not usable:
         raise ParameterError(
@@ -179,33 +178,20 @@ def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float,
     disk.require_room("The study", planning.bytes_of(plan), out, "--out")
     planning.write_plan(plan, out)
     statuses.admit()
-    lacking = 0
-    if spec.merge:
-        made = open_folder(out)
-        outcome = running.Outcome(failed=made.failures() | trouble)
-        there, planned = (sum(counts) for counts in zip(*made.progress().values()))
-        if lacking := planned - there:
-            print(
-                f"ed_core: {lacking} of {planned} parts are not computed; run their shards, then --merge again.",
-                file=sys.stderr,
-            )
-    else:
-        with computing as engine:
-            outcome = running.run(
-                plan,
-                out,
-                spec.shard,
-                lambda model, done, total: tell(done / max(total, 1), model.label),
-                engine=engine or running.Here,
-            )
+    with computing as engine:
+        outcome = running.run(
+            plan,
+            out,
+            lambda model, done, total: tell(done / max(total, 1), model.label),
+            engine=engine or running.Here,
+        )
     _said(statuses, ", ".join(f"{n} {what}" for what, n in outcome.counts.items()))
     for label, why in outcome.failed.items():
         if label not in trouble:
             print(f"ed_core: {label} failed: {why}", file=sys.stderr)
-    if spec.shard == (1, 1):
-        measures = report.write(out)
-        _said(statuses, f"{out}: summary and verdict (.parquet, .csv), report.md; measures {measures[:16]}")
-    return 1 if outcome.failed or lacking else 0
+    measures = report.write(out)
+    _said(statuses, f"{out}: summary and verdict (.parquet, .csv), report.md; measures {measures[:16]}")
+    return 1 if outcome.failed else 0
 
 
 def _reproduce(spec: ReproduceRun, out: Path, statuses: Statuses) -> int:
@@ -302,18 +288,15 @@ def _card(spec: CardRun, out: Path, statuses: Statuses) -> int:
 
 def of_fit(spec: FitRun) -> tuple[list[Prompt], list[Prompt] | None, int | None]:
     """What a fit reads: prompts, held-out ones, bytes of memory. Refused is what can be told before a model is here."""
-    from ..fits import shards
     from ..prompts import read_jsonl
     from ..sweeps.budget import parse
 
-    expected = shards.ENDING if spec.shard else ".safetensors" if spec.fit in ("affine", "jacobian") else ".npz"
+    expected = ".safetensors" if spec.fit in ("affine", "jacobian") else ".npz"
     models = [one for one in (spec.model, spec.other) if one is not None]
-    inputs = [spec.prompts, spec.test, *spec.merge, *(f for one in models for f in read_for(one.source, one.adapter))]
+    inputs = [spec.prompts, spec.test, *(f for one in models for f in read_for(one.source, one.adapter))]
     disk.require_out(spec.out, inputs, expected=expected)
     if spec.rank is not None and spec.rank < 1:
         raise ParameterError(f"--rank is {spec.rank}; expected 1 at least.")
-    if spec.rank and spec.shard:
-        raise ParameterError("--rank is of the lens that --merge writes, a shard has none; leave it out here.")
     for one in models:
         remote.require_here(one.source)
         if one.adapter and (folder := Path(location(named(one.adapter)))).is_dir():  # others are downloaded first
@@ -328,8 +311,7 @@ def of_fit(spec: FitRun) -> tuple[list[Prompt], list[Prompt] | None, int | None]
     if spec.fit == "jacobian" and spec.max_tokens <= jacobian.FIRST + 1:
         raise ParameterError(f"--max-tokens is {spec.max_tokens}; expected {jacobian.FIRST + 2} at least.")
     prompts, test, memory = read_jsonl(spec.prompts), read_jsonl(spec.test) if spec.test else None, parse(spec.memory)
-    used, _ = streams.split(prompts, test)
-    shards.some_of(spec.shard or (1, 1), len(used))
+    streams.split(prompts, test)
     return prompts, test, memory
 
 
@@ -347,13 +329,8 @@ def _fit(spec: FitRun, statuses: Statuses) -> int:
     own["memory"] = memory or (measured.BYTES if spec.fit == "affine" else None)
     if not is_lens:
         print(f"{fitting.plan(*models, memory).sentence()}", file=sys.stderr)
-    if spec.shard:
-        some = fitting.sum_up(*models, prompts, out, spec.shard, test, statuses.tell, **own)
-        summed = f"the prompts {some.start + 1} to {some.stop} are summed up"
-        _said(statuses, f"{out}: {summed}; with the other shards' files, --merge it.")
-        return 0
     own |= {"rank": spec.rank} if spec.fit == "affine" else {}
-    made = fitting.fit(*models, prompts, out, test, statuses.tell, merge=[Path(file) for file in spec.merge], **own)
+    made = fitting.fit(*models, prompts, out, test, statuses.tell, **own)
     if is_lens:
         _said(statuses, f"{out}: {lenses.certified(made['kind'], made)}")
         return 0

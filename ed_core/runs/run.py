@@ -46,8 +46,6 @@ class StudyRun(_Computed):
     kind: Literal["study"] = "study"
     file: str
     device: str = "auto"
-    shard: tuple[int, int] = (1, 1)
-    merge: bool = False
 
 
 class ClaimsRun(_Spec):
@@ -94,8 +92,6 @@ class FitRun(_Spec):
     prompts: str
     test: str = ""
     out: str
-    shard: tuple[int, int] | None = None
-    merge: tuple[str, ...] = ()
     memory: str = ""
     rank: int | None = None
     max_tokens: int = JACOBIAN_TOKENS

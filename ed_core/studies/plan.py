@@ -96,19 +96,12 @@ class Plan:
     def n_items(self) -> int:
         return len(self.usable) * sum(map(len, self.chunks))
 
-    def n_of(self, shard: tuple[int, int]) -> int:
-        """How many items a shard has."""
-        return (self.n_items - shard[0]) // shard[1] + 1
-
-    def items(self, shard: tuple[int, int] = (1, 1)) -> Iterator[Item]:
-        """All items, model by model; of shard i of N every N-th."""
-        at = 0
+    def items(self) -> Iterator[Item]:
+        """All items, model by model."""
         for model in self.usable:
             for chunks in self.chunks:
                 for chunk in chunks:
-                    if at % shard[1] == shard[0] - 1:
-                        yield Item(model, chunk)
-                    at += 1
+                    yield Item(model, chunk)
 
 
 def of_file(file: str | Path, device: str = "cpu", fetch: Callable[[str, str], object] | None = None) -> Plan:

@@ -2,8 +2,8 @@
 noted, and the others go on.
 
 Who computes is an `Engine`: this process (`Here`), several of this machine or Ray's (`runs/processes.py`).
-Several runs may also share one folder, each with a shard of its own or all with everything: whoever computes an item
-writes the same file, whole or not at all, and what lies there already is not computed again."""
+Several runs may also share one folder: whoever computes an item writes the same file, whole or not at all, and what
+lies there already is not computed again."""
 
 from __future__ import annotations
 
@@ -101,19 +101,18 @@ class Here:
 def run(
     plan: Plan,
     out: Path,
-    shard: tuple[int, int] = (1, 1),
     report: Callable[[StudyModel, int, int], None] = lambda model, done, total: None,
     engine: MakesEngine = Here,
 ) -> Outcome:
-    """Compute what is missing of a shard. Every model that has something to do is opened and every prompt tried on it
+    """Compute what is missing. Every model that has something to do is opened and every prompt tried on it
     before the first is computed. `report`: the model, prompts done, prompts in all."""
     outcome = Outcome()
     for model in plan.models:
         if model.trouble:
             note_failure(out, outcome, model, model.trouble)
-    todo = missing(plan, out, shard)
+    todo = missing(plan, out)
     left = {model: len(of_model) for model, of_model in todo.items()}
-    outcome.counts[THERE] = plan.n_of(shard) - sum(left.values())
+    outcome.counts[THERE] = plan.n_items - sum(left.values())
     for model in plan.usable:
         if model not in todo:
             forget_failure(plan, out, model)
@@ -216,16 +215,16 @@ def note_failure(out: Path, outcome: Outcome, model: StudyModel, why: str) -> No
 
 
 def forget_failure(plan: Plan, out: Path, model: StudyModel) -> None:
-    """A model that went through has not failed: all its items are there, those of other shards too."""
+    """A model that went through has not failed: all its items are there."""
     if {chunk.digest for chunks in plan.chunks for chunk in chunks} <= items.there(out, model.digest):
         (out / FAILURES / f"{model.digest}.json").unlink(missing_ok=True)
 
 
-def missing(plan: Plan, out: Path, shard: tuple[int, int] = (1, 1)) -> dict[StudyModel, list[Item]]:
-    """What of a shard is not computed yet, by model."""
+def missing(plan: Plan, out: Path) -> dict[StudyModel, list[Item]]:
+    """What is not computed yet, by model."""
     there = {model.digest: items.there(out, model.digest) for model in plan.usable}
     found: dict[StudyModel, list[Item]] = {}
-    for item in plan.items(shard):
+    for item in plan.items():
         if item.chunk.digest not in there[item.model.digest]:
             found.setdefault(item.model, []).append(item)
     return found

@@ -111,8 +111,9 @@ def detail(wanted: Claims, found: Mapping[str, Found]) -> None:
         st.markdown(badge(one))
         st.code(on_page(one.sentence), language=None, wrap_lines=True)
         with st.expander("Why"):
-            said = one.reasons or [one.beside]  # findings of an older format have none
-            st.markdown("\n".join(f"- {show.plain(on_page(reason))}" for reason in said if reason))
+            st.markdown(
+                "\n".join(f"- {show.plain(on_page(reason))}" for reason in one.reasons or [one.beside] if reason)
+            )
         if one.curves:
             fig = figures.claim_curves(one.curves)
             show.figure(f"claim-{name}", fig, CAPTION.format(show.plain(claim.title)), about=lambda: about(claim, one))

@@ -1,10 +1,9 @@
-"""Studies: a finished one opened in a new process, the plan of a million items, what the runner costs over the bare
-probes, and two shards on two cores against one on one."""
+"""Studies: a finished one opened in a new process, the plan of a million items, and what the runner costs over the
+bare probes."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from . import Row
 
 PROMPTS, PER_ITEM, LAYERS, TOKENS = 10_000, 8, 24, 64
 OPEN_SECONDS, PLAN_SECONDS, GIGABYTE = 3.0, 60.0, 1 << 30
-OVERHEAD, SHARDS, ROUNDS = 0.05, 1.6, 5
+OVERHEAD, ROUNDS = 0.05, 5
 OPEN = """
 import resource, sys, time
 begin = time.monotonic()
@@ -52,7 +51,7 @@ print(time.monotonic() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxr
 def measure() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="ed-bench-") as folder:
         here = Path(folder)
-        return [*_opening(here), *_planning(here), _overhead(here), _shards(here)]
+        return [*_opening(here), *_planning(here), _overhead(here)]
 
 
 def _opening(here: Path) -> list[Row]:
@@ -118,34 +117,6 @@ def _overhead(here: Path) -> Row:
         ratios.append((time.process_time() - between) / (between - begin) - 1)
     found = median(ratios)
     return Row("the runner over the bare probes, ed-demo-16, 20 prompts", f"{found:.1%}", "<= 5 %", found <= OVERHEAD)
-
-
-def _shards(here: Path) -> Row:
-    """The whole command, its start included; both cores must be free for this to tell anything."""
-    file = here / "shards.toml"
-    file.write_text(STUDY.replace("per_level = 4", "per_level = 20"), encoding="utf-8")
-    command = [sys.executable, "-m", "ed_core", "study", str(file)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-
-    def begun(out: str, *more: str) -> subprocess.Popen:
-        return subprocess.Popen([*command, "--out", str(here / out), *more], stdout=subprocess.DEVNULL, env=environment)
-
-    def ended(processes: list[subprocess.Popen]) -> float:
-        """CPU seconds of all."""
-        before = os.times()
-        if sum(process.wait() for process in processes):
-            raise JobError("A shard did not end well; what went wrong stands above.")
-        after = os.times()
-        return after.children_user + after.children_system - before.children_user - before.children_system
-
-    begin = time.monotonic()
-    work_alone = ended([begun("one")])
-    alone = time.monotonic() - begin
-    begin = time.monotonic()
-    work_two = ended([begun("two", "--shard", f"{i}/2") for i in (1, 2)])
-    two = time.monotonic() - begin
-    told = f"{alone / two:.2f} x ({two:.0f} s for {alone:.0f} s; CPU {work_two:.0f} s for {work_alone:.0f} s)"
-    return Row("two shards on two cores against one on one", told, ">= 1.6 x", alone / two >= SHARDS)
 
 
 STUDY = """name = "sums"
