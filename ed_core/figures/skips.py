@@ -188,7 +188,6 @@ VALUES = {"loss": ("loss", "nats"), "kl": ("KL to the whole", "nats"), "top1_kep
 ADDED = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # nats to either side of the whole model's loss, that colours reach
 
 
-
 def surgery_map(
     curves: Mapping[str, np.ndarray], kind: str, view: View, value: str = "loss", chosen: Sequence[surgery.Row] = ()
 ) -> go.Figure:
