@@ -1,5 +1,4 @@
-"""Files that nobody should open: changed bytes, truncations, and archives made by hand. Seeded. Those made by hand are
-of a case study, sealed or as it was written before there were sealed containers."""
+"""Files that nobody should open: changed bytes, truncations, and archives made by hand of a case study. Seeded."""
 
 from __future__ import annotations
 
@@ -15,8 +14,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from types import SimpleNamespace
-
-import numpy as np
 
 from ed_core.types import Request
 
@@ -51,7 +48,7 @@ def mutated(data: bytes, n: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
 def handmade(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Archives that lie on purpose, made from a good one; every one must be refused."""
     files = _files(data)
-    head = next(name for name in (OLD, MANIFEST) if name in files)
+    head = MANIFEST
     yield "nothing", b""
     yield "text", b"<html>not found</html>"
     yield "an array file", files["0.npz"]
@@ -64,7 +61,7 @@ def handmade(data: bytes) -> Iterator[tuple[str, bytes]]:
     yield "bomb within", _with_result(files, _npz_bomb())
     yield "ten thousand entries", _zip({**{f"{i}.npz": b"" for i in range(1, 10_000)}, **files})
     for name in NAMES:
-        yield f"name {name[:12]!r}", _zip({name: b"x", **files} if head == MANIFEST else {**files, name: b"x"})
+        yield f"name {name[:12]!r}", _zip({name: b"x", **files})
     yield "entry named twice", _zip(files, more=[("0.npz", files["0.npz"])])
     yield "header twice", _zip(files, more=[(head, files[head])])
     yield "a link", _zip(files, mode=stat.S_IFLNK | 0o777)
@@ -83,16 +80,14 @@ def handmade(data: bytes) -> Iterator[tuple[str, bytes]]:
             yield what, _with_result(files, changed)
 
 
-OLD, MANIFEST = "case.json", "manifest.json"
+MANIFEST = "manifest.json"
 NAMES = (
     "../../evil", "/etc/evil", "C:\\evil", "a/../../evil", "0.npz\0.png", "\u202ezpn.0", ".", "é" * 3000, "x", "00.npz",
 )  # fmt: skip
 
 
 def resealed(told: dict) -> dict:
-    """A manifest with the digest it should have, where it has one."""
-    if "digest" not in told:
-        return told
+    """A manifest with the digest it should have."""
     rest = {name: value for name, value in told.items() if name != "digest"}
     return told | {"digest": hashlib.sha256(_text(rest)).hexdigest()}
 
@@ -126,25 +121,23 @@ _case, _asked, _provenance = (partial(_within, part) for part in ("case", "reque
 
 def _shown(**view) -> Callable[[dict], dict]:
     def shown(item: dict) -> dict:
-        return {**item, "shown": {**item["shown"], **view}} if "shown" in item else {**item, **view}
+        return {**item, **view}
 
     return lambda h: {**h, "items": [shown(item) for item in h["items"]]}
 
 
 def _version(value) -> Callable[[dict], dict]:
-    return lambda h: {**h, "version" if "version" in h else "schema": value}
+    return lambda h: {**h, "version": value}
 
 
 def _spelled(old: bytes, new: bytes) -> Callable[[dict], bytes]:
-    """Another spelling somewhere, under a digest of it where there is one."""
+    """Another spelling somewhere, under a digest of it."""
 
     def change(h: dict) -> bytes:
         text = _text(h).replace(old, new)
-        if "digest" in h:
-            own = f'"digest":"{h["digest"]}",'.encode()
-            digest = hashlib.sha256(text.replace(own, b"", 1)).hexdigest()
-            text = text.replace(own, f'"digest":"{digest}",'.encode(), 1)
-        return text
+        own = f'"digest":"{h["digest"]}",'.encode()
+        digest = hashlib.sha256(text.replace(own, b"", 1)).hexdigest()
+        return text.replace(own, f'"digest":"{digest}",'.encode(), 1)
 
     return change
 
@@ -160,7 +153,7 @@ HEADERS: dict[str, Callable[[dict], dict | bytes]] = {
     "a key twice": _spelled(b'"case":{', b'"case":{"created":0.0,'),
     "spaces": _spelled(b'"case":', b'"case": '),
     "not an object": lambda h: b"7",
-    "no version": lambda h: {k: v for k, v in h.items() if k not in ("schema", "version")},
+    "no version": lambda h: {k: v for k, v in h.items() if k != "version"},
     "version 0": _version(0),
     "version true": _version(True),
     "version of tomorrow": _version(99),
@@ -186,18 +179,10 @@ HEADERS: dict[str, Callable[[dict], dict | bytes]] = {
     "settings that nest": _shown(settings=[["a", {"b": 1}]]),
     "items that are none": lambda h: {**h, "items": 3},
     "no items": lambda h: {**h, "items": []},
-    "a wrong hash": lambda h: _hashed(h, lambda name, sha256: "0" * 64),
-    "no hash": lambda h: _hashed(h, lambda name, sha256: ""),
+    "a wrong hash": lambda h: {**h, "members": dict.fromkeys(h["members"], "0" * 64)},
+    "no hash": lambda h: {**h, "members": dict.fromkeys(h["members"], "")},
     "another digest": lambda h: _text({**h, "digest": "0" * 64}),
 }
-
-
-def _hashed(told: dict, change: Callable[[str, str], str]) -> dict:
-    """A header with other hashes of the results."""
-    if "members" in told:
-        return {**told, "members": {name: change(name, sha256) for name, sha256 in told["members"].items()}}
-    items = [{**item, "sha256": change(f"{i}.npz", item["sha256"])} for i, item in enumerate(told["items"])]
-    return {**told, "items": items}
 
 
 def _npy(dtype: str, shape: tuple, body: bytes = b"") -> bytes:
@@ -212,7 +197,7 @@ def _replaced(array: bytes, name: str = "") -> Callable[[bytes], bytes]:
     def change(npz: bytes) -> bytes:
         files = _files(npz)
         name_of = name or next(n for n in files if n.startswith("m."))
-        if MANIFEST in files and name_of != MANIFEST:
+        if name_of != MANIFEST:
             return sealed_anew(npz, members=lambda files: {**files, name_of: array}, packing=zipfile.ZIP_STORED)
         return _zip({**files, name_of: array}, zipfile.ZIP_STORED)
 
@@ -233,14 +218,10 @@ ARRAYS: dict[str, Callable[[bytes], bytes]] = {
     "code in an array's header": _replaced(_npy("__import__('os').system('id')", (1,), bytes(4))),
     "a stranger among the arrays": _replaced(_npy("'<f4'", (1,), bytes(4)), "x.npy"),
     "a measure nobody knows": _replaced(_npy("'<f4'", (1,), bytes(4)), "m.evil.npy"),
-    "a header that is an array": lambda npz: _replaced(_npy("'<f4'", (1,), bytes(4)), _head_of(npz))(npz),
-    "a header in pickle": lambda npz: _replaced(b"\x80\x04cos\nsystem\n.", _head_of(npz))(npz),
+    "a header that is an array": _replaced(_npy("'<f4'", (1,), bytes(4)), MANIFEST),
+    "a header in pickle": _replaced(b"\x80\x04cos\nsystem\n.", MANIFEST),
     "dimensions without end": _replaced(_npy("'<f4'", (1,) * 64, bytes(4))),
 }
-
-
-def _head_of(npz: bytes) -> str:
-    return MANIFEST if MANIFEST in _files(npz) else "header.npy"
 
 
 WIRE_HEADERS: dict[str, Callable[[dict], dict]] = {
@@ -267,13 +248,7 @@ WIRE_HEADERS: dict[str, Callable[[dict], dict]] = {
 
 def _wire_header(npz: bytes, change: Callable[[dict], dict]) -> bytes:
     """A result whose header was changed."""
-    if MANIFEST in _files(npz):
-        return sealed_anew(npz, head=lambda told: _keyed(change(told), told), packing=zipfile.ZIP_STORED)
-    files, buffer = _files(npz), io.BytesIO()
-    with np.load(io.BytesIO(npz), allow_pickle=False) as archive:
-        header = json.loads(archive["header"].tobytes())
-    np.save(buffer, np.frombuffer(_text(_keyed(change(header), header)), np.uint8))
-    return _zip({**files, "header.npy": buffer.getvalue()}, zipfile.ZIP_STORED)
+    return sealed_anew(npz, head=lambda told: _keyed(change(told), told), packing=zipfile.ZIP_STORED)
 
 
 def _keyed(changed: dict, header: dict) -> dict:
@@ -286,15 +261,11 @@ def _keyed(changed: dict, header: dict) -> dict:
 
 def _with_result(files: dict[str, bytes], npz: bytes) -> bytes:
     """The bundle with another first result, its hash and size as they should be."""
-    if MANIFEST in files:
-        return sealed_anew(_zip(files), members=lambda members: {**members, "0.npz": npz})
-    header = json.loads(files[OLD])
-    entry = {**header["items"][0], "sha256": hashlib.sha256(npz).hexdigest(), "bytes": len(npz)}
-    return _zip({**files, OLD: _text({**header, "items": [entry, *header["items"][1:]]}), "0.npz": npz})
+    return sealed_anew(_zip(files), members=lambda members: {**members, "0.npz": npz})
 
 
 def _npz_bomb() -> bytes:
-    return _zip({"header.npy": BOMB, MANIFEST: BOMB})
+    return _zip({"m.layer_ratio.npy": BOMB, MANIFEST: BOMB})
 
 
 def _files(data: bytes) -> dict[str, bytes]:

@@ -16,9 +16,7 @@ from ed_core.probes.base import depth_score, layer_effect
 from ed_core.probes.integrated_gradients import completeness, incomplete
 from ed_core.prompts import parse_jsonl, to_jsonl
 from ed_core.results import lookup
-from ed_core.results.aggregate import summarize
 from ed_core.results.store import Store
-from ed_core.results.wire import pack, unpack
 from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import EXAMPLE, load_prompts, mixed_prompts
 from ed_core.types import Prompt
@@ -93,8 +91,6 @@ def test_a_large_card_is_found_although_its_row_has_no_value(model_of, tmp_path)
     store.put(result)
     store.put(fake("layer_skip", n_layers=120, part="mlp"))
     assert list(store.series(result.request.series, 1)) == [result.request.key]
-    store._run(lambda cache: cache.rows("UPDATE Cache SET tag = NULL"))  # as they were stored by an older version
-    assert list(store.series(result.request.series)) == [result.request.key]
 
 
 def test_shipped_examples_count_as_other_prompts(own_cache):
@@ -221,13 +217,6 @@ def test_prompts_whose_completeness_fails_are_in_no_spread_and_counted(model_of,
     told = among_others.reasons(rough, mine, [*others, *(r.summary for r in poor)])
     assert told == ["2 other prompts are left out: they fail their check."]
     assert among_others.reasons(rough, mine, others) == []
-
-
-def test_a_result_of_an_older_version_still_opens(model_of, measure):
-    new = measure(model_of("qwen3"), IntegratedGradients(nodes=3), Prompt(TEXTS[0], " 17"))
-    old = summarize(replace(new, request=replace(new.request, probe_version=2)))
-    assert "completeness" in new.summary and "completeness" not in old.summary
-    assert set(unpack(pack(old)).summary) == set(old.summary)
 
 
 def test_the_updates_cosine_of_one_block_is_the_cosine_criterions(model_of, measure):

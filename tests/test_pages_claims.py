@@ -195,19 +195,3 @@ def test_a_damaged_card_is_told_beside_the_others(laboratory):
     assert "damaged" in found.error[0].value and "ed-demo-8" in words(found)
     file.unlink()
     assert not page("cards.py").error
-
-
-def test_findings_of_the_format_before_open_as_they_were(laboratory):
-    """Without errors, reasons and what stands beside."""
-    of, found = wanted(), stored(wanted())
-    new = ("of", "alone", "p", "adjusted", "together", "over", "reasons")
-    old = tuple(
-        one.without(*new).but(quantities=tuple(q.without("beside", "chosen", "limits") for q in one.quantities))
-        for one in found.values()
-    )
-    running.write(running.read(of.out).but(findings=old), of.out)
-    test = page(claim="one-layer-robust")
-    assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
-    assert "1 holds here, 1 does not hold here, 1 is not applicable" in words(test)
-    assert test.code[0].value == found["one-layer-robust"].sentence and "stand" not in words(test).split("|")[0]
-    assert all(one.sentence in (of.out / running.REPORT).read_text() for one in old)

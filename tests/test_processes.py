@@ -138,8 +138,8 @@ def test_models_stay_open_from_one_study_to_the_next(made, monkeypatch):
     opened, times = running.opened_models(), []
     real = compute.open_model
     monkeypatch.setattr(compute, "open_model", lambda spec, **how: times.append(spec.name) or real(spec, **how))
-    for shard in ((1, 2), (2, 2)):
-        running.run(*made, shard, engine=lambda *arguments: running.Here(*arguments, opened=opened))
+    for out in (made[1], made[1] / "another"):
+        running.run(made[0], out, engine=lambda *arguments: running.Here(*arguments, opened=opened))
     assert sorted(times) == ["ed-demo-16", "ed-demo-8"] and len(opened) == 2
 
 

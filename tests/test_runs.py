@@ -82,7 +82,7 @@ def begin_study(folder, study=STUDY, **more) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        StudyRun(file="s.toml", shard=(2, 3), engine="ray", address="a:1"),
+        StudyRun(file="s.toml", engine="ray", address="a:1"),
         CLAIM,
         FitRun(
             fit="maps", model=Opened(source="a"), other=Opened(source="b", control="untrained"), prompts="p", out="o"

@@ -544,7 +544,7 @@ def test_the_report_says_what_the_table_holds(done):
     assert told[2] == "16 layers, cosine over 4 prompts, KL and overlap over 10 prompts.", "a probe with a limit"
 
 
-# ---------------------------------------------------------------- going on, shards, failures
+# ---------------------------------------------------------------- going on, failures
 
 
 @pytest.fixture
@@ -558,21 +558,13 @@ def small(folder, tmp_path):
     return made, out
 
 
-def test_what_is_there_is_not_computed_again_and_shards_make_the_same(small, tmp_path):
+def test_what_is_there_is_not_computed_again(small):
     made, out = small
     whole = running.run(made, out)
     assert whole.counts == {"computed": 5, "there": 0, "failed": 0}
     written = {file: file.stat().st_mtime_ns for file in out.rglob("*.parquet")}
     assert running.run(made, out, engine=pytest.fail).counts == {"computed": 0, "there": 5, "failed": 0}
     assert written == {file: file.stat().st_mtime_ns for file in out.rglob("*.parquet")}
-    parts = tmp_path / "parts"
-    plan.write_plan(made, parts)
-    assert running.run(made, parts, (1, 2)).counts["computed"] == 3
-    assert running.run(made, parts, (2, 2)).counts["computed"] == 2
-    assert [running.run(made, parts, (i, 3)).counts["there"] for i in (1, 2, 3)] == [2, 2, 1]
-    keys = list(open_folder(out).keys())
-    assert keys == list(open_folder(parts).keys()) and len(keys) == 5
-    assert items.digest(out, keys) == items.digest(parts, keys)
 
 
 def test_of_one_nothing_is_said_in_the_plural(folder, tmp_path, capsys):
@@ -643,28 +635,6 @@ def test_a_model_that_fails_in_the_middle_is_noted_and_the_rest_goes_on(small, f
     monkeypatch.setattr(compute, "run", run)
     assert main(["study", str(folder / "both.toml"), "--out", str(out)]) == 0
     assert "3 computed, 7 there" in capsys.readouterr().out and not open_folder(out).failures()
-
-
-def test_a_failure_stays_until_all_of_the_models_items_are_there(small, monkeypatch, capsys):
-    made, out = small
-    file = out.parent / "mine.toml"
-    file.write_text(study.write(made.study), encoding="utf-8")
-    words, run = ["study", str(file), "--out", str(out)], compute.run
-    for failing_first in (True, False):
-        shutil.rmtree(out / "items", ignore_errors=True)
-        for shard in ("2/2", "1/2") if failing_first else ("1/2", "2/2"):
-            with monkeypatch.context() as patch:
-                if shard == "2/2":
-                    patch.setattr(compute, "run", Mock(side_effect=JobError("contributions ran out of memory.")))
-                assert main([*words, "--shard", shard]) == (shard == "2/2")
-        capsys.readouterr()
-        assert main([*words, "--merge"]) == 1
-        told = capsys.readouterr().err
-        assert "ed-demo-8 failed: contributions ran out of memory." in told and "2 of 5 parts are not computed;" in told
-        text = (out / "report.md").read_text(encoding="utf-8")
-        assert "3 of 5 parts computed.\n" in text and "- ed-demo-8 failed: contributions ran out of memory." in text
-    assert compute.run is run and main([*words, "--shard", "2/2"]) == 0 and main([*words, "--merge"]) == 0
-    assert not open_folder(out).failures() and not list((out / "failures").iterdir())
 
 
 def test_what_a_model_of_an_earlier_plan_could_not_do_is_no_failure(folder, tmp_path, capsys):
@@ -796,7 +766,7 @@ def test_a_study_whose_plan_holds_prompts_that_no_probe_takes_opens_and_goes_on(
     items.write(tmp_path / "out", item, items.compute(running.opened_models().get(item.model.known), before, item))
     report.write(tmp_path / "out")
     assert open_folder(tmp_path / "out").progress() == {("ed-demo-8", "local"): (1, 3)}
-    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out"), "--merge"]) == 0
+    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")]) == 0
     assert open_folder(tmp_path / "out").progress() == {("ed-demo-8", "local"): (1, 1)}
 
 
@@ -845,20 +815,6 @@ def test_an_overlap_of_other_tokens_is_not_called_the_papers(folder, tmp_path):
     assert "The overlap rule of the best 20 (the papers take 30 % of the best 5) gives" in told
     assert "| Overlap of the best 20 |" in told and "papers' overlap" not in told and "| KL, the papers' rule" in told
     assert "\n- Rules that give a layer differ" in told or "\n- Rules differ" in told
-
-
-@pytest.mark.parametrize("shard", ["0/2", "3/2", "a/b", "1", ""])
-def test_a_shard_that_makes_no_sense_is_refused(folder, shard, capsys):
-    (folder / "mine.toml").write_text(MINE, encoding="utf-8")
-    refused(capsys, ["study", folder / "mine.toml", "--out", folder / "x", "--shard", shard], "expected I/N")
-
-
-def test_tables_of_one_shard_alone_are_refused(folder, capsys):
-    (folder / "mine.toml").write_text(MINE, encoding="utf-8")
-    for both in (["--shard", "1/2"], ["--processes", "2"]):
-        words = ["study", folder / "mine.toml", "--out", folder / "x", "--merge", *both]
-        refused(capsys, words, f"leave {both[0]} out")
-    assert not (folder / "x").exists()
 
 
 def test_split_points_of_each_prompt_reach_the_probe(folder, tmp_path):

@@ -131,7 +131,7 @@ def test_the_shell_writes_and_opens_it(computed, tmp_path, capsys):
     assert (tmp_path / "there" / "plan.json").read_bytes() == (computed / "plan.json").read_bytes()
     capsys.readouterr()
     refused(capsys, ["study", file, "--out", tmp_path / "there"], "is there already")
-    for more in ("--shard=1/2", "--merge", "--processes=2", "--device=cpu"):
+    for more in ("--processes=2", "--device=cpu"):
         refused(capsys, ["study", file, "--out", tmp_path / "x", more], f"leave {more.partition('=')[0]} out")
     refused(capsys, ["study", tmp_path / "no.edstudy", "--out", tmp_path / "x"], "no.edstudy cannot be read")
 
@@ -237,8 +237,8 @@ def test_an_archive_that_is_no_plain_one_is_refused(good, tmp_path):
     later = made_of(files, lambda manifest: manifest.update(version=99))
     for bad, told in (
         (data.getvalue(), "not a plain file"),
-        (twice.getvalue(), "neither sealed nor of an older format"),
-        (later, "reads up to 2"),
+        (twice.getvalue(), "manifest.json is not its last entry"),
+        (later, "reads version 2 alone"),
         (made_of(files, lambda m: m.update(name="../x")), "name"),
         (made_of(files, lambda m: m.update(name="other")), "names another study"),
         (good[:-30], "not a study"),

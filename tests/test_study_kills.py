@@ -100,19 +100,6 @@ def test_ten_kills_lose_nothing_and_add_nothing(undisturbed, tmp_path):
     ends_as(expected, begin(file, tmp_path), tmp_path)
 
 
-def test_two_shards_that_are_killed_and_go_on_make_the_same(undisturbed, tmp_path):
-    file, expected = undisturbed
-    chance = random.Random(2)
-    for _ in range(KILLS // 2):
-        both = [begin(file, tmp_path, "--shard", f"{i}/2") for i in (1, 2)]
-        for process in both:
-            killed(process, tmp_path, chance)
-    assert n_items(tmp_path) < N_ITEMS
-    for i in (1, 2):
-        assert begin(file, tmp_path, "--shard", f"{i}/2").wait(PATIENCE) == 0
-    ends_as(expected, begin(file, tmp_path, "--merge"), tmp_path)
-
-
 def test_of_a_run_in_processes_that_is_killed_nothing_is_left_and_it_goes_on(undisturbed, tmp_path):
     file, expected = undisturbed
     killed_with_all(begin(file, tmp_path, "--processes", "2"), tmp_path, 2)
