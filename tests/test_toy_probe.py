@@ -188,6 +188,7 @@ def copy(tmp_path_factory):
     return folder
 
 
+@pytest.mark.process
 def test_a_new_probe_needs_four_places(copy, tmp_path):
     environment = {
         "PATH": "/usr/bin:/bin",
