@@ -158,13 +158,6 @@ def test_the_right_choice_is_a_number_or_a_text(tmp_path):
     assert prompts[0].answer == " yes"
 
 
-def test_of_several_scores_one_is_named(tmp_path):
-    file = written(tmp_path, sample(metrics=["acc", "f1"], acc=0.0, f1=0.4))
-    with pytest.raises(PromptFileError, match="line 1 has the scores acc, f1; name one as metric"):
-        ed_core.read_lm_eval(file)
-    assert ed_core.read_lm_eval(file, "f1")[1] == [0.4]
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

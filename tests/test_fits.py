@@ -145,37 +145,6 @@ def test_divergence_is_that_of_all_sets_and_its_interval_is_over_prompts(model, 
     assert found["says"] == np.mean(np.array(found["kl_minus"]["constant"]["high"]) < 0)
 
 
-@pytest.mark.parametrize("budget, n", [(10**6, 5 + 100 + 1 + 40), (30, 30)])
-def test_every_prompt_and_so_every_set_is_drawn_from(budget, n):
-    lengths = [5, 100, 0, 1, 40]
-    at = judged.drawn(lengths, budget)
-    assert [len(one) > 0 for one in at] == [m > 0 for m in lengths] and n <= sum(map(len, at)) <= n + 4
-    assert all(len(set(one)) == len(one) and (np.diff(one) > 0).all() and max(one, default=0) < max(m, 1)
-               for one, m in zip(at, lengths))  # fmt: skip
-    assert all((a == b).all() for a, b in zip(at, judged.drawn(lengths, budget)))
-    assert budget > 99 or abs(len(at[1]) / sum(map(len, at)) - 100 / 146) < 0.2
-
-
-def test_first_prompts_that_mislead_do_not_decide():
-    """One task first, on which the lens is worse than the constant, as with the bundled sets; then nine on which it is
-    better. And a lens that is as good as the constant: noise does not convince."""
-    rng = np.random.default_rng(0)
-    counts, forms = [50] * 100, [f"task {i // 10}" for i in range(100)]
-    first = np.arange(100) < 10
-    apart = np.where(first, 1.0, -5.0 + np.repeat(rng.normal(0, 1.5, 10), 10))  # tasks differ
-    constant = np.repeat(np.where(first, 6.0, 10.0)[:, None], 2, 1)
-    lens = constant + np.stack([apart, np.repeat(rng.normal(0, 1.5, 10), 10)], 1) + rng.normal(0, 0.5, (100, 2))
-    found = judged.told({"lens": lens * 50, "logit": constant * 60, "constant": constant * 50}, counts, forms)
-    assert (lens - constant)[:10, 0].mean() > 0.5, "the first tokens say that it is mute"
-    assert found["kl"]["lens"][0] == pytest.approx(lens[:, 0].mean())
-    assert found["kl"]["constant"][0] == pytest.approx(9.6)
-    assert found["kl_over"] == "100 prompts of 10 forms"
-    low, high = (found["kl_minus"]["constant"][end] for end in ("low", "high"))
-    assert high[0] < 0 and low[1] < 0 < high[1] and found["says"] == 0.5
-    few = judged.told({"lens": lens[:7] * 50, "constant": constant[:7] * 50}, counts[:7])
-    assert few.keys() == {"kl", "kl_over"}
-
-
 def test_shuffled_targets_give_a_lens_that_knows_nothing_of_its_token(model, fitted):
     kl = fitted[1]["held_out"]["kl"]
     assert all(lens < shuffled for lens, shuffled in zip(kl["lens"], kl["shuffled"]))
@@ -231,17 +200,6 @@ def test_sums_in_any_pieces_give_one_answer():
     assert pieces.n == 100 and float(pieces.yy) == pytest.approx(float((y.double() ** 2).sum()))
     for one, other in zip(whole.solve(), pieces.solve()):
         assert torch.allclose(one, other, atol=1e-10)
-
-
-def test_small_signals_beside_a_massive_one_are_not_lost():
-    rng = torch.Generator().manual_seed(0)
-    x = torch.randn(500, 3, generator=rng)
-    x[:, 0] = 1e5 + x[:, 0]
-    y = x[:, 1:2] * 1e-2
-    sums = Sums(3, 1)
-    sums.add(x, y)
-    a, _ = sums.solve(ridge=0.0)
-    assert torch.allclose(a, torch.tensor([[0.0, 1e-2, 0.0]]).double(), atol=1e-7)
 
 
 def test_a_lens_of_full_rank_is_the_lens_and_a_lower_one_the_nearest():
@@ -325,12 +283,6 @@ def test_the_jacobian_is_what_finite_differences_give():
                     slope = (answer_to(model, ids, depth, change) - answer_to(model, ids, depth, -change)) / 2e-5
                 column += slope[valid.start : valid.stop].sum(0) / len(valid)
             assert (found[depth][:, k] - column).abs().max() <= 1e-4 * found[depth].abs().max()
-
-
-def test_a_narrow_memory_gives_the_same_jacobian(model):
-    ids = model.encode(prompts(1)[0]).ids
-    wide, narrow = (jacobian.of_prompt(model, ids, memory)[0] for memory in (None, 1))
-    assert torch.allclose(wide, narrow, atol=1e-5)
 
 
 def test_the_jacobian_lens_is_the_mean_over_prompts_and_its_drift_that_of_its_halves(model, jacobians):
@@ -562,20 +514,6 @@ def curves(**by_lens):
 
 FALLING = [4.0, 3.9, 3.8, 3.7, 1.0, 0.9, 0.5, 0.0], [0.0, 0.1, 0.1, 0.1, 0.5, 0.6, 0.8, 1.0]
 EARLY = [4.0, 1.0, 0.9, 0.8, 0.7, 0.5, 0.2, 0.0], [0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.9, 1.0]
-NEVER = [4.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.2, 1.0]
-
-
-def test_the_sentence_says_what_each_lens_gives():
-    both = curves(logit=FALLING, affine=EARLY)
-    assert both.sentence == (
-        "Mean depth over thresholds, of 7 layers, by KL, each lens against its own largest: 4.5 (logit), 5.1 (affine); "
-        "by overlap: 4.8 (logit), 2.8 (affine). "
-        "Papers' rules: by KL layer 4 (logit), layer 1 (affine); by overlap layer 4 (logit), layer 0 (affine)."
-    )
-    one = curves(logit=FALLING, affine=NEVER)
-    assert "by KL layer 4 (logit), no layer (affine)" in one.sentence
-    assert "Papers' rules: by KL no layer under any lens" in curves(logit=NEVER, affine=NEVER).sentence
-    assert curves(logit=FALLING).sentence.startswith("One lens alone")
 
 
 def test_the_jacobian_lens_has_no_part_in_the_kl_rule():
@@ -584,33 +522,6 @@ def test_the_jacobian_lens_has_no_part_in_the_kl_rule():
     assert "by KL under one lens only: layer 4 (logit)" in said.sentence
     assert "of 7 layers, by overlap: 4.8 (logit)," in said.sentence, "no mean depth by a KL that one lens alone has"
     assert "layer 0 (Jacobian)" in said.sentence
-
-
-def certificate(low, high, **more):
-    """Of three depths; the lens less the constant, and less the logit lens."""
-    minus = {name: {"low": low[name], "high": high[name]} for name in low}
-    held = {"tokens": 4000, "n": 9, "kl_tokens": 1000, "kl_drawn": {}, "kl_over": "9 prompts", "kl_minus": minus}
-    return {"prompts": {"n": 12, "tokens": 5000}, "held_out": held | more, "notes": []}
-
-
-def test_the_certificate_in_words_says_where_the_lens_is_mute():
-    low, high = {"constant": [-1.0, -0.2, 0.1]}, {"constant": [-0.1, 0.2, 0.3]}
-    logit = {"logit": [-3.0, -3.0, -3.0]}, {"logit": [-2.0, -2.0, -2.0]}
-    told = certificate(low | logit[0], high | logit[1])
-    assert lenses.certified("affine", told) == (
-        "Affine lens, fitted on 5,000 tokens of 12 prompts. On 1,000 held-out tokens (9 prompts) it says more than a "
-        "constant prediction at depth 0, not at depth 2 (undecided at depth 1). It is closer to the output than "
-        "the logit lens at every depth before the output."
-    )
-    said = lenses.certified("jacobian", told | {"drift": [0.3, 0.1, 0.2]})
-    assert "differ by up to 30 %" in said and "no depth is read off that KL" in said and "says more" not in said
-    assert "its KL is below that of a constant prediction at depth 0, not at depth 2 (undecided at" in said
-    told = certificate({"constant": [-1.0] * 3} | logit[0], {"constant": [1.0] * 3} | logit[1])
-    said = lenses.certified("affine", told)
-    assert "says more than a constant prediction at no depth for sure (undecided at depths 0–2)" in said
-    few = certificate(*logit)
-    del few["held_out"]["kl_minus"]
-    assert "There are too few held-out prompts for an interval" in lenses.certified("affine", few)
 
 
 # -------------------------------------------------------------------- the command line, and what ships

@@ -112,19 +112,6 @@ def test_a_rotated_copy_is_found_again_tap_by_tap():
     assert "slope 1.00, rank correlation 1.00" in matching.reasons(found)
 
 
-def test_no_number_depends_on_how_much_is_held_at_once(pair, monkeypatch):
-    a, b = pair
-    whole = maps.fit(a, b, USED, test=HELD_OUT)
-    planned = maps.plan(a, b, 1)
-    assert (planned.at_once, planned.passes) == (1, a.n_layers + 1)
-    in_turn = maps.fit(a, b, USED, test=HELD_OUT, memory=2 * planned.each)
-    monkeypatch.setattr(maps, "PIECE", 1)
-    by_token = maps.fit(a, b, USED, test=HELD_OUT)
-    for name in (*maps.PER_PAIR, *maps.OF_MEAN):
-        assert (getattr(whole, name) == getattr(in_turn, name)).all()
-        assert np.allclose(getattr(whole, name), getattr(by_token, name), rtol=0, atol=1e-9)
-
-
 class Stopped(Exception):
     """What ends a fit in the middle."""
 
@@ -278,19 +265,6 @@ def test_nothing_is_read_off_maps_that_a_control_equals():
         in matching.sentence(equal)
     )
     assert np.isnan(matching.match(equal).slope)
-
-
-def test_usefulness_counts_the_blocks_that_raise_the_loss_by_more_than_a_tenth():
-    loss = np.array([1.0, 1.0999, 1.2, 3.0])
-    assert matching.usefulness(loss, 1.0) == 0.5 and matching.usefulness(2 * loss, 2.0) == 0.5
-    found = measured.Replacement(
-        loss, np.array([1.0, 1.0, 1.0, 2.0]), 1.0, 1.0, loss, 9, 9, {"model": {"name": "small"}}
-    )
-    said = matching.said_of_replacement(found)
-    assert said == (
-        "A linear map in place of one layer raises small's loss by more than 10 % for 2 of 4 layers (usefulness "
-        "0.50; 0.25 on the prompts it was fitted on)."
-    )
 
 
 # ---------------------------------------------------------------- files and the command

@@ -3,8 +3,6 @@ one sentence."""
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,18 +95,6 @@ def test_layers_left_out_of_a_gguf_model_are_a_command_of_llama_cpp(results, mon
         assert said == [command] * (kind == "drop")
 
 
-def test_what_surgery_found_is_a_file_for_other_tools():
-    best = surgery.Choice("repeat", 1, 3, 2.0, 0.1, 0.9)
-    assert best.order(5) == [0, 1, 2, 1, 2, 3, 4] and best.layers == "1–2"
-    text = surgery.passthrough(best.order(5), "a/b", {"loss": 2.0})
-    slices = [line.strip() for line in text.splitlines() if "layer_range" in line]
-    assert slices == ["layer_range: [0, 3]", "layer_range: [1, 5]"] and "passthrough" in text
-    told = json.loads(surgery.order_list(5, [0, 3, 1], "a/b", {"loss": 2.0}))
-    assert (told["order"], told["keep"], told["drop"]) == ([0, 3, 1], [0, 1, 3], [2, 4]) and told["measured"]
-    assert surgery.Choice("swap", 1, 3, 0.0, 0.0, 0.0).order(5) == [0, 3, 2, 1, 4]
-    assert surgery.Choice("drop", 1, 3, 0.0, 0.0, 0.0).order(5) == [0, 3, 4]
-
-
 def test_surgery_is_kept_with_all_its_figures(results, folder):  # noqa: F811
     case = save(app(SURGERY, seed="2"), "surgery", folder)
     drop, swap, repeat = drawings.SURGERY.values()
@@ -188,54 +174,6 @@ def test_home_shows_the_depth_of_each_token_where_one_asks(results, folder):  # 
     assert dict(case.items[0].shown.settings)["depths"] is True
     test.toggle(key=DEPTHS).set_value(False).run()
     assert not holds(plotted(test), one["jsd"])
-
-
-def test_sentences_of_writing():
-    values = {
-        "ids": np.array([5, 6, 7, -1]),
-        "settle_depth": np.array([2, 4, 9, np.nan]),
-        "exit_depth": np.array([10, 7, 4, np.nan]),
-        "exit_agrees": np.array([1, 1, 0, np.nan]),
-        "deep_thinking_ratio": np.array([0, 0, 1 / 3, np.nan]),
-    }
-    said = writing.sentence(values, 10, 0.9)
-    assert said == (
-        "Of 3 tokens written, at least half have their final best guess by depth 4 of 10; leaving at 0.9 confidence, "
-        "depth 0 included, where the lens sees only the token just read, is not usable "
-        "here (limit: a tenth): 1 of 3 tokens would change (above depth 0)."
-    )
-    sampled = writing.sentence(values, 10, 0.9, sampled=True)
-    assert sampled.endswith("1 of 3 best guesses would change (above depth 0).")
-    lost = values | {"exit_depth": np.array([0, 7, 0, np.nan]), "exit_agrees": np.array([0, 0, 0, np.nan])}
-    assert writing.sentence(lost, 10, 0.9).endswith("3 of 3 tokens would change (2 of these at depth 0).")
-    never = values | {"exit_depth": np.array([10.0, 10, 10, np.nan]), "exit_agrees": np.ones(4)}
-    assert writing.sentence(never, 10, 0.9).endswith("; before the output the lens never reaches 0.9 confidence.")
-    sure = values | {"exit_agrees": np.ones(4)}
-    assert writing.sentence(sure, 10, 0.9).endswith(
-        "would change no token, each token judged with the whole model's keys and values before it; the exit lies 3.0 "
-        "layers before the output on average."
-    )
-    one = {name: v[:1] for name, v in values.items()}
-    assert writing.sentence(one, 10, 0.9) == (
-        "The one token written has its final best guess by depth 2 of 10; before the output the lens never "
-        "reaches 0.9 confidence."
-    )
-    assert writing.sentence({"ids": np.array([-1])}, 10, 0.9) == "No token has been written yet."
-
-
-@pytest.mark.parametrize("changed, usable", [(0, True), (1, True), (2, False), (19, False)])
-def test_layers_spared_are_never_said_where_many_tokens_would_change(changed, usable):
-    said = writing.leaving(20, changed, 0, 12.5, 0.9)
-    assert ("not usable" in said) == (not usable) and ("12.5 layers before the output" in said) == usable
-    assert f"{changed} of 20 tokens" in said or (not changed and "change no token" in said)
-
-
-@pytest.mark.parametrize(
-    "loss, d_vocab, said", [(3.25, 26, False), (3.27, 26, True), (math.nan, 26, False), (9.0, None, False)]
-)
-def test_a_text_that_the_model_predicts_worse_than_a_uniform_guess_says_so(loss, d_vocab, said):
-    told = surgery.worse_than_uniform(loss, d_vocab)
-    assert bool(told) is said and (not said or "(3.27 against 3.26 nats per token)" in told)
 
 
 def exits_of(depths, agrees) -> ProbeResult:

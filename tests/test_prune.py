@@ -11,7 +11,6 @@ from ed_core.depth import surgery
 from ed_core.errors import ParameterError
 from ed_core.probes import EarlyExit, Prune
 from ed_core.probes.base import rank_correlation
-from ed_core.probes.surgery import PROXIES
 from ed_core.results.aggregate import aggregate, summarize
 from ed_core.types import Prompt
 
@@ -89,24 +88,6 @@ def test_rank_correlation():
     assert rank_correlation([1, 1, 2, 3], [1, 2, 3, 4]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
     assert rank_correlation([1, 1, 1], [1, 2, 3]) is None and rank_correlation([1, 2], [1, 2]) is None
     assert {rank_correlation([1, 2, 3], [1, 2, odd]) for odd in (np.nan, np.inf)} == {None}
-
-
-def test_what_is_derived_from_the_aggregates(model_of, measure):
-    results = [
-        measure(model_of("qwen3"), Prune(drop=(1, 2)), p) for p in (PROMPT, Prompt("Nine b."), Prompt("a b c a b c"))
-    ]
-    curves = aggregate(Prune(), [r.summary for r in results])
-    derived = Prune.derive(curves)
-    losses = np.concatenate([r["nll"][:, :-1] for r in results], axis=1)
-    assert np.allclose(derived["perplexity"], np.exp(losses.mean(1)), rtol=1e-5)
-    assert derived["drop_perplexity"] == pytest.approx(
-        np.exp(np.concatenate([r["drop_nll"][:-1] for r in results]).mean()), rel=1e-5
-    )
-    for name in PROXIES:
-        assert derived[f"spearman_{name}"] == pytest.approx(rank_correlation(curves[name], curves["kl"]))
-    assert derived["spearman_top1_lost"] == pytest.approx(rank_correlation(1 - curves["top1_kept"], curves["kl"]))
-    assert derived["cheapest"] == np.argmin(curves["kl"]) and all(v.dtype == np.float32 for v in derived.values())
-    assert np.isnan(Prune.derive({**curves, "block_influence": np.ones(5)})["spearman_block_influence"])
 
 
 def without_values(result, at):

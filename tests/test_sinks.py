@@ -3,8 +3,6 @@ token; what is exported of them."""
 
 from __future__ import annotations
 
-import io
-import json
 import statistics
 from dataclasses import replace
 
@@ -111,17 +109,6 @@ def test_the_writer_is_the_largest_rise_that_ends_above_the_threshold():
     assert sinks.find(stream, attn, mlp)[0].layer == 4
     stream[:, 0] = [9, 2, 9, 1, 1, 9.5, 9]  # the embedding rises from nothing: 9 against 8.5
     assert (sinks.find(stream, attn, mlp)[0].layer, sinks.find(stream, attn, mlp)[0].depth) == (None, 0)
-
-
-def test_the_embedding_and_of_equal_branches_attention_write_too():
-    stream, attn, mlp = norms()
-    stream[:, 3] = 50.0
-    (found,) = sinks.find(stream, attn, mlp)
-    assert (found.depth, found.layer, found.branch, found.norm, found.written) == (0, None, "embedding", 50, 50)
-    assert found.stream_share == found.branch_share == pytest.approx(50 / 58) and found.writer == "the embedding"
-    stream, attn, mlp = planted(3, 2, "mlp")
-    attn[2, 3] = mlp[2, 3]
-    assert sinks.find(stream, attn, mlp)[0].branch == "attention"
 
 
 def test_the_median_leaves_the_first_token_out():
@@ -313,14 +300,6 @@ def test_kl_from_depth_1_leaves_row_0_out_of_maximum_and_rule(curve, paper, expe
     assert criteria.by_kl(curve, 0.05).from_depth_1.threshold == 0.05
 
 
-@pytest.mark.parametrize("later, said", [(3, True), (2, False), (1, False), (None, True)])
-def test_a_variant_is_said_where_it_moves_by_more_than_a_tenth_of_the_layers(later, said):
-    kl = criteria.Criterion("kl", 1, 1, 10, 0.5, from_depth_1=criteria.Criterion("kl", later, later, 10, 0.5, "why"))
-    found = wording.statement(kl, np.array([9.0, *[1.0] * 9]))
-    where = "no layer" if later is None else f"layer {later}"
-    assert (f"without depth 0 it gives {where}" in found.sentence) == said == (not found.so_far)
-
-
 # ---------------------------------------------------------------- what is written of them
 
 
@@ -357,19 +336,3 @@ def test_the_npz_has_every_figure_and_share(pair):
     assert {name: None if np.isnan(v) else v for name, v in written_.items()} == expected
     assert expected != {name: c.depth for name, c in verdicts.items()}
     assert np.isnan(out["effective_depth.kl_from_depth_1"]) and verdicts["kl"].from_depth_1.depth is None
-
-
-def test_the_table_of_sinks_as_csv_and_parquet(pair):
-    from pyarrow import parquet
-
-    first, second = sinks.of_result(pair[0])
-    lines = export.csv(pair[0], "sinks").splitlines()
-    assert lines[0] == "pos,token,depth,ratio,layer,branch,norm,written,stream_share,branch_share"
-    assert len(lines) == 3 and lines[2].startswith("7,") and ",5,attention," in lines[2]
-    table = parquet.read_table(io.BytesIO(export.parquet(pair[0], "sinks")))
-    assert table.column_names == lines[0].split(",")
-    assert table["layer"].to_pylist() == [3, 5] and table["token"].to_pylist() == [pair[0].tokens[i] for i in (0, 7)]
-    assert table["ratio"].to_pylist() == pytest.approx([first.ratio, second.ratio])
-    assert "5 times" in json.loads(table.schema.metadata[b"measure"])["meaning"]
-    none = parquet.read_table(io.BytesIO(export.parquet(results()["contributions"], "sinks")))
-    assert none.num_rows == 0 and none.column_names == table.column_names

@@ -210,21 +210,6 @@ def test_a_flipped_bit(store, result, at):
     is_set_aside(store, result, "hash")
 
 
-def test_a_flipped_bit_in_a_summary(store, result):
-    store.put(result)
-    with closing(sqlite3.connect(store.path / "cache.db")) as db:
-        data = bytearray(db.execute("SELECT value FROM Cache WHERE key = ?", (f"card/{key_of(result)}",)).fetchone()[0])
-    data[-1] ^= 1
-    set_row(store, f"card/{key_of(result)}", "value", bytes(data))
-    assert store.summary(key_of(result)) is None and "hash" in store.problems[-1]
-
-
-def test_a_missing_file_is_noticed(store, result):
-    store.put(result)
-    value_file(store, f"result/{key_of(result)}").unlink()
-    is_set_aside(store, result, "file is missing")
-
-
 @pytest.mark.parametrize("resealed", [False, True], ids=["as it is", "with a new hash"])
 @pytest.mark.parametrize("kind", ["result", "card"])
 def test_a_swapped_row_is_not_served(store, kind, resealed):
@@ -328,18 +313,6 @@ def test_a_damaged_database_is_set_aside_and_begun_anew(tmp_path, damage, while_
     assert aside.name in reader.problems[-1] and (aside / "cache.db").exists()
 
 
-def test_the_folder_may_be_deleted_while_it_is_open(tmp_path, result):
-    import shutil
-
-    writer, reader = Store(tmp_path), Store(tmp_path)
-    writer.put(result)
-    assert reader.get(key_of(result))
-    shutil.rmtree(tmp_path / "results")
-    assert reader.get(key_of(result)) is None and not reader.problems
-    writer.put(result)
-    assert reader.get(key_of(result)) and Store(tmp_path).get(key_of(result))
-
-
 # ---- no room, no permission
 
 
@@ -365,41 +338,6 @@ def test_a_full_disk_when_the_file_is_written(store, result, child):
     assert "disk is full" in message and "ED_CACHE" in message and message.count("\n") == 1
     assert sorted(store.path.glob("*/*.val")) == before
     assert store.get(key_of(result)) is None and store.get(key_of(make_result(1))) and not store.problems
-
-
-@pytest.mark.process
-def test_a_folder_that_cannot_be_written(store, result, tmp_path, child):
-    """The store on a folder of somebody else, and where a file lies in the way."""
-    store.put(result)
-    store.close()
-    with pytest.raises(StoreError, match="may not write|cannot be used"):
-        Store(value_file(store, f"result/{key_of(result)}"))
-    store.close()
-    paths = [tmp_path, store.path, *store.path.rglob("*")]
-    code = """
-        import os, resource
-        from test_store import *
-        from ed_core import settings
-        try:
-            settings.current()  # read once, here: nobody may not look for a lab.toml below a closed folder
-            if os.geteuid() == 0:
-                os.seteuid(65534)
-            Store(sys.argv[1]).put(make_result(1))
-        except StoreError as error:
-            print(error)
-    """
-    for path in paths:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    for parent in tmp_path.parents:  # the test's own folders are closed to others
-        if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
-            parent.chmod(parent.stat().st_mode | 0o011)
-    try:
-        message = output(child(code, tmp_path))
-    finally:
-        for path in paths:
-            path.chmod(0o755)
-    assert "may not write" in message and str(tmp_path) in message
-    assert Store(tmp_path).get(key_of(result)), "what is there was set aside or lost"
 
 
 def test_a_result_larger_than_a_quarter_of_the_limit_is_refused(tmp_path, result):

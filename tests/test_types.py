@@ -14,10 +14,7 @@ import pytest
 from archives import sealed_anew
 from kept_cases import results
 
-from ed_core import prompts
 from ed_core.errors import ParameterError
-from ed_core.files import archive
-from ed_core.files.checked import read_array
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens, Surgery
 from ed_core.results import wire
 from ed_core.sweeps.recorder import Recorder
@@ -218,78 +215,6 @@ def npz(**arrays):
     return buffer.getvalue()
 
 
-ARRAYS = {
-    "a map": np.arange(6, dtype=np.float32).reshape(2, 3),
-    "by columns": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-    "one number": np.float64(3),
-    "nothing": np.zeros((0, 3), np.int32),
-    "yes and no": np.array([True, False]),
-    "text": np.array("ä\nb"),
-    "of another machine": np.arange(3, dtype=">i8"),
-    "deep": np.zeros((1, 2, 1, 3), np.uint8),
-}
-
-
-def read(data: bytes, most: int = 1 << 20) -> dict[str, np.ndarray]:
-    """The arrays of an archive."""
-    file = io.BytesIO(data)
-    entries = archive.entries(file, 20)
-    return {e.name.removesuffix(".npy"): read_array(archive.content(file, e, most)) for e in entries}
-
-
-def test_arrays_are_read_as_numpy_reads_them():
-    data = npz(**ARRAYS)
-    found = read(data)
-    with np.load(io.BytesIO(data), allow_pickle=False) as numpys:
-        assert list(found) == numpys.files
-        for name, values in found.items():
-            same = numpys[name]
-            assert values.dtype == same.dtype and values.shape == same.shape and np.array_equal(values, same), name
-            assert values.flags.f_contiguous == same.flags.f_contiguous and values.flags.writeable, name
-
-
-def _stated(shape: str, dtype: str = "<U1", held: bytes = b"") -> bytes:
-    """An archive of one array whose header says so, and which holds that."""
-    told = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(told).to_bytes(2, "little") + told + held)
-    return buffer.getvalue()
-
-
-@pytest.mark.parametrize(
-    "dtype, good, wrong",
-    [
-        ("<U1", b"\xff\xff\x10\0", b"\0\0\x11\0"),  # the last character that there is, and the one after it
-        (">U1", b"\0\x10\xff\xff", b"\0\x11\0\0"),
-        ("|b1", b"\1", b"\2"),
-    ],
-)
-def test_values_that_there_are_not_are_refused(dtype, good, wrong):
-    assert read(_stated("(1,)", dtype, good))["x"].shape == (1,)
-    with pytest.raises(ValueError, match="out-of-range values"):
-        read(_stated("(1,)", dtype, wrong))
-
-
-@pytest.mark.parametrize("stated", [(f"(0, {10**30})",), (f"({10**18},)", "<U0"), ("(0,)" * 2,), ("(-1,)",)])
-def test_a_shape_that_no_array_has_is_refused(stated):
-    assert read(_stated("(0,)"))["x"].shape == (0,)
-    with pytest.raises(ValueError):
-        read(_stated(*stated))
-
-
-def test_a_damaged_encrypted_or_too_large_archive_is_refused():
-    data = npz(**ARRAYS)
-    at = data.index(b"PK\x01\x02")
-    locked = data[: at + 8] + b"\x01" + data[at + 9 :]  # the directory says that it is encrypted
-    packed = data[: at + 10] + b"\x63" + data[at + 11 :]  # and compressed with an unknown method
-    for wrong in (data[:-40], locked, packed, b"PK"):
-        with pytest.raises(ValueError):
-            read(wrong)
-    with pytest.raises(ValueError, match="at most 10 are read"):
-        read(data, 10)
-
-
 def changed(packed, arrays=None, **fields):
     """A sealed container whose manifest or arrays say something else; None takes an array away."""
     lies = {f"{name}.npy": None if values is None else npy(values) for name, values in (arrays or {}).items()}
@@ -408,13 +333,6 @@ def test_what_follows_from_a_measure_is_not_written_beside_it(model_of, measure)
         kept = {name for name in archive.files if name.startswith("s.")}
     assert kept == {"s.n_tokens"} and {"drop_kl.sum", "drop_kl.first", "loss_whole.count"} <= one.summary.keys()
     assert same(wire.unpack(wire.pack(one)), one)
-
-
-@pytest.mark.parametrize("most, positions, allowed", [(10, None, 10), (10, 20, 10), (20, 10, 10), (None, 10, 10)])
-def test_a_prompt_may_be_as_long_as_the_limit(most, positions, allowed):
-    assert prompts.too_long(allowed, most, positions) == ""
-    said = prompts.too_long(allowed + 1, most, positions)
-    assert f"{allowed + 1} tokens" in said and ("positions" in said) == (most != 10)
 
 
 @pytest.mark.parametrize("value", [float("nan"), [float("inf")], {"a": -float("inf")}])
