@@ -15,7 +15,7 @@ EffectiveDepthError
 │   ├── CaseError              a case study that is not there, or cannot be written like this
 │   │   └── CaseChanged        somebody else changed it since it was opened
 │   └── ImportRefused          a bundle that this program did not write like this, or not for here
-│       └── NewerSchema        written by a later version of this program
+│       └── OtherVersion       written by another version of this program
 ├── ModelError                 the model cannot be used
 │   ├── ModelNotFound          no such folder, or a folder without a model
 │   ├── HubUnreachable         a hub id while no network answers
@@ -94,8 +94,8 @@ class ImportRefused(InputError):
     """A bundle that is damaged, hostile, or not one at all; nothing of it was kept."""
 
 
-class NewerSchema(ImportRefused):
-    """A bundle written by a later version of this program: whole, but not to be read here."""
+class OtherVersion(ImportRefused):
+    """A bundle written by another version of this program: whole, but not to be read here."""
 
 
 class ModelError(EffectiveDepthError):

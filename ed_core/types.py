@@ -11,6 +11,7 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -150,18 +151,10 @@ class Request:
     probe_version: int = 1
     files: tuple[tuple[str, str], ...] = ()
 
-    @property
+    @cached_property  # a page asks for the same one dozens of times
     def key(self) -> str:
         """Run id: 128 bits of SHA-256 over everything that can change a number, as 32 hex digits."""
-        return self.key_under(ENGINE_VERSION)
-
-    def key_under(self, engine: int) -> str:
-        """The run id that an engine of this version gave: a case study kept from an older one still opens, under the id
-        it had."""
-        known: dict[int, str] = vars(self).setdefault("_keys", {})  # a page asks for the same one dozens of times
-        if engine not in known:
-            known[engine] = self._digest([p.identity() for p in self.prompts], engine)
-        return known[engine]
+        return self._digest([p.identity() for p in self.prompts])
 
     @property
     def series(self) -> str:
@@ -169,9 +162,9 @@ class Request:
         figure."""
         return self._digest([])
 
-    def _digest(self, prompts: list[dict[str, object]], engine: int | None = None) -> str:
+    def _digest(self, prompts: list[dict[str, object]]) -> str:
         identity = {
-            "engine": ENGINE_VERSION if engine is None else engine,
+            "engine": ENGINE_VERSION,
             "models": [m.identity() for m in self.models],
             "prompts": prompts,
             "probe": [self.probe, self.probe_version],
@@ -186,7 +179,7 @@ class Request:
         told = {**asdict(self), "key": self.key}
         for prompt in told["prompts"]:
             if not prompt["form"]:
-                del prompt["form"]  # so that what was stored before there were forms is written as it was
+                del prompt["form"]
         return told
 
     @classmethod
@@ -222,8 +215,6 @@ class MeasureSpec:
     means over prompts), "pos_abs_sum" (sum of magnitudes over positions first, then maximum and mean over prompts), ""
     (none). NaN is left out.
     `dtype` is "float32" or "int32".
-    `since`: the probe's version that brought an aggregate in; summaries of older results, kept in case studies, are
-    without it.
     `title`: what a menu or a table calls it."""
 
     name: str
@@ -234,7 +225,6 @@ class MeasureSpec:
     high: float | None = None
     reduce: str = ""
     aggregate_only: bool = False
-    since: int = 1
     dtype: str = "float32"
     title: str = ""
 

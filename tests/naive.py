@@ -490,12 +490,11 @@ def surgery(hf, ids, order) -> dict[str, float]:
     return {"loss": sum(loss) / len(loss), "kl": sum(kl) / len(kl), "top1_kept": sum(kept) / len(kept)}
 
 
-def greedy(hf, ids, n_tokens: int, order=None) -> list[int]:
-    """What the model writes, its blocks in this order, the whole read anew for every token."""
+def greedy(hf, ids, n_tokens: int) -> list[int]:
+    """What the model writes, the whole read anew for every token."""
     ids = list(ids)
     for _ in range(n_tokens):
-        order = range(len(blocks_of(hf))) if order is None else order
-        ids.append(int(in_order(hf, ids, order).logits[-1].argmax()))
+        ids.append(int(run(hf, ids).logits[-1].argmax()))
     return ids[-n_tokens:]
 
 

@@ -78,17 +78,6 @@ def test_the_interval_is_of_pairs_and_not_of_two_models(sides):
     np.testing.assert_allclose((found.low, found.high), np.quantile(again, (0.05, 0.95)), rtol=1e-4, atol=1e-4)
 
 
-def test_what_was_measured_before_the_training_is_a_side():
-    model = random_hf("llama").train()
-    held = ed_core.open(model, TOKENIZER)
-    before, twin = held.run(ed_core.LogitLens(), PROMPTS), copy.deepcopy(model)
-    with torch.no_grad():
-        model.model.layers[4].mlp.down_proj.weight.mul_(3)
-    found = ed_core.compare(before, held, PROMPTS)
-    expected = ed_core.compare(ed_core.open(twin, TOKENIZER), ed_core.open(model, TOKENIZER), PROMPTS)
-    assert found.equals(expected) and (found.difference != 0).any()
-
-
 def test_few_prompts_have_no_interval_and_forms_are_the_units(sides):
     few = ed_core.compare(*sides, ["5 + 7 = ", "aaa bbb"])
     alone = ed_core.compare(*sides, ["5 + 7 = "])

@@ -13,8 +13,8 @@ import pytest
 from small_models import computed, save_random
 
 import ed_core
-from ed_core.depth import surgery, verdict
-from ed_core.errors import ParameterError, PromptError, PromptFileError
+from ed_core.depth import surgery
+from ed_core.errors import ParameterError, PromptFileError
 from ed_core.models.opening import open_model
 from ed_core.notebook.model import Result, of_lens
 from ed_core.probes import Contributions, LogitLens
@@ -56,10 +56,6 @@ def test_a_branch_that_is_normed_has_no_name_in_nnterp(tmp_path):
             ed_core.hook_names(result, "nnterp")
 
 
-def test_branches_side_by_side_have_no_stream_between_them(tmp_path):
-    assert "mid" not in set(ed_core.hook_names(of_family(tmp_path, "gpt_neox")).point)
-
-
 def test_what_no_tool_has_names_for_is_refused(lens):
     with pytest.raises(ParameterError, match="expected one of 'transformer_lens', 'nnterp', 'nnsight'"):
         ed_core.hook_names(lens, "tl")
@@ -84,7 +80,7 @@ def agree(trace, names, seen):
         assert float((seen[name].reshape(expected.shape) - expected).abs().max() / expected.abs().max()) < 1e-5, name
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama", "gemma2", "olmo2"])
+@pytest.mark.parametrize("family", ["qwen3", "gemma2"])
 def test_transformer_lens_reads_the_same_under_these_names(tmp_path, family):
     bridge = pytest.importorskip("transformer_lens.model_bridge").TransformerBridge
     model, ids, trace, names = opened(tmp_path, family, "transformer_lens")
@@ -93,7 +89,7 @@ def test_transformer_lens_reads_the_same_under_these_names(tmp_path, family):
     agree(trace, names, cache)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama"])
+@pytest.mark.parametrize("family", ["qwen3"])
 def test_nnterp_reads_the_same_under_these_names(tmp_path, family):
     standardized = pytest.importorskip("nnterp").StandardizedTransformer
     model, ids, trace, names = opened(tmp_path, family, "nnterp")
@@ -105,7 +101,7 @@ def test_nnterp_reads_the_same_under_these_names(tmp_path, family):
     agree(trace, names, seen)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gemma2", "gpt2", "gpt_neox", "bloom", "glm4"])
+@pytest.mark.parametrize("family", ["qwen3", "gemma2", "gpt2", "gpt_neox"])
 def test_nnsight_reads_the_same_under_these_names(tmp_path, family):
     nnsight = pytest.importorskip("nnsight")
     model, ids, trace, names = opened(tmp_path, family, "nnsight")
@@ -118,12 +114,6 @@ def test_nnsight_reads_the_same_under_these_names(tmp_path, family):
             seen[name] = (found[0] if isinstance(found, tuple) else found).save()
     assert len(seen) == len(names) == 3 * model.n_layers + 1
     agree(trace, names, seen)
-
-
-def test_what_no_module_gives_has_no_name_in_nnsight(tmp_path):
-    for family in ("granite", "falcon_7b", "qwen3_next"):
-        with pytest.raises(ParameterError, match="No module of this family"):
-            ed_core.hook_names(of_family(tmp_path, family), "nnsight")
 
 
 # ---------------------------------------------------------------- lm-eval
@@ -168,31 +158,13 @@ def test_the_right_choice_is_a_number_or_a_text(tmp_path):
     assert prompts[0].answer == " yes"
 
 
-def test_a_sample_scored_by_two_filters_is_one_prompt(tmp_path):
-    file = written(tmp_path, sample(), sample(exact_match=0.0), sample(doc_id=4, exact_match=0.0))
-    prompts, scores = ed_core.read_lm_eval(file)
-    assert [(p.id, p.text, p.answer) for p in prompts] == [("3", "5 + 7 =", " 12"), ("4", "5 + 7 =", " 12")]
-    assert scores == [1.0, 0.0]
-
-
-def test_of_several_scores_one_is_named(tmp_path):
-    file = written(tmp_path, sample(metrics=["acc", "f1"], acc=0.0, f1=0.4))
-    with pytest.raises(PromptFileError, match="line 1 has the scores acc, f1; name one as metric"):
-        ed_core.read_lm_eval(file)
-    assert ed_core.read_lm_eval(file, "f1")[1] == [0.4]
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
         [],
         {"doc_id": 1},
-        sample(arguments={}),
         sample(arguments=[["5 + 7 ="]]),
-        sample(target=None),
         sample(metrics=5),
-        sample(metrics=[{"acc": 1}]),
-        sample(metrics={"acc": 1}),
         sample(arguments={"gen_args_0": {"arg_0": 5, "arg_1": {}}}),
         sample(arguments={"gen_args_0": {"arg_0": "5", "arg_1": "a"}, "gen_args_1": {"arg_0": "6", "arg_1": "b"}}),
         sample(arguments={"gen_args_0": {"arg_0": "5", "arg_1": " a"}}, target="7"),
@@ -201,20 +173,6 @@ def test_of_several_scores_one_is_named(tmp_path):
 def test_what_is_no_sample_is_refused_by_its_line(tmp_path, wrong):
     with pytest.raises(PromptFileError, match="line 2 is no sample of lm-eval"):
         ed_core.read_lm_eval(written(tmp_path, sample(), wrong))
-
-
-@pytest.mark.parametrize("score", [None, "1", True, float("nan"), 1e999])
-def test_a_score_that_is_no_number_is_refused(tmp_path, score):
-    with pytest.raises(PromptFileError, match="no number for 'exact_match'|no sample of lm-eval"):
-        ed_core.read_lm_eval(written(tmp_path, sample(exact_match=score)))
-
-
-def test_files_without_samples_and_prompts_that_cannot_be_are_refused(tmp_path):
-    with pytest.raises(PromptFileError, match="holds no samples"):
-        ed_core.read_lm_eval(written(tmp_path))
-    empty = sample(arguments={"gen_args_0": {"arg_0": " ", "arg_1": {}}})
-    with pytest.raises(PromptError, match="The prompt is empty"):
-        ed_core.read_lm_eval(written(tmp_path, empty))
 
 
 def with_depth(lens, depth):
@@ -242,15 +200,6 @@ def test_a_clear_difference_is_found_and_noise_is_not(lens):
         found = told(rng.integers(1, n + 1, 15), rng.integers(1, n + 1, 15))
         beyond += not found.low <= 0 <= found.high
     assert beyond <= 12, "10 % of 60 are 6"
-
-
-def test_each_groups_depth_is_that_of_its_prompts_alone(lens):
-    results = [with_depth(lens, d) for d in (1, 2, 3, 4)]
-    table = ed_core.by_correctness(results, [0.7, 0.5, 0.4, 0.0]).set_index("by")
-    for group, name in ((results[:2], "right"), (results[2:], "wrong")):
-        for by in ("kl", "overlap"):
-            assert table.loc[by, name] == pytest.approx(verdict.mean_depths(group)[by].depth)
-    assert table[["low", "high"]].isna().all(None) and (table.over == "").all(), "8 prompts of each are needed"
 
 
 def test_one_kind_alone_has_nothing_to_compare(lens):

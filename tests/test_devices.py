@@ -24,7 +24,7 @@ from ed_core.errors import (
     lost_device,
     ran_out,
 )
-from ed_core.fits import jacobian, shards, streams
+from ed_core.fits import jacobian, streams
 from ed_core.machine import probe_bytes
 from ed_core.models import devices, identities, loading, opening, verify
 from ed_core.models.identities import wide
@@ -66,21 +66,6 @@ def test_a_jacobian_lens_goes_on_with_a_smaller_graph(model_of, monkeypatch, nam
     monkeypatch.setattr(torch.autograd, "grad", small)
     found, _ = jacobian.of_prompt(model, ids)
     assert max(rows) > 2 and torch.allclose(found, whole, atol=1e-6)
-
-
-def test_a_jacobian_lens_keeps_its_sums_on_the_host_and_asks_for_their_room_first(model_of, monkeypatch):
-    model = model_of("llama")
-    monkeypatch.setattr(jacobian, "free_memory", lambda: 1000)
-    with pytest.raises(TooLarge, match=r"sums \d+ matrices of .* in float64, which takes .* of memory, and 1 kB are"):
-        jacobian._summed(streams.Streams(model, []), shards.Part(None, range(0)), lambda _: None, None)
-
-
-def test_the_sums_of_a_jacobian_lens_take_nothing_of_the_device():
-    model, kept = model_on("meta"), SimpleNamespace(read=lambda: None)
-    model.n_layers, model.d_model = 2, 3
-    part = shards.Part(kept, range(0))
-    halves, *_, total = jacobian._summed(streams.Streams(model, []), part, lambda _: None, None)
-    assert {x.device.type for x in (*halves, total)} == {"cpu"}
 
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)

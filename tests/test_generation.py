@@ -5,30 +5,25 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 import naive
 import numpy as np
 import pytest
 import torch
-from small_models import opened_models, random_model
+from small_models import random_model
 
 from ed_core import prompts
-from ed_core.depth import among_others, verdict, writing
+from ed_core.depth import verdict
 from ed_core.errors import Cancelled, ParameterError, PromptError
 from ed_core.models import identities
-from ed_core.probes import Answers, Continuation, ExactAnswers, Generation, LogitLens, Surgery
-from ed_core.results.aggregate import aggregate
-from ed_core.service import compute
-from ed_core.service.resolve import resolve
-from ed_core.sources.bundled import load_prompts
+from ed_core.probes import Answers, Continuation, ExactAnswers, Generation
 from ed_core.sweeps import metrics
 from ed_core.sweeps.lenses import sample
 from ed_core.sweeps.recorder import Recorder
 from ed_core.types import ProbeResult, Prompt, Request
 
 PROMPT = Prompt("5 + 7 + 5 = ", "17")
-FAMILIES = ("qwen3", "gpt2", "gpt_neox", "gemma2", "granite", "mistral")
+FAMILIES = ("qwen3", "gpt_neox", "gemma2", "granite")
 
 
 @pytest.fixture(params=FAMILIES)
@@ -53,13 +48,6 @@ def test_every_token_is_told_of_as_full_passes_tell_it(model, measure):
     assert found["mean_lost_at_0"] == pytest.approx(np.mean(lost))
 
 
-def test_thresholds_tell_tokens_apart(model_of, measure):
-    """The test above would not see a threshold that no depth reaches, or that all do."""
-    found = measure(model_of("qwen3"), Generation(n_tokens=6, threshold=0.012, g=0.02, rho=0.5), PROMPT)
-    assert len(set(found["exit_depth"].tolist())) > 1 or 0 < found["exit_depth"][0] < 5
-    assert 0 < found["exit_agrees"].mean() <= 1 and found["jsd"][:-1].max() > 0.02
-
-
 def test_kept_keys_and_values_change_nothing(model):
     """Cached, what every depth of every token says is a full pass's, within the identities' limits."""
     limit, seen = identities.MISS_LIMIT[torch.float32], []
@@ -82,42 +70,6 @@ def test_kept_keys_and_values_change_nothing(model):
 def test_it_writes_what_the_continuation_says(model, measure):
     found = measure(model, Generation(n_tokens=9), PROMPT)
     assert found["ids"].tolist() == measure(model, Continuation(n_tokens=9), PROMPT)["ids"].tolist()
-
-
-def test_of_two_tokens_that_are_as_likely_all_tell_of_the_one_that_is_written(measure):
-    """In bf16 some outputs have two best tokens."""
-    model = random_model("llama")
-    with torch.no_grad():
-        model.head.weight[100:200] = model.head.weight[:100]
-        model.head.weight[200:] = 0
-    asked = model.encode(PROMPT)
-    written = naive.greedy(model.hf, asked.ids[: asked.answer_start], 9)
-    for k in (1, 2, 5):
-        found = measure(model, Continuation(n_tokens=9, k=k), PROMPT)
-        assert found["ids"].tolist() == found["top_ids"][:, 0].tolist() == written
-        assert measure(model, LogitLens(k=k), PROMPT)["top_ids"][-1, asked.answer_start - 1, 0] == written[0]
-    assert measure(model, Generation(n_tokens=9), PROMPT)["best_ids"][-1].tolist() == written
-
-
-def test_it_reads_the_logit_lens(model_of, measure):
-    """The first token is predicted at the question's last position."""
-    model, question = model_of("llama"), Prompt("5 + 7 + 5 = ")
-    found, lens = measure(model, Generation(n_tokens=1), question), measure(model, LogitLens(), question)
-    assert np.allclose(found["jsd"][:, 0], lens["jsd"][:, -1], atol=1e-5)
-    assert found["best_ids"][:, 0].tolist() == lens["top_ids"][:, -1, 0].tolist()
-    assert found["settle_depth"][0] == lens["settle_depth"][-1]
-
-
-def test_layers_that_add_nothing_settle_at_once(model_of, measure):
-    model = random_model("llama")
-    with torch.no_grad():
-        for block in model.blocks[2:]:
-            block.self_attn.o_proj.weight.zero_()
-            block.mlp.down_proj.weight.zero_()
-    found = measure(model, Generation(n_tokens=4, threshold=0.0, g=1e-6), PROMPT)
-    assert (found["settle_depth"] <= 2).all() and (found["jsd"][2:] <= 2e-6).all()
-    assert (found["exit_depth"] == 0).all(), "0 confidence is reached at once"
-    assert found["mean_ratio"] == 0
 
 
 def test_draws_follow_the_seed_and_the_temperature(model_of, measure):
@@ -149,22 +101,18 @@ def test_a_text_that_ends_early_is_short(model_of, measure, monkeypatch):
     assert found["ids"].tolist() == ids[: last + 1] and found["jsd"].shape == (6, last + 1)
     assert np.array_equal(found["deep_thinking_ratio"], whole["deep_thinking_ratio"][: last + 1])
     assert any("ended its text after" in note for note in found.notes)
-    for probe, name in ((Continuation(k=2), "ids"), (Surgery(kind="none", order="0-4"), "continuation_order")):
-        found = measure(model, probe, PROMPT)
-        assert found[name].tolist() == ids[: last + 1]
-        assert sum("ended its text after" in note for note in found.notes) == (1 if name == "ids" else 2)
+    found = measure(model, Continuation(k=2), PROMPT)
+    assert found["ids"].tolist() == ids[: last + 1]
+    assert sum("ended its text after" in note for note in found.notes) == 1
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])  # where there is no position, and where it would be computed
 def test_it_writes_to_the_last_position_and_says_so(measure, family):
     model = random_model(family, max_position_embeddings=100)
-    written = {"ids": (Continuation(), Generation()), "continuation_order": (Surgery(kind="none", order="0-4"),)}
-    for name, probes in written.items():
-        for probe in probes:
-            found = measure(model, probe, Prompt("a" * 98))
-            expected = naive.greedy(model.hf, model.encode(Prompt("a" * 98)).ids, 3)
-            assert found[name].tolist() == expected, probe.name
-            assert [n for n in found.notes if "100 positions; 3 of" in n and "are written, to there" in n], probe.name
+    for probe in (Continuation(), Generation()):
+        found = measure(model, probe, Prompt("a" * 98))
+        assert found["ids"].tolist() == naive.greedy(model.hf, model.encode(Prompt("a" * 98)).ids, 3), probe.name
+        assert [n for n in found.notes if "100 positions; 3 of" in n and "are written, to there" in n], probe.name
     assert measure(model, Continuation(), Prompt("a" * 93))["ids"].shape == (8,)
     assert "1 of 8 tokens is written" in measure(model, Continuation(), Prompt("a" * 100)).notes[-1]
 
@@ -186,37 +134,6 @@ def test_it_fills_and_can_be_cancelled(model_of):
     assert seen == [1, 2, 3, 4] and np.isnan(record.arrays["jsd"][:, 4:]).all()
 
 
-def test_over_prompts_the_ratio_is_a_mean(model_of, measure):
-    model, probe = model_of("qwen3"), Generation(n_tokens=5, g=0.02, rho=0.6)
-    results = [measure(model, probe, p) for p in (PROMPT, Prompt("Nine b."))]
-    found = aggregate(probe, [r.summary for r in results])
-    assert found["mean_depth"] == pytest.approx(np.mean([r["settle_depth"].mean() for r in results]))
-    for depth in range(6):
-        settled = [np.mean([d <= depth for d in r["settle_depth"].tolist()]) for r in results]
-        assert found["share_settled"][depth] == pytest.approx(np.mean(settled))
-        assert found["mean_jsd"][depth] == pytest.approx(np.mean([r["jsd"][depth].mean() for r in results]), abs=1e-7)
-    assert found["share_settled"][-1] == 1 and 0 < found["share_settled"][:-1].max() < 1
-    assert set(found) == {
-        "mean_depth",
-        "mean_ratio",
-        "mean_agreement",
-        "mean_lost_at_0",
-        "share_settled",
-        "mean_jsd",
-    }
-
-
-def test_a_prompt_is_told_among_others_by_its_mean_depth(model_of, measure):
-    texts = ("5 + 7 + 5 = ", "Nine b.", "a=3; b=a; b?", "copy")
-    mine, *others = [measure(model_of("qwen3"), Generation(n_tokens=5), Prompt(text)).summary for text in texts]
-    depths = [float(s["mean_depth"]) for s in (mine, *others)]
-    said = among_others.sentence(Generation(), mine, others)
-    assert said.startswith(
-        f"The mean settle depth is {depths[0]:.1f} of 5 for this prompt; the median of 3 other prompts is "
-    )
-    assert f" is {np.median(depths[1:]):.1f} (range" in said and "layer" not in said
-
-
 def test_rows_beside_the_output_are_measured_as_the_formulas_say():
     torch.manual_seed(3)
     logits = torch.randn(9, 5003) * torch.linspace(0.1, 9, 9)[:, None]
@@ -229,44 +146,10 @@ def test_rows_beside_the_output_are_measured_as_the_formulas_say():
     assert torch.allclose(sure.double(), p.amax(-1), rtol=1e-5) and ids.tolist() == logits.argmax(-1).tolist()
 
 
-@pytest.mark.parametrize("values, words", [({"n_tokens": "0"}, "1 to 512"), ({"temperature": "-1"}, "0.0 to 5.0")])
-def test_what_cannot_be_written_is_refused(values, words):
-    with pytest.raises(ParameterError, match=words):
-        Generation.make(values)
-
-
-@pytest.mark.parametrize(
-    "n, changed, at_0, spared, said",
-    [
-        (20, 0, 0, 3.25, "would change no token, *; the exit lies 3.2 layers before the output on average"),
-        (20, 1, 0, 3.0, "would change 1 of 20 tokens (above depth 0), *; the exit lies 3.0 layers before the output *"),
-        (20, 1, 1, 3.0, "would change 1 of 20 tokens (at depth 0), *"),
-        (30, 2, 2, 3.0, "would change 2 of 30 tokens (all of these at depth 0), *"),
-        (1, 0, 0, 3.0, "would change no token, *; the exit lies 3.0 layers before the output"),
-        (20, 2, 0, 3.0, "is not usable here (limit: a tenth): 2 of 20 tokens would change (none of these at depth 0)"),
-        (10, 1, 0, 3.0, "is not usable here (limit: a tenth): 1 of 10 tokens would change (above depth 0)"),
-        (10, 5, 3, 3.0, "is not usable here (limit: a tenth): 5 of 10 tokens would change (3 of these at depth 0)"),
-        (1, 1, 1, 3.0, "is not usable here (limit: a tenth): 1 of 1 token would change (at depth 0)"),
-        (20, 0, 0, 0.0, None),
-    ],
-)
-def test_leaving_early_is_called_usable_below_a_tenth(n, changed, at_0, spared, said):
-    assert not writing.usable(1, 1 - 0.9), "a tenth, whatever its last digit"
-    told = writing.leaving(n, changed, at_0, spared, 0.9)
-    if said is None:
-        assert told == "before the output the lens never reaches 0.9 confidence"
-        return
-    begun = "leaving at 0.9 confidence, depth 0 included, where the lens sees only the token just read"
-    assert told.startswith(begun) and fnmatchcase(told.removeprefix(begun).lstrip(", "), said)
-    guesses = told.replace(" tokens ", " best guesses ").replace("no token,", "no best guess,")
-    guesses = guesses.replace(f"of {n} token ", f"of {n} best guess ")
-    assert writing.leaving(n, changed, at_0, spared, 0.9, guesses=True) == guesses
-
-
 # ---------------------------------------------------------------- known answers
 
 
-WRITTEN_BY = ("qwen3", "gpt2", "gpt_neox", "gemma2", "granite")
+WRITTEN_BY = ("qwen3", "gpt2", "gemma2")
 
 
 def decoder(model):
@@ -304,8 +187,8 @@ def asked_for(model, n_prompts: int, drop=()) -> list[Prompt]:
 def test_every_stretch_writes_what_it_writes_token_by_token(model_of, measure, family):
     """Answers of the whole model's, and of the model's without a layer: so both kinds occur among the stretches."""
     model, seen = model_of(family), set()
-    for drop, n in (((), 1), ((2,), 1), ((0,), 2), ((3, 4), 2)):
-        for prompt in asked_for(model, 2, drop):
+    for drop, n in (((), 1), ((2,), 1), ((3, 4), 2)):
+        for prompt in asked_for(model, 1, drop):
             found = measure(model, ExactAnswers(n=n), prompt)
             exact, whole = expected(model, prompt, n)
             assert found["exact"].tolist() == exact and found["exact_whole"] == whole, (prompt, drop)
@@ -334,36 +217,6 @@ def test_spaces_in_front_do_not_count_and_are_read_on(model_of, measure):
     assert seen >= 2
 
 
-def test_what_runs_on_in_the_same_word_is_another_answer(model_of, measure):
-    """With head and embedding tied, this model repeats a letter for ever: two of them are not what it writes."""
-    model = model_of("gpt2")
-    for text in ("abo", "nn", "3 s"):
-        ids = model.encode(Prompt(text)).ids
-        said = decoder(model)(naive.greedy(model.hf, ids, 3))
-        assert said == 3 * said[0] and said.isalnum()
-        exact, whole = expected(model, asked := Prompt(text, said[:2]))
-        for probe in (ExactAnswers(), Answers()):
-            found = measure(model, probe, asked)
-            assert found["exact"].tolist() == exact and found["exact_whole"] == whole == 0, probe.name
-
-
-def test_a_bundled_model_on_bundled_prompts():
-    """Of a model that knows the answers some layers are needed for them; as Home judges its continuation."""
-    spec, shares = resolve("ed-demo-8"), []
-    model = opened_models().get(spec)
-    for known in [p for p in load_prompts() if p["task"] in ("sum_mod10", "copy")][:4]:
-        prompt = Prompt(known["text"], known["answer"])
-        found = compute.run(model, ExactAnswers().request(spec, prompt))
-        exact, whole = expected(model, prompt)
-        assert found["exact"].tolist() == exact and found["exact_whole"] == whole
-        written = compute.run(model, Continuation().request(spec, prompt)).provenance["continuation"]
-        assert prompts.exact(written, prompt.answer) == bool(whole)
-        shares.append(found)
-    mean = aggregate(ExactAnswers(), [r.summary for r in shares])
-    assert mean["exact"] == pytest.approx(np.mean([r["exact"] for r in shares], axis=0))
-    assert mean["exact_whole"] == 1 and 0 < mean["exact"].mean() < 1
-
-
 def test_a_token_that_straddles_question_and_answer_is_read_as_both(model_of, monkeypatch, measure):
     """The answer's first token also holds the question's last letter: what is written begins with that letter."""
     model = model_of("qwen3")
@@ -382,15 +235,6 @@ def test_a_token_that_straddles_question_and_answer_is_read_as_both(model_of, mo
     for text, right in ((prompt.answer, True), (prompt.answer[1], False)):
         assert verdict.right(replace(said, provenance={"continuation": text})) is right
     assert prompts.answer_with_seam("is", " Paris") == " Paris" and prompts.answer_with_seam(" 28", "28") == " 28"
-
-
-def test_memory_for_one_row_changes_nothing(model_of, measure):
-    model, prompt = model_of("qwen3"), asked_for(model_of("qwen3"), 1, (2,))[0]
-    for probe in (ExactAnswers(), Answers()):
-        request = probe.request(model.spec, prompt)
-        narrow, wide = compute.run(model, request, memory=1), compute.run(model, request)
-        assert np.array_equal(narrow["exact"], wide["exact"])
-        assert probe.name == "exact_answers" or np.allclose(narrow["loss"], wide["loss"], atol=1e-5)
 
 
 def test_when_a_text_is_or_can_still_become_the_answer():

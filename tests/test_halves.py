@@ -1,7 +1,5 @@
 """The lens within a layer: read after attention, against hooks on what the block reads there; depths by hand."""
 
-from dataclasses import replace
-
 import naive
 import numpy as np
 import pytest
@@ -10,13 +8,9 @@ from charts import charts, numbers
 from small_models import computed
 from test_pages import app
 
-from ed_core import figures
-from ed_core.architectures.small import VARIANTS
 from ed_core.depth import halves
 from ed_core.depth.continuous import MEAN_DEPTH
 from ed_core.errors import ParameterError
-from ed_core.figures import View
-from ed_core.figures.pictures import Look, caption, draw
 from ed_core.probes import LogitLens
 from ed_core.results import lookup
 from ed_core.service.resolve import resolve
@@ -47,7 +41,7 @@ def read_after_attention(hf, ids) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", ("qwen3", "gemma2", "granite", "gpt_neox", "looped_input"))
 def test_half_rows_are_what_is_read_behind_attention(variant_model, measure, variant):
     model = variant_model(variant)
     if model.parallel:
@@ -85,14 +79,14 @@ def test_the_key_of_what_is_kept_stays():
 
 def by_thresholds(depths, curve, holds_from):
     """The mean over many thresholds of the depth from which a curve stays beyond it."""
-    shares = (np.arange(20_000) + 0.5) / 20_000
+    shares = (np.arange(4_000) + 0.5) / 4_000
     stays = [next(d for i, d in enumerate(depths) if holds_from(curve[i:], share)) for share in shares]
     return float(np.mean(stays))
 
 
 def test_mean_depth_at_half_layers_is_the_mean_over_thresholds():
     rng = np.random.default_rng(3)
-    for _ in range(5):
+    for _ in range(3):
         n = int(rng.integers(2, 7))
         kl = np.append(rng.random(n) * np.linspace(2, 0.3, n), 0.0)
         half = rng.random(n)
@@ -114,7 +108,7 @@ def inside():
     return computed(LogitLens(points="halves").request(resolve("ed-demo-8"), PROMPT))
 
 
-def test_the_branch_that_brings_the_answer(inside, monkeypatch):
+def test_the_branch_that_brings_the_answer(inside):
     named = [halves.branch_at(depth) for depth in (0.0, 0.5, 1.0, 1.5, 4.0)]
     assert named == [("embedding", 0), ("attention", 0), ("MLP", 0), ("attention", 1), ("MLP", 3)]
     best = halves.interleaved(inside["top_ids"][..., 0], inside["half_top_ids"][..., 0])
@@ -124,46 +118,8 @@ def test_the_branch_that_brings_the_answer(inside, monkeypatch):
     found = halves.brought(inside)
     assert sum(found.counts.values()) == inside.n_tokens
     assert (found.attention + found.mlp).sum() == pytest.approx(float(inside["kl"][0].mean()), rel=1e-5)
-    first = halves.sentences(inside)[0]
-    branch, layer = halves.branch_at(float(inside["half_settle_depth"][inside.answer_start - 1]))
-    assert f"layer {layer}'s {branch}" in first
-    for attention, told in ((0.002, "removes less than 1 % of the KL, the MLPs remove more than 99 %"),
-                            (-0.002, "adds less than 1 % of the KL, the MLPs remove 100 %")):  # fmt: skip
-        few = halves.Brought(found.counts, np.array([0, attention]), np.array([0, 1 - attention]))
-        monkeypatch.setattr(halves, "brought", lambda *_, few=few: few)
-        assert f"attention {told}." in " ".join(halves.sentences(inside))
-    monkeypatch.undo()
-    for start in (inside.answer_start, None):  # the word is the output's, right before the answer or at the last token
-        at, token = (start or inside.n_tokens) - 1, 1 + inside["top_ids"].max()
-        best = inside["top_ids"].copy()
-        best[-1, at, 0] = token
-        measures = inside.measures | {"top_ids": replace(inside.measures["top_ids"], values=best)}
-        text = inside.token_text | {int(token): "made up"}
-        told = halves.sentences(replace(inside, measures=measures, token_text=text, answer_start=start))[0]
-        branch, layer = halves.branch_at(float(inside["half_settle_depth"][at]))
-        by = "the embedding on, before any layer" if branch == "embedding" else f"layer {layer}'s {branch} on"
-        where = "Right before the answer" if start else "At the last token"
-        assert told == f"{where}, “made up” is the best guess for good from {by}."
     without = halves.brought(inside, (0,))
     assert sum(without.counts.values()) == inside.n_tokens - 1
-
-
-def test_half_rows_stand_between_the_rows_of_the_map(inside):
-    n, picture = inside.n_layers, LogitLens.pictures[0]
-    fig = draw(picture, inside, View(depth_lines={"KL": 2}))
-    z = np.asarray(fig.data[0].z, float)
-    np.testing.assert_array_equal(z[::2], inside["top_probs"][..., 0])
-    np.testing.assert_array_equal(z[1::2], inside["half_top_probs"][..., 0])
-    assert (fig.data[0].y0, fig.data[0].dy) == (0, 0.5) and list(fig.layout.yaxis.range) == [-0.25, n + 0.25]
-    assert max(fig.layout.yaxis.tickvals) <= n and fig.layout.meta["along"]["n"] == n
-    (strip,) = (trace for trace in fig.data if trace.name == "mean")
-    assert list(strip.y) == [i / 2 for i in range(2 * n + 1)] and "depth 0.5" in strip.text[1]
-    sunk = {trace.name: trace for trace in draw(picture, inside, View(sinks=(0,))).data}
-    assert [sunk[name].text[3].split("<br>")[0] for name in ("mean", "with sinks")] == ["depth 1.5"] * 2
-    assert "half rows: after attention" in caption(picture, inside, Look())
-    assert figures.lens_height(2 * n, View()) == fig.layout.height
-    plain = replace(inside, measures={k: m for k, m in inside.measures.items() if not k.startswith("half_")})
-    assert len(draw(picture, plain, View()).data[0].z) == n + 1
 
 
 def test_the_page_draws_half_layers_where_they_are_asked_for(stored):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from small_models import byte_tokenizer, random_model, save_random
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from ed_core import figures
 from ed_core.commands import main
 from ed_core.depth import matching
 from ed_core.errors import FitRefused, TooLarge
@@ -34,13 +32,13 @@ def prompts(n: int, seed: int = 0) -> list[Prompt]:
     return [Prompt(" ".join(draw.choice(WORDS, draw.integers(3, 14)))) for _ in range(n)]
 
 
-USED, HELD_OUT = prompts(12), prompts(5, seed=1)
+USED, HELD_OUT = prompts(8), prompts(4, seed=1)
 
 
 @pytest.fixture(scope="module")
 def pair():
     """Two models of one tokenizer, of different depth and width."""
-    return random_model("llama"), random_model("qwen3", num_hidden_layers=3)
+    return random_model("llama", num_hidden_layers=4), random_model("qwen3", num_hidden_layers=3)
 
 
 def stacked(model, of: list[Prompt]) -> list[list[torch.Tensor]]:
@@ -114,30 +112,16 @@ def test_a_rotated_copy_is_found_again_tap_by_tap():
     assert "slope 1.00, rank correlation 1.00" in matching.reasons(found)
 
 
-def test_no_number_depends_on_how_much_is_held_at_once(pair, monkeypatch):
-    a, b = pair
-    whole = maps.fit(a, b, USED, test=HELD_OUT)
-    planned = maps.plan(a, b, 1)
-    assert (planned.at_once, planned.passes) == (1, a.n_layers + 1)
-    in_turn = maps.fit(a, b, USED, test=HELD_OUT, memory=2 * planned.each)
-    monkeypatch.setattr(maps, "PIECE", 1)
-    by_token = maps.fit(a, b, USED, test=HELD_OUT)
-    for name in (*maps.PER_PAIR, *maps.OF_MEAN):
-        assert (getattr(whole, name) == getattr(in_turn, name)).all()
-        assert np.allclose(getattr(whole, name), getattr(by_token, name), rtol=0, atol=1e-9)
-
-
 class Stopped(Exception):
     """What ends a fit in the middle."""
 
 
-@pytest.mark.parametrize("share", [0.1, 0.9])
 @pytest.mark.parametrize("fit", ["maps", "replacement"])
-def test_a_fit_that_was_stopped_goes_on_from_there(pair, tmp_path, monkeypatch, fit, share):
+def test_a_fit_that_was_stopped_goes_on_from_there(pair, tmp_path, monkeypatch, fit):
     monkeypatch.setattr("ed_core.fits.file.EVERY", 0.0)
     of = pair if fit == "maps" else pair[:1]
     module = maps if fit == "maps" else replacement
-    out, memory = tmp_path / "found.npz", 2 * module.plan(*of, 1).each
+    share, out, memory = 0.9, tmp_path / "found.npz", 2 * module.plan(*of, 1).each
 
     def stop(done: float) -> None:
         if done > share:
@@ -155,37 +139,6 @@ def test_a_fit_that_was_stopped_goes_on_from_there(pair, tmp_path, monkeypatch, 
     for values, expected in zip(vars(again).values(), vars(whole).values()):
         assert isinstance(values, dict) or np.array_equal(values, expected)
     assert measured.packed(measured.read(out)) == measured.packed(whole)
-
-
-@pytest.mark.parametrize("fit", ["maps", "replacement"])
-def test_shards_add_up_to_the_fit_of_all_prompts(pair, tmp_path, fit):
-    of, module = (pair, maps) if fit == "maps" else (pair[:1], replacement)
-    whole = module.fit(*of, USED, test=HELD_OUT)
-    files = [tmp_path / f"{i}.sums" for i in (1, 2, 3)]
-    memory = 2 * module.plan(*of, 1).each
-    for i, file in enumerate(files, 1):
-        module.sum_up(*of, USED, file, (i, 3), HELD_OUT, memory=memory if i == 2 else None)
-    for out, narrow in ((tmp_path / "a.npz", None), (tmp_path / "b.npz", memory)):
-        found = module.fit(*of, USED, out, HELD_OUT, memory=narrow, merge=files[::-1])
-        assert found.certificate["prompts"] == whole.certificate["prompts"] | {"shards": 3}
-        for name, expected in vars(whole).items():
-            values = getattr(found, name)
-            assert isinstance(values, dict) or np.allclose(values, expected, rtol=0, atol=1e-7), name
-    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
-    with pytest.raises(FitRefused, match=r"another prompt set, of 12 prompts to fit on, where .* give 13"):
-        module.fit(*of, prompts(13), test=HELD_OUT, merge=files)
-    if fit == "maps":
-        with pytest.raises(FitRefused, match=f"not on {pair[0].spec.name}"):
-            maps.fit(pair[0], pair[0], USED, test=HELD_OUT, merge=files)
-
-
-def test_other_prompts_do_not_take_over_what_was_kept(pair, tmp_path, monkeypatch):
-    monkeypatch.setattr("ed_core.fits.file.EVERY", 0.0)
-    out, others = tmp_path / "found.npz", prompts(12, seed=5)
-    with pytest.raises(Stopped):
-        replacement.fit(pair[0], USED, out, HELD_OUT, Mock(side_effect=Stopped))
-    found = replacement.fit(pair[0], others, out, HELD_OUT)
-    assert (found.loss == replacement.fit(pair[0], others, test=HELD_OUT).loss).all()
 
 
 def test_two_tokenizers_are_refused(pair):
@@ -212,13 +165,6 @@ def test_no_more_tokens_than_dimensions_are_refused_with_both_numbers(pair):
         )
     with pytest.raises(FitRefused, match="No held-out prompt"):
         maps.fit(a, b, USED, test=[Prompt("x")])
-
-
-def test_a_single_held_out_token_is_refused_as_it_has_no_spread(pair):
-    """R² was minus infinity there, and was said to contradict the error."""
-    with pytest.raises(FitRefused, match="have 1 token .* R² needs 2"):
-        maps.fit(*pair, USED, test=[Prompt("ab")])
-    assert np.isfinite(maps.fit(*pair, USED, test=[Prompt("abc")]).r2).all()
 
 
 def test_a_replaced_block_costs_what_a_hook_in_its_place_costs(pair):
@@ -253,13 +199,6 @@ def test_a_replaced_block_costs_what_a_hook_in_its_place_costs(pair):
             hook.remove()
         guess, true = torch.cat(x_test[block]) @ weights + constant, torch.cat(x_test[block + 1])
         assert abs(found.error[block] - naive_figures(guess, true)[0]) < 1e-6
-
-
-def test_streams_near_the_largest_float32_have_errors_too():
-    model = random_model("llama")
-    with torch.no_grad():
-        model.hf.get_input_embeddings().weight.mul_(1e38)
-    assert (replacement.fit(model, USED, test=HELD_OUT).error < 0.1).all()
 
 
 def test_the_plan_needs_no_model_and_says_what_a_large_pair_takes():
@@ -302,12 +241,6 @@ def synthetic(best: np.ndarray, n_b: int, error: float = 0.3, control: float = 0
         (np.arange(1, 9), "late", "These matches end at 50 % of large's depth: none is among large's last depths"),
         (np.array([9, 2, 14, 4, 11, 1, 6, 3]), "unordered", "do not follow the order of depth (rank correlation "),
         (np.full(8, 7), "unordered", "These matches all lie at one depth."),
-        (np.array([7] * 7 + [9]), "unordered", "follow no order that could be told: 7 of 8 lie at one depth."),
-        (
-            np.arange(9, 17),
-            "neither",
-            "roughly follow the order of depth, not all at the same share of it, and end at 100 % of large's",
-        ),
     ],
 )
 def test_the_reading_names_where_the_matches_lie(best, which, said):
@@ -323,19 +256,8 @@ def test_the_reading_names_where_the_matches_lie(best, which, said):
     assert "by R²" not in matching.sentence(found)
 
 
-@pytest.mark.parametrize("n_b", [8, 16])
-def test_layers_that_match_nothing_end_the_matches_and_are_said_to(n_b):
-    """The first five of eight layers lie on the diagonal, the rest match none: nothing is said of a deeper B's end."""
-    best = n_b // 8 * np.arange(1, 9)
-    found = synthetic(best, n_b)
-    found.error[6:] = 0.95
-    read = matching.match(found)
-    assert matching.reading(read) == "part" and read.slope == pytest.approx(1.0)
-    assert "same share of the depth, up to 62 %; none of small's last depths has a match" in matching.sentence(found)
-
-
-@pytest.mark.parametrize("control", ["error_shuffled", "error_mean"])
-def test_nothing_is_read_off_maps_that_a_control_equals(control):
+def test_nothing_is_read_off_maps_that_a_control_equals():
+    control = "error_mean"
     found = synthetic(2 * np.arange(1, 9), 16)
     equal = replace(found, **{control: np.full(getattr(found, control).shape, 0.32)})
     assert (
@@ -343,28 +265,6 @@ def test_nothing_is_read_off_maps_that_a_control_equals(control):
         in matching.sentence(equal)
     )
     assert np.isnan(matching.match(equal).slope)
-
-
-def test_a_reading_that_depends_on_the_measure_is_said_to():
-    found = synthetic(2 * np.arange(1, 9), 16)
-    other = synthetic(np.full(8, 7), 16)
-    both = replace(found, r2=other.r2, error=np.minimum(found.error, other.error))
-    both.error[np.arange(1, 9), 2 * np.arange(1, 9)] = 0.2
-    assert "lie at about the same share of the depth" in matching.sentence(both)
-    assert "by R² instead of the error this does not hold" in matching.sentence(both)
-
-
-def test_usefulness_counts_the_blocks_that_raise_the_loss_by_more_than_a_tenth():
-    loss = np.array([1.0, 1.0999, 1.2, 3.0])
-    assert matching.usefulness(loss, 1.0) == 0.5 and matching.usefulness(2 * loss, 2.0) == 0.5
-    found = measured.Replacement(
-        loss, np.array([1.0, 1.0, 1.0, 2.0]), 1.0, 1.0, loss, 9, 9, {"model": {"name": "small"}}
-    )
-    said = matching.said_of_replacement(found)
-    assert said == (
-        "A linear map in place of one layer raises small's loss by more than 10 % for 2 of 4 layers (usefulness "
-        "0.50; 0.25 on the prompts it was fitted on)."
-    )
 
 
 # ---------------------------------------------------------------- files and the command
@@ -395,16 +295,6 @@ def test_a_damaged_file_is_refused(tmp_path):
             measured.unpacked(sealed_anew(good, lambda head: head | told), "x")
 
 
-def test_what_is_not_a_number_is_drawn_and_said_all_the_same():
-    found = synthetic(np.arange(1, 9), 16)
-    for name in (*maps.PER_PAIR, *maps.OF_MEAN):
-        getattr(found, name)[...] = np.nan
-    assert "too few to say where matches lie" in matching.sentence(found)
-    for draw in (figures.map_between, figures.best_matches, figures.best_errors):
-        assert draw(found).data
-    assert measured.csv(found).count("\n") == 1 + 9 * 17
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory, small_folder):
     """A second model of the same tokenizer, and two prompt files."""
@@ -424,7 +314,7 @@ def test_the_command_writes_maps_and_says_what_they_say(files, tmp_path, capsys)
     assert "6 source taps" in said.err and "1 pass over the prompts" in said.err and "100 %" in said.err
     assert "fitted on" in said.out and "The error is at least 10 % below both controls' at" in said.out
     with np.load(out, allow_pickle=False) as file:
-        assert file["error"].shape == file["r2"].shape == (6, 4) and file["tokens"] > 200
+        assert file["error"].shape == file["r2"].shape == (6, 4) and file["tokens"] > 100
         assert json.loads(str(file["certificate"]))["b"]["n_layers"] == 3
     found = measured.read(out)
     assert found.test_tokens == sum(len(p.text) - 1 for p in HELD_OUT)
@@ -457,14 +347,6 @@ def test_what_the_command_cannot_do_is_said_in_one_sentence(files, tmp_path, cap
         refused(capsys, [*fit, *more], said)
 
 
-def test_each_of_two_models_has_its_own_precision(monkeypatch):
-    asked = []
-    monkeypatch.setattr("ed_core.commands.long_work.in_shell", lambda spec, **_: asked.append(spec) or 0)
-    fit = ["fit", "maps", "--model", "a", "--other", "b", "--set", "s.jsonl", "--out", "m.npz", "--dtype", "bfloat16"]
-    assert main(fit) == 0 and main([*fit, "--other-precision", "fp32"]) == 0
-    assert [(spec.model.precision, spec.other.precision) for spec in asked] == [("bf16", "bf16"), ("bf16", "fp32")]
-
-
 def test_a_dry_run_opens_nothing(files, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("ed_core.models.opening.open_model", lambda spec: pytest.fail("a model was opened"))
     some, lens = str(files[2] / "set.jsonl"), ["--out", str(tmp_path / "x.safetensors")]
@@ -476,4 +358,3 @@ def test_a_dry_run_opens_nothing(files, tmp_path, capsys, monkeypatch):
     for nameless in (["maps", "--other="], ["maps", "--other", "ed-demo-8", "--model="], ["affine", "--model=", *lens]):
         refused(capsys, ["fit", nameless[0], *fit, *nameless[1:]], "No model is named")
     refused(capsys, ["fit", "affine", *fit, "--precision", "fp23"], "The precision is 'fp23'")
-    refused(capsys, ["fit", "affine", *fit, "--shard", "3/2"], "--shard is '3/2'")

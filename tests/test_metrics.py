@@ -5,13 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from jaxtyping import TypeCheckError
 
 from ed_core.probes import LogitLens
 from ed_core.sweeps import metrics
 
 VOCAB = 50
-UNIFORM = torch.full((VOCAB,), -math.log(VOCAB))
 
 
 def log_distributions(n=200, sharpness=3.0, seed=0):
@@ -62,15 +60,6 @@ def test_cosine_with_nothing_is_zero():
     assert not metrics.cosine(torch.zeros(10, 16), torch.zeros(10, 16)).any()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_everything_is_upcast_before_it_is_measured(dtype):
-    x, y = (100 * vectors(10, 512, seed=s).to(dtype) for s in (1, 2))  # squares of these overflow in fp16
-    for measure in (metrics.ratio, metrics.cosine):
-        assert measure(x, y).dtype == torch.float32
-        assert torch.equal(measure(x, y), measure(x.float(), y.float()))
-    assert torch.equal(metrics.norm(x), x.float().norm(dim=-1))
-
-
 def test_relative_change_is_the_largest_over_the_measured_tokens_only():
     update = torch.tensor([[2.0, 0.0], [0.0, 4.0], [0.0, 0.0]])
     changed = torch.tensor([[2.0, 1.0], [0.0, 0.0], [0.0, 3e-6]])
@@ -84,22 +73,6 @@ def test_relative_change_is_the_largest_over_the_measured_tokens_only():
 # ---------------------------------------------------------------- distributions
 
 
-def test_kl_is_a_divergence():
-    assert (metrics.kl(P, Q) > 0).all() and not torch.allclose(metrics.kl(P, Q), metrics.kl(Q, P))
-    assert (metrics.kl(P, P) == 0).all()
-    expected = (P.double().exp() * (P.double() - Q.double())).sum(-1)
-    assert torch.allclose(metrics.kl(P, Q).double(), expected, rtol=1e-5)
-    assert torch.allclose(metrics.kl(P, UNIFORM.expand_as(P)), math.log(VOCAB) - metrics.entropy(P), atol=1e-5)
-    assert metrics.kl(torch.tensor([0.5, 0.5]).log(), torch.tensor([0.25, 0.75]).log()) == pytest.approx(
-        math.log(2 / 3**0.5), rel=1e-6
-    )
-
-
-def test_kl_of_almost_equal_distributions_is_not_negative():
-    nearly = (P + 1e-6 * vectors(200, VOCAB)).log_softmax(-1)
-    assert (metrics.kl(P, nearly) >= 0).all() and (metrics.kl(P, nearly) < 1e-5).all()
-
-
 def test_jsd_is_symmetric_and_between_zero_and_one():
     assert torch.allclose(metrics.jsd(P, Q), metrics.jsd(Q, P), atol=1e-7)
     assert (metrics.jsd(P, Q) > 0).all() and (metrics.jsd(P, Q) < 1).all()
@@ -108,18 +81,6 @@ def test_jsd_is_symmetric_and_between_zero_and_one():
     assert metrics.jsd(torch.tensor([0.5, 0.5]).log(), torch.tensor([1.0, 1e-30]).log()) == pytest.approx(
         0.311278, abs=1e-5
     )
-
-
-def test_jsd_obeys_the_triangle_inequality_as_a_square_root():
-    a, b, c = (log_distributions(seed=s) for s in (3, 4, 5))
-    distance = lambda x, y: metrics.jsd(x, y).sqrt()
-    assert (distance(a, c) <= distance(a, b) + distance(b, c) + 1e-6).all()
-
-
-def test_entropy_of_the_extremes():
-    assert metrics.entropy(UNIFORM) == pytest.approx(math.log(VOCAB), rel=1e-6)
-    assert metrics.entropy(certain(0)) == pytest.approx(0, abs=1e-6)
-    assert (metrics.entropy(P) > 0).all() and (metrics.entropy(P) < math.log(VOCAB)).all()
 
 
 # ---------------------------------------------------------------- in one go
@@ -187,17 +148,6 @@ def test_the_output_is_no_distance_from_itself():
         assert (found["rank"] == 1).all() and torch.equal(found["ids"], against.best[1])
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 5])
-def test_several_times_the_rows_are_measured_as_each_time_is(monkeypatch, at_once):
-    monkeypatch.setattr(metrics, "at_once", lambda logits: at_once)
-    monkeypatch.setitem(metrics.PIECE_BYTES, "cpu", 4 * 7 * FAR.shape[1])  # some rows of a time, where one is measured
-    against = metrics.Against(FAR, 5)
-    times = [noisy(FAR, 1.0), FAR.clone(), noisy(FAR, 5e-5)]
-    found, each = against.measure(torch.cat(times)), [metrics.Against(FAR, 5).measure(one) for one in times]
-    for name in each[0]:
-        assert torch.equal(found[name], torch.cat([one[name] for one in each])), name
-
-
 def test_a_row_that_is_not_finite_is_no_number_and_spoils_no_other():
     logits = noisy(FAR, 1.0)
     clean = metrics.Against(FAR, 5).measure(logits)
@@ -249,22 +199,9 @@ def test_overlap_counts_the_common_entries_in_any_order():
     assert (metrics.overlap(*everything) == 1).all()
 
 
-def test_tied_logits_share_the_better_rank():
-    logits = torch.tensor([3.0, 5.0, 5.0, 1.0, 3.0])
-    assert [int(metrics.rank(logits, torch.tensor(i))) for i in range(5)] == [3, 1, 1, 5, 3]
-    assert (metrics.rank(torch.zeros(4, VOCAB), torch.tensor([0, 7, 8, 49])) == 1).all()
-    assert (metrics.rank(P, P.argmax(-1)) == 1).all() and (metrics.rank(P, P.argmin(-1)) == VOCAB).all()
-
-
 @pytest.mark.parametrize(
     "column, expected", [([7, 7, 7], 0), ([1, 7, 7], 1), ([7, 1, 7], 2), ([1, 2, 7], 2), ([7, 7, 1, 7], 3), ([4], 0)]
 )
 def test_settle_depth_is_the_first_row_from_which_nothing_changes(column, expected):
     beside = [9] * len(column)  # another token, settled from the start
     assert metrics.settle_depth(torch.tensor([column, beside]).T).tolist() == [expected, 0]
-
-
-def test_shapes_in_signatures_are_checked_here():
-    """The import hook of conftest.py is at work: without it this would broadcast."""
-    with pytest.raises(TypeCheckError):
-        metrics.ratio(torch.ones(4, 3), torch.ones(1, 3))

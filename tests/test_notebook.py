@@ -3,9 +3,7 @@ README's example run."""
 
 from __future__ import annotations
 
-import copy
 import json
-import pickle
 import re
 import subprocess
 import sys
@@ -13,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from kept_cases import results
 
@@ -22,7 +19,6 @@ from ed_core.errors import ModelNotFound, ParameterError, PromptError
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, draw, pictures
 from ed_core.notebook.model import Result
-from ed_core.probes import PROBES
 from ed_core.results import lookup
 from ed_core.results.wire import pack, unpack
 from ed_core.service import compute
@@ -105,74 +101,6 @@ def test_one_bad_prompt_refuses_the_whole_list_before_anything_is_computed(model
             model.run(ed_core.LogitLens(), prompt, answer="3")
 
 
-def test_what_is_no_probe_or_prompt_is_refused_in_a_sentence():
-    """In a process without checks of types, which would refuse it first."""
-    program = """
-import ed_core
-model, lens = ed_core.open("ed-demo-8"), ed_core.LogitLens()
-for asked in (("logit_lens", "aaa"), (lens, {"text": "aaa"}), (lens, [{"text": "aaa"}]), (lens, None),
-              (lens, 5), (lens, ed_core.Prompt(5)), (lens, "aaa", 2), (lens, ed_core.Prompt("aaa", id=3)),
-              (lens, ed_core.Prompt("aaa", special_tokens=None))):
-    try:
-        model.run(*asked)
-    except ed_core.errors.ParameterError as error:
-        print(error)
-"""
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    first, *others = ended.stdout.splitlines()
-    assert first == "The probe is 'logit_lens'; expected a probe, like ed_core.LogitLens()." and len(others) == 8
-    assert all(re.fullmatch("A prompt is .*; expected text, or an ed_core.Prompt of text.", one) for one in others[:4])
-    told = [("text", 5, "text"), ("answer", 2, "text"), ("id", 3, "text"), ("special_tokens", None, "True or False")]
-    assert others[4:] == [f"The {name} of a prompt is '{value}'; expected {kind}." for name, value, kind in told]
-
-
-def test_numbers_and_paths_of_other_libraries_are_what_they_stand_for(small_folder, tmp_path):
-    twin = ed_core.open(small_folder, control="untrained", control_seed=np.int64(4))
-    assert twin.spec == ed_core.open(small_folder, control="untrained", control_seed=4).spec
-    with pytest.raises(ModelNotFound, match="holds no usable adapter_config.json"):
-        ed_core.open(small_folder, adapter=tmp_path)
-
-
-def test_odd_arguments_are_taken_as_meant_or_refused_in_a_sentence():
-    """In a process without checks of types, which would refuse them first."""
-    program = """
-import numpy as np, ed_core
-from ed_core.training import DepthCallback
-from ed_core.types import ModelSpec
-prompt, spec = ed_core.Prompt("aaa"), ModelSpec("m")
-key = lambda probe: probe.request(spec, prompt).key
-skip = lambda at: ed_core.LayerSkip(mode="future", boundaries=at)
-assert all(skip(odd) == skip((3, 2)) for odd in ([np.int64(3), 2.0], np.array([3, 2])))
-assert key(ed_core.LogitLens(k=np.int64(4))) == key(ed_core.LogitLens(k=4))
-lens = ed_core.open("ed-demo-8").run(ed_core.LogitLens(), "aaa")
-twin = lambda seed: ed_core.open("ed-demo-8", control="untrained", control_seed=seed)
-for asked in (
-    *(lambda seed=seed: twin(seed) for seed in (1.5, True, "1", None)),
-    *(lambda odd=odd: key(ed_core.LogitLens(k=odd)) for odd in (2.5, True)),
-    *(lambda odd=odd: skip(odd) for odd in (3, [2.5], np.array([True]))),
-    *(lambda odd=odd: key(ed_core.Surgery(order=odd)) for odd in ([1, 0], None)),
-    *(lambda odd=odd: ed_core.hook_names(odd) for odd in ([lens], None)),
-    lambda: ed_core.by_correctness(None, [1, 0]),
-    *(lambda odd=odd: ed_core.compare([lens], [lens], odd) for odd in (None, prompt)),
-    lambda: ed_core.compare([lens], None, [prompt]),
-    *(lambda odd=odd: DepthCallback(odd) for odd in ({"text": "a"}, prompt)),
-    *(lambda odd=odd: DepthCallback(["a"], every=odd) for odd in ("5", None, float("nan"))),
-    lambda: DepthCallback(["a"], share="0.1"),
-):
-    try:
-        print("no error", asked())
-    except ed_core.errors.ParameterError as error:
-        print(error)
-"""
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    said = ["seed is"] * 4 + ["k is 2.5", "k is True"] + ["expected whole numbers"] * 3
-    said += ["order is [1, 0]; expected text", "order is None"]
-    said += ["expected one result"] * 2 + ["no list of results"]
-    said += ["no list of prompts"] * 2 + ["b is neither"] + ["no list of prompts"] * 2 + ["every is"] * 4
-    told = ended.stdout.splitlines()
-    assert len(told) == len(said) and all(words in line for words, line in zip(said, told)), ended.stdout + ended.stderr
-
-
 def test_a_model_is_opened_as_it_is_asked_for(model, small_folder):
     asked = dict(precision="bf16", control="untrained", control_seed=4)
     twin = ed_core.open(str(small_folder), **asked)
@@ -201,40 +129,6 @@ def test_a_table_has_a_row_per_value():
         lens.to_dataframe("KL")
 
 
-def test_the_table_of_all_measures_leaves_dims_empty_that_a_measure_does_not_have():
-    lens = shipped("logit_lens")
-    table = lens.to_dataframe()
-    assert list(table) == ["measure", "depth", "pos", "rank", "token", "value"]
-    assert list(table.measure.unique()) == list(lens.measures)
-    for name, measure in lens.measures.items():
-        rows = table[table.measure == name]
-        np.testing.assert_array_equal(rows.value.to_numpy(), measure.values.ravel().astype(np.float64))
-        for dim in ("depth", "pos", "rank"):
-            assert rows[dim].isna().all() if dim not in measure.spec.dims else rows[dim].notna().all()
-    numerics = shipped("numerics")
-    assert numerics.to_dataframe("closure").to_dict("records") == [{"measure": "closure", "value": numerics.closure}]
-    skip = shipped("layer_skip").to_dataframe("effect")
-    assert list(skip) == ["measure", "skipped", "layer", "value"] and isinstance(skip, pd.DataFrame)
-
-
-def shipped_like(spec: MeasureSpec, values: np.ndarray) -> Result:
-    """A result with this measure alone."""
-    return replace(shipped("logit_lens"), measures={spec.name: Measure(spec, values)})
-
-
-def test_an_attribute_wins_over_a_measure_of_its_name():
-    values = np.arange(3, dtype=np.float32)
-    for name in ("version", "tokens", "plot", "to_dataframe"):
-        result = shipped_like(MeasureSpec(name, ("pos",), "", ""), values)
-        assert result[name] is values and getattr(result, name) is not values
-
-
-def test_copies_answer_as_well():
-    lens = shipped("logit_lens")
-    for twin in (copy.copy(lens), copy.deepcopy(lens), pickle.loads(pickle.dumps(lens))):
-        np.testing.assert_array_equal(twin.kl, lens.kl)
-
-
 def same(figure, other) -> bool:
     return figure.to_json() == other.to_json()
 
@@ -251,19 +145,6 @@ def test_plot_draws_what_the_probe_declares():
     assert same(written.plot("attn_cos"), draw(cosines, written, view(written), Look(branch="attn")))
     np.testing.assert_array_equal(skip.plot("effect").data[0].z, skip.effect)
     np.testing.assert_array_equal(skip.plot("output").data[0].y, skip.output)
-
-
-def test_what_no_picture_shows_is_a_map_a_curve_or_refused():
-    lens, skip = shipped("logit_lens"), shipped("layer_skip")
-    np.testing.assert_array_equal(lens.plot("overlap").data[0].z, lens.overlap)
-    np.testing.assert_array_equal(lens.plot("settle_depth").data[0].y, lens.settle_depth)
-    np.testing.assert_array_equal(skip.plot("top1_kept").data[1].y, skip.top1_kept)
-    assert shipped("early_exit").plot().data[0].name == "agreement", "as the page over several prompts draws it"
-    for probe, measure, of in (("continuation", "", ""), ("continuation", "top_probs", " of top_probs")):
-        with pytest.raises(ParameterError, match=rf"continuation has no picture{of}\."):
-            shipped(probe).plot(measure)
-    with pytest.raises(ParameterError, match="no measure 'KL' here"):
-        lens.plot("KL")
 
 
 def marked(place: str) -> str:
@@ -288,6 +169,7 @@ def test_a_result_shows_itself_in_short_and_every_word_of_a_stranger_is_text():
     assert "<td><code>kl</code></td><td><code>depth, pos</code></td><td><code>9 × " in lens._repr_html_()
 
 
+@pytest.mark.process
 def test_importing_ed_core_imports_nothing_heavy_and_a_name_only_what_it_needs():
     code = """
 import sys, time
@@ -306,11 +188,6 @@ print([name for name in heavy if name in sys.modules])
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert out.returncode == 0, out.stderr[-2000:]
     assert out.stdout == "['numpy']\n"
-
-
-def test_every_probe_is_offered():
-    for probe in PROBES:
-        assert getattr(ed_core, probe.__name__) is probe and probe.__name__ in dir(ed_core)
 
 
 def test_the_notebook_runs_from_its_first_cell_to_its_last():

@@ -158,26 +158,6 @@ def test_an_echo_has_cosine_one_with_the_sign_of_its_factor_and_that_ratio(measu
     is_close(found["resid_norm"] / found["resid_norm"][0], growth[:, None])
 
 
-def test_an_orthogonal_write_has_cosine_zero_and_pythagoras_length(measure):
-    turn = torch.zeros(D_MODEL, D_MODEL)
-    for i in range(0, D_MODEL, 2):
-        turn[i, i + 1], turn[i + 1, i] = -1, 1  # a quarter turn in every plane
-    found = measure(stack((nothing, linear(turn)), (linear(turn), nothing)), Contributions(), PROMPT)
-    is_close(found["layer_cos"], 0)
-    is_close(found["layer_ratio"], 1)
-    is_close(found["io_cos"], 2**-0.5)
-    is_close(found["resid_norm"] / found["resid_norm"][0], np.sqrt([[1], [2], [4]]))
-
-
-def test_an_erasing_block_points_back(measure):
-    found = measure(stack((echo(-1), nothing), (nothing, nothing)), Contributions(), PROMPT)
-    is_close(found["attn_cos"][0], -1)
-    is_close(found["attn_ratio"][0], 1)
-    assert (
-        not found["resid_norm"][1:].any() and not found["io_cos"].any()
-    )  # nothing is left: the cosine with nothing is 0
-
-
 # ---------------------------------------------------------------- skips
 
 
@@ -198,17 +178,6 @@ def test_constant_writers_do_not_read_each_other_but_all_reach_the_output(measur
         is_close(found["output"][s], change.max())
         same = model.head(final).argmax(-1) == model.head(without).argmax(-1)
         is_close(found["top1_kept"][s], (same[1:].sum() + 1) / N_TOKENS)
-
-
-@pytest.mark.parametrize("part, length", [("attention", 1), ("mlp", 2)])
-def test_a_skipped_part_takes_its_own_share_of_the_update(measure, part, length):
-    found = measure(constant_stack(), LayerSkip(part=part), PROMPT)
-    is_close(found["effect"], np.eye(4) * length / 5**0.5)
-
-
-def test_constant_writers_have_no_future_effect(measure):
-    found = measure(constant_stack(), LayerSkip(mode="future", boundaries=(5, 9)), PROMPT)
-    assert not found["effect"].any() and not found["output"].any() and (found["top1_kept"] == 1).all()
 
 
 def test_effects_in_a_linear_stack_are_matrix_algebra(measure):
@@ -319,15 +288,3 @@ def test_a_lens_that_settles_where_the_answer_is_written(measure, layer):
     is_close(summed["mrr"], np.where(behind[:, 0], 1, 1 / 2))
     is_close(summed["settle_depth"], layer + 1)
     is_close(summed["deep_thinking_ratio"], layer + 1 >= 7)  # ceil(0.85 * 8) = 7
-
-
-def test_a_top_one_that_comes_and_goes_settles_late(measure):
-    """Right at depths 1 and 3 on: the first match does not count, the last mismatch does."""
-    swing = [(constant(s * 20 * unit(3)), nothing) for s in (1, -1, 1)]
-    model = stack(*swing, head=torch.eye(11, D_MODEL))
-    with torch.no_grad():
-        model.hf.embed.weight.copy_(10 * unit(1))
-    found = measure(model, LogitLens(), PROMPT)
-    assert (found["settle_depth"] == 3).all() and found["top1_match"][:, 0].tolist() == [0, 1, 0, 1]
-    # The running minimum of the divergence falls at depth 1 already: no deep thinking.
-    assert aggregate(LogitLens(), [found.summary])["deep_thinking_ratio"] == 0

@@ -87,16 +87,6 @@ def test_replacement_is_drawn_in_per_cent_of_the_loss():
     assert show.plain(matching.said_of_replacement(found)) in said(test)
 
 
-def test_own_prompts_are_asked_for_where_a_link_has_left_them_out():
-    test = page(maps="within")
-    test.segmented_control(key="maps.source").set_value("A file or pasted lines").run()
-    test.text_area(key="prompts.lines").set_value('{"text": "1 + 1 = "}').run()
-    assert test.query_params["prompts"] in ("lines", ["lines"])
-    test = page(maps="within", prompts="lines")
-    assert not test.exception and "No prompts yet" in said(test)
-    assert "run.maps" not in {one.key for one in test.button}
-
-
 def test_the_command_it_shows_is_what_it_runs():
     test = page(second="ed-demo-16")
     (code,) = [c.value for c in test.code if "ed_core fit" in c.value]
@@ -111,6 +101,7 @@ def test_the_command_it_shows_is_what_it_runs():
     assert "9 source taps" in said(test) and "1 pass over the prompts" in said(test)
 
 
+@pytest.mark.process
 def test_run_fits_in_a_process_of_its_own_and_cancel_ends_it():
     of = wanted("ed-demo-8")
     test = page(maps="within")
@@ -129,6 +120,7 @@ def test_run_fits_in_a_process_of_its_own_and_cancel_ends_it():
     assert "usefulness" in said(page(maps="within"))
 
 
+@pytest.mark.process
 def test_why_a_fit_failed_is_said():
     of = runs.Fitted((resolve("ed-demo-8"),), tuple(Prompt(f"{i} + 1 = ") for i in range(5)))
     of.begin()
@@ -173,15 +165,6 @@ def test_the_page_opens_on_the_stored_example_with_all_bundled_lenses():
     assert [fig["layout"]["meta"]["along"]["n"] for fig in charts(app)] == [result.n_layers] * 7, "certificates, too"
 
 
-def test_a_lens_that_is_taken_away_is_not_asked_for():
-    app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
-    app.pills(key="lenses.box").set_value(["ed-demo-8-jacobian"]).run()
-    assert app.session_state["lenses.box"] == ["ed-demo-8-jacobian"]
-    assert app.query_params["fits"] == "ed-demo-8-jacobian"
-    app.pills(key="lenses.box").set_value([]).run()
-    assert not app.exception
-
-
 def test_a_token_is_followed_by_what_is_typed_and_forgotten_with_it():
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
     app.text_input(key="lenses.text").set_value("12").run()
@@ -189,14 +172,6 @@ def test_a_token_is_followed_by_what_is_typed_and_forgotten_with_it():
     assert "follow" in app.query_params
     app.text_input(key="lenses.text").set_value("").run()
     assert "follow" not in app.query_params and not app.exception
-
-
-def test_no_token_of_a_former_model_is_followed_where_those_of_this_one_cannot_be_told(monkeypatch):
-    app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
-    app.text_input(key="lenses.text").set_value("12").run()
-    monkeypatch.setattr("ed_core.sources.tokens.ids", lambda *_: [])
-    app.run()
-    assert any("no token is followed" in one.value for one in app.caption) and "follow" not in app.query_params
 
 
 def test_a_link_names_fits_and_never_a_path():
@@ -223,6 +198,7 @@ def test_homes_lens_panel_draws_the_lens_that_is_chosen():
     assert any("**Logit lens**" in one.value for one in app.caption)
 
 
+@pytest.mark.process
 def test_a_lens_is_fitted_from_the_page_and_then_read_with():
     app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
     app.segmented_control(key="lens-fit.kind").set_value("affine").run()

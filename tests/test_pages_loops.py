@@ -8,17 +8,14 @@ from charts import charts, numbers, words
 from small_models import computed, save_random
 from test_pages import PROMPT, app
 
-from ed_core import figures
 from ed_core.depth import loops
-from ed_core.figures.pictures import Look, caption, draw
-from ed_core.probes import EarlyExit, LayerSkip, LogitLens, Loops, Prune
+from ed_core.probes import EarlyExit, LogitLens, Loops, Prune
 from ed_core.results import lookup
 from ed_core.results.aggregate import aggregate
 from ed_core.service.resolve import resolve
 from ed_core.sources import catalogue
 from ed_core.sources.bundled import MODELS, example_of, load_prompts
 from ed_core.types import Prompt
-from ed_ui import prompt_panels
 
 PAGE = "pages/model/loops.py"
 
@@ -78,33 +75,3 @@ def test_layers_of_a_looped_model_are_in_no_file_for_other_tools(looped):
     assert not test.exception and not test.error
     files = [one.proto for one in test.get("download_button") if "Not for a looped model" in one.proto.help]
     assert files and all(one.disabled for one in files)
-
-
-def test_what_a_model_that_reads_characters_cannot_read_is_said(stored):
-    """A prompt in words, as it stands when another model is chosen."""
-    test = app("pages/model/loops.py", prompt=None, model="ed-loop-4x4", example="english-b")
-    said = " ".join(one.value for one in (*test.caption, *test.markdown))
-    assert not test.exception and "tokens are nothing this model can read" in said and "was taught" in said
-    own = app("pages/model/loops.py", prompt=None, model="ed-loop-4x4")
-    said = " ".join(one.value for one in (*own.caption, *own.markdown))
-    assert own.text_area[0].value == "\n5cegf=" and "can read" not in said and "was taught" not in said
-
-
-def test_the_story_and_the_maps_part_the_passes_of_a_looped_model():
-    results = {
-        probe.name: lookup.find(probe.request(resolve("ed-loop-4x4"), Prompt("\n5cegf=", "6")))
-        for probe in (LogitLens(), LayerSkip())
-    }
-    assert prompt_panels.story_of(results["logit_lens"], (), None)["passes"] == 4
-    lens, skip = (
-        draw(LogitLens.pictures[0], results["logit_lens"], figures.View()),
-        draw(LayerSkip.pictures[0], results["layer_skip"], figures.View()),
-    )
-    for fig, axes in ((lens, "y"), (skip, "xy")):
-        for axis in axes:
-            ends = {s[f"{axis}0"] for s in fig.layout.shapes if s["type"] == "line" and s[f"{axis}0"] == s[f"{axis}1"]}
-            assert ends >= {3.5, 7.5, 11.5}, axis
-    once = lookup.find(LogitLens().request(resolve("ed-plain-4"), Prompt("\n5cegf=", "6")))
-    assert "passes" not in prompt_panels.story_of(once, (), None)
-    assert "pass ends" not in caption(LogitLens.pictures[0], once, Look())
-    assert "where a pass ends, of 4" in caption(LogitLens.pictures[0], results["logit_lens"], Look())

@@ -3,21 +3,16 @@ token; what is exported of them."""
 
 from __future__ import annotations
 
-import io
-import json
 import statistics
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from kept_cases import case, results
+from kept_cases import results
 from small_models import random_model
 
 from ed_core.cases import export
-from ed_core.cases.kept import Kept
-from ed_core.commands import main
 from ed_core.depth import criteria, sinks, verdict, wording
-from ed_core.notebook.model import Result
 from ed_core.probes import Contributions, LogitLens
 from ed_core.results.aggregate import summarize
 from ed_core.results.wire import pack, unpack
@@ -100,23 +95,6 @@ def test_nothing_is_found_where_nothing_sticks_out():
     assert sinks.find(stream, attn, mlp) == ()
 
 
-@pytest.mark.parametrize(
-    "size, factor, n", [(5.0, 5.0, 1), (np.nextafter(5.0, 0), 5.0, 0), (5.0, 5.5, 0), (3.0, 3.0, 1)]
-)
-def test_exactly_the_factor_is_a_sink(size, factor, n):
-    assert len(sinks.find(*planted(2, 3, "mlp", size), factor)) == n
-    assert sinks.FACTOR == 5.0
-
-
-def test_two_sinks_of_two_writers_stand_by_position():
-    found = sinks.find(*planted(0, 2, "mlp", 60.0, into=planted(5, 4, "attention", 20.0)))
-    assert [(s.pos, s.depth, s.layer, s.branch, s.ratio) for s in found] == [
-        (0, 3, 2, "mlp", 60.0),
-        (5, 5, 4, "attention", 20.0),
-    ]
-    assert [s.branch_share for s in found] == pytest.approx([59 / (59 + 0.8), 19 / (19 + 0.8)])
-
-
 def test_the_writer_is_the_largest_rise_that_ends_above_the_threshold():
     """The first depth above it is told beside: growth by and by crosses early, what makes the norm may come late."""
     stream, attn, mlp = norms()
@@ -133,17 +111,6 @@ def test_the_writer_is_the_largest_rise_that_ends_above_the_threshold():
     assert (sinks.find(stream, attn, mlp)[0].layer, sinks.find(stream, attn, mlp)[0].depth) == (None, 0)
 
 
-def test_the_embedding_and_of_equal_branches_attention_write_too():
-    stream, attn, mlp = norms()
-    stream[:, 3] = 50.0
-    (found,) = sinks.find(stream, attn, mlp)
-    assert (found.depth, found.layer, found.branch, found.norm, found.written) == (0, None, "embedding", 50, 50)
-    assert found.stream_share == found.branch_share == pytest.approx(50 / 58) and found.writer == "the embedding"
-    stream, attn, mlp = planted(3, 2, "mlp")
-    attn[2, 3] = mlp[2, 3]
-    assert sinks.find(stream, attn, mlp)[0].branch == "attention"
-
-
 def test_the_median_leaves_the_first_token_out():
     """Of 1, 1, 5, 6 the median is 3, of the last three 5; of 25, 1, 1, 6 it is 3.5, of the last three 1."""
     stream, attn, mlp = norms(n_tokens=4)
@@ -157,27 +124,6 @@ def test_the_median_leaves_the_first_token_out():
 def test_one_or_two_tokens_have_no_median_and_no_sinks(n_tokens):
     assert sinks.find(*planted(0, 3, "mlp", into=norms(n_tokens))) == ()
     assert len(sinks.find(*planted(0, 3, "mlp", into=norms(3)))) == 1
-
-
-def test_a_stream_of_nothing_has_no_threshold():
-    stream, attn, mlp = planted(0, 3, "mlp")
-    stream[:, 1:] = 0.0
-    assert sinks.find(stream, attn, mlp) == () == sinks.find(0 * stream, attn, mlp)
-
-
-@pytest.mark.parametrize("at", range(3))
-def test_what_are_no_norms_is_refused(at):
-    for value in (np.nan, np.inf):
-        broken = norms()
-        broken[at][1, 2] = value
-        with pytest.raises(ValueError, match="finite"):
-            sinks.find(*broken)
-    cut = list(norms())
-    cut[at] = cut[at][:-1]
-    with pytest.raises(ValueError, match="shape"):
-        sinks.find(*cut)
-    with pytest.raises(ValueError, match="shape"):
-        sinks.find(np.ones(4), np.ones(3), np.ones(3))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -206,74 +152,6 @@ def test_the_naive_search_finds_the_same(seed):
 
 
 # ---------------------------------------------------------------- spans
-
-
-def test_a_sink_that_is_written_twice_has_two_spans_and_two_writers():
-    """As SmolLM2's first token: long at depths 2 and 3 by layer 1's MLP, from depth 5 on by layer 4's attention."""
-    stream, attn, mlp = norms()
-    stream[:, 0] = [1, 1, 9, 8, 1, 20, 20]
-    mlp[1, 0], attn[4, 0] = 8.0, 19.0
-    (found,) = sinks.find(stream, attn, mlp)
-    assert [(s.start, s.end, s.lasts, s.writer, s.rise) for s in found.spans] == [
-        (2, 3, False, "layer 1's MLP", 8),
-        (5, 6, True, "layer 4's attention", 19),
-    ]
-    assert (found.depth, found.layer, found.branch, found.ratio) == (2, 4, "attention", 20)
-    assert found.writer == "layer 1's MLP and layer 4's attention"
-    tokens = [f"t{i}" for i in range(T)]
-    assert sinks.brief((found,), tokens) == (
-        "Sink: token 0 ('t0', depths 2–3, from 5), left out of the curves beside the maps, counted in mean depths and "
-        "rules."
-    )
-    assert sinks.brief((found,), tokens, counted=True).endswith(
-        "from 5), counted in the curves beside the maps and in mean depths and rules."
-    )
-    assert sinks.sentence((found,), tokens) == (
-        "Sink: token 0 ('t0'), up to 20 times the median norm, at depths 2–3 (written by layer 1's MLP) and from 5 "
-        "(layer 4's attention)."
-    )
-    columns = sinks.span_columns((found,))
-    assert {name: values.tolist() for name, values in columns.items()} == {
-        "pos": [0, 0],
-        "from": [2, 5],
-        "to": [3, 6],
-        "layer": [1, 4],
-        "branch": [1, 0],
-        "rise": [8, 19],
-    }
-
-
-def test_a_token_that_is_long_at_the_output_only_is_no_sink_and_is_told():
-    """No attention reads what stands behind the last layer: noise of a single depth makes no sink either way."""
-    stream, attn, mlp = norms()
-    stream[L, 3] = 50.0
-    mlp[L - 1, 3] = 49.0
-    tokens = [f"t{i}" for i in range(T)]
-    assert sinks.find(stream, attn, mlp) == () == sinks.by_norm(stream) and sinks.long_at_end(stream) == (3,)
-    assert sinks.brief((), tokens) == ""
-    assert sinks.sentence((), tokens, (3,)) == (
-        "No sinks: before the output no token's norm reaches 5 times the median. Token 3 ('t3') has a large "
-        "norm at the output only, where no attention reads it, so it is not a sink."
-    )
-    stream[L - 1, 3] = 50.0  # read by the last layer's attention
-    (found,) = sinks.find(stream, attn, mlp)
-    assert (found.spans[0].start, found.spans[0].lasts) == (L - 1, True) and sinks.long_at_end(stream) == ()
-    stream[L - 1, 3], stream[1, 3] = 1.0, 6.0  # long early, and again at the end: only the early span is read
-    (found,) = sinks.find(stream, attn, mlp)
-    assert [(s.start, s.end) for s in found.spans] == [(1, 1)] and found.ratio == 6 and sinks.long_at_end(stream) == ()
-    assert sinks.told_at_end((1, 2, 3, 4), tokens).startswith(
-        "Tokens 1 ('t1'), 2 ('t2'), 3 ('t3') and 1 more have a large norm"
-    )
-
-
-def test_a_sink_by_its_norm_alone_has_places_and_no_writer():
-    stream, attn, mlp = planted(2, 1, "mlp", into=norms())
-    (known,), (found,) = sinks.find(stream, attn, mlp), sinks.by_norm(stream)
-    assert [(s.start, s.end, s.lasts, s.writer) for s in found.spans] == [(2, L, True, "")]
-    assert (found.pos, found.depth, found.ratio) == (known.pos, known.depth, known.ratio)
-    tokens = [f"t{i}" for i in range(T)]
-    assert sinks.sentence((found,), tokens) == "Sink: token 2 ('t2'), up to 40 times the median norm, from depth 2."
-    assert sinks.sentence((known,), tokens).endswith("from depth 2 (written by layer 1's MLP).")
 
 
 # ---------------------------------------------------------------- a result with a sink in it
@@ -338,17 +216,6 @@ def test_the_sinks_of_a_result_are_stored_with_its_measures_and_told_in_words(pa
     assert sinks.summary([None]) == "sinks unknown"
 
 
-def test_only_contributions_with_all_their_norms_tell_sinks(pair):
-    assert sinks.of_result(pair[1]) is None
-    partial = changed(pair[0], mlp_norm=np.where(np.arange(8)[:, None] < 7, pair[0]["mlp_norm"], np.nan))
-    assert sinks.of_result(partial) is None
-    assert verdict.of_prompt(partial, pair[1]).criteria["cosine"].without_sinks is None
-    assert Result.of(pair[0]).sinks == sinks.of_result(pair[0])
-    for without in (pair[1], partial):
-        with pytest.raises(AttributeError, match="no 'sinks'; its measures are"):
-            _ = Result.of(without).sinks
-
-
 @pytest.mark.parametrize("first_token", [True, False])
 def test_every_criterion_stands_with_and_without_the_sinks(pair, first_token):
     found = verdict.of_prompt(*pair, first_token, kl=0.45, overlap=0.22)
@@ -369,14 +236,6 @@ def test_every_criterion_stands_with_and_without_the_sinks(pair, first_token):
     assert " gives no layer: " in said["kl"] and said["kl"].endswith("; without the sinks it gives layer 2.")
     assert said["overlap"].endswith(" gives layer 3 of 0–7; not clear: without the sinks it gives layer 4.")
     assert not any(one.clear for one in found.statements.values())
-
-
-def test_without_sinks_a_verdict_is_its_own_variant():
-    written, lens = (results()[name] for name in verdict.READS)
-    found = verdict.of_prompt(written, lens, first_token=False)
-    for criterion in found.criteria.values():
-        assert criterion.without_sinks == replace(criterion, without_sinks=None)
-    assert found.sinks == () and "sinks" not in found.sentence
 
 
 def test_over_prompts_each_has_its_own_sinks_and_tokens_are_weighed(pair):
@@ -405,21 +264,6 @@ def cut(result: ProbeResult, n: int) -> ProbeResult:
     return summarize(
         replace(short, measures={k: Measure(result.measures[k].spec, v) for k, v in measures.items()}, summary={})
     )
-
-
-def test_where_only_sinks_are_left_nothing_is_defined(model_of, measure):
-    written, lens = (measure(model_of("llama"), probe, Prompt("abc")) for probe in (Contributions(), LogitLens()))
-    stream = np.ones_like(written["resid_norm"])
-    stream[2, 0] = 50
-    found = verdict.of_prompt(changed(written, resid_norm=stream), lens, first_token=False)
-    same = found.criteria["cosine"]  # the first token is a sink, and was not counted anyway
-    assert [s.pos for s in found.sinks] == [0] and same.without_sinks == replace(same, without_sinks=None)
-    sums, counts = verdict.prompt_sums([lens], ["kl"], False, [{1, 2}])
-    assert counts == [0] and not sums["kl"].any()
-    every = verdict._judged(
-        criteria.RULES["kl"], 0.5, [lens], False, [[replace(found.sinks[0], pos=t) for t in (1, 2)]]
-    )[0]
-    assert every.without_sinks.depth is None and every.without_sinks.reason == "no token is left without the sinks"
 
 
 def test_a_models_own_embedding_is_named_as_the_writer(measure):
@@ -454,22 +298,6 @@ def test_kl_from_depth_1_leaves_row_0_out_of_maximum_and_rule(curve, paper, expe
     assert ("from depth 1 on" in found.from_depth_1.reason) == (expected is None)
     assert found.from_depth_1.name == "kl" and found.from_depth_1.n_layers == len(curve)
     assert criteria.by_kl(curve, 0.05).from_depth_1.threshold == 0.05
-
-
-def test_variants_have_names_and_only_kl_has_the_one_from_depth_1():
-    assert criteria.by_kl([3, 2, 1]).variants == {
-        "from_depth_1": criteria.Criterion("kl", None, None, 3, 0.5, criteria.by_kl([3, 2, 1]).from_depth_1.reason),
-        "without_sinks": None,
-    }
-    assert criteria.by_overlap([3, 2, 1]).variants == criteria.by_cosine([3, 2, 1]).variants == {"without_sinks": None}
-
-
-@pytest.mark.parametrize("later, said", [(3, True), (2, False), (1, False), (None, True)])
-def test_a_variant_is_said_where_it_moves_by_more_than_a_tenth_of_the_layers(later, said):
-    kl = criteria.Criterion("kl", 1, 1, 10, 0.5, from_depth_1=criteria.Criterion("kl", later, later, 10, 0.5, "why"))
-    found = wording.statement(kl, np.array([9.0, *[1.0] * 9]))
-    where = "no layer" if later is None else f"layer {later}"
-    assert (f"without depth 0 it gives {where}" in found.sentence) == said == (not found.so_far)
 
 
 # ---------------------------------------------------------------- what is written of them
@@ -508,50 +336,3 @@ def test_the_npz_has_every_figure_and_share(pair):
     assert {name: None if np.isnan(v) else v for name, v in written_.items()} == expected
     assert expected != {name: c.depth for name, c in verdicts.items()}
     assert np.isnan(out["effective_depth.kl_from_depth_1"]) and verdicts["kl"].from_depth_1.depth is None
-
-
-def test_an_embedding_is_layer_minus_1_and_a_sink_without_finite_norms_is_not_written(pair):
-    stream = np.ones_like(pair[0]["resid_norm"])
-    stream[:, 2] = 9
-    out = export.arrays({Contributions(): [changed(pair[0], resid_norm=stream)]})
-    assert out["sinks.layer.0"].tolist() == [-1] and out["sinks.branch.0"].tolist() == [-1]
-    stream[3, 3] = np.inf
-    out = export.arrays({Contributions(): [pair[0], changed(pair[0], resid_norm=stream)], LogitLens(): [pair[1]] * 2})
-    expected = {"long_at_end", *sinks.columns(()), *(f"span_{name}" for name in sinks.span_columns(()))}
-    assert {name for name in out if name.startswith("sinks.")} == {f"sinks.{n}.0" for n in expected}
-    assert np.isnan(out["effective_depth.kl_without_sinks"]) and np.isfinite(out["effective_depth.overlap"])
-
-
-def test_the_table_of_sinks_as_csv_and_parquet(pair):
-    from pyarrow import parquet
-
-    first, second = sinks.of_result(pair[0])
-    lines = export.csv(pair[0], "sinks").splitlines()
-    assert lines[0] == "pos,token,depth,ratio,layer,branch,norm,written,stream_share,branch_share"
-    assert len(lines) == 3 and lines[2].startswith("7,") and ",5,attention," in lines[2]
-    table = parquet.read_table(io.BytesIO(export.parquet(pair[0], "sinks")))
-    assert table.column_names == lines[0].split(",")
-    assert table["layer"].to_pylist() == [3, 5] and table["token"].to_pylist() == [pair[0].tokens[i] for i in (0, 7)]
-    assert table["ratio"].to_pylist() == pytest.approx([first.ratio, second.ratio])
-    assert "5 times" in json.loads(table.schema.metadata[b"measure"])["meaning"]
-    none = parquet.read_table(io.BytesIO(export.parquet(results()["contributions"], "sinks")))
-    assert none.num_rows == 0 and none.column_names == table.column_names
-
-
-def test_a_case_study_kept_earlier_gets_its_sinks(own_cache, tmp_path, capsys):
-    out = export.case_arrays(case())
-    assert out["sinks.pos.0"].shape == (0,) and out["effective_depth.kl_from_depth_1"] == 6 != out["effective_depth.kl"]
-    one = case("Sums")
-    Kept().add(one)
-    assert main(["case", "export", one.id, str(tmp_path / "s.csv"), "--measure", "contributions.sinks"]) == 0
-    assert (tmp_path / "s.csv").read_text().startswith("pos,token,depth,ratio")
-
-
-def test_the_shell_says_them_beside_what_it_wrote(small_folder, own_cache, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sinks, "FACTOR", 5.0)
-    (tmp_path / "p.jsonl").write_text('{"text": "abc"}\n{"text": "de"}\n')
-    command = ["run", "contributions", "--model", str(small_folder), "--prompts", str(tmp_path / "p.jsonl")]
-    assert main([*command, "--out", str(tmp_path / "r.npz")]) == 0
-    assert "no sinks in 2 prompts" in capsys.readouterr().out.splitlines()
-    with np.load(tmp_path / "r.npz", allow_pickle=False) as file:
-        assert file["sinks.pos.1"].shape == (0,) and not file["sinks.share_mlp_norm"].any()

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import errno
-import gc
+import hashlib
 import os
 import pickle
 import sqlite3
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from contextlib import closing
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
-import diskcache
 import numpy as np
 import pytest
 
 from ed_core import probes
-from ed_core.errors import SettingsError, StoreError
+from ed_core.errors import StoreError
 from ed_core.results import store as store_module
 from ed_core.results.aggregate import summarize
-from ed_core.results.store import BytesDisk, Refused, Results, Store
+from ed_core.results.store import Store
 from ed_core.results.wire import pack
 from ed_core.sweeps.recorder import Recorder
 from ed_core.types import Encoding, ModelSpec, Prompt
@@ -72,8 +69,9 @@ def value_file(store: Store, name: str) -> Path:
         return store.path / db.execute("SELECT filename FROM Cache WHERE key = ?", (name,)).fetchone()[0]
 
 
-def reseal(store: Store, name: str, payload: bytes) -> bytes:
-    return store_module._digest(name, payload) + payload
+def reseal(name: str, payload: bytes) -> bytes:
+    """An entry's bytes under their right hash: whoever may write the folder can forge one."""
+    return hashlib.sha256(name.encode() + b"\0" + payload).digest() + payload
 
 
 class Bomb:
@@ -127,30 +125,6 @@ def test_a_result_comes_back_equal(store, size):
     assert store.get("../../etc/passwd") is None and store.get("\ud800") is None
 
 
-def test_a_connection_closes_with_its_thread(store, result, monkeypatch):
-    store.put(result)
-    closed = []
-
-    class Connection(sqlite3.Connection):
-        def close(self):
-            super().close()
-            closed.append(threading.get_ident())
-
-    monkeypatch.setattr(diskcache.core.sqlite3, "connect", partial(sqlite3.connect, factory=Connection))
-
-    def read():
-        assert store.get(key_of(result)) and not closed
-
-    gc.disable()  # which would find it in the end
-    try:
-        reader = threading.Thread(target=read)
-        reader.start()
-        reader.join()
-        assert closed == [reader.ident]
-    finally:
-        gc.enable()
-
-
 def test_the_summary_and_the_headline_are_read_without_the_arrays(store, result, monkeypatch):
     store.put(result)
     value_file(store, f"result/{key_of(result)}").unlink()
@@ -175,17 +149,6 @@ def test_the_summary_and_the_headline_are_read_without_the_arrays(store, result,
     assert expected.items() <= headline.items()
 
 
-def test_a_summary_of_scalars_and_empty_arrays_comes_back(store, result):
-    summary = {"n": np.asarray(3), "none": np.zeros((0, 2), np.float32), "last": np.arange(3)}
-    store.put(replace(result, summary=summary))
-    for name, values in store.summary(key_of(result)).items():
-        assert (
-            values.shape == summary[name].shape
-            and values.dtype == summary[name].dtype
-            and np.array_equal(values, summary[name])
-        )
-
-
 def test_recent_is_newest_first_and_leaves_out_engines_with_other_numbers(store, monkeypatch):
     results = [make_result(i, 2, 4) for i in range(5)]
     for result in results:
@@ -200,39 +163,8 @@ def test_only_complete_results_are_stored(store, result):
         store.put(replace(result, complete=False))
     forged = pack(replace(result, complete=False))
     store.put(result)
-    value_file(store, name := f"result/{key_of(result)}").write_bytes(reseal(store, name, forged))
+    value_file(store, name := f"result/{key_of(result)}").write_bytes(reseal(name, forged))
     assert store.get(key_of(result)) is None
-
-
-def test_settings_come_from_the_environment(tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_CACHE", str(tmp_path / "elsewhere"))
-    monkeypatch.setenv("ED_CACHE_LIMIT", "12345678")
-    info = Store().info()
-    assert info["path"] == str(tmp_path / "elsewhere" / "results") and info["limit"] == 12345678
-    monkeypatch.setenv("ED_CACHE_LIMIT", "two")
-    with pytest.raises(SettingsError, match="ED_CACHE_LIMIT is 'two'; expected bytes"):
-        Store()
-
-
-def test_opening_and_reading_take_less_than_50_ms_of_a_processor(store, result, tmp_path):
-    store.put(result)
-    store.close()
-
-    def once() -> float:
-        start = time.process_time()
-        assert Store(tmp_path).get(key_of(result))
-        return time.process_time() - start
-
-    assert min(once() for _ in range(5)) < 0.05
-
-
-def test_it_is_light_to_import(child):
-    assert (
-        output(
-            child("import ed_core.results.store; print({'torch', 'transformers', 'streamlit'} & set(sys.modules))")
-        ).strip()
-        == "set()"
-    )
 
 
 def test_clear_removes_results_and_leftovers_and_nothing_kept(store):
@@ -260,7 +192,7 @@ def is_set_aside(store: Store, result, words: str) -> None:
     assert store.get(key_of(result)) is not None
 
 
-@pytest.mark.parametrize("kept_bytes", [0, 20, 100, 40_000, -1])
+@pytest.mark.parametrize("kept_bytes", [0, 40_000])
 def test_a_truncated_value_file(store, result, kept_bytes):
     store.put(result)
     file = value_file(store, f"result/{key_of(result)}")
@@ -268,7 +200,7 @@ def test_a_truncated_value_file(store, result, kept_bytes):
     is_set_aside(store, result, "hash")
 
 
-@pytest.mark.parametrize("at", [0, 40, 20_000, -1])
+@pytest.mark.parametrize("at", [0, 20_000])
 def test_a_flipped_bit(store, result, at):
     store.put(result)
     file = value_file(store, f"result/{key_of(result)}")
@@ -276,21 +208,6 @@ def test_a_flipped_bit(store, result, at):
     data[at] ^= 4
     file.write_bytes(data)
     is_set_aside(store, result, "hash")
-
-
-def test_a_flipped_bit_in_a_summary(store, result):
-    store.put(result)
-    with closing(sqlite3.connect(store.path / "cache.db")) as db:
-        data = bytearray(db.execute("SELECT value FROM Cache WHERE key = ?", (f"card/{key_of(result)}",)).fetchone()[0])
-    data[-1] ^= 1
-    set_row(store, f"card/{key_of(result)}", "value", bytes(data))
-    assert store.summary(key_of(result)) is None and "hash" in store.problems[-1]
-
-
-def test_a_missing_file_is_noticed(store, result):
-    store.put(result)
-    value_file(store, f"result/{key_of(result)}").unlink()
-    is_set_aside(store, result, "file is missing")
 
 
 @pytest.mark.parametrize("resealed", [False, True], ids=["as it is", "with a new hash"])
@@ -301,7 +218,7 @@ def test_a_swapped_row_is_not_served(store, kind, resealed):
     name, other_name = f"{kind}/{key_of(mine)}", f"{kind}/{key_of(other)}"
     with closing(sqlite3.connect(store.path / "cache.db")) as db:
         data = db.execute("SELECT value FROM Cache WHERE key = ?", (other_name,)).fetchone()[0]
-    set_row(store, name, "value", reseal(store, name, data[32:]) if resealed else data)
+    set_row(store, name, "value", reseal(name, data[32:]) if resealed else data)
     read = store.get if kind == "result" else store.summary
     assert read(key_of(mine)) is None
     assert (f"of {key_of(other)}" if resealed else "hash") in store.problems[-1]
@@ -337,79 +254,19 @@ def test_a_pickle_is_never_executed(store, result, tmp_path, kind, column):
     assert sprung.exists(), "the bomb is a dud"
 
 
-def test_no_other_way_of_diskcache_executes_a_pickle(tmp_path):
-    """Keys as pickles, iteration, its own eviction, expiry, queues: nothing the store uses, all of it there."""
-    store, sprung = Store(tmp_path, size_limit=1_000_000), tmp_path / "sprung"
-    store.put(make_result())
-    cache, bomb = store._open(), pickle.dumps(Bomb(sprung))
-    insert = (
-        "INSERT INTO Cache (key, raw, mode, value, store_time, access_time, expire_time, tag) VALUES (?, ?, 4, ?, "
-        "0, 0, ?, ?)"
-    )
-    for key, raw, expire in (
-        (bomb, 0, None),
-        ("queue-500000000000000", 1, None),
-        (bomb[:-1] + b" .", 0, 1.0),
-        ("card/" + "a" * 32, 1, None),
-    ):
-        execute(store, insert, key, raw, bomb, expire, bomb)
-    calls = [
-        lambda: list(cache),
-        lambda: list(reversed(cache)),
-        lambda: list(cache.iterkeys()),
-        lambda: list(cache.iterkeys(reverse=True)),
-        lambda: cache.get("card/" + "a" * 32, tag=True, expire_time=True),
-        lambda: cache.read("card/" + "a" * 32),
-        lambda: cache.pop("card/" + "a" * 32),
-        lambda: cache.peekitem(),
-        lambda: cache.peekitem(last=False),
-        lambda: cache.peek("queue"),
-        lambda: cache.pull("queue"),
-        lambda: cache.incr("queue-500000000000000"),
-        lambda: len(cache),
-        lambda: cache.check(),
-        lambda: cache.expire(),
-        lambda: cache.cull(),
-        lambda: cache.stats(),
-    ]
-    for call in calls:
-        try:
-            call()
-        except (Refused, TypeError, KeyError, sqlite3.DatabaseError):
-            pass
-    execute(store, insert, bomb + b"again", 0, bomb, None, bomb)
-    for call in (store.info, store.recent, lambda: store.put(make_result(1)), lambda: Store(tmp_path, 1000).clear()):
-        call()
-    assert not sprung.exists()
-
-
-@pytest.mark.parametrize("key", [b"bytes", ("a", 1), 5, 1.5])
-def test_nothing_but_bytes_under_text_is_written(store, key):
-    cache = store._open()
-    with pytest.raises(TypeError):
-        cache.set(key, b"value")
-    for value in ("text", 1, 1.5, None, {"a": 1}, Bomb(store.root)):
-        with pytest.raises(TypeError):
-            cache.set("key", value)
-    with pytest.raises(Refused):
-        BytesDisk(str(store.path)).get(b"bytes", 1)
-
-
-@pytest.mark.parametrize("where", ["../../secret.txt", "absolute", "ab/../../secret.txt"])
+@pytest.mark.parametrize("where", ["../../secret.txt", "absolute"])
 def test_a_file_outside_the_folder_is_neither_read_nor_deleted(tmp_path, where):
     store, secret = Store(tmp_path / "cache", size_limit=250_000), tmp_path / "secret.txt"
     result = make_result()
     name = f"result/{key_of(result)}"
     outside = str(secret) if where == "absolute" else where
     target = (store.path / outside).resolve()
-    forged = reseal(store, name, pack(result))  # even a perfect one is not read from there
+    forged = reseal(name, pack(result))  # even a perfect one is not read from there
     for harm in (
         lambda: store.get(key_of(result)),  # and removed
         lambda: [store.put(make_result(i)) for i in range(1, 9)],  # evicted
         lambda: store.put(result),  # replaced
         lambda: store.clear(),
-        lambda: store._open().cull(),
-        lambda: store._open().clear(),
     ):
         store.put(result)
         set_row(store, name, "filename", outside)
@@ -420,71 +277,6 @@ def test_a_file_outside_the_folder_is_neither_read_nor_deleted(tmp_path, where):
     store.put(result)
     set_row(store, name, "filename", outside)
     assert store.get(key_of(result)) is None and "tampered" in store.problems[-1]
-
-
-@pytest.mark.parametrize("size", [-(10**12), 10**15, 2**63 - 1, "many", 1.5])
-def test_a_size_that_cannot_be_does_not_switch_the_limit_off_nor_evict_the_rest(tmp_path, size):
-    store = Store(tmp_path, size_limit=500_000)
-    bad, good = make_result(100), make_result(101)
-    store.put(bad), store.put(good)
-    set_row(store, f"result/{key_of(bad)}", "size", size)
-    store.put(make_result(102))
-    assert store.info()["entries"] == 2 and store.get(key_of(good)) and store.get(key_of(bad)) is None
-    assert "size" in store.problems[-1]
-    for i in range(20):
-        store.put(make_result(i))
-    assert sum(f.stat().st_size for f in store.path.glob("*/*.val")) <= 500_000 and store.info()["bytes"] <= 500_000
-
-
-def test_counts_in_the_settings_table_are_not_believed(tmp_path):
-    store = Store(tmp_path, size_limit=500_000)
-    for name, value in (
-        ("size", -(10**12)),
-        ("count", "x"),
-        ("size_limit", 10**12),
-        ("cull_limit", 0),
-        ("eviction_policy", "none"),
-    ):
-        execute(store, "UPDATE Settings SET value = ? WHERE key = ?", value, name)
-    store = Store(tmp_path, size_limit=500_000)
-    for i in range(20):
-        store.put(make_result(i))
-    assert 5 < store.info()["entries"] < 12 and store.info()["bytes"] <= 500_000 and not store.problems
-
-
-@pytest.mark.parametrize(
-    "name", ["_directory", "get", "disk__directory", "disk_anything", "sqlite_user_version", b"sqlite_user_version"]
-)
-def test_settings_cannot_set_attributes_or_pragmas(store, result, tmp_path, name):
-    store.put(result)
-    execute(
-        store,
-        "INSERT INTO Settings VALUES (?, ?)",
-        name,
-        str(tmp_path / "elsewhere") if b"dir" in os.fsencode(name) else 7,
-    )
-    (tmp_path / "elsewhere").mkdir()
-    reader = Store(tmp_path)
-    assert "database" in reader.problems[-1] and "set aside" in reader.problems[-1]
-    reader.put(result)
-    assert reader.get(key_of(result)) and not list((tmp_path / "elsewhere").iterdir())
-    [aside] = tmp_path.glob("results.damaged-*")
-    with closing(sqlite3.connect(aside / "cache.db")) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (0,)
-
-
-def test_known_settings_keep_their_values(store, tmp_path):
-    execute(store, "UPDATE Settings SET value = 'off' WHERE key = 'sqlite_synchronous'")
-    execute(store, "UPDATE Settings SET value = 10 WHERE key = 'disk_min_file_size'")
-    cache = Store(tmp_path)._open()
-    assert cache._sql("PRAGMA synchronous").fetchone() == (1,) and cache.disk.min_file_size == 2**15
-    execute(store, "UPDATE Settings SET value = 'off' WHERE key = 'sqlite_synchronous'")
-    seen = []
-    thread = threading.Thread(
-        target=lambda: seen.append(cache._sql("PRAGMA synchronous").fetchone())
-    )  # a new connection reads them again
-    thread.start(), thread.join()
-    assert seen == [(1,)]
 
 
 # ---- a damaged database
@@ -504,21 +296,7 @@ def truncate(db: Path):
     db.write_bytes(db.read_bytes()[: db.stat().st_size // 2 // 4096 * 4096 + 100])
 
 
-def foreign_schema(db: Path):
-    with closing(sqlite3.connect(db)) as connection:
-        (
-            connection.execute("DROP TABLE Cache"),
-            connection.execute("CREATE TABLE Cache (something)"),
-            connection.commit(),
-        )
-
-
-def no_utf8(db: Path):
-    with closing(sqlite3.connect(db)) as connection:
-        connection.execute("UPDATE Cache SET filename = CAST(x'ff' AS TEXT)"), connection.commit()
-
-
-@pytest.mark.parametrize("damage", [damage_header, damage_middle, truncate, foreign_schema, no_utf8])
+@pytest.mark.parametrize("damage", [damage_header, damage_middle, truncate])
 @pytest.mark.parametrize("while_open", [False, True], ids=["before it is opened", "while it is open"])
 def test_a_damaged_database_is_set_aside_and_begun_anew(tmp_path, damage, while_open):
     store, results = Store(tmp_path), [make_result(i, 2, 4) for i in range(12)]
@@ -535,31 +313,10 @@ def test_a_damaged_database_is_set_aside_and_begun_anew(tmp_path, damage, while_
     assert aside.name in reader.problems[-1] and (aside / "cache.db").exists()
 
 
-def test_processes_that_meet_a_damaged_database_set_it_aside_once(tmp_path, result):
-    first, second = Store(tmp_path), Store(tmp_path)
-    first.close(), second.close()
-    damage_header(tmp_path / "results" / "cache.db")
-    first.put(result)
-    assert second.get(key_of(result)) and len(list(tmp_path.glob("results.damaged-*"))) == 1
-    second._set_aside((0, 0), sqlite3.DatabaseError("seen on the old one"))
-    assert first.get(key_of(result)) and len(list(tmp_path.glob("results.damaged-*"))) == 1
-
-
-def test_the_folder_may_be_deleted_while_it_is_open(tmp_path, result):
-    import shutil
-
-    writer, reader = Store(tmp_path), Store(tmp_path)
-    writer.put(result)
-    assert reader.get(key_of(result))
-    shutil.rmtree(tmp_path / "results")
-    assert reader.get(key_of(result)) is None and not reader.problems
-    writer.put(result)
-    assert reader.get(key_of(result)) and Store(tmp_path).get(key_of(result))
-
-
 # ---- no room, no permission
 
 
+@pytest.mark.process
 def test_a_full_disk_when_the_file_is_written(store, result, child):
     """A real write error, from a limit on the size of files; the result already there stays, and no torn file is left
     behind."""
@@ -583,111 +340,6 @@ def test_a_full_disk_when_the_file_is_written(store, result, child):
     assert store.get(key_of(result)) is None and store.get(key_of(make_result(1))) and not store.problems
 
 
-def test_a_full_disk_when_the_row_is_written(store, result):
-    """That is no damage of the database, and leaves no file without a row behind."""
-    store.put(make_result(1))
-    cache = store._open()
-    pages = cache._sql("PRAGMA page_count").fetchone()[0]
-    cache._sql(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(StoreError, match="disk is full"):
-        for i in range(2, 99):
-            store.put(make_result(i))
-    named = {store.path / name for (name,) in cache.rows("SELECT filename FROM Cache WHERE filename IS NOT NULL")}
-    assert set(store.path.glob("*/*.val")) == named, "a file without a row"
-    assert store.get(key_of(make_result(1))) and not store.problems and not list(store.root.glob("results.damaged*"))
-
-
-def test_a_cause_hidden_by_a_failed_roll_back_is_found(store, result, monkeypatch):
-    """SQLite may roll back by itself; diskcache's own roll-back then fails with an error that looks like damage."""
-
-    def fail(self, *arguments):
-        self._sql("ROLLBACK")
-        error = sqlite3.OperationalError("database or disk is full")
-        error.sqlite_errorcode = sqlite3.SQLITE_FULL
-        raise error
-
-    monkeypatch.setattr(Results, "_row_insert", fail)
-    with pytest.raises(StoreError, match="disk is full"):
-        store.put(result)
-    assert not store.problems and not list(store.root.glob("results.damaged*"))
-
-
-def test_an_error_leaves_no_transaction_open(store, result, tmp_path, monkeypatch):
-    def fail(cache):
-        cache._sql("BEGIN IMMEDIATE")
-        raise OSError(errno.ENOSPC, "at COMMIT")
-
-    with pytest.raises(StoreError, match="disk is full"):
-        store._run(fail)
-    monkeypatch.setattr(store_module, "BUSY_SECONDS", 0.1)
-    Store(tmp_path).put(result)
-    store.put(result)
-    assert not store.problems
-
-
-def test_clear_makes_room_before_it_needs_any(store, result, monkeypatch):
-    store.put(result)
-    seen, transact = [], diskcache.Cache._transact
-    monkeypatch.setattr(
-        Results, "_transact", lambda self: seen.append(list(store.path.glob("*/*.val"))) or transact(self)
-    )
-    assert store.clear() == 1 and seen == [[]]
-
-
-@pytest.mark.parametrize(
-    "number, words",
-    [
-        (errno.ENOSPC, "disk is full"),
-        (errno.EDQUOT, "disk is full"),
-        (errno.EACCES, "may not write"),
-        (errno.EIO, "error"),
-    ],
-)
-def test_every_error_of_the_disk_is_one_clear_sentence(store, result, monkeypatch, number, words):
-    def fail(self, *arguments):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(BytesDisk, "_write", fail)
-    with pytest.raises(StoreError, match=words) as caught:
-        store.put(result)
-    assert str(store.path) in str(caught.value) and "ED_CACHE" in str(caught.value)
-    assert not store.problems
-
-
-def test_a_folder_that_cannot_be_written(store, result, tmp_path, child):
-    """The store on a folder of somebody else, and where a file lies in the way."""
-    store.put(result)
-    store.close()
-    with pytest.raises(StoreError, match="may not write|cannot be used"):
-        Store(value_file(store, f"result/{key_of(result)}"))
-    store.close()
-    paths = [tmp_path, store.path, *store.path.rglob("*")]
-    code = """
-        import os, resource
-        from test_store import *
-        from ed_core import settings
-        try:
-            settings.current()  # read once, here: nobody may not look for a lab.toml below a closed folder
-            if os.geteuid() == 0:
-                os.seteuid(65534)
-            Store(sys.argv[1]).put(make_result(1))
-        except StoreError as error:
-            print(error)
-    """
-    for path in paths:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    for parent in tmp_path.parents:  # the test's own folders are closed to others
-        if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
-            parent.chmod(parent.stat().st_mode | 0o011)
-    try:
-        message = output(child(code, tmp_path))
-    finally:
-        for path in paths:
-            path.chmod(0o755)
-    assert "may not write" in message and str(tmp_path) in message
-    assert Store(tmp_path).get(key_of(result)), "what is there was set aside or lost"
-
-
 def test_a_result_larger_than_a_quarter_of_the_limit_is_refused(tmp_path, result):
     store = Store(tmp_path, size_limit=4 * len(pack(result)) - 4)
     small = make_result(1, 2, 4)
@@ -709,20 +361,6 @@ def test_a_busy_database_is_reported_and_reading_goes_on(store, result, monkeypa
                 reader.put(make_result(1, *size))
     assert len(list(store.path.glob("*/*.val"))) == 1
     reader.put(make_result(1))
-
-
-def test_a_failed_write_removes_its_own_file_and_no_other(store, result, monkeypatch):
-    """The first of two writes of a thread lies in a file, the second, which fails, in the row."""
-    store.put(result)
-    cache = store._open()
-    cache.set("result/" + "a" * 32, b"x" * 50_000)
-    monkeypatch.setattr(Results, "_row_insert", lambda *arguments: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        cache.set("result/" + "b" * 32, b"small")
-    assert len(list(store.path.glob("*/*.val"))) == 2
-    with pytest.raises(ZeroDivisionError):
-        cache.set("result/" + "b" * 32, b"x" * 50_000)
-    assert len(list(store.path.glob("*/*.val"))) == 2
 
 
 # ---- eviction
@@ -755,75 +393,12 @@ def test_eviction_keeps_the_newest_and_the_used_and_all_that_is_kept(tmp_path):
     )
 
 
-def test_eviction_fills_the_limit_to_the_byte(tmp_path):
-    six = Store(tmp_path / "six")
-    for i in range(1, 7):
-        six.put(make_result(i))
-    store = Store(tmp_path / "limited", size_limit=six.info()["bytes"])
-    for i in range(7):
-        store.put(make_result(i))
-    assert store.info()["entries"] == 6 and store.info()["bytes"] == six.info()["bytes"]
-
-
-def test_what_was_just_stored_stays_even_where_clocks_disagree(tmp_path):
-    store = Store(tmp_path, size_limit=300_000)
-    for i in range(20):
-        store.put(make_result(i))
-        execute(store, "UPDATE Cache SET access_time = 9e9")
-        assert store.get(key_of(make_result(i))), i
-        execute(store, "UPDATE Cache SET access_time = 9e9")
-
-
-def test_rows_with_names_that_are_not_ours_go_first(tmp_path):
-    store = Store(tmp_path, size_limit=500_000)
-    store.put(make_result(0))
-    for key, raw in (("junk", 1), ("junk/" + "a" * 32, 1), (b"card/" + b"a" * 32, 1), ("card/" + "b" * 32, 0)):
-        execute(store, "INSERT INTO Cache (key, raw, access_time, size) VALUES (?, ?, 9e9, 120000)", key, raw)
-    assert [h["key"] for h in store.recent()] == [key_of(make_result(0))]
-    store.put(make_result(1))
-    assert store.info()["entries"] == 2 and "4 entries" in store.problems[-1]
-    assert store.get(key_of(make_result(0))) and store.get(key_of(make_result(1)))
-
-
 # ---- several threads, several processes
-
-
-def test_a_file_replaced_between_row_and_read_is_looked_for_again(store, result, monkeypatch):
-    store.put(result)
-    fetch, gone = BytesDisk.fetch, [FileNotFoundError("replaced"), FileNotFoundError("replaced")]
-
-    def fetch_late(self, *arguments):
-        if gone:
-            raise gone.pop()
-        return fetch(self, *arguments)
-
-    monkeypatch.setattr(BytesDisk, "fetch", fetch_late)
-    assert store.get(key_of(result)) and not gone and not store.problems
-
-
-def test_a_new_entry_of_another_process_is_seen_at_once(store, result, child):
-    writer = child(
-        """
-        from test_store import *
-        store = Store(sys.argv[1])
-        for line in sys.stdin:
-            store.put(make_result(int(line), 2, 4))
-            print("done", flush=True)
-        """,
-        store.root,
-        stdin=subprocess.PIPE,
-    )
-    for i in range(5):
-        assert store.get(key_of(make_result(i, 2, 4))) is None
-        print(i, file=writer.stdin, flush=True)
-        assert writer.stdout.readline() == "done\n"
-        assert store.get(key_of(make_result(i, 2, 4))) and store.recent(1)[0]["key"] == key_of(make_result(i, 2, 4))
-    output(writer)
 
 
 HAMMER = """
     from test_store import *
-    import random
+    import random, threading
     store, results = Store(sys.argv[1]), [make_result(i) for i in range(6)]
     originals = {key_of(r): pack(r) for r in results}
     errors = []
@@ -846,6 +421,7 @@ HAMMER = """
 """
 
 
+@pytest.mark.process
 def test_two_processes_and_eight_threads_on_the_same_keys(tmp_path, child):
     """Both begin on an empty folder at the same moment, so that they also create the database together."""
     for process in [child(HAMMER, tmp_path, n) for n in range(2)]:

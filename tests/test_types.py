@@ -1,34 +1,25 @@
 """Identity and transport: a request's key is the same everywhere and moves with every number; bytes are a result or a
 `ValueError`."""
 
-import gc
 import io
 import json
 import pickle
 import random
-import subprocess
-import sys
-import threading
-import time
+import re
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from archives import sealed_anew
 from kept_cases import results
 
-from ed_core import prompts
 from ed_core.errors import ParameterError
-from ed_core.files import archive
-from ed_core.files.checked import read_array
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens, Surgery
 from ed_core.results import wire
 from ed_core.sweeps.recorder import Recorder
-from ed_core.types import Encoding, Measure, MeasureSpec, ModelSpec, Prompt, Request, canonical_json
+from ed_core.types import Encoding, ModelSpec, Prompt, Request, canonical_json
 
-ROOT = Path(__file__).parents[1]
 MODEL = ModelSpec("/models/small", content_hash="ab12")
 PROMPT = Prompt("5 + 7 = ", answer="12", id="first")
 REQUEST = LayerSkip(mode="future", boundaries=(8, 16)).request(MODEL, PROMPT)
@@ -42,21 +33,6 @@ PROBES = (
 
 
 # ---------------------------------------------------------------- keys
-
-
-def test_a_key_is_32_hex_digits_and_the_same_in_another_process():
-    code = f"from ed_core.types import *; print({REQUEST!r}.key)"
-    for seed in "01":
-        other = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=ROOT,
-            env={"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert other.stdout.strip() == REQUEST.key
-    assert len(REQUEST.key) == 32 and set(REQUEST.key) <= set("0123456789abcdef")
 
 
 def of(model=MODEL, prompt=PROMPT, probe=LayerSkip(mode="future", boundaries=(8, 16))):
@@ -135,21 +111,10 @@ def test_the_engine_version_is_part_of_the_key(monkeypatch):
 
 
 def test_a_request_survives_json():
-    again = Request.from_json(json.loads(json.dumps(REQUEST.to_json())))
-    assert again == REQUEST and again.key == REQUEST.key == REQUEST.to_json()["key"]
-
-
-def test_a_request_without_forms_is_written_as_before_there_were_any_and_a_form_survives():
-    expected = {"text": PROMPT.text, "answer": PROMPT.answer, "id": PROMPT.id, "template": "raw"}
-    assert list(REQUEST.to_json()["prompts"]) == [expected | {"special_tokens": PROMPT.special_tokens}]
     formed = replace(REQUEST, prompts=(replace(PROMPT, form="a story"),))
     again = Request.from_json(json.loads(json.dumps(formed.to_json())))
-    assert again.prompts[0].form == "a story" and again == REQUEST and again.key == REQUEST.key
-
-
-def test_a_measure_refuses_an_array_with_other_axes():
-    with pytest.raises(ValueError, match="effect: 1 axes found, 2 expected"):
-        Measure(MeasureSpec("effect", ("skipped", "layer"), "", ""), np.zeros(3))
+    assert again == REQUEST and again.key == REQUEST.key == REQUEST.to_json()["key"]
+    assert again.prompts[0].form == "a story" and re.fullmatch("[0-9a-f]{32}", again.key)
 
 
 # ---------------------------------------------------------------- bytes
@@ -250,131 +215,6 @@ def npz(**arrays):
     return buffer.getvalue()
 
 
-ARRAYS = {
-    "a map": np.arange(6, dtype=np.float32).reshape(2, 3),
-    "by columns": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-    "one number": np.float64(3),
-    "nothing": np.zeros((0, 3), np.int32),
-    "yes and no": np.array([True, False]),
-    "text": np.array("ä\nb"),
-    "of another machine": np.arange(3, dtype=">i8"),
-    "deep": np.zeros((1, 2, 1, 3), np.uint8),
-}
-
-
-def read(data: bytes, most: int = 1 << 20) -> dict[str, np.ndarray]:
-    """The arrays of an archive."""
-    file = io.BytesIO(data)
-    entries = archive.entries(file, 20)
-    return {e.name.removesuffix(".npy"): read_array(archive.content(file, e, most)) for e in entries}
-
-
-def test_arrays_are_read_as_numpy_reads_them():
-    data = npz(**ARRAYS)
-    found = read(data)
-    with np.load(io.BytesIO(data), allow_pickle=False) as numpys:
-        assert list(found) == numpys.files
-        for name, values in found.items():
-            same = numpys[name]
-            assert values.dtype == same.dtype and values.shape == same.shape and np.array_equal(values, same), name
-            assert values.flags.f_contiguous == same.flags.f_contiguous and values.flags.writeable, name
-
-
-@pytest.mark.parametrize("change", [(b"(2, 3)", b"(2, 4)"), (b"(2, 3)", b"(-2,3)"), (b"'<f4'", b"'<f3'")])
-def test_an_array_that_says_something_else_than_it_holds_is_refused(change):
-    data = npz(x=ARRAYS["a map"])
-    names = {"x.npy": data[data.index(b"\x93NUMPY") : data.index(b"PK\x01\x02")].replace(*change)}
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        [archive.writestr(name, held) for name, held in names.items()]
-    with pytest.raises(ValueError):
-        read(buffer.getvalue())
-
-
-def _stated(shape: str, dtype: str = "<U1", held: bytes = b"") -> bytes:
-    """An archive of one array whose header says so, and which holds that."""
-    told = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(told).to_bytes(2, "little") + told + held)
-    return buffer.getvalue()
-
-
-@pytest.mark.parametrize(
-    "dtype, good, wrong",
-    [
-        ("<U1", b"\xff\xff\x10\0", b"\0\0\x11\0"),  # the last character that there is, and the one after it
-        (">U1", b"\0\x10\xff\xff", b"\0\x11\0\0"),
-        ("|b1", b"\1", b"\2"),
-    ],
-)
-def test_values_that_there_are_not_are_refused(dtype, good, wrong):
-    assert read(_stated("(1,)", dtype, good))["x"].shape == (1,)
-    with pytest.raises(ValueError, match="out-of-range values"):
-        read(_stated("(1,)", dtype, wrong))
-
-
-@pytest.mark.parametrize("stated", [(f"(0, {10**30})",), (f"({10**18},)", "<U0"), ("(0,)" * 2,), ("(-1,)",)])
-def test_a_shape_that_no_array_has_is_refused(stated):
-    assert read(_stated("(0,)"))["x"].shape == (0,)
-    with pytest.raises(ValueError):
-        read(_stated(*stated))
-
-
-def test_a_damaged_encrypted_or_too_large_archive_is_refused():
-    data = npz(**ARRAYS)
-    at = data.index(b"PK\x01\x02")
-    locked = data[: at + 8] + b"\x01" + data[at + 9 :]  # the directory says that it is encrypted
-    packed = data[: at + 10] + b"\x63" + data[at + 11 :]  # and compressed with an unknown method
-    for wrong in (data[:-40], locked, packed, b"PK"):
-        with pytest.raises(ValueError):
-            read(wrong)
-    with pytest.raises(ValueError, match="at most 10 are read"):
-        read(data, 10)
-
-
-@pytest.mark.parametrize("way", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_an_archive_packed_otherwise_than_numpy_packs_is_refused(way):
-    """Damaged it would end in an error of its own, and LZMA names the memory that it takes itself."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(npz(**ARRAYS))) as whole, zipfile.ZipFile(buffer, "w", way) as archive:
-        for name in whole.namelist():
-            archive.writestr(name, whole.read(name))
-    with pytest.raises(ValueError, match="compressed in another way"):
-        read(buffer.getvalue())
-
-
-def test_threads_that_read_at_once_do_not_disturb_each_other():
-    """With numpy's reader, on Python 3.11, hundreds of these fail: its parser counts the depth of calls of the wrong
-    thread as soon as anything gives way in between, as what libraries do at every collection."""
-    data, failed, found = npz(**ARRAYS), [], []
-
-    def deep(n: int):
-        return deep(n - 1) if n else found.append(len(read(data)))
-
-    def visitor(n: int) -> None:
-        try:
-            [deep(n) for _ in range(100)]
-        except Exception as error:
-            failed.append(error)
-
-    def give_way(*_) -> None:
-        time.sleep(0)
-
-    threads = [threading.Thread(target=visitor, args=(10 * n,)) for n in range(4)]
-    before, turns = gc.get_threshold(), sys.getswitchinterval()
-    gc.callbacks.append(give_way)
-    gc.set_threshold(20)
-    sys.setswitchinterval(1e-6)
-    try:
-        [t.start() for t in threads], [t.join() for t in threads]
-    finally:
-        sys.setswitchinterval(turns)
-        gc.set_threshold(*before)
-        gc.callbacks.remove(give_way)
-    assert not failed and found == [len(ARRAYS)] * 400
-
-
 def changed(packed, arrays=None, **fields):
     """A sealed container whose manifest or arrays say something else; None takes an array away."""
     lies = {f"{name}.npy": None if values is None else npy(values) for name, values in (arrays or {}).items()}
@@ -394,9 +234,6 @@ FOREIGN = {
     "array of objects": npy(np.array([Bomb()], dtype=object)),
     "archive without header": npz(x=np.zeros(3)),
     "archive of objects": npz(header=np.array([Bomb()], dtype=object)),
-    "header that is no JSON": npz(header=np.frombuffer(b"{", np.uint8)),
-    "header that is no object": npz(header=np.frombuffer(b"[]", np.uint8)),
-    "header of another kind": npz(header=np.frombuffer(b'{"schema": 1}', np.uint8)),
 }
 
 
@@ -407,7 +244,11 @@ def test_foreign_bytes_are_refused(name):
 
 
 LIES = {
-    "version": dict(version=3),
+    "an earlier version": dict(version=1),
+    "a later version": dict(version=3),
+    "an earlier version of the probe": dict(
+        request=(r := replace(REQUEST, probe_version=REQUEST.probe_version - 1)).to_json() | {"key": r.key}
+    ),
     "format": dict(format="effective-depth maps"),
     "key": dict(request={**REQUEST.to_json(), "key": "0" * 32}),
     "request": dict(request=None),
@@ -420,17 +261,6 @@ LIES = {
     "objects": dict(arrays={"m.output": np.array([Bomb()] * 5)}),
     "layers": dict(n_layers=6),
     "layers in words": dict(n_layers="five"),
-}
-
-
-@pytest.mark.parametrize("name", LIES)
-def test_a_well_formed_archive_that_lies_is_refused(packed, name):
-    assert same(wire.unpack(changed(packed)), wire.unpack(packed))
-    with pytest.raises(ValueError):
-        wire.unpack(changed(packed, **LIES[name]))
-
-
-FINER_LIES = {
     "tokens": dict(tokens=["x"]),
     "token ids": dict(token_ids=["x"] * 10),
     "answer_start": dict(answer_start=99),
@@ -447,43 +277,13 @@ FINER_LIES = {
     "a complete result without its summary": dict(arrays={"s.effect": None}),
     "foreign array": dict(arrays={"x.y": np.zeros(2, np.float32)}),
 }
-UNPACKED = """
-import sys, traceback
-from pathlib import Path
-from ed_core.results import wire
-for file in list(Path(sys.argv[1]).iterdir()):
-    try:
-        wire.unpack(file.read_bytes())
-    except Exception:
-        file.with_name("said " + file.name).write_text(traceback.format_exc())
-"""
 
 
-@pytest.fixture(scope="module")
-def said(packed, tmp_path_factory):
-    """What a process without the import hook says of each: here the hook's own check of ProbeResult's fields would
-    refuse some of them."""
-    folder = tmp_path_factory.mktemp("lies")
-    for name, lie in FINER_LIES.items():
-        (folder / name).write_bytes(changed(packed, **lie))
-    subprocess.run([sys.executable, "-c", UNPACKED, str(folder)], cwd=ROOT, check=True)
-    return {name: (folder / f"said {name}").read_text() for name in FINER_LIES if (folder / f"said {name}").exists()}
-
-
-@pytest.mark.parametrize("name", FINER_LIES)
-def test_lies_in_a_well_formed_archive_are_refused(said, name):
-    assert "ValueError" in said[name]
-
-
-def test_a_garbled_directory_loses_no_array_in_silence(packed):
-    """A flipped byte in the archive's central directory can make arrays vanish without an error."""
-    original, rng = wire.unpack(packed), random.Random(1)
-    for _ in range(3000):
-        try:
-            found = wire.unpack(garble(packed, rng))
-        except ValueError:
-            continue
-        assert same(found, original)
+@pytest.mark.parametrize("name", LIES)
+def test_a_well_formed_archive_that_lies_is_refused(packed, name):
+    assert same(wire.unpack(changed(packed)), wire.unpack(packed))
+    with pytest.raises(ValueError):
+        wire.unpack(changed(packed, **LIES[name]))
 
 
 def test_a_fraction_is_no_whole_number():
@@ -511,11 +311,6 @@ def test_a_parameters_bounds_are_allowed_and_nothing_beyond():
             LogitLens.make({"k": value})
 
 
-def test_what_only_changes_how_numbers_are_put_together_is_in_no_key():
-    keys = {Contributions(first_token=flag).request(ModelSpec("m"), Prompt("x")).key for flag in (True, False)}
-    assert len(keys) == 1
-
-
 def test_of_a_device_only_the_kind_counts():
     keys = {
         d: Contributions().request(replace(MODEL, device=d), PROMPT).key for d in ("cpu", "cuda", "cuda:0", "cuda:1")
@@ -531,34 +326,13 @@ def test_a_summary_that_is_not_that_of_its_measures_is_refused():
             wire.unpack(wire.pack(replace(one, summary={**one.summary, name: np.asarray(values + 1)})))
 
 
-def test_what_follows_from_a_measure_is_not_written_beside_it(model_of, measure, monkeypatch):
-    """Surgery's maps are means over the tokens; bytes that hold their sums too, as they were written before, open as
-    the same."""
-    one = measure(model_of("llama"), Surgery(longest=2), PROMPT)
+def test_what_follows_from_a_measure_is_not_written_beside_it(model_of, measure):
+    """Surgery's maps are means over the tokens: their sums are those times the number of tokens."""
+    one = measure(model_of("llama"), Surgery(kind="drop", longest=1), PROMPT)
     with np.load(io.BytesIO(wire.pack(one))) as archive:
         kept = {name for name in archive.files if name.startswith("s.")}
     assert kept == {"s.n_tokens"} and {"drop_kl.sum", "drop_kl.first", "loss_whole.count"} <= one.summary.keys()
-    with monkeypatch.context() as before:
-        before.setattr(wire, "following", lambda probe: set())
-        former = wire.pack(one)
-        wrong = wire.pack(replace(one, summary=one.summary | {"drop_kl.sum": one.summary["drop_kl.sum"] + 1}))
-    assert same(wire.unpack(wire.pack(one)), one) and same(wire.unpack(former), one)
-    assert len(former) > len(wire.pack(one))
-    with pytest.raises(ValueError, match="summary"):
-        wire.unpack(wrong)
-    exits = results()["early_exit"]
-    with monkeypatch.context() as other:
-        other.setattr(wire, "following", lambda probe: {"confidence.sum"})
-        lacking = wire.pack(exits)
-    with pytest.raises(ValueError, match="summary"):
-        wire.unpack(lacking)
-
-
-@pytest.mark.parametrize("most, positions, allowed", [(10, None, 10), (10, 20, 10), (20, 10, 10), (None, 10, 10)])
-def test_a_prompt_may_be_as_long_as_the_limit(most, positions, allowed):
-    assert prompts.too_long(allowed, most, positions) == ""
-    said = prompts.too_long(allowed + 1, most, positions)
-    assert f"{allowed + 1} tokens" in said and ("positions" in said) == (most != 10)
+    assert same(wire.unpack(wire.pack(one)), one)
 
 
 @pytest.mark.parametrize("value", [float("nan"), [float("inf")], {"a": -float("inf")}])

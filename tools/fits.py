@@ -1,5 +1,5 @@
 """The fitted lenses that ship: `python -m tools.fits [NAME …]` fits those named, all unless given, and goes on
-where it was stopped; `judge [NAME …]` judges them again on held-out prompts and leaves their matrices alone.
+where it was stopped.
 
 Bundled models: `fits/prompts.jsonl`, 880 prompts of their tasks in one form each. SmolLM2: `fits/texts.jsonl`,
 paragraphs of this project's own documents as they once were, and every fourth of those prompts; its affine lens is of
@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ed_core.fits import ENDING, affine, jacobian, read
-from ed_core.fits.file import rewrite
+from ed_core.fits import ENDING, affine, jacobian
 from ed_core.fits.streams import Tick
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
@@ -57,17 +56,6 @@ def fit(name: str, folder: Path = FITS) -> None:
     tell(name, made, folder)
 
 
-def judge(name: str, folder: Path = FITS) -> None:
-    """Judge again; a lens whose matrices do not ship keeps its certificate as it is."""
-    if not (file := folder / f"{name}{ENDING}").is_file():
-        print(f"{name}: its matrices are not here, its certificate stays")
-        return
-    (model, kind, used), found = asked(name), read(file)
-    made = {"affine": affine, "jacobian": jacobian}[kind].judge_again(model, used, found, tick=ticking(name))
-    rewrite(found, made)
-    tell(name, {key: value for key, value in made.items() if key not in ("format", "version")}, folder)
-
-
 def tell(name: str, certificate: dict, folder: Path) -> None:
     """The certificate beside the file, to be read without it."""
     (folder / f"{name}.json").write_text(json.dumps(certificate, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -75,10 +63,9 @@ def tell(name: str, certificate: dict, folder: Path) -> None:
 
 
 def main(names: list[str]) -> None:
-    make, names = (judge, names[1:]) if names[:1] == ["judge"] else (fit, names)
     for name in names or FITTED:
-        make(name)
+        fit(name)
 
 
 if __name__ == "__main__":
-    main(given(__doc__, "judge", *FITTED))
+    main(given(__doc__, *FITTED))

@@ -109,7 +109,7 @@ def encode(case: Case) -> bytes:
 
 
 def decode(data: bytes) -> Case:
-    """The case study in a bundle; `ImportRefused` for anything that is not one, `NewerSchema` for one of a later
+    """The case study in a bundle; `ImportRefused` for anything that is not one, `OtherVersion` for one of another
     version."""
     with open_sealed(data, CASE) as sealed:
         return _case(sealed)

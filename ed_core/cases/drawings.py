@@ -149,8 +149,7 @@ def answers(results: Sequence[ProbeResult]) -> Iterator[Together]:
 
 
 def layers_moved(results: Sequence[ProbeResult]) -> Iterator[Together]:
-    """The maps of layers left out, exchanged and run twice, what the cheapest of every length adds to the loss, and the
-    typed order."""
+    """The maps of layers left out, exchanged and run twice, and what the cheapest of every length adds to the loss."""
     probe = probe_of(results[0])
     assert isinstance(probe, Surgery)
     curves = among_others.over_prompts(probe, [r.summary for r in results])
@@ -176,20 +175,6 @@ def layers_moved(results: Sequence[ProbeResult]) -> Iterator[Together]:
             x,
             lines["least"],
             "loss above the whole model's, of the variant that costs least",
-            tuple(results),
-        )
-    if "order_loss" in curves:
-        n_layers = results[0].n_layers
-        order = probe.blocks(n_layers)
-        cost = np.array([curves[name] for name in ("loss_whole", "order_loss")])
-        yield Together(
-            "A typed order",
-            f"{probe.order}: {surgery.ordered(curves, order, n_layers)}",
-            figures.layer_curves({"layer run": np.asarray(order, float)}, "", "layer", x="step", **SIZE),
-            "surgery.order_loss",
-            "whole and order",
-            cost,
-            "mean loss of the whole model, and of its layers in the typed order",
             tuple(results),
         )
 

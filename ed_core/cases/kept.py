@@ -23,7 +23,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from .. import disk, outside, settings
-from ..errors import CaseChanged, CaseError, EffectiveDepthError, ImportRefused, NewerSchema, StoreError
+from ..errors import CaseChanged, CaseError, EffectiveDepthError, ImportRefused, OtherVersion, StoreError
 from . import bundle
 from .bundle import Card
 from .case_study import ID, Case, new_id
@@ -134,7 +134,7 @@ class Kept:
         data = self.read(id)
         try:
             case = bundle.decode(data)
-        except NewerSchema:
+        except OtherVersion:
             raise
         except ImportRefused as error:
             if not self.is_shipped(id):
@@ -282,7 +282,7 @@ class Kept:
             )
         except FileNotFoundError:  # deleted by another process just now
             return None
-        except (NewerSchema, StoreError) as error:
+        except (OtherVersion, StoreError) as error:
             self._remember(f"{file.name}: {error}")
         except ImportRefused as error:
             with contextlib.suppress(StoreError):  # a folder that may only be read

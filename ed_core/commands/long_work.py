@@ -8,7 +8,6 @@ depth, in one document."""
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,14 +191,6 @@ def _made(folder: Folder, file: Path) -> bytes:
     raise ParameterError(f"{file.name} ends in none of .edstudy, .npz, .csv, .parquet, .svg, .png, .html.")
 
 
-def shard_of(text: str | None) -> tuple[int, int]:
-    """ "2/8" as (2, 8); None as the whole."""
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", "1/1" if text is None else text)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
-        raise ParameterError(f"--shard is {text!r}; expected I/N with I from 1 to N, like 2/8.")
-    return int(found[1]), int(found[2])
-
-
 SET_HELP = (
     f"a bundled prompt set's name ({default_set('ed-demo-8')} for a bundled model and {MIXED} for any other unless "
     "given), or a .jsonl, .json, .csv or .parquet (text, and where known answer, level, pair, form)"
@@ -342,16 +333,6 @@ def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
         "--test", default="", metavar="FILE.jsonl", help="the prompts to judge on; every fifth of --set unless given"
     )
     p.add_argument("--out", required=True, metavar=f"FILE{ending}")
-    part = p.add_mutually_exclusive_group()
-    part.add_argument("--shard", metavar="I/N", help="sum up the I-th of N parts of the prompts, into --out FILE.sums")
-    part.add_argument(
-        "--merge",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FILE.sums",
-        help="add what all shards have summed up, instead of reading the prompts of --set again",
-    )
     p.add_argument("--memory", default="", metavar="SIZE", help="what the sums may hold at once, like 500M or 20G")
     p.add_argument("--dry-run", action="store_true", help="say what the sums take and in how many passes, and stop")
     p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
@@ -366,8 +347,6 @@ def fit(args: argparse.Namespace) -> int:
         prompts=args.set,
         test=args.test,
         out=args.out,
-        shard=None if args.shard is None else shard_of(args.shard),
-        merge=tuple(args.merge),
         memory=args.memory,
         rank=getattr(args, "rank", None),
         max_tokens=getattr(args, "max_tokens", JACOBIAN_TOKENS),

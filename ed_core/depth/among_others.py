@@ -52,11 +52,9 @@ def curves_of(probe: Probe | type[Probe], summary: Summary, first_token: bool = 
 def over_prompts(
     probe: Probe | type[Probe], summaries: Sequence[Summary], first_token: bool = True
 ) -> dict[str, np.ndarray]:
-    """Aggregates over prompts and what is derived from them: what the command line writes without an index. Of results
-    of an older version, what they have in the place of a later curve too."""
+    """Aggregates over prompts and what is derived from them: what the command line writes without an index."""
     curves = aggregate(probe, summaries, first_token)
-    curves |= probe.derive(curves)
-    return probe.older(curves) | curves if any(curve.name not in curves for curve in probe.curves) else curves
+    return curves | probe.derive(curves)
 
 
 def spreads(

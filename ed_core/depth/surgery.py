@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from ..probes.base import rank_correlation
 from ..probes.surgery import stretches
 from ..types import ProbeResult
-from .wording import listed, percent, printed
+from .wording import listed, printed
 
 EACH = ", each on its own,"
 LISTED = 6  # layers that a sentence names one by one
@@ -379,43 +379,6 @@ def _controls(found: Sequence[Row], whole: float) -> list[str]:
         f"Control: {row.length} further pass{'' if one else 'es'} through layer {row.random_layer}, drawn at random, "
         f"{'gives' if one else 'give'} {_moves(whole, row.random_loss)} nats per token."
     ]
-
-
-def ordered(curves: Curves, order: Sequence[int], n_layers: int) -> str:
-    """What a typed order is, and what it costs."""
-    left_out, again = n_layers - len(set(order)), len(order) - len(set(order))
-    parts = [f"{len(order)} layers run" if len(order) > 1 else "1 layer runs"]
-    if left_out:
-        parts.append(f"{left_out} of {n_layers} {'are' if left_out > 1 else 'is'} left out")
-    if again:
-        parts.append(f"{again} {'are repeats' if again > 1 else 'is a repeat'}")
-    loss, whole = float(curves["order_loss"]), float(curves["loss_whole"])
-    if not np.isfinite(loss):
-        return f"{', '.join(parts)}; the loss is not finite."
-    return (
-        f"{', '.join(parts)}: loss {_moves(whole, loss)} nats per token, KL {printed(float(curves['order_kl']))} nats, "
-        f"{percent(float(curves['order_top1_kept']))} of the best guesses stay."
-    )
-
-
-def parted(whole: Sequence[int], order: Sequence[int]) -> str:
-    """Where a continuation differs from the whole model's."""
-    place = next((i for i, (a, b) in enumerate(zip(whole, order)) if a != b), None)
-    if place is None:
-        return (
-            f"All {len(whole)} tokens match the whole model's."
-            if len(whole) > 1
-            else "The token matches the whole model's."
-        )
-    return (
-        f"The first {place} tokens match the whole model's."
-        if place > 1
-        else (
-            "The first token matches the whole model's, the second does not."
-            if place
-            else "The first token already differs."
-        )
-    )
 
 
 def _lengths(found: Sequence[Row]) -> str:

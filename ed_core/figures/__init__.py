@@ -32,7 +32,7 @@ from .pair import (
 )
 from .panel import View
 from .ruler import depth_ruler
-from .skips import DONE, added_curves, boundary_map, effect_on_layers, order_ruler, skip_map, surgery_map
+from .skips import DONE, added_curves, boundary_map, effect_on_layers, skip_map, surgery_map
 from .steps import depth_over_steps, layers_over_steps
 from .studies import VARIANTS, claim_curves, study_curves, study_depths, study_levels, study_sizes
 
@@ -70,7 +70,6 @@ __all__ = [
     "map_height",
     "miss_curves",
     "miss_map",
-    "order_ruler",
     "output_bars",
     "output_by_token",
     "pair_curves",

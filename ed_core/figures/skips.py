@@ -11,7 +11,7 @@ from ..depth import surgery
 from ..depth.wording import percent, printed
 from ..types import ProbeResult
 from . import colours
-from .canvas import PLAIN, STEADY, Canvas, axis_title, number, whole_ticks
+from .canvas import PLAIN, STEADY, Canvas, axis_title, number
 from .colours import Shade
 from .curves import layer_curves
 from .maps import BOUNDS, L2, missing, unit_of, values_of
@@ -187,8 +187,6 @@ DONE = {"drop": "left out", "swap": "exchanged", "repeat": "run twice"}
 VALUES = {"loss": ("loss", "nats"), "kl": ("KL to the whole", "nats"), "top1_kept": ("best guesses kept", "share")}
 ADDED = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # nats to either side of the whole model's loss, that colours reach
 
-RUNS = (colours.FAINT, colours.DIVERGING[0], colours.MLP)  # a layer that runs never, once, more often
-
 
 def surgery_map(
     curves: Mapping[str, np.ndarray], kind: str, view: View, value: str = "loss", chosen: Sequence[surgery.Row] = ()
@@ -231,24 +229,6 @@ def added_curves(
         fig.layout.yaxis.range = [min(float(np.nanmin(drawn, initial=0.0)) * 1.1, -0.1), ADDED[-1]]
         fig.layout.yaxis.title = axis_title(f"nats, cut off at {ADDED[-1]:g}")
     return fig
-
-
-def order_ruler(order: Sequence[int], n_layers: int) -> go.Figure:
-    """A row of the model's layers: how often each runs in an order, `2×` where that is more than once. A click tells
-    the layer."""
-    times = [list(order).count(layer) for layer in range(n_layers)]
-    canvas = Canvas(58, (8, 8, 2, 22), uirevision="order", width_px=1100)
-    words = ["is left out: a click puts it back", "runs once: a click leaves it out"]
-    told = [words[n] if n < 2 else f"runs {n} times: a click leaves it out" for n in times]
-    look = dict(zmin=0, zmax=2, colorscale=[[i / 2, colour] for i, colour in enumerate(RUNS)], showscale=False, xgap=2)
-    canvas.add("heatmap", z=[[min(n, 2) for n in times]], text=[told], name="layers", **look)
-    canvas.data[0]["hovertemplate"] = "layer %{x} %{text}<extra></extra>"
-    for layer, n in enumerate(times):
-        if n > 1:
-            canvas.write(f"{n}×", 11, colours.LETTERS[0], x=layer, y=0)
-    canvas.layout["xaxis"] = dict(PLAIN, range=[-0.5, n_layers - 0.5], **whole_ticks(n_layers))
-    canvas.layout["yaxis"] = dict(PLAIN, range=[-0.5, 0.5], visible=False)
-    return canvas.figure()
 
 
 def _shade(curves: Mapping[str, np.ndarray], shown: np.ndarray, value: str) -> Shade:

@@ -15,7 +15,6 @@ import hashlib
 import io
 import json
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,9 +25,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from .. import disk, outside
 from ..bounds import NESTING
-from ..errors import ImportRefused, NewerSchema, StoreError, TooLarge
+from ..errors import ImportRefused, OtherVersion, StoreError, TooLarge
 from ..types import canonical_json
-from . import archive, before
+from . import archive
 from .checked import array_parts, exactly_of, expect, parse, read_array
 
 MANIFEST, ARRAY = "manifest.json", ".npy"
@@ -110,13 +109,10 @@ class Kind(Generic[H]):
 
 
 class Sealed(Generic[H]):
-    """An open container. `head`: what its manifest says, checked; `old`: it was written before there were sealed
-    containers."""
+    """An open container. `head`: what its manifest says, checked."""
 
-    def __init__(
-        self, kind: Kind[H], file: io.BufferedIOBase, entries: Mapping[str, archive.Entry], head: H, old: bool
-    ):
-        self.kind, self.head, self.old = kind, head, old
+    def __init__(self, kind: Kind[H], file: io.BufferedIOBase, entries: Mapping[str, archive.Entry], head: H):
+        self.kind, self.head = kind, head
         self._file, self._entries = file, entries
 
     @property
@@ -132,10 +128,7 @@ class Sealed(Generic[H]):
         """A member's bytes, its hash checked."""
         entry = self._entries[name]
         data = archive.content(self._file, entry, self.kind.bounds.member)
-        if told := self.head.members[name]:
-            expect(hashlib.sha256(data).hexdigest() == told, f"{name} does not have its hash")
-        else:
-            expect(self.old and zlib.crc32(data) == entry.crc, f"{name} does not have its checksum")
+        expect(hashlib.sha256(data).hexdigest() == self.head.members[name], f"{name} does not have its hash")
         return data
 
     def array(self, name: str) -> np.ndarray:
@@ -153,7 +146,7 @@ class Sealed(Generic[H]):
 @contextlib.contextmanager
 def open_sealed(source: Path | bytes | io.BufferedIOBase, kind: Kind[H], name: str = "") -> Iterator[Sealed[H]]:
     """The container in a file, or in bytes; `name` stands for it in errors. Within the block every error but the disk's
-    is one sentence of the kind's `refuses`; `NewerSchema` where that is `ImportRefused` and the file of a later
+    is one sentence of the kind's `refuses`; `OtherVersion` where that is `ImportRefused` and the file of another
     version."""
     name = name or (source.name if isinstance(source, Path) else "This")
     with contextlib.ExitStack() as opened, kind.refusing(name):
@@ -184,26 +177,15 @@ def _opened(file: io.BufferedIOBase, kind: Kind[H], name: str) -> Sealed[H]:
     most = min(bounds.unpacked, bounds.ratio * file.seek(0, 2))
     if (size := sum(entry.bytes for entry in entries)) > most:
         raise kind.refuses(f"{name} would have {_mib(size)} unpacked; at most {_mib(most)} are read. {_then(kind)}")
-    old = entries[-1].name != MANIFEST
-    if old:
-        told, left = before.manifest(entries, lambda entry: _unhashed(file, entry, bounds.head), bounds.head)
-        text = b""
-    else:
-        text = bytes(archive.content(file, entries[-1], bounds.head))
-        told, left = parse(text, bounds.head, bounds.nesting), entries[:-1]
-    head = _head(told, text, kind, name)
+    *left, manifest = entries
+    expect(manifest.name == MANIFEST, f"{MANIFEST} is not its last entry")
+    text = bytes(archive.content(file, manifest, bounds.head))
+    head = _head(parse(text, bounds.head, bounds.nesting), text, kind, name)
     by_name = {entry.name: entry for entry in left}
     expect(len(by_name) == len(left) and by_name.keys() == head.members.keys(), "its entries are not those it lists")
     strange = next((name for name in by_name if not re.fullmatch(kind.members, name)), None)
     expect(strange is None, f"{strange!r} is no member of {kind.noun}")
-    return Sealed(kind, file, by_name, head, old)
-
-
-def _unhashed(file: io.BufferedIOBase, entry: archive.Entry, most: int) -> bytes:
-    """An entry whose hash is nowhere, against the directory's checksum."""
-    data = bytes(archive.content(file, entry, most))
-    expect(zlib.crc32(data) == entry.crc, f"{entry.name} does not have its checksum")
-    return data
+    return Sealed(kind, file, by_name, head)
 
 
 def _document(file: io.BufferedIOBase, kind: Kind[H], name: str) -> Sealed[H]:
@@ -214,38 +196,29 @@ def _document(file: io.BufferedIOBase, kind: Kind[H], name: str) -> Sealed[H]:
     text = file.read()
     told = parse(text, kind.bounds.head, kind.bounds.nesting)
     expect(isinstance(told, dict) and "members" not in told, "no JSON object")
-    if old := "digest" not in told:
-        return Sealed(kind, file, {}, _head(before.document(told), b"", kind, name), old)
-    later = type(told.get("version")) is int and told["version"] > kind.version  # how it is spelled is not known here
-    same = later or ({"format", "version"} <= told.keys() and _document_of(told) == text)
-    expect(same, "it is spelled in another way")
+    if told.get("version") == kind.version:  # how another version is spelled is not known here
+        expect({"format", "digest"} <= told.keys() and _document_of(told) == text, "it is spelled in another way")
     told["members"] = {}
-    return Sealed(kind, file, {}, _head(told, canonical_json(told).encode(), kind, name), old)
+    return Sealed(kind, file, {}, _head(told, canonical_json(told).encode(), kind, name))
 
 
 def _head(told: Any, text: bytes, kind: Kind[H], name: str) -> H:
-    """The manifest as the kind's schema has it; `text`: its canonical form, empty for what was not sealed."""
+    """The manifest as the kind's schema has it; `text`: its canonical form."""
     expect(isinstance(told, dict) and isinstance(told.get("format"), str), "no format")
     found, version = told["format"], told.get("version")
     expect(found == kind.format, f"found {found[:60]!r}, expected {kind.format!r}")
     expect(type(version) is int and 0 < version < 1_000_000, "the version")
-    if version > kind.version:
-        error = NewerSchema if kind.refuses is ImportRefused else kind.refuses
+    if version != kind.version:
+        error = OtherVersion if kind.refuses is ImportRefused else kind.refuses
         raise error(
-            f"{name} is {kind.noun} of version {version}, this version of the program reads up to {kind.version}; "
-            "update the program to open it."
+            f"{name} is {kind.noun} of version {version}, this program reads version {kind.version} alone: "
+            f"{kind.again if version < kind.version else 'update the program to open it'}."
         )
-    if text:
-        digest = told.get("digest")
-        expect(isinstance(digest, str) and len(digest) == 64, "the digest")
-        rest = text.replace(f'"digest":"{digest}",'.encode(), b"", 1)
-        expect(hashlib.sha256(rest).hexdigest() == digest, "its manifest does not have its digest")
-    if version == kind.version and kind.members and text:
-        return exactly_of(kind.head, text)
-    for one in range(version, kind.version):
-        told = before.MIGRATIONS[kind.name, one](told)
-    told = told | {"version": kind.version}
-    return exactly_of(kind.head, canonical_json(told).encode(), json.dumps(told))
+    digest = told.get("digest")
+    expect(isinstance(digest, str) and len(digest) == 64, "the digest")
+    rest = text.replace(f'"digest":"{digest}",'.encode(), b"", 1)
+    expect(hashlib.sha256(rest).hexdigest() == digest, "its manifest does not have its digest")
+    return exactly_of(kind.head, text, b"" if kind.members else json.dumps(told))
 
 
 # ---------------------------------------------------------------- out

@@ -9,16 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import FitRefused
 from ..models.language_model import LanguageModel
 from ..types import Prompt
-from . import shards
-from .file import Checkpoint, Fit, anew, checkpoint_file, told_of, write
-from .judged import FOR_R2, Lens, Reader, judge, require_same
+from .file import Checkpoint, checkpoint_file, told_of, write
+from .judged import FOR_R2, Lens, judge
 from .maps import require_tokens
 from .measured import BYTES, plan_of_affine
 from .streams import RIDGE, Streams, Sums, Tick, about, few, silent, split
@@ -26,7 +24,7 @@ from .streams import RIDGE, Streams, Sums, Tick, about, few, silent, split
 AT_ONCE = 512  # tokens that are summed together
 PASSES, JUDGED = 0.7, 0.3  # about the share of the time
 
-Kept = Callable[[int, Sequence[int]], Checkpoint | shards.Added]
+Kept = Callable[[int, Sequence[int]], Checkpoint]
 """What keeps the sums of a pass, by its number and depths."""
 
 
@@ -38,10 +36,8 @@ def fit(
     tick: Tick = silent,
     memory: int = BYTES,
     rank: int | None = None,
-    merge: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """Fit, judge on held-out prompts, and write `out`; the certificate comes back. `merge`: the files of all shards,
-    whose sums are added in the place of reading the prompts.
+    """Fit, judge on held-out prompts, and write `out`; the certificate comes back.
 
     `rank`: write `A_l` as `scale I + U V` of this rank, in half precision, which is judged as it is written.
 
@@ -52,11 +48,10 @@ def fit(
     streams, judged_on = Streams(model, used), Streams(model, held_out)
     require_tokens(judged_on, False, FOR_R2)
     what = about("affine", streams) | {"ridge": RIDGE}
-    added = shards.Added(merge, what, len(used)) if merge else None
-    checkpoints: list[Checkpoint | shards.Added] = []
+    checkpoints: list[Checkpoint] = []
 
-    def kept(number: int, depths: Sequence[int]) -> Checkpoint | shards.Added:
-        checkpoints.append(added or Checkpoint(checkpoint_file(out, number), what, depths, rank))
+    def kept(number: int, depths: Sequence[int]) -> Checkpoint:
+        checkpoints.append(Checkpoint(checkpoint_file(out, number), what, depths, rank))
         return checkpoints[-1]
 
     fitted: dict[int, tuple[Tensor, ...]] = {}
@@ -82,7 +77,7 @@ def fit(
         mean,
         lambda share: tick(PASSES + JUDGED * share),
     )
-    what["prompts"] |= {"tokens": tokens, "too_short": streams.too_short()} | ({"shards": len(merge)} if merge else {})
+    what["prompts"] |= {"tokens": tokens, "too_short": streams.too_short()}
     what |= {"held_out": told_of(held_out) | judged, "notes": few(tokens, model)}
     names = "Ab" if rank is None else "UVb"
     tensors = {f"{name}.{depth}": x.cpu().numpy() for depth, parts in fitted.items() for name, x in zip(names, parts)}
@@ -100,48 +95,6 @@ def require_rank(rank: int | None, d_model: int, name: str) -> None:
         raise FitRefused(f"The rank is {rank}, and {name} has {d_model} dimensions; give fewer.")
 
 
-def judge_again(
-    model: LanguageModel,
-    prompts: Sequence[Prompt],
-    fit: Fit,
-    test: Sequence[Prompt] | None = None,
-    tick: Tick = silent,
-    memory: int = BYTES,
-) -> dict[str, Any]:
-    """The certificate of a fit with what is said of held-out prompts measured anew; its matrices are those of the file.
-    The shuffled control is fitted again, as no file keeps it. `FitRefused` where the prompts are not the fit's."""
-    used, held_out = split(prompts, test)
-    require_same(fit, used, held_out)
-    d, streams = model.d_model, Streams(model, used)
-    shuffled: dict[int, tuple[Tensor, ...]] = {}
-    none: Kept = lambda *_: Checkpoint(None)  # noqa: E731
-    for depth, found in _by_depth(streams, memory, none, lambda share: tick(PASSES * share)):
-        shuffled[depth] = tuple(x.float() for x in found.solve(slice(d, 2 * d)))
-    lens, within = Reader(fit, model), lambda share: tick(PASSES + JUDGED * share)
-    judged = judge(model, Streams(model, held_out), lens, {"shuffled": _lens(shuffled)}, lens.mean, within)
-    return anew(fit, judged)
-
-
-def sum_up(
-    model: LanguageModel,
-    prompts: Sequence[Prompt],
-    out: Path,
-    shard: tuple[int, int],
-    test: Sequence[Prompt] | None = None,
-    tick: Tick = silent,
-    memory: int = BYTES,
-) -> range:
-    """Write the sums of one shard of `fit`'s prompts, `(i, N)`; which prompts these are comes back."""
-    used, _ = split(prompts, test)
-    streams, some = Streams(model, used), shards.some_of(shard, len(used))
-    groups = plan_of_affine(model.n_layers, model.d_model, memory).groups()
-
-    def summed(depths: tuple[int, ...], part: shards.Part, tick: Tick) -> dict[str, np.ndarray]:
-        return shards.arrays(depths, _summed(streams, depths, part, tick))
-
-    return shards.sum_up(out, about("affine", streams), some, groups, summed, tick)
-
-
 def _by_depth(
     streams: Streams,
     memory: int,
@@ -149,41 +102,41 @@ def _by_depth(
     tick: Tick,
 ) -> Iterator[tuple[int, Sums]]:
     """The sums of every source depth, in as many passes over the prompts as the memory needs."""
-    model, everything = streams.model, range(len(streams.prompts))
+    model = streams.model
     groups = plan_of_affine(model.n_layers, model.d_model, memory).groups()
     for number, depths in enumerate(groups):
 
         def within(share: float, number: int = number) -> None:
             tick((number + share) / len(groups))
 
-        part = shards.Part(kept(number, depths), everything)
-        sums = _summed(streams, depths, part, within)
-        part.keep(depths, sums, len(streams.prompts), now=len(groups) > 1)
+        checkpoint = kept(number, depths)
+        sums = _summed(streams, depths, checkpoint, within)
+        checkpoint.keep(depths, sums, len(streams.prompts), now=len(groups) > 1)
         yield from zip(depths, sums)
 
 
-def _summed(streams: Streams, depths: Sequence[int], part: shards.Part, tick: Tick) -> list[Sums]:
+def _summed(streams: Streams, depths: Sequence[int], kept: Checkpoint, tick: Tick) -> list[Sums]:
     """One pass over the prompts: for each source depth, with targets `[h[L], h[L] of other tokens]`.
 
-    The other tokens are drawn from the prompt before, by a generator of this prompt's number: the same whoever sums, in
-    whatever pieces."""
+    The other tokens are drawn from the prompt before, by a generator of this prompt's number: the same in whatever
+    pieces."""
     model = streams.model
     sums = [Sums(model.d_model, 2 * model.d_model, model.device) for _ in depths]
-    begin = part.restore(depths, sums)
-    last = streams.before(begin) if begin < part.prompts.stop else None
+    begin = kept.restore(depths, sums)
+    last = streams.before(begin) if begin < len(streams.prompts) else None
     before = None if last is None else last[-1]
     waiting: list[list[Tensor]] = []
-    for i, resid in streams.each(begin, part.prompts.stop):
+    for i, resid in streams.each(begin):
         y = resid[-1]
         pool = y if before is None else before
         drawn = torch.randint(len(pool), (len(y),), generator=torch.Generator().manual_seed(i)).to(y.device)
         waiting.append([*(resid[depth] for depth in depths), y, pool[drawn]])
         before = y
-        if sum(len(one[-1]) for one in waiting) >= AT_ONCE or part.kept.due():
+        if sum(len(one[-1]) for one in waiting) >= AT_ONCE or kept.due():
             _add(waiting, sums)
-        tick((i + 1 - part.prompts.start) / len(part.prompts))
+        tick((i + 1) / len(streams.prompts))
         if not waiting:
-            part.keep(depths, sums, i + 1)
+            kept.keep(depths, sums, i + 1)
     _add(waiting, sums)
     return sums
 

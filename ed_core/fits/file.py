@@ -3,8 +3,8 @@ is not finished. Torch-free.
 
 Affine lens: `A.<l>` `[d, d]` and `b.<l>` `[d]` for every depth l < L, read as `A h + b`; where the certificate has a
 `rank` r, `U.<l>` `[d, r]`, `V.<l>` `[r, d]` and `scale` `[L]` stand for `A = scale I + U V`. Jacobian lens: `J.<l>`
-`[d, d]`, read as `J h`. `mean` `[d]`, where there is one, is the mean of `h[L]` over the tokens fitted on, which
-predicts the same at every depth. Numbers may be float32, float16 or bfloat16."""
+`[d, d]`, read as `J h`. `mean` `[d]` is the mean of `h[L]` over the tokens fitted on, which predicts the same at every
+depth. Numbers may be float32, float16 or bfloat16."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, PositiveInt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from .. import bounds, disk, outside, settings
+from .. import disk, outside, settings
 from ..errors import BrokenWeights, FitRefused, ParameterError
 from ..files import Bounds, Head, Kind, expect, open_sealed, parse, write_sealed
 from ..sources import weights
 from ..sources.bundled import FITS
-from ..types import ModelSpec, Prompt, canonical_json, from_json
+from ..types import ModelSpec, Prompt, canonical_json
+
+if TYPE_CHECKING:
+    from .measured import Plan
+    from .streams import Sums
 
 ENDING = ".safetensors"
 FORMAT, VERSION = "effective-depth fit", 1
@@ -37,7 +41,7 @@ PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt")
 DTYPES = ("F32", "F16", "BF16")
 MOST_CERTIFICATE = 4 << 20  # bytes of JSON
 AGAIN = "fit it anew with `python -m ed_core fit`"
-JUDGED, FIRST = "held_out", "held_out_first"  # in a certificate: what held-out prompts say; what they said at first
+JUDGED = "held_out"  # in a certificate: what held-out prompts say
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,10 @@ class Fit:
     n_layers: int
     d_model: int
     certificate: Mapping[str, Any] = field(repr=False)
-    has_mean: bool = False
 
     @cached_property
     def content(self) -> str:
-        """SHA-256 of the file as it was fitted, the fit's identity in keys: judged anew, it is the same fit."""
+        """SHA-256 of the file, the fit's identity in keys."""
         return _content(self.path, self.path.stat().st_mtime_ns, self.path.stat().st_size)
 
     @property
@@ -157,8 +160,7 @@ def _read(path: Path, changed: int, size: int) -> Fit:
     expected: dict[str, tuple[int, ...]] = {f"{name}.{l}": shape[name] for l in range(n_layers) for name in names}
     if rank:
         expected["scale"] = (n_layers,)
-    if (given := shapes.get("mean")) is not None:
-        expected["mean"] = (d,)
+    expected["mean"] = (d,)
     found = {name: shape for name, (_, shape) in shapes.items()}
     if found != expected or any(dtype not in DTYPES for dtype, _ in shapes.values()):
         wrong = next((name for name in expected if found.get(name) != expected[name]), next(iter(found), "nothing"))
@@ -166,7 +168,7 @@ def _read(path: Path, changed: int, size: int) -> Fit:
             f"{path.name} does not hold what its certificate says ({kind} lens, {n_layers} layers x {d}): at {wrong}; "
             f"{AGAIN}."
         )
-    return Fit(path, kind, n_layers, d, certificate, given is not None)
+    return Fit(path, kind, n_layers, d, certificate)
 
 
 class Model(BaseModel, strict=True, extra="allow"):
@@ -199,9 +201,15 @@ def _certificate(path: Path, told: str) -> dict[str, Any]:
             f"{path.name} has no certificate of this program in its header, so nobody can tell which model and prompts "
             f"it was fitted to; {AGAIN}."
         ) from error
-    if found["version"] > VERSION:
-        raise FitRefused(f"{path.name} was written by a later version of this program; update it to open the fit.")
+    if found["version"] != VERSION:
+        raise FitRefused(f"{path.name} was written by another version of this program; {AGAIN}.")
     return found
+
+
+@lru_cache(maxsize=64)
+def _content(path: Path, changed: int, size: int) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def write(path: Path, tensors: Mapping[str, np.ndarray], certificate: Mapping[str, Any]) -> None:
@@ -210,51 +218,6 @@ def write(path: Path, tensors: Mapping[str, np.ndarray], certificate: Mapping[st
     data = save({name: np.ascontiguousarray(values) for name, values in sorted(tensors.items())}, {"certificate": told})
     disk.require_room(path.name, len(data), path.parent, "--out")
     disk.write(path, data)
-
-
-def anew(fit: Fit, judged: Mapping[str, Any]) -> dict[str, Any]:
-    """A fit's certificate with other findings on held-out prompts; the first ones stay in it, under `FIRST`."""
-    first = fit.certificate[JUDGED]
-    kept = {name: first[name] for name in ("n", "digest")}
-    return {FIRST: first} | dict(fit.certificate) | {JUDGED: kept | dict(judged)}
-
-
-def rewrite(fit: Fit, certificate: Mapping[str, Any]) -> None:
-    """Another certificate into a fit's file; every other byte stays."""
-    with fit.path.open("rb") as handle:
-        header = _header(handle)
-        data = handle.read()
-    told = json.dumps(certificate, sort_keys=True, allow_nan=False)
-    disk.write(fit.path, _with(header, told) + data)
-
-
-@lru_cache(maxsize=64)
-def _content(path: Path, changed: int, size: int) -> str:
-    with path.open("rb") as handle:
-        header = _header(handle)
-        certificate = from_json(json.loads(header)["__metadata__"]["certificate"])
-        if FIRST in certificate:
-            as_fitted = {k: v for k, v in certificate.items() if k != FIRST} | {JUDGED: certificate[FIRST]}
-            digest = hashlib.sha256(_with(header, json.dumps(as_fitted, sort_keys=True)))
-        else:
-            digest = hashlib.sha256(len(header).to_bytes(8, "little") + header)
-        while piece := handle.read(1 << 20):
-            digest.update(piece)
-        return digest.hexdigest()
-
-
-def _header(handle: BinaryIO) -> bytes:
-    """A safetensors file's header: JSON, behind its length in eight bytes."""
-    return handle.read(min(int.from_bytes(handle.read(8), "little"), bounds.HEADER))
-
-
-def _with(header: bytes, certificate: str) -> bytes:
-    """The beginning of a file, with another certificate in its header, written as safetensors writes it."""
-    told = json.loads(header)
-    told["__metadata__"]["certificate"] = certificate
-    text = json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
 
 
 # ---------------------------------------------------------------- what a fit has summed up so far
@@ -327,6 +290,18 @@ class Checkpoint:
         write_sealed(self.file, CHECKPOINT, {"what": self.what}, arrays)
         self._written = time.monotonic()
 
+    def restore(self, sources: Sequence[int], sums: Sequence[Sums]) -> int:
+        """Fill the sums of these sources with those kept last; returns the prompt to go on from."""
+        if (found := self.read()) is None:
+            return 0
+        fill(sources, sums, found)
+        return int(found["next"])
+
+    def keep(self, sources: Sequence[int], sums: Sequence[Sums], following: int, now: bool = False) -> None:
+        """Keep the sums up to the prompt before `following`, once a minute unless `now`."""
+        if now or self.due():
+            self.write(arrays(sources, sums) | {"next": np.asarray(following)}, now)
+
     def done(self) -> None:
         """The fit is written: its sums are not needed any more."""
         if self.file is not None:
@@ -336,3 +311,59 @@ class Checkpoint:
 def checkpoint_file(out: Path, number: int = 0) -> Path:
     """Where the sums of the fit that `out` will hold are kept; `number`: of the group, where there are several."""
     return out.with_name(f"{out.name}.{number or ''}part")
+
+
+def arrays(sources: Sequence[int], sums: Sequence[Sums]) -> dict[str, np.ndarray]:
+    """Sums by the names they have in a file."""
+    return {f"{source}.{name}": a for source, one in zip(sources, sums) for name, a in one.arrays().items()}
+
+
+def fill(sources: Sequence[int], sums: Sequence[Sums], found: Mapping[str, np.ndarray]) -> None:
+    """Put back what `arrays` named."""
+    for source, one in zip(sources, sums):
+        one.restore({name: found[f"{source}.{name}"] for name in one.arrays()})
+
+
+KEPT_BYTES = 2 << 30  # of sums under way; larger ones are not kept: writing them would take longer than summing
+
+
+class Rows:
+    """Arrays with a row per source, filled group by group; stopped anywhere, the fit goes on from what was kept, in
+    whatever groups. NaN where a row is not done."""
+
+    def __init__(self, kept: Checkpoint, planned: Plan, shapes: Mapping[str, tuple[int, ...]]):
+        self.kept, self.planned = kept, planned
+        self.arrays = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
+        self.done = np.zeros(planned.n_taps, bool)
+        self._found: Mapping[str, np.ndarray] = kept.read() or {}
+        if self._found:
+            self.done = self._found["done"].astype(bool)
+            self.arrays = {name: self._found[f"row.{name}"].copy() for name in shapes}
+
+    def groups(self) -> Iterator[tuple[int, ...]]:
+        """The sources that are not done, as many at once as planned; a group is done when the next is asked for."""
+        for taps in self.planned.groups(np.flatnonzero(~self.done).tolist()):
+            yield taps
+            self.done[list(taps)] = True
+            self._write({}, now=True)
+
+    def share(self, taps: Sequence[int], within: float) -> float:
+        """How much of all sources is done, `within` of these."""
+        return float(self.done.sum() + within * len(taps)) / len(self.done)
+
+    def restore(self, taps: Sequence[int], sums: Sequence[Sums]) -> int:
+        """Fill the sums of a group with what was kept; returns the prompt to go on from."""
+        found, self._found = self._found, {}
+        if "taps" not in found or found["taps"].tolist() != list(taps):
+            return 0
+        fill(taps, sums, found)
+        return int(found["next"])
+
+    def keep(self, taps: Sequence[int], sums: Sequence[Sums], following: int) -> None:
+        """The sums of a group up to the prompt before `following`."""
+        if self.planned.bytes <= KEPT_BYTES and self.kept.due():
+            self._write(arrays(taps, sums) | {"taps": np.asarray(taps), "next": np.asarray(following)})
+
+    def _write(self, more: Mapping[str, np.ndarray], now: bool = False) -> None:
+        rows = {f"row.{name}": values for name, values in self.arrays.items()}
+        self.kept.write(rows | {"done": self.done} | dict(more), now)

@@ -27,9 +27,8 @@ from ..models.trace import Trace
 from ..sources.sizes import require_gradients
 from ..sweeps.budget import Budget
 from ..types import Prompt
-from . import shards
-from .file import Checkpoint, Fit, anew, checkpoint_file, told_of, write
-from .judged import FOR_R2, Reader, judge, require_same
+from .file import Checkpoint, checkpoint_file, told_of, write
+from .judged import FOR_R2, judge
 from .maps import require_tokens
 from .streams import Streams, Tick, about, silent, split
 
@@ -46,10 +45,8 @@ def fit(
     tick: Tick = silent,
     max_tokens: int = MAX_TOKENS,
     memory: int | None = None,
-    merge: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """Fit, judge on held-out prompts, and write `out`; the certificate comes back. `merge`: the files of all shards,
-    whose sums are added in the place of reading the prompts.
+    """Fit, judge on held-out prompts, and write `out`; the certificate comes back.
 
     The first `max_tokens` tokens of a prompt are read. Prompts without a valid position are left out and counted;
     `FitRefused` where fewer than two are left, as the drift between two halves tells whether there are enough."""
@@ -58,9 +55,8 @@ def fit(
     streams, judged_on = Streams(model, used, max_tokens), Streams(model, held_out, max_tokens)
     require_tokens(judged_on, False, FOR_R2)
     what = _about(streams)
-    kept = shards.Added(merge, what, len(used)) if merge else Checkpoint(checkpoint_file(out), what)
-    part = shards.Part(kept, range(len(used)))
-    halves, n, tokens, total = _summed(streams, part, lambda share: tick(FITTED * share), memory)
+    kept = Checkpoint(checkpoint_file(out), what)
+    halves, n, tokens, total = _summed(streams, kept, lambda share: tick(FITTED * share), memory)
     mean = (total / max(tokens, 1)).float().to(model.device)
     if min(n) == 0:
         raise FitRefused(
@@ -79,11 +75,8 @@ def fit(
         lambda share: tick(FITTED + JUDGED * share),
     )
     what["prompts"] |= {"fitted": sum(n), "too_short": len(used) - sum(n), "tokens": tokens}
-    if merge:
-        what["prompts"]["shards"] = len(merge)
-    else:
-        longest = max(len(streams.ids(prompt)) for prompt in used)
-        what["batch"] = min(model.d_model, _rows(model, longest, _budget(model, memory)))  # of the longest prompt
+    longest = max(len(streams.ids(prompt)) for prompt in used)
+    what["batch"] = min(model.d_model, _rows(model, longest, _budget(model, memory)))  # of the longest prompt
     what |= {
         "drift": [round(one, 9) for one in drift],
         "held_out": told_of(held_out) | judged,
@@ -93,41 +86,6 @@ def fit(
     write(out, tensors | {"mean": mean.cpu().numpy()}, what)
     kept.done()
     return what
-
-
-def judge_again(
-    model: LanguageModel,
-    prompts: Sequence[Prompt],
-    fit: Fit,
-    test: Sequence[Prompt] | None = None,
-    tick: Tick = silent,
-) -> dict[str, Any]:
-    """As of the affine lens."""
-    used, held_out = split(prompts, test)
-    require_same(fit, used, held_out)
-    lens, streams = Reader(fit, model), Streams(model, held_out, fit.certificate["prompts"]["max_tokens"])
-    return anew(fit, judge(model, streams, lens, {}, lens.mean, tick))
-
-
-def sum_up(
-    model: LanguageModel,
-    prompts: Sequence[Prompt],
-    out: Path,
-    shard: tuple[int, int],
-    test: Sequence[Prompt] | None = None,
-    tick: Tick = silent,
-    max_tokens: int = MAX_TOKENS,
-    memory: int | None = None,
-) -> range:
-    """Write the sums of one shard of `fit`'s prompts, `(i, N)`; which prompts these are comes back."""
-    require_gradients(model.spec.precision, "the Jacobian lens")
-    used, _ = split(prompts, test)
-    streams, some = Streams(model, used, max_tokens), shards.some_of(shard, len(used))
-
-    def summed(_: tuple[int, ...], part: shards.Part, tick: Tick) -> dict[str, np.ndarray]:
-        return _arrays(part.prompts.stop, *_summed(streams, part, tick, memory))
-
-    return shards.sum_up(out, _about(streams), some, [()], summed, tick)
 
 
 def _about(streams: Streams) -> dict[str, Any]:
@@ -148,7 +106,7 @@ def _arrays(following: int, halves: list[Tensor], n: list[int], tokens: int, tot
 
 
 def _summed(
-    streams: Streams, part: shards.Part, tick: Tick, memory: int | None
+    streams: Streams, kept: Checkpoint, tick: Tick, memory: int | None
 ) -> tuple[list[Tensor], list[int], int, Tensor]:
     """The sums of every other prompt's Jacobians, `[2][L, d, d]` float64, how many prompts each holds, all their valid
     tokens, and the sum of `h[L]` over those. They lie in the host's memory: at 32 layers of 4096 they take 8.6 GB, and
@@ -157,18 +115,17 @@ def _summed(
     _require_room(model)
     zeros = partial(torch.zeros, dtype=torch.float64)
     halves = [zeros(model.n_layers, model.d_model, model.d_model) for _ in range(2)]
-    n, tokens, begin, total = [0, 0], 0, part.prompts.start, zeros(model.d_model)
-    before = sum(len(streams.ids(prompt)) > FIRST + 1 for prompt in streams.prompts[:begin])  # summed by other shards
-    if (found := part.kept.read()) is not None:
+    n, tokens, begin, total = [0, 0], 0, 0, zeros(model.d_model)
+    if (found := kept.read()) is not None:
         begin, tokens, n = int(found["next"]), int(found["tokens"]), found["n"].tolist()
         total.copy_(torch.from_numpy(found["total"]))
         for half, values in zip(halves, found["halves"]):
             half.copy_(torch.from_numpy(values))
 
     def done(read: float | int) -> None:
-        tick((read - part.prompts.start) / len(part.prompts))
+        tick(read / len(streams.prompts))
 
-    for i, prompt in enumerate(streams.prompts[begin : part.prompts.stop], begin):
+    for i, prompt in enumerate(streams.prompts[begin:], begin):
         ids = streams.ids(prompt)
         if len(ids) > FIRST + 1:
 
@@ -181,14 +138,14 @@ def _summed(
                     f"The Jacobians of {model.spec.name} hold NaN or infinite values in {model.spec.precision} on "
                     f"{prompt.text[:40]!r}; open it in bf16 or fp32, or leave that prompt out."
                 )
-            side = (before + sum(n)) % 2
+            side = sum(n) % 2
             halves[side] += jacobians
             n[side] += 1
             tokens += len(last)
             total += last.cpu().double().sum(0)
         done(i + 1)
-        if part.kept.due():
-            part.kept.write(_arrays(i + 1, halves, n, tokens, total))
+        if kept.due():
+            kept.write(_arrays(i + 1, halves, n, tokens, total))
     return halves, n, tokens, total
 
 

@@ -16,8 +16,7 @@ from ..errors import FitRefused
 from ..models.language_model import LanguageModel
 from ..statistics import mean, units
 from ..sweeps import metrics
-from ..types import Prompt
-from .file import AGAIN, Fit, digest_of_prompts
+from .file import AGAIN, Fit
 from .streams import Streams, Tick
 
 KL_TOKENS = 1000  # held-out tokens whose predictions are compared, at least: those of a whole vocabulary cost more
@@ -143,23 +142,13 @@ def told(sums: Mapping[str, np.ndarray], counts: Sequence[int], forms: Sequence[
     }
 
 
-def require_same(fit: Fit, used: Sequence[Prompt], held_out: Sequence[Prompt]) -> None:
-    """Refuse to judge a fit anew on other prompts than those that were held out from it."""
-    for what, some in (("prompts", used), ("held_out", held_out)):
-        if fit.certificate[what]["digest"] != digest_of_prompts(some):
-            raise FitRefused(
-                f"{fit.path.name} was fitted with other prompts than these, so which of them it has not seen cannot be "
-                f"told; give those it was fitted with, or {AGAIN}."
-            )
-
-
 def _rounded(values: Tensor | np.ndarray) -> list[float]:
     return [round(float(v), 9) for v in values]
 
 
 class Reader:
     """Takes the stream at a depth for what `h[L]` would be: `A h + b`, or `J h`, float32. A matrix is read when
-    it is needed, so one at a time is held. `mean`: that of `h[L]` where the fit was made, or None."""
+    it is needed, so one at a time is held."""
 
     def __init__(self, fit: Fit, model: LanguageModel):
         if (fit.n_layers, fit.d_model) != (model.n_layers, model.d_model):
@@ -173,8 +162,6 @@ class Reader:
     @property
     def mean(self) -> Tensor:
         """The mean of `h[L]` over the tokens it was fitted on."""
-        if not self.fit.has_mean:
-            raise FitRefused(f"{self.fit.path.name} has no mean of the last depth to be judged against; {AGAIN}.")
         return self._tensor("mean")
 
     def _tensor(self, name: str) -> Tensor:

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -22,11 +21,10 @@ from ..machine import ROOM, free_memory
 from ..models.language_model import LanguageModel
 from ..sweeps.metrics import NORM_FLOOR
 from ..types import Prompt
-from . import measured, shards
-from .file import Checkpoint, checkpoint_file, told_of, weights_of
+from . import measured
+from .file import Checkpoint, Rows, checkpoint_file, told_of, weights_of
 from .judged import FOR_R2
 from .measured import Maps, Plan
-from .shards import Rows
 from .streams import ENOUGH, RIDGE, Streams, Sums, Tick, few, same_tokens, silent, split
 
 PIECE = 256 << 20  # bytes that the targets of tokens looked at together take
@@ -43,11 +41,9 @@ def fit(
     test: Sequence[Prompt] | None = None,
     tick: Tick = silent,
     memory: int | None = None,
-    merge: Sequence[Path] = (),
 ) -> Maps:
     """All maps from A's taps to B's, fitted on `prompts` and judged on `test` (every fifth prompt where there is none);
-    written to `out` where it is given. `merge`: the files of all shards, whose sums are added in the place of reading
-    the prompts.
+    written to `out` where it is given.
 
     Memory: the sums of as many source taps at once as `memory` bytes hold (nine tenths of what is free unless given),
     the rest in further passes; no number depends on it. `FitRefused` where the two do not read the same tokens, or
@@ -58,12 +54,10 @@ def fit(
     tokens, test_tokens = require_tokens(fitted_on.of_a, True), require_tokens(judged_on.of_a, False, FOR_R2)
     planned = plan(a, b, memory)
     what = _about(a, b, used)
-    added = shards.Added(merge, what, len(used)) if merge else None
     what |= {"held_out": told_of(held_out), "ridge": RIDGE}
-    what["prompts"] |= {"shards": len(merge)} if merge else {}
     kept = Checkpoint(checkpoint_file(out) if out else None, what)
     shape = (a.n_layers + 1, b.n_layers + 1)
-    rows = Rows(kept, planned, dict.fromkeys((*PER_PAIR, *OF_MEAN), shape), range(len(used)), added)
+    rows = Rows(kept, planned, dict.fromkeys((*PER_PAIR, *OF_MEAN), shape))
     for taps in rows.groups():
 
         def within(begin: float, part: float, taps: tuple[int, ...] = taps) -> Tick:
@@ -86,28 +80,6 @@ def fit(
     kept.done()
     tick(1.0)
     return maps
-
-
-def sum_up(
-    a: LanguageModel,
-    b: LanguageModel,
-    prompts: Sequence[Prompt],
-    out: Path,
-    shard: tuple[int, int],
-    test: Sequence[Prompt] | None = None,
-    tick: Tick = silent,
-    memory: int | None = None,
-) -> range:
-    """Write the sums of one shard of `fit`'s prompts, `(i, N)`; which prompts these are comes back."""
-    used, _ = split(prompts, test)
-    some = shards.some_of(shard, len(used))
-    same_tokens(a, b, used[some.start : some.stop])
-    pair, groups = Pair(a, b, used), plan(a, b, memory).groups()
-
-    def summed(taps: tuple[int, ...], part: shards.Part, tick: Tick) -> dict[str, np.ndarray]:
-        return shards.arrays(taps, _summed(pair, taps, part, tick))
-
-    return shards.sum_up(out, _about(a, b, used), some, groups, summed, tick)
 
 
 def _about(a: LanguageModel, b: LanguageModel, used: Sequence[Prompt]) -> dict[str, Any]:
@@ -166,11 +138,10 @@ class Pair:
         self.of_a, self.of_b, self.prompts = Streams(a, prompts), Streams(b, prompts), prompts
 
     def each(
-        self, begin: int = 0, end: int | None = None
+        self, begin: int = 0
     ) -> Iterator[tuple[int, list[Float[Tensor, "pos d_a"]], Float[Tensor, "pos targets"]]]:
-        """From prompt `begin` on, to before `end`: its number, A's stream at every tap, and B's taps side by side, on
-        A's device."""
-        for (i, x), (_, y) in zip(self.of_a.each(begin, end), self.of_b.each(begin, end), strict=True):
+        """From prompt `begin` on: its number, A's stream at every tap, and B's taps side by side, on A's device."""
+        for (i, x), (_, y) in zip(self.of_a.each(begin), self.of_b.each(begin), strict=True):
             yield i, x, torch.cat(y, 1).to(x[0].device)
 
     def targets_before(self, begin: int) -> Tensor | None:
@@ -185,17 +156,17 @@ def _pieces(n: int, d_y: int) -> list[slice]:
     return [slice(i, min(i + rows, n)) for i in range(0, n, rows)]
 
 
-def _summed(pair: Pair, taps: Sequence[int], rows: Rows | shards.Part, tick: Tick) -> list[Sums]:
+def _summed(pair: Pair, taps: Sequence[int], rows: Rows, tick: Tick) -> list[Sums]:
     """One pass over the prompts: for each source tap, with targets `[B's taps, B's taps of other tokens]`.
 
-    The other tokens are drawn from the prompt before, by a generator of this prompt's number: the same whoever sums, in
-    whatever pieces, and the same tokens at every tap."""
+    The other tokens are drawn from the prompt before, by a generator of this prompt's number: the same in whatever
+    pieces, and the same tokens at every tap."""
     a, b = pair.of_a.model, pair.of_b.model
     d_y = (b.n_layers + 1) * b.d_model
     sums = [Sums(a.d_model, 2 * d_y, a.device) for _ in taps]
     begin = rows.restore(taps, sums)
     before = pair.targets_before(begin)
-    for i, resid, y in pair.each(begin, rows.prompts.stop):
+    for i, resid, y in pair.each(begin):
         pool = y if before is None else before
         drawn = torch.randint(len(pool), (len(y),), generator=torch.Generator().manual_seed(i)).to(y.device)
         for at in _pieces(len(y), d_y):
@@ -204,7 +175,7 @@ def _summed(pair: Pair, taps: Sequence[int], rows: Rows | shards.Part, tick: Tic
                 one.add(resid[tap][at], both)
         before = y
         rows.keep(taps, sums, i + 1)
-        tick((i + 1 - rows.prompts.start) / len(rows.prompts))
+        tick((i + 1) / len(pair.prompts))
     return sums
 
 

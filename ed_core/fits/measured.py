@@ -139,9 +139,6 @@ def csv(found: Maps | Replacement) -> str:
 KINDS = {one.kind: one for one in (Maps, Replacement)}
 
 
-OF_BEFORE = ("format", "version", "kind")  # what stood in the certificate, and is in the manifest now
-
-
 class Header(Head):
     """Which of the two it is."""
 
@@ -163,7 +160,7 @@ MAPS = Kind(
 def packed(found: Maps | Replacement) -> bytes:
     """The file's bytes, the same from the same numbers."""
     arrays = {f.name: np.asarray(getattr(found, f.name)) for f in fields(found)}
-    told = {name: value for name, value in found.certificate.items() if name not in OF_BEFORE}
+    told = {name: value for name, value in found.certificate.items() if name != "kind"}  # the manifest has it
     arrays["certificate"] = np.asarray(json.dumps(told, sort_keys=True, allow_nan=False))
     return seal(MAPS, {"kind": found.kind}, arrays)
 
@@ -187,8 +184,7 @@ def unpacked(source: Path | bytes | BufferedIOBase, name: str) -> Maps | Replace
     """The same of bytes that are there already; `name` stands for them in what is refused."""
     with open_sealed(source, MAPS, name) as sealed:
         kind, arrays = KINDS[sealed.head.kind], sealed.arrays()
-        told = parse(str(arrays.pop("certificate")).encode(), MOST_BYTES)
-        certificate = {name: value for name, value in told.items() if name not in OF_BEFORE}
+        certificate = parse(str(arrays.pop("certificate")).encode(), MOST_BYTES)
         notes = certificate.get("notes", [])
         expect(isinstance(notes, list) and all(isinstance(note, str) for note in notes), "its notes")
         expect(set(arrays) == {f.name for f in fields(kind)} - {"certificate"}, "its arrays")

@@ -22,11 +22,10 @@ from ..models.trace import Trace
 from ..sweeps import metrics
 from ..sweeps.budget import Budget
 from ..types import Prompt
-from . import measured, shards
-from .file import Checkpoint, checkpoint_file, told_of
+from . import measured
+from .file import Checkpoint, Rows, checkpoint_file, told_of
 from .maps import free_bytes, require_tokens, told
 from .measured import Plan, Replacement
-from .shards import Rows
 from .streams import RIDGE, Streams, Sums, Tick, few, silent, split
 
 Map = tuple[Tensor, Tensor]  # (A [d, d], b [d]), float64
@@ -40,11 +39,9 @@ def fit(
     test: Sequence[Prompt] | None = None,
     tick: Tick = silent,
     memory: int | None = None,
-    merge: Sequence[Path] = (),
 ) -> Replacement:
     """Every block's map, fitted on `prompts`, and the loss with the block replaced on `test` (every fifth prompt where
-    there is none) and on `prompts`; written to `out` where it is given. `merge`: the files of all shards, whose sums
-    are added in the place of summing up the prompts; the losses on them are read all the same.
+    there is none) and on `prompts`; written to `out` where it is given.
 
     Memory: the sums of as many blocks at once as `memory` bytes hold (nine tenths of what is free unless given), the
     rest in further passes. `FitRefused` where there are no more tokens than dimensions."""
@@ -53,12 +50,10 @@ def fit(
     tokens, test_tokens = require_tokens(fitted_on, True), require_tokens(judged_on, False)
     planned = plan(model, memory)
     what = _about(model, used)
-    added = shards.Added(merge, what, len(used)) if merge else None
     what |= {"held_out": told_of(held_out), "ridge": RIDGE}
-    what["prompts"] |= {"shards": len(merge)} if merge else {}
     kept = Checkpoint(checkpoint_file(out) if out else None, what)
     names = ("loss", "whole", "error", "loss_fitted", "whole_fitted", "error_fitted")
-    rows = Rows(kept, planned, dict.fromkeys(names, (model.n_layers,)), range(len(used)), added)
+    rows = Rows(kept, planned, dict.fromkeys(names, (model.n_layers,)))
     for blocks in rows.groups():
 
         def within(begin: float, share: float, blocks: tuple[int, ...] = blocks) -> Tick:
@@ -87,26 +82,6 @@ def fit(
     return found
 
 
-def sum_up(
-    model: LanguageModel,
-    prompts: Sequence[Prompt],
-    out: Path,
-    shard: tuple[int, int],
-    test: Sequence[Prompt] | None = None,
-    tick: Tick = silent,
-    memory: int | None = None,
-) -> range:
-    """Write the sums of one shard of `fit`'s prompts, `(i, N)`; which prompts these are comes back."""
-    used, _ = split(prompts, test)
-    streams, some = Streams(model, used), shards.some_of(shard, len(used))
-    groups = plan(model, memory).groups()
-
-    def summed(blocks: tuple[int, ...], part: shards.Part, tick: Tick) -> dict[str, np.ndarray]:
-        return shards.arrays(blocks, _summed(streams, blocks, part, tick))
-
-    return shards.sum_up(out, _about(model, used), some, groups, summed, tick)
-
-
 def _about(model: LanguageModel, used: Sequence[Prompt]) -> dict[str, Any]:
     return {"kind": Replacement.kind, "model": told(model), "prompts": told_of(used)}
 
@@ -125,7 +100,7 @@ def by_prompt(
     tokens = np.array([len(judged_on.ids(p)) - 1 for p in judged], np.float64)
     loss, whole = np.zeros((len(judged), model.n_layers)), np.zeros(len(judged))
     planned = plan(model, memory)
-    rows = Rows(Checkpoint(None, {}), planned, {}, range(len(used)))
+    rows = Rows(Checkpoint(None, {}), planned, {})
     for blocks in rows.groups():
 
         def summing(share: float, blocks: tuple[int, ...] = blocks) -> None:
@@ -148,15 +123,15 @@ def plan(model: LanguageModel, memory: int | None = None) -> Plan:
     return planned
 
 
-def _summed(streams: Streams, blocks: Sequence[int], rows: Rows | shards.Part, tick: Tick) -> list[Sums]:
+def _summed(streams: Streams, blocks: Sequence[int], rows: Rows, tick: Tick) -> list[Sums]:
     """One pass over the prompts: for each block the sums of what enters it and what leaves it."""
     model = streams.model
     sums = [Sums(model.d_model, model.d_model, model.device) for _ in blocks]
-    for i, trace in streams.traces(rows.restore(blocks, sums), rows.prompts.stop):
+    for i, trace in streams.traces(rows.restore(blocks, sums)):
         for block, one in zip(blocks, sums):
             one.add(trace.resid[block][0, 1:], trace.after(block + 1)[0, 1:])
         rows.keep(blocks, sums, i + 1)
-        tick((i + 1 - rows.prompts.start) / len(rows.prompts))
+        tick((i + 1) / len(streams.prompts))
     return sums
 
 

@@ -130,7 +130,7 @@ def split(prompts: Sequence[Prompt], test: Sequence[Prompt] | None) -> tuple[Seq
 # ---------------------------------------------------------------- least squares from sums
 
 # `X'X`, `X'Y` and means of tokens that come in any pieces, float64. Sums of pieces add up, so that a fit resumes where
-# it stopped and shards give what one run gives.
+# it stopped.
 
 RIDGE = 1e-6  # lambda = RIDGE * tr(G) / d, with G the centred Gram matrix of the sources
 ALIKE = 1e-13  # of the sum of squares: below it what tokens differ by is rounding
@@ -204,7 +204,7 @@ class Sums:
         return scale, u, v, mean_y - scale * mean_x - u @ (v @ mean_x)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """For a checkpoint, and for a shard's file: those of several pieces, added, are the sums over all of them."""
+        """For a checkpoint."""
         named = {name: getattr(self, name).cpu().numpy() for name in ("xx", "xy", "x", "y", "yy")}
         return named | {"n": np.asarray(self.n)}
 

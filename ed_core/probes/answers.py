@@ -48,7 +48,6 @@ class Answers(Probe):
             0.0,
             None,
             "mean",
-            since=3,
         ),
         MeasureSpec(
             "exact", ("layer",), "0 or 1", "whether the answer is written without this layer", 0.0, 1.0, "mean"

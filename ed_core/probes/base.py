@@ -328,11 +328,6 @@ class Probe:
         return ()
 
     @classmethod
-    def older(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What stands in the place of a curve or score that results of an older version do not have."""
-        return {}
-
-    @classmethod
     def sound(cls, summary: Mapping[str, np.ndarray]) -> bool:
         """Whether a prompt's summary may stand for it among others; what says no is left out of spreads, and
         counted."""

@@ -106,7 +106,6 @@ class Generation(Probe):
             0.0,
             1.0,
             "mean",
-            since=3,
         ),
     )
 

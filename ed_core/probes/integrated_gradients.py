@@ -111,7 +111,6 @@ class IntegratedGradients(Probe):
             None,
             "max",
             aggregate_only=True,
-            since=3,
         ),
     )
 

@@ -94,7 +94,6 @@ class ResidualErasure(Probe):
             2**0.5,
             "pos_max",
             aggregate_only=True,
-            since=2,
         ),
     )
 
@@ -118,10 +117,6 @@ class ResidualErasure(Probe):
         means; `center_elsewhere` and `center_elsewhere_mean` the same of `effect_elsewhere`."""
         ends = [end for end in ("", "_mean", "_elsewhere", "_elsewhere_mean") if f"effect{end}" in curves]
         return {f"center{end}": np.asarray(depth_score(curves[f"effect{end}"]), np.float32) for end in ends}
-
-    @classmethod
-    def older(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {"effect_elsewhere": curves["effect"], "center_elsewhere": curves["center"]}
 
     @classmethod
     def left_out(cls, result: ProbeResult) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -77,7 +76,6 @@ class Prune(Probe):
             0.0,
             1.0,
             "mean",
-            since=3,
         ),
         MeasureSpec(
             "angular_distance_no_sinks",
@@ -87,7 +85,6 @@ class Prune(Probe):
             0.0,
             1.0,
             "token_mean",
-            since=3,
         ),
         _per_token("nll_whole", "nats", "log-loss of the whole model on the next token"),
         _per_token("drop_kl", "nats", "divergence without the chosen set"),
@@ -145,7 +142,6 @@ MAPS: dict[str, tuple[tuple[str, ...], str]] = {  # kind: its axes, and what is 
     "swap": (("layer", "other"), "with the two layers exchanged"),
     "repeat": (("start", "stop"), "with layers start to stop - 1 run twice"),
     "random": (("length",), "with one layer, drawn at random, run so many times more (length counts from 0)"),
-    "order": ((), "with the layers in the typed order"),
 }
 FIGURES: dict[
     str, tuple[str, str, float | None, str]
@@ -154,7 +150,6 @@ FIGURES: dict[
     "kl": ("nats", "mean divergence from the whole model, KL(whole || changed),", None, "token_mean"),
     "top1_kept": ("share", "share of tokens whose best prediction stays", 1.0, "token_mean"),
 }
-MOST_TIMES = 4  # as many layers as the model has, in a typed order
 
 
 def _measures() -> Iterator[MeasureSpec]:
@@ -179,8 +174,6 @@ class Surgery(Probe):
     - **A stretch twice**: layers `i` to `j - 1` run once more on their own output, without any training. Each pass
       computes its own keys and values. Its control: as many further passes through one layer drawn at random, another
       draw for every length.
-    - **A typed order**: any list of layers, like `0-7,12-15`, with the continuation that it writes beside the whole
-      model's.
 
     A value that is not finite (a changed model can overflow) is left empty.
 
@@ -189,23 +182,18 @@ class Surgery(Probe):
 
     kind: str = parameter(
         "all",
-        "which maps are measured; a typed order is measured beside them",
-        choices=("all", "drop", "swap", "repeat", "none"),
+        "which maps are measured",
+        choices=("all", "drop", "swap", "repeat"),
         label="Maps",
         labels={
             "all": "all three",
             "drop": "without a stretch",
             "swap": "two exchanged",
             "repeat": "a stretch twice",
-            "none": "only the order",
         },
     )
     longest: int = parameter(
         0, "longest stretch, and farthest exchange, in layers; 0: any", low=0, high=256, label="Longest stretch"
-    )
-    order: str = parameter("", "any list of layers, measured and continued, like 0-7,12-15", label="Order of layers")
-    continued: int = parameter(
-        16, "tokens written with the typed order, and by the whole model", low=1, high=64, label="Tokens continued"
     )
     seed: int = parameter(
         0, "of the layers that are run at random, the control of the repeats", low=0, label="Random seed"
@@ -228,20 +216,15 @@ class Surgery(Probe):
         MeasureSpec(
             "random_layer", ("length",), "layer", "which layer was run at random (length counts from 0)", dtype="int32"
         ),
-        MeasureSpec("continuation_whole", ("step",), "token id", "what the whole model writes", dtype="int32"),
-        MeasureSpec("continuation_order", ("step",), "token id", "what the typed order writes", dtype="int32"),
     )
 
     def work(self, n_layers: int, n_tokens: int) -> tuple[int | float, int | float]:
         counts = [self._counts(n_layers)[kind] for kind in self.kinds]
         passes, read = n_layers + sum(p for p, _ in counts), n_tokens * sum(1 + n for _, n in counts)
-        if self.order.strip():  # as if it were as long as the model; it reads the whole anew for every token
-            passes += n_layers * (1 + 2 * self.continued + self.continued / n_tokens)
-            read += n_tokens + 2 * self.continued
         return passes, read + n_tokens
 
     def holds(self, shape: Shape) -> int:
-        return shape.in_pieces(max((self._counts(shape.n_layers)[kind][1] for kind in self.kinds), default=1))
+        return shape.in_pieces(max(self._counts(shape.n_layers)[kind][1] for kind in self.kinds))
 
     def _counts(self, n_layers: int) -> dict[str, tuple[float, int]]:
         """Of every map the passes through one block and the variants; for each length n (of an exchange: distance) the
@@ -261,21 +244,12 @@ class Surgery(Probe):
     @property
     def kinds(self) -> tuple[str, ...]:
         """The maps that are measured."""
-        return {"all": ("drop", "swap", "repeat"), "none": ()}.get(self.kind, (self.kind,))
-
-    def blocks(self, n_layers: int) -> tuple[int, ...]:
-        """The typed order, block by block; () where there is none. Refuses what this model cannot run."""
-        if self.kind == "none" and not self.order.strip():
-            raise ParameterError("surgery.order is empty and surgery.kind is none; expected an order or a map.")
-        return parse_order(self.order, n_layers)
+        return ("drop", "swap", "repeat") if self.kind == "all" else (self.kind,)
 
     def compute(self, model: LanguageModel, encoding: Encoding, record: Recorder) -> None:
         from ..sweeps.surgery import surgery_sweep
 
-        order = self.blocks(model.n_layers)
-        surgery_sweep(
-            model, encoding, record, self.kinds, self.longest or model.n_layers, self.seed, order, self.continued
-        )
+        surgery_sweep(model, encoding, record, self.kinds, self.longest or model.n_layers, self.seed)
 
     @classmethod
     def derive(cls, curves: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -293,52 +267,7 @@ class Surgery(Probe):
         return {name: np.asarray(values, np.float32) for name, values in found.items()}
 
 
-def parse_order(text: str, n_layers: int) -> tuple[int, ...]:
-    """Blocks from "0-7,12-15" or "0,2,1": single ones and ascending stretches, both ends counted; () from nothing. A
-    `ParameterError` says what is wrong: something else, a block that is not there, too many."""
-    order: list[int] = []
-    for part in (part.strip() for part in text.split(",")) if text.strip() else ():
-        found = re.fullmatch(r"(\d{1,6})(?:\s*[-–]\s*(\d{1,6}))?", part)
-        if found is None:
-            raise ParameterError(
-                f"surgery.order holds {part[:40]!r}; expected layers and stretches of layers, like 0-7,12-15."
-            )
-        first, last = int(found[1]), int(found[2] or found[1])
-        if max(first, last) >= n_layers:
-            raise ParameterError(
-                f"surgery.order names layer {max(first, last)}; this model's layers are 0 to {n_layers - 1}."
-            )
-        if last < first:
-            raise ParameterError(
-                f"surgery.order holds the stretch {part}; expected the lower layer first, like {last}-{first}."
-            )
-        order += range(first, last + 1)
-        if len(order) > MOST_TIMES * n_layers:
-            raise ParameterError(
-                f"surgery.order names more than {MOST_TIMES * n_layers} layers, {MOST_TIMES} times as many as the "
-                "model has; expected a shorter order."
-            )
-    return tuple(order)
-
-
 def stretches(order: Sequence[int]) -> list[Sequence[int]]:
     """An order in as few stretches as it takes, in each of which every number is one more than the one before."""
     breaks = [i for i in range(1, len(order)) if order[i] != order[i - 1] + 1]
     return [order[i:j] for i, j in pairwise([0, *breaks, len(order)])] if order else []
-
-
-def order_text(order: Sequence[int]) -> str:
-    """An order as `parse_order` reads it."""
-    return ",".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in stretches(order))
-
-
-def toggled(order: Sequence[int], layer: int, n_layers: int) -> str:
-    """The order without a layer, however often it ran, or with it, in front of the first higher one; from all layers
-    where there is no order. "" where that is all layers as they are; the last layer left stays."""
-    now = list(order) or list(range(n_layers))
-    if layer in now:
-        new = [one for one in now if one != layer] or now
-    else:
-        place = next((i for i, one in enumerate(now) if one > layer), len(now))
-        new = [*now[:place], layer, *now[place:]]
-    return "" if new == list(range(n_layers)) else order_text(new)

@@ -42,7 +42,7 @@ def summarize(result: ProbeResult) -> ProbeResult:
     values.update(probe.per_token(values, probe.left_out(result)))
     summary: dict[str, np.ndarray] = {"n_tokens": np.asarray(result.n_tokens)}
     for spec in probe.measures:
-        if spec.name not in values or spec.since > result.request.probe_version:
+        if spec.name not in values:
             continue
         if _of_means(spec):
             counted = result.n_tokens - (spec.reduce == "next_mean")

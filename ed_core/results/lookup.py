@@ -74,7 +74,7 @@ def _of_shipped(folder: Path, key: str) -> ProbeResult | None:
     try:
         return _read.get((key, file.stat().st_mtime_ns), lambda: _shared(unpack(file.read_bytes())))
     except ValueError:
-        return None  # of an older version: computed anew when somebody asks
+        return None  # computed when somebody asks
 
 
 def by_short(short: str) -> ProbeResult:

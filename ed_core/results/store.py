@@ -164,14 +164,13 @@ class Store:
 
     def _cards(self, n: int, series: str = "") -> list[Card]:
         """Headlines and summaries of the results stored last, at most `n`, newest first; of one series, if it is named.
-        Its name is the row's tag. Rows without one are older: their card is looked into, but for a large one, which
-        lies in a file of its own."""
-        of_series = "AND ifnull(tag = ?2, value IS NULL OR instr(value, ?3))" if series else ""
+        Its name is the row's tag."""
+        of_series = "AND tag = ?2" if series else ""
         select = (
             "SELECT key, value FROM Cache WHERE raw = 1 AND typeof(key) = 'text' AND key GLOB 'card/*' "
             f"{of_series} ORDER BY store_time DESC LIMIT ?1"
         )
-        given = (n, series, f'"series":"{series}"'.encode()) if series else (n,)
+        given = (n, series) if series else (n,)
         rows = self._run(lambda cache: cache.rows(select, *given))
         return [card for name, value in rows if (card := self._card(name[5:], value))]
 

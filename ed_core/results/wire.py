@@ -14,7 +14,7 @@ from pydantic import NonNegativeInt
 
 from ..files import Bounds, Head, Kind, Sealed, expect, open_sealed, seal
 from ..probes import find
-from ..types import ENGINE_VERSION, Measure, ProbeResult, Request
+from ..types import Measure, ProbeResult, Request
 from .aggregate import following, summarize
 
 
@@ -72,12 +72,12 @@ def result_of(sealed: Sealed[Header]) -> ProbeResult:
     expect(0 < len(header.token_ids) == len(header.tokens), "tokens")
     expect(header.answer_start is None or 0 < header.answer_start < len(header.tokens), "answer_start")
     request = Request.from_json(header.request)
-    engine = header.provenance.get("engine", ENGINE_VERSION)
-    expect(
-        type(engine) is int and request.key_under(engine) == header.request["key"],
-        "the stored request does not have the stored key",
-    )
+    expect(request.key == header.request["key"], "the stored request does not have the stored key")
     probe = find(request.probe)
+    expect(
+        request.probe_version == probe.version,
+        f"it was measured by version {request.probe_version} of {request.probe}, this program has {probe.version}",
+    )
     measures = {
         name[2:]: Measure(probe.spec(name[2:]), values) for name, values in arrays.items() if name.startswith("m.")
     }

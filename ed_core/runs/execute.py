@@ -288,18 +288,15 @@ def _card(spec: CardRun, out: Path, statuses: Statuses) -> int:
 
 def of_fit(spec: FitRun) -> tuple[list[Prompt], list[Prompt] | None, int | None]:
     """What a fit reads: prompts, held-out ones, bytes of memory. Refused is what can be told before a model is here."""
-    from ..fits import shards
     from ..prompts import read_jsonl
     from ..sweeps.budget import parse
 
-    expected = shards.ENDING if spec.shard else ".safetensors" if spec.fit in ("affine", "jacobian") else ".npz"
+    expected = ".safetensors" if spec.fit in ("affine", "jacobian") else ".npz"
     models = [one for one in (spec.model, spec.other) if one is not None]
-    inputs = [spec.prompts, spec.test, *spec.merge, *(f for one in models for f in read_for(one.source, one.adapter))]
+    inputs = [spec.prompts, spec.test, *(f for one in models for f in read_for(one.source, one.adapter))]
     disk.require_out(spec.out, inputs, expected=expected)
     if spec.rank is not None and spec.rank < 1:
         raise ParameterError(f"--rank is {spec.rank}; expected 1 at least.")
-    if spec.rank and spec.shard:
-        raise ParameterError("--rank is of the lens that --merge writes, a shard has none; leave it out here.")
     for one in models:
         remote.require_here(one.source)
         if one.adapter and (folder := Path(location(named(one.adapter)))).is_dir():  # others are downloaded first
@@ -314,8 +311,7 @@ def of_fit(spec: FitRun) -> tuple[list[Prompt], list[Prompt] | None, int | None]
     if spec.fit == "jacobian" and spec.max_tokens <= jacobian.FIRST + 1:
         raise ParameterError(f"--max-tokens is {spec.max_tokens}; expected {jacobian.FIRST + 2} at least.")
     prompts, test, memory = read_jsonl(spec.prompts), read_jsonl(spec.test) if spec.test else None, parse(spec.memory)
-    used, _ = streams.split(prompts, test)
-    shards.some_of(spec.shard or (1, 1), len(used))
+    streams.split(prompts, test)
     return prompts, test, memory
 
 
@@ -333,13 +329,8 @@ def _fit(spec: FitRun, statuses: Statuses) -> int:
     own["memory"] = memory or (measured.BYTES if spec.fit == "affine" else None)
     if not is_lens:
         print(f"{fitting.plan(*models, memory).sentence()}", file=sys.stderr)
-    if spec.shard:
-        some = fitting.sum_up(*models, prompts, out, spec.shard, test, statuses.tell, **own)
-        summed = f"the prompts {some.start + 1} to {some.stop} are summed up"
-        _said(statuses, f"{out}: {summed}; with the other shards' files, --merge it.")
-        return 0
     own |= {"rank": spec.rank} if spec.fit == "affine" else {}
-    made = fitting.fit(*models, prompts, out, test, statuses.tell, merge=[Path(file) for file in spec.merge], **own)
+    made = fitting.fit(*models, prompts, out, test, statuses.tell, **own)
     if is_lens:
         _said(statuses, f"{out}: {lenses.certified(made['kind'], made)}")
         return 0

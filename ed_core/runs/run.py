@@ -92,8 +92,6 @@ class FitRun(_Spec):
     prompts: str
     test: str = ""
     out: str
-    shard: tuple[int, int] | None = None
-    merge: tuple[str, ...] = ()
     memory: str = ""
     rank: int | None = None
     max_tokens: int = JACOBIAN_TOKENS

@@ -123,10 +123,12 @@ class Recorder:
         """A sentence the user must see beside the numbers."""
         self.notes.append(text)
 
-    def ended(self, written: int, n_tokens: int, who: str = "The model") -> None:
+    def ended(self, written: int, n_tokens: int) -> None:
         """Note that a text ended before all its tokens were written."""
         if written < n_tokens:
-            self.note(f"{who} ended its text after {written} token{'s' * (written != 1)}, the last of which says so.")
+            self.note(
+                f"The model ended its text after {written} token{'s' * (written != 1)}, the last of which says so."
+            )
 
     def check(self) -> None:
         """Raise `Cancelled` if somebody asked for it."""

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..errors import ParameterError
 from ..models import modules
 from ..models.identities import wide
 from . import metrics
@@ -44,25 +43,17 @@ def surgery_sweep(
     kinds: Sequence[str],
     longest: int,
     seed: int,
-    order: tuple[int, ...],
-    n_continued: int,
 ) -> None:
     """Fill `surgery`'s measures. `kinds`: which maps, of drop, swap and repeat; `longest`: stretches of so many blocks
-    at most, and exchanges over such a distance; `order`: one more variant, () for none, with `n_continued` tokens of
-    its continuation."""
-    if order:
-        require_kinds(model, order)
+    at most, and exchanges over such a distance."""
     sweep = _Sweep(model, encoding, record, min(longest, model.n_layers))
     walks: dict[str, tuple[Callable[[], None], float]] = {
         "drop": (lambda: sweep.stretches("drop"), _passes(sweep.found, 1, model.n_layers)),
         "swap": (sweep.swaps, _passes(sweep.pairs, 0, model.n_layers)),
         "repeat": (lambda: sweep.repeats(seed), _passes(sweep.found, 0, model.n_layers)),
     }
-    sweep.total = sum(walks[kind][1] for kind in kinds) or 1.0
+    sweep.total = sum(walks[kind][1] for kind in kinds)
     sweep.whole_and_proxies()
-    if order:
-        sweep.chosen(order)
-        continue_both(model, encoding, record, order, n_continued)
     for kind in kinds:
         walks[kind][0]()
 
@@ -70,29 +61,6 @@ def surgery_sweep(
 def _passes(variants: Pairs, enters: int, n_layers: int) -> float:
     """Passes through a block that these variants take from the block they enter, by its place in each."""
     return float(sum(n_layers - variant[enters] for variant in variants))
-
-
-def require_kinds(model: LanguageModel, order: tuple[int, ...]) -> None:
-    """Refuse an order that puts a block where one of another kind stood: a window or a mixer belongs to its place. A
-    block that comes once more begins another way through the model, which is looked at by itself."""
-    of_kind = modules.kinds(model.stack, model.config) * model.n_passes
-    for run in once_each(order):
-        for block, place in zip(run, sorted(run)):
-            if of_kind[block] != of_kind[place]:
-                raise ParameterError(
-                    f"surgery.order puts layer {block} in the place of layer {place}, and the two are of different "
-                    "kinds (attention, MLP or shape); layers are exchanged only among their kind."
-                )
-
-
-def once_each(order: Sequence[int]) -> list[list[int]]:
-    """An order cut wherever a block comes that has come before in the same part."""
-    runs: list[list[int]] = [[]]
-    for block in order:
-        if block in runs[-1]:
-            runs.append([])
-        runs[-1].append(block)
-    return runs
 
 
 class _Sweep:
@@ -174,11 +142,6 @@ class _Sweep:
                         self._through(i, state, [row], self.model.crosses(j, j + 1))
                 self._step(sum(i <= layer for i, _ in pairs))
             self._outputs("swap", pairs, state)
-
-    def chosen(self, order: tuple[int, ...]) -> None:
-        """The same figures for one order."""
-        self._allocate("order", ())
-        self._outputs("order", [()], in_order(self.model, self.trace, order, self.record.check))
 
     # ---------------------------------------------------------------- the walk
 
@@ -270,12 +233,9 @@ def in_order(
     model: LanguageModel, trace: Trace, order: Sequence[int], check: Callable[[], None] = lambda: None
 ) -> Tensor:
     """The last residual `[1, pos, d_model]` where the blocks run in this order; what it shares with the whole model's
-    is not computed again. In an order that holds every block once, what stands between passes keeps its place; in any
-    other it is done wherever a pass begins (`crosses`)."""
-    n_layers = model.n_layers
+    is not computed again. What stands between passes is done wherever a pass begins (`crosses`)."""
     shared = next((place for place, block in enumerate(order) if block != place), len(order))
-    places = range(n_layers) if sorted(order) == [*range(n_layers)] else order
-    around = [-1, *places, n_layers]
+    around = [-1, *order, model.n_layers]
     resid = trace.after(shared)
     if model.crosses(around[shared], around[shared + 1]):
         resid = model.between(trace, resid)
@@ -284,33 +244,3 @@ def in_order(
         *_, resid = model.run_block(trace, block, resid, crosses=crosses)
         check()
     return resid
-
-
-def continue_both(
-    model: LanguageModel, encoding: Encoding, record: Recorder, order: tuple[int, ...], n_tokens: int
-) -> None:
-    """The greedy continuation of the question by the whole model, and by its blocks in this order, which reads the
-    whole anew for every token; each to where it ends its text."""
-    ids = model.tensor(encoding.ids[: encoding.answer_start or len(encoding)])
-    n_tokens = model.room(ids.shape[1], n_tokens, record.note)
-    written: dict[str, list[int]] = {"whole": [], "order": []}
-
-    def keep(step: int, logits: Tensor) -> None:
-        record.check()
-        written["whole"].append(int(logits.argmax()))
-
-    model.continuation(ids, n_tokens, keep)
-    for _ in range(n_tokens):
-        trace = model.trace(ids, keep=1)
-        best = model.unembed(in_order(model, trace, order, record.check)[:, -1]).argmax(-1, keepdim=True)
-        written["order"].append(int(best))
-        ids = torch.cat([ids, best], dim=1)
-        record.step(record.progress)
-        if int(best) in model.ends:
-            break
-    for name, found in written.items():
-        record.ended(len(found), n_tokens, f"The {'whole model' if name == 'whole' else 'typed order'}")
-        record.allocate(f"continuation_{name}", (len(found),))
-        record.write(f"continuation_{name}", slice(None), found)
-        record.name_tokens(model, found)
-        record.provenance[f"continuation_{name}"] = model.tokenizer.decode(found, clean_up_tokenization_spaces=False)

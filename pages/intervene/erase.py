@@ -24,7 +24,7 @@ TEXTS = {
     "Beware": "Erased means replaced by the mean residual of the background prompts: what a prompt shares with them "
     "all stays. Depth may adapt to the prompt a little after all (Curth et al. 2026, arXiv 2604.12426): see how this "
     "one compares, below. With the answer as target the curves there leave out the position that predicts the answer's "
-    "first token, as the strip does; runs stored by older versions still count it.",
+    "first token, as the strip does.",
 }
 
 probe_page.Page(

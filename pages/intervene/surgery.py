@@ -10,9 +10,8 @@ from ed_core.depth.wording import printed
 from ed_core.figures import View
 from ed_core.figures.skips import ADDED as REACHES
 from ed_core.probes import Surgery
-from ed_core.probes.surgery import parse_order, toggled
 from ed_core.results import aggregate
-from ed_core.sources import controls, specs
+from ed_core.sources import controls
 from ed_ui import (
     control_model,
     inputs,
@@ -38,9 +37,6 @@ def page() -> None:
     place = running.row_begins()
     more = probe_page.options(place, of_probe(Surgery))
     asked, spec = probe_page.form(Surgery, row=more), picker.required()
-    if (n_layers := specs.n_layers(spec)) is not None:
-        ruler(asked, n_layers)
-        asked.blocks(n_layers)
     known = prompt_set.run_when(spec, prompts)
     requests = {f"surgery.{i}": asked.request(spec, prompt) for i, prompt in enumerate(prompts)}
     batch = running.batch("surgery", control_model.with_control(requests))
@@ -54,17 +50,6 @@ def page() -> None:
     probe_page.exactly(Surgery)
 
 
-def ruler(asked: Surgery, n_layers: int) -> None:
-    """The typed order as a row of layers; a click on one edits what is typed."""
-    order = parse_order(asked.order, n_layers)
-    show.hint("order", CLICK, "**Order**")
-    fig = figures.order_ruler(order or range(n_layers), n_layers)
-    said = f"Order of layers: {asked.order or f'all {n_layers}, as they are'}. Options take it, too."
-    if (cell := show.draw("order-ruler", show.made(fig), said, clickable=True)) is not None:
-        inputs.put_over({"surgery.order": toggled(order, int(cell[1]), n_layers)})
-        st.rerun()
-
-
 def panels(batch: running.Batch, asked: Surgery, n_prompts: int) -> None:
     """Everything that fills while jobs run: over the prompts that are done, or over the first one as far as it is."""
     names = [name for name in (f"surgery.{i}" for i in range(n_prompts)) if batch.complete(name) is not None]
@@ -72,18 +57,12 @@ def panels(batch: running.Batch, asked: Surgery, n_prompts: int) -> None:
     prompt_set.status(batch, done, n_prompts)
     shown = done or [aggregate.summarize(r) for r in [batch.result("surgery.0")] if r is not None]
     ready = bool(done) and not batch.running and len(done) == n_prompts
-    order = st.container(key="typed-order") if asked.order else None
     place = show.place("map", HEIGHT)
-    if order is not None and "order_loss" not in (done[0].measures if done else ()):
-        order.caption(f"**Order {show.plain(asked.order)}**: {ORDER_SOON}")
     if not shown or not {"loss_whole", *surgery.PROXIES} <= shown[0].measures.keys():
         with place:
             show.empty(Surgery.title, "" if batch.running else TEACH, HEIGHT, first=True)
         return probe_page.texts(TEXTS)
     curves = among_others.over_prompts(asked, [r.summary for r in shown])
-    if "order_loss" in curves and done and order is not None:
-        with order:
-            typed_order(curves, done, asked, ready)
     if kinds := surgery.kinds_of(curves):
         with place:
             maps(curves, kinds, shown, twins, asked, ready)
@@ -189,34 +168,8 @@ def export(curves: dict, kind: str, found: list, lengths: list[int], results: li
     probe_page.offer(row, results, best.order(results[0].n_layers), cost, kind, ready, "Layer list", EXPORTS)
 
 
-def typed_order(curves: dict, results: list, asked: Surgery, ready: bool) -> None:
-    """What the typed order costs, and both continuations side by side."""
-    n_layers = results[0].n_layers
-    order = asked.blocks(n_layers)
-    row = st.container(horizontal=True, vertical_alignment="center", key="order")
-    row.markdown(f"**Order {show.plain(asked.order)}**: {surgery.ordered(curves, order, n_layers)}")
-    cost = {name: float(curves[f"order_{name}"]) for name in ("loss", "kl", "top1_kept")}
-    cost["loss_whole"] = float(curves["loss_whole"])
-    probe_page.offer(row, results, list(order), cost, "order", ready, "Layer list", EXPORTS)
-    if len(results) > 1:
-        written = [
-            {"Prompt": r.request.prompts[0].text} | {name: r.provenance[f"continuation_{key}"] for key, name in WRITERS}
-            for r in results
-        ]
-        show.table("written", written, 220)
-        return
-    for column, (key, name) in zip(st.columns(2), WRITERS, strict=True):
-        column.caption(f"**{name} writes**")
-        column.code(results[0].provenance[f"continuation_{key}"], language=None, wrap_lines=True)
-    st.caption(surgery.parted(*(results[0][f"continuation_{key}"].tolist() for key, _ in WRITERS)))
-
-
 HEIGHT = 460
-CLICK = """(click a layer to leave it out, and once more to put it back; exchanges and repeats are typed under Options,
-like 0-7,4-7,8)"""
 KEPT = "Kept, %"
-ORDER_SOON = "what it costs, and what the model then writes, stands here once it is measured."
-WRITERS = (("whole", "The whole model"), ("order", "The typed order"))
 ALONG = {"drop": "length of the stretch", "swap": "distance", "repeat": "length of the stretch"}
 TEACH = """Not computed yet. **Run** leaves out every stretch of layers, exchanges every pair of layers and runs every
 stretch twice, and measures how the model then predicts the text."""

@@ -10,7 +10,7 @@ from ed_core.depth.wording import printed
 from ed_core.errors import FitRefused
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
-from ed_core.fits.file import FIRST, JUDGED
+from ed_core.fits.file import JUDGED
 from ed_core.probes import Lenses, Probe
 from ed_core.probes.lenses import LENSES
 from ed_core.sources import tokens
@@ -153,7 +153,7 @@ def certificate(told: dict, n_layers: int) -> None:
         bars = "; bars: 5–95 % over prompts" if judged.ends else ""
         caption = f"**{title} on held-out prompts** · KL to the output; dashed: controls{bars}"
         show.figure(f"held-out-{fit.kind}", fig, caption)
-        st.json({name: value for name, value in fit.certificate.items() if name not in (JUDGED, FIRST)}, expanded=False)
+        st.json({name: value for name, value in fit.certificate.items() if name != JUDGED}, expanded=False)
 
 
 def fit_one() -> None:
