@@ -14,7 +14,6 @@ from kept_cases import HOME, case, results, small
 from PIL import Image
 from shell import refused
 
-from ed_core import types
 from ed_core.cases import bundle, case_study, export
 from ed_core.cases.case_study import Item, Shown
 from ed_core.cases.drawings import drawings
@@ -121,16 +120,6 @@ def test_only_complete_results_are_kept():
         Item.of(replace(results()["early_exit"], complete=False, summary={}))
     with pytest.raises(CaseError, match="found 0"):
         case_study.make("x", [])
-
-
-def test_a_case_study_outlives_the_engine_that_made_it(monkeypatch):
-    """A newer engine gives other run ids; what was kept opens all the same, under the id it had."""
-    kept = small()
-    data, key = bundle.encode(kept), kept.items[0].result.request.key
-    monkeypatch.setattr(types, "ENGINE_VERSION", types.ENGINE_VERSION + 1)
-    again = bundle.decode(data)
-    assert again == kept and again.items[0].result.request.key != key == again.items[0].result.provenance["run"]
-    assert bundle.card(BytesIO(bundle.encode(again))).runs == (key,)
 
 
 def strips(kept: case_study.Case, name: str) -> list[np.ndarray]:

@@ -19,7 +19,7 @@ from kept_cases import case, small
 from ed_core.cases import bundle, kept
 from ed_core.cases.case_study import edited, new_id
 from ed_core.cases.kept import Kept, SafeFolder
-from ed_core.errors import CaseChanged, CaseError, NewerSchema, StoreError
+from ed_core.errors import CaseChanged, CaseError, OtherVersion, StoreError
 from ed_core.files import Bounds, archive
 from ed_core.results.store import Store
 
@@ -149,7 +149,7 @@ def test_a_file_of_a_later_version_stays_where_it_is(folder):
     file = folder.path / f"{one.id}.edcase"
     file.write_bytes(sealed_anew(file.read_bytes(), lambda told: told | {"version": told["version"] + 1}))
     assert folder.cards() == [] and "update" in folder.problems[0]
-    with pytest.raises(NewerSchema):
+    with pytest.raises(OtherVersion):
         folder.open(one.id)
     assert files(folder) == [f"{one.id}.edcase"]
 

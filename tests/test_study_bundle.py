@@ -18,7 +18,7 @@ from pyarrow import parquet
 from shell import refused
 
 from ed_core.commands import main
-from ed_core.errors import ImportRefused, NewerSchema, StudyError
+from ed_core.errors import ImportRefused, OtherVersion, StudyError
 from ed_core.files import Bounds
 from ed_core.results.aggregate import aggregate
 from ed_core.studies import bundle, items, plan, report, running, study, tables
@@ -189,7 +189,7 @@ def test_an_archive_that_is_no_plain_one_is_refused(good, tmp_path):
     later = made_of(files, lambda manifest: manifest.update(version=99))
     for bad, told in (
         (data.getvalue(), "not a plain file"),
-        (later, "reads up to 2"),
+        (later, "reads version 2"),
         (made_of(files, lambda m: m.update(name="../x")), "name"),
         (made_of(files, lambda m: m.update(name="other")), "names another study"),
         (good[:-30], "not a study"),
@@ -198,7 +198,7 @@ def test_an_archive_that_is_no_plain_one_is_refused(good, tmp_path):
     ):
         with pytest.raises(ImportRefused, match=told) as refused:
             bundle.unpack(io.BytesIO(bad), tmp_path / "there")
-        assert isinstance(refused.value, NewerSchema) == (bad is later) and not list(tmp_path.iterdir())
+        assert isinstance(refused.value, OtherVersion) == (bad is later) and not list(tmp_path.iterdir())
 
 
 def test_what_unpacks_to_too_much_is_not_unpacked(good, tmp_path, monkeypatch):
