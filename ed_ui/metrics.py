@@ -54,7 +54,7 @@ def job(what: str, job: Job) -> None:
     else:
         known.ended.labels(kind, job.state).inc()
         if job.state == "done":
-            known.times.labels(kind).observe(job.worked(job.ended))
+            known.times.labels(kind).observe(job.ended - job.started)
         elif job.state == "failed":
             failed("job", type(job.error).__name__)
 

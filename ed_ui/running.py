@@ -231,25 +231,21 @@ def troubles(batch: Batch) -> dict[str, list[str]]:
 
 def status(batch: Batch) -> str:
     """One line on what is going on: which of the batch's jobs, how far it is, and the time left of all; or how many
-    jobs end before one of them begins, and when that will be."""
+    jobs end before one of them begins."""
     for name, job in batch.jobs.items():
         if job.state == "running":
             share = f"{100 * job.result.progress:.0f} %" if job.result else ""
             left = _left(batch, name, job)
             stage = job.stage or "starting"
             said = (
-                f"{_named(batch, name)}: {stage if job.gave_way is None else 'a shorter job goes first'}",
+                f"{_named(batch, name)}: {stage}",
                 share,
                 _count(batch),
                 f"{about(left)} left" if left else "",
             )
             return " · ".join(filter(None, said))
-    places = [jobs().place(job) for job in batch.jobs.values() if not job.over]
-    if not places:
-        return ""
-    first = min(places, key=lambda place: place.seconds)
-    ahead = f"{count(first.ahead, 'job')} ahead" if first.ahead else "next"
-    return f"waiting, {ahead} · begins in {about(first.seconds)}"
+    ahead = min((jobs().ahead(job) for job in batch.jobs.values() if not job.over), default=None)
+    return "" if ahead is None else f"waiting, {count(ahead, 'job')} ahead" if ahead else "waiting, next"
 
 
 def _named(batch: Batch, name: str) -> str:

@@ -10,25 +10,24 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 from hosted_app import until
 from kept_cases import results
-from small_models import computed, opened_models
+from small_models import computed
 
 from ed_core.errors import QueueFull, WorkerDied
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
-from ed_core.service import compute, turns
 from ed_core.service import jobs as jobs_module
-from ed_core.service.estimate import Expected, Pace
+from ed_core.service.estimate import Pace
 from ed_core.service.jobs import Jobs
 from ed_core.service.pool import Pool
 from ed_core.service.resolve import resolve
 from ed_core.service.worker import DEVICE_LOST, receive, send
 from ed_core.types import Prompt
 
+pytestmark = pytest.mark.process
 TEXT = "5 + 7 + 5 + 3 + 1 + 7 = "
 LONG = Continuation(n_tokens=64)  # seconds in which to interfere, on a busy machine too
 
@@ -102,7 +101,7 @@ def test_a_chosen_model_is_open_before_anybody_asks_for_a_result(spec, monkeypat
     try:
         queue.open_ahead(spec)
         until(lambda: queue.models[0] == 1)
-        assert queue._pace.opening(spec) == 0 and queue.counts() == {"waiting": 0, "running": 0, "gave way": 0}
+        assert queue._pace.opening(spec) == 0 and queue.counts() == {"waiting": 0, "running": 0}
         job = queue.submit(request(spec), "me")
         until(lambda: queue.poll(job).over)
         assert job.state == "done" and queue.models[0] == 1, "the one that was open"
@@ -166,24 +165,9 @@ def test_a_job_that_a_worker_without_its_device_had_not_begun_waits_for_the_next
     """It was handed over when the job before had failed, and the process was about to end."""
     queue = Jobs(warm=False, pace=Opens(3.0))
     monkeypatch.setattr(queue, "_dispatch", lambda: None)
-    queue._running = job = jobs_module.Job(request(spec), {"me"}, state="running" if begun else "queued")
+    queue._running = job = jobs_module.Job(request(spec), {"me"}, state="running", begun=begun)
     queue._died(code)
     assert job.state == state and (job in queue._queue) == (state == "queued") and queue._running is None
-
-
-def test_who_gave_way_to_a_cancelled_job_that_does_not_stop_is_computed_anew(monkeypatch, spec):
-    (queue, _), killed = idle(monkeypatch), []
-    queue._worker = SimpleNamespace(kill=lambda: killed.append(True), stdin=None)
-    monkeypatch.setattr(queue, "_dispatch", lambda: None)
-    now = queue._clock()
-    queue._running = outer = jobs_module.Job(request(spec), {"me"}, state="running", started=now - 50)
-    queue._inside = inner = jobs_module.Job(request(spec, LONG), {"you"}, state="running", started=now - 40)
-    outer.gave_way, inner.cancelling = now - 40, now - 20
-    queue._look_after(0.5)
-    assert killed
-    queue._died(-9)
-    assert (inner.state, outer.state, outer.error) == ("cancelled", "queued", None) and queue._queue == [outer]
-    assert outer.worked(now) == outer.had(now) == 0 and not outer.alone and queue._running is queue._inside is None
 
 
 def test_nothing_is_opened_ahead_while_something_is_computed(monkeypatch, spec):
@@ -204,7 +188,7 @@ def test_equal_requests_share_a_job_and_a_cancel_leaves_the_other_viewer(jobs, s
 def test_cancel_ends_a_running_job_and_the_next_one_runs(jobs, spec):
     long, waiting = jobs.submit(request(spec, LONG), "me"), jobs.submit(request(spec, LogitLens()), "me")
     until(lambda: jobs.poll(long).result is not None)
-    assert jobs.place(waiting).ahead == 1
+    assert jobs.ahead(waiting) == 1
     jobs.cancel(long, "me")
     until(lambda: jobs.poll(long).over)
     assert long.state == "cancelled" and long.result.progress < 1, "in the middle"
@@ -228,38 +212,6 @@ def test_a_queued_job_is_cancelled_without_running(jobs, spec):
     jobs.cancel(queued, "me")
     assert queued.state == "cancelled" and queued.result is None
     until(lambda: jobs.poll(running).over)
-
-
-def by_tokens(monkeypatch, jobs):
-    """The worker's jobs are expected to take as many seconds as they go on for tokens."""
-    expected = lambda request: Expected(float(dict(request.parameters)["n_tokens"]))
-    monkeypatch.setattr(jobs._pace, "expect", expected)
-
-
-def test_a_short_job_passes_a_long_one_of_another_visitor(jobs, spec, monkeypatch):
-    """In the worker itself: the long one's partial result stays on the screen meanwhile, and nobody's numbers
-    change."""
-    by_tokens(monkeypatch, jobs)
-    asked = request(spec, LONG), request(spec, Continuation(n_tokens=4))
-    long, short = jobs.submit(asked[0], "me"), jobs.submit(asked[1], "you")
-    until(lambda: [jobs.poll(long), jobs.poll(short)] and short.over)
-    assert short.state == "done" and long.state == "running" and 0 < long.result.progress < 1
-    until(lambda: jobs.poll(long).over)
-    assert long.state == "done" and long.away > 0
-    for job, one in zip((long, short), asked):
-        alone = compute.run(opened_models().get(spec), one)
-        for name, measure in job.result.measures.items():
-            assert measure.values.tobytes() == alone.measures[name].values.tobytes(), name
-
-
-def test_a_worker_killed_while_one_job_runs_inside_another_reports_both(jobs, spec, monkeypatch):
-    by_tokens(monkeypatch, jobs)
-    monkeypatch.setattr(turns, "SHORT_SECONDS", 32.0)
-    long, short = jobs.submit(request(spec, LONG), "me"), jobs.submit(request(spec, Continuation(n_tokens=32)), "you")
-    until(lambda: [jobs.poll(long), jobs.poll(short)] and long.gave_way is not None and short.result is not None)
-    os.kill(jobs._worker.pid, signal.SIGKILL)
-    until(lambda: [jobs.poll(long), jobs.poll(short)] and long.over and short.over)
-    assert {type(job.error).__name__ for job in (long, short)} == {"WorkerDied"}
 
 
 def test_a_killed_worker_is_reported_and_the_queue_goes_on(jobs, spec):
@@ -363,7 +315,7 @@ class Known(Pace):
 
     def expect(self, request):
         here = request.models[0].identity() in getattr(self, "here", [])
-        return Expected(4.0 + (0.0 if here else self.opening))
+        return 4.0 + (0.0 if here else self.opening)
 
     def nothing_open(self):
         """Workers here open nothing: what is open, a test says."""
@@ -432,8 +384,8 @@ def test_the_limits_count_all_queues(two, specs, monkeypatch):
     with pytest.raises(QueueFull, match="You have 3 jobs"):
         two.submit(asked(specs[0], "4"), "me", "ann")
     waits = two.submit(asked(specs[0], "4"), "me", "bob")
-    assert two.place(waits).ahead == 1 and two.place(waits).seconds == 4.0
-    assert two.counts() == {"waiting": 2, "running": 2, "gave way": 0}
+    assert two.ahead(waits) == 1
+    assert two.counts() == {"waiting": 2, "running": 2}
 
 
 def test_two_workers_compute_at_once_and_one_that_dies_loses_only_its_own(specs, monkeypatch, tmp_path):

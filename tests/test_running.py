@@ -20,7 +20,6 @@ from ed_core.service import estimate
 from ed_core.service.estimate import Pace
 from ed_core.service.jobs import Job
 from ed_core.service.resolve import resolve
-from ed_core.service.turns import Place
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import control_model, live, running, session
 
@@ -40,9 +39,6 @@ class Queue:
 
     def cancel(self, job, viewer):
         job.state, job.error = "cancelled", Cancelled("The computation was cancelled.")
-
-    def place(self, job):
-        return self.places[job.request.prompts[0].text]
 
     @property
     def open(self):
@@ -113,27 +109,6 @@ def test_what_is_computed_is_named_by_probe_prompt_and_control(queue, name, said
     running.submit(made)
     queue.open[0].state = "running"
     assert running.status(made).startswith(f"{said}: starting")
-
-
-def test_who_waits_is_told_his_place_and_when_it_begins(queue):
-    """That of the first of his jobs; what is over waits no more."""
-    made = batch(3)
-    running.submit(made)
-    queue.places = {"p0": Place(1, 45.3), "p1": Place(3, 90.0), "p2": Place(0, 0.2)}
-    queue.all[2].state = "cancelled"
-    assert running.status(made) == "waiting, 1 job ahead · begins in about 45 s"
-    queue.places |= {"p0": Place(3, 400.0), "p1": Place(0, 0.2)}
-    assert running.status(made) == "waiting, next · begins in about 1 s"
-    queue.places["p1"] = Place(4, 900.0)
-    assert running.status(made) == "waiting, 3 jobs ahead · begins in about 7 min"
-
-
-def test_who_gave_way_is_told(queue):
-    made = batch(1)
-    running.submit(made)
-    job = queue.open[0]
-    job.state, job.stage, job.started, job.gave_way = "running", "computing", 1.0, 2.0
-    assert running.status(made).startswith("contributions: a shorter job goes first")
 
 
 def test_a_visitor_is_there_while_his_page_is_drawn_anew(queue, monkeypatch):
@@ -265,7 +240,7 @@ def test_the_time_of_surgery_is_that_of_the_maps_it_is_asked_for():
     short = Surgery("drop", longest=2).request(spec, Prompt("5 + 7 = "))
     for told in (
         lambda request: running.outlook([request], [request], 8, 10**10).seconds,
-        lambda request: Pace().expect(request).seconds,
+        lambda request: Pace().expect(request),
         lambda request: estimate.work(find("surgery").make(dict(request.parameters)), 16, 8),
     ):
         whole, drop, swap, repeat = (told(request) for request in asked.values())

@@ -39,21 +39,6 @@ Edit = Callable[[Tensor], Tensor]
 Hook = Callable[..., Any]
 
 
-class Calls:
-    """A lock that the same thread may take again, and that tells whether it is taken."""
-
-    def __init__(self) -> None:
-        self._lock, self.under_way = threading.RLock(), 0
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        self.under_way += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.under_way -= 1
-        self._lock.release()
-
-
 def _rows_of_embedding(hf_model: Pretrained) -> int | None:
     """How many tokens a model can read; None where its class does not name its embedding."""
     try:
@@ -108,13 +93,8 @@ class LanguageModel:
         self.say: Callable[[str], None] = lambda told: None  # is told what such a model waits for
         self.trace_bytes = 0  # that the latest traces may take together, kept for the next probe of the same prompts
         self._traces: OrderedDict[tuple[int, torch.Size, tuple[int, ...]], Trace] = OrderedDict()  # latest last
-        self._lock = Calls()
+        self._lock = threading.RLock()
         self._chats: dict[str, tuple[str, list[str]]] = {}  # messages through the chat template, with notes
-
-    @property
-    def busy(self) -> bool:
-        """Whether a call is under way: a concurrent call would trigger its hooks."""
-        return self._lock.under_way > 0
 
     def _module(self, root: nn.Module, role: str) -> nn.Module:
         found = find_submodule(root, self.architecture.paths(role))

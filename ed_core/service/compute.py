@@ -7,8 +7,7 @@ import os
 import platform
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -31,7 +30,7 @@ from ..errors import (
     one_line,
     ran_out,
 )
-from ..machine import free_cache, gigabytes, probe_bytes, uncollected
+from ..machine import free_cache, probe_bytes, uncollected
 from ..models import devices, opening
 from ..models.language_model import LanguageModel
 from ..models.opening import open_model, recheck
@@ -52,15 +51,13 @@ LIBRARIES = ("torch", "transformers", "numpy", "tokenizers")
 
 class Models:
     """Opened models, least recently used first out, within `ED_MODEL_MEMORY` bytes. Unless that is set, half of the
-    memory: the host's for models on the CPU, for those on a GPU that GPU's own, less what a probe may hold. What is
-    held (`hold`) stays: a job that gave way goes on with it."""
+    memory: the host's for models on the CPU, for those on a GPU that GPU's own, less what a probe may hold."""
 
     def __init__(self, budget: int | None = None, share: int = 1, trust_kept: bool = False):
         """`share`: so many processes have the memory between them. `trust_kept`: open with identities that held before;
         `recheck` measures them later."""
         self._given, self._share, self._trust_kept = budget or settings.current().model_memory, share, trust_kept
         self._open: OrderedDict[str, LanguageModel] = OrderedDict()
-        self._held: list[LanguageModel] = []
         self._rests_on: dict[str, list[str]] = {}  # run ids of what was computed on such identities, by open model
         self._unmeasured: dict[str, list[str]] = {}  # the same of models that were closed and could not be measured
         self._withdrawn: list[tuple[list[str], ModelError]] = []  # what rested on ones that failed, and why
@@ -86,18 +83,9 @@ class Models:
         held = sum(model.bytes for model in self._open.values() if self._given or model.device.type == device.type)
         return held > self.budget(device)
 
-    @contextmanager
-    def hold(self, model: LanguageModel) -> Iterator[None]:
-        """Do not close this one meanwhile."""
-        self._held.append(model)
-        try:
-            yield
-        finally:
-            self._held.remove(model)
-
     def get(self, spec: ModelSpec) -> LanguageModel:
         """The opened model; opens it, and closes others as the budget asks. The one returned is never among those
-        closed; `TooLarge` where it and what is held do not fit together."""
+        closed."""
         name = spec.key
         while name not in self._open:
             try:
@@ -109,12 +97,6 @@ class Models:
         model = self._open[name]
         while self._over(model.device) and self._close_oldest(model):
             pass
-        if self._over(model.device) and any(held is not model for held in self._held):
-            self._close(name)
-            raise TooLarge(
-                f"{spec.name} and the model of a job that goes on do not fit the memory for models together "
-                f"({gigabytes(self.budget(model.device))}); try again when that job is done."
-            )
         return model
 
     def open_ahead(self, spec: ModelSpec) -> bool:
@@ -186,8 +168,7 @@ class Models:
 
     def _close_oldest(self, asked: LanguageModel | None = None) -> bool:
         """Whether there was one that may be closed."""
-        kept = [*self._held, asked]
-        name = next((name for name, model in self._open.items() if all(model is not one for one in kept)), None)
+        name = next((name for name, model in self._open.items() if model is not asked), None)
         if name is not None:
             self._close(name)
         return name is not None
@@ -204,14 +185,11 @@ def run(
     publish: Callable[[ProbeResult], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     memory: int | None = None,
-    waits: Callable[[], bool] = lambda: False,
-    give_way: Callable[[], None] = lambda: None,
 ) -> ProbeResult:
     """The complete result of a request on an opened model. Raises the tree of `ed_core.errors`, nothing else.
 
     `publish` gets partial results while it runs, `cancelled` is asked between blocks. `memory`: bytes the probe may
-    hold above model and trace (else ED_PROBE_MEMORY, else what suits the device). `waits`, `give_way`: between two
-    blocks, outside every call of the model, something shorter may be computed (`Recorder`)."""
+    hold above model and trace (else ED_PROBE_MEMORY, else what suits the device)."""
     started = time.monotonic()
     prompt, encoding = request.prompts[0], None
     ended: JobError | None = None
@@ -227,17 +205,7 @@ def run(
         admit_size(probe, len(encoding), model.n_layers, model.spec.precision)
         what, total = f"{request.probe} on {model.spec.name}", devices.total_bytes(model.device)
         budget = Budget(memory, model.device.type, what, total)
-        record = Recorder(
-            request,
-            probe.measures,
-            encoding,
-            model.n_layers,
-            publish,
-            cancelled,
-            budget,
-            lambda: not model.busy and waits(),
-            torch.enable_grad()(give_way),  # as a job finds it that begins by itself
-        )
+        record = Recorder(request, probe.measures, encoding, model.n_layers, publish, cancelled, budget)
         model.measure(probe, encoding, record)
     except EffectiveDepthError:
         raise
@@ -261,7 +229,7 @@ def run(
             ) from error
     if ended is not None:  # here nothing holds what filled the memory
         raise ended
-    record.provenance.update(certificate(model, request, started, record.away) | {"memory": budget.certificate()})
+    record.provenance.update(certificate(model, request, started) | {"memory": budget.certificate()})
     return summarize(record.result(complete=True))
 
 
@@ -271,9 +239,9 @@ def _version(library: str) -> str:
     return version(library)
 
 
-def certificate(model: LanguageModel, request: Request, started: float, away: float = 0.0) -> dict[str, Any]:
+def certificate(model: LanguageModel, request: Request, started: float) -> dict[str, Any]:
     """Where a number came from: everything needed to make it again, and who made it when. `started`: by a clock that
-    nobody sets; `away`: seconds in which something else was computed."""
+    nobody sets."""
     took = time.monotonic() - started
     extra = [
         name
@@ -309,6 +277,6 @@ def certificate(model: LanguageModel, request: Request, started: float, away: fl
         "device": f"{model.device.type} ({platform.machine()}, {os.cpu_count()} cores)",
         "libraries": {name: _version(name) for name in (*LIBRARIES, *extra)} | {"python": platform.python_version()},
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - took)),
-        "seconds": round(took - away, 3),
+        "seconds": round(took, 3),
         **model.elsewhere,
     }

@@ -304,17 +304,6 @@ BYTES_A_SECOND = 300e6  # at which weights are opened and checked, until that wa
 KEPT = 512  # measurements
 
 
-@dataclass(frozen=True)
-class Expected:
-    """Seconds that a request takes, its model's opening included; bytes of its model, and of its sweep, 0 where not
-    known; `alone`: it has something to fetch or to convert first."""
-
-    seconds: float = UNKNOWN_SECONDS
-    weights: int = 0
-    sweep: int = 0
-    alone: bool = False
-
-
 def _to_fetch(spec: ModelSpec) -> bool:
     """Whether anything has to be fetched or converted before a model can be opened."""
     packed = of_gguf(spec)
@@ -331,22 +320,16 @@ class Pace:
         self._opening: dict[str, float] = {}  # seconds, by model
         self._open: set[str] = set()
 
-    def expect(self, request: Request) -> Expected:
-        """By the last run that differs in the prompt alone, else by stored results of such runs, else by the estimate,
-        off as far as it was."""
-        spec = request.models[0]
+    def expect(self, request: Request) -> float:
+        """Seconds, its model's opening included: by the last run that differs in the prompt alone, else by stored
+        results of such runs, else by the estimate, off as far as it was."""
         n_tokens, size, need = self._need(request)
-        opening = self._to_open(spec, size) or 0.0
+        opening = self._to_open(request.models[0], size) or 0.0
         seconds = self._per_token.get(request.series)
         seconds = self._stored([request], n_tokens) if seconds is None else seconds * n_tokens
         if seconds is None and need is not None:
             seconds = need.seconds * self._off.get(request.probe, self._off.get("", 1.0))
-        return Expected(
-            UNKNOWN_SECONDS if seconds is None else seconds + opening,
-            size.weight_bytes(spec.precision) if size else 0,
-            need.activations if need else 0,
-            _to_fetch(spec),
-        )
+        return UNKNOWN_SECONDS if seconds is None else seconds + opening
 
     def learn(self, request: Request, n_tokens: int, seconds: float, opening: float) -> None:
         """A run has ended: its seconds, and those in which its model was opened."""

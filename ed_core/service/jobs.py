@@ -1,16 +1,15 @@
 """The app's side of the worker: jobs, each a request on its way, and the queue of them; progress, cancelling.
 Torch-free, and safe from many threads at once.
 
-The queue lives here and the worker holds only what runs, so that a worker that dies takes nothing else with it. Equal
-requests share a job. Whose turn it is, `turns` says; what runs may give way to a shorter job between two blocks, which
-then runs inside it. A job that nobody has polled for 20 s, and that is on nobody's screen, is cancelled: its tab is
-closed. Time in which this server could not hear anybody does not count."""
+The queue lives here and the worker holds only what runs, so that a worker that dies takes nothing else with it. Jobs
+run one after the other, in the order in which they came; equal requests share a job. A job that nobody has polled for
+20 s, and that is on nobody's screen, is cancelled: its tab is closed. Time in which this server could not hear anybody
+does not count."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -22,12 +21,11 @@ from uuid import uuid4
 
 from .. import settings
 from ..errors import BY_NAME, Cancelled, EffectiveDepthError, QueueFull, WorkerDied
-from ..machine import PASSIVE, ROOM, free_memory, learn
+from ..machine import PASSIVE, learn
 from ..results.wire import unpack
 from ..types import ModelSpec, ProbeResult, Request
-from .estimate import Expected, Pace
+from .estimate import Pace
 from .resolve import admit
-from .turns import Ask, Place, Turns, credit
 from .worker import COMPUTING, DEVICE_LOST, receive, send
 
 PROGRESS = 0.1  # a job's own pace tells what is left of it from here on, what was expected before
@@ -40,7 +38,7 @@ class Job:
     request: Request
     viewers: set[str]
     asked_by: str = ""  # the visitor it counts for: whoever joins later adds nothing to compute
-    expected: Expected = field(default_factory=Expected)
+    expected: float = 0.0  # seconds
     # of this submission: a late cancel must not hit the next one of the same request
     id: str = field(default_factory=lambda: uuid4().hex)
     state: str = "queued"
@@ -49,16 +47,11 @@ class Job:
     submitted: float = field(default_factory=time.monotonic)
     started: float | None = None
     ended: float | None = None
+    begun: bool = False  # the worker has taken it up
     opened: float | None = None  # when its model was
     unseen: float = 0.0  # seconds without a poll, off every screen
     cancelling: float | None = None
     progress: float = 0.0
-    away: float = 0.0  # seconds for which it gave way
-    gave_way: float | None = None  # since when it does
-    resumed: float | None = None  # when it went on
-    owed: float = 0.0  # seconds it computes before it gives way again
-    credit: float = 0.0  # seconds it had computed beyond that when it gave way last
-    alone: bool = False  # it was tried inside another job, and did not fit
     _bytes: bytes = b""
     _result: ProbeResult | None = None
     _unpacking: threading.Lock = field(default_factory=threading.Lock)
@@ -82,25 +75,11 @@ class Job:
         with self._unpacking:
             self._bytes = packed
 
-    def worked(self, now: float, since: float | None = None) -> float:
-        """Seconds computed, less those for which it gave way; `since` its beginning, unless another moment is told."""
-        since = self.started if since is None else since
-        return 0.0 if since is None else (now if self.gave_way is None else self.gave_way) - since - self.away
-
-    def had(self, now: float) -> float:
-        """Seconds computed since it gave way last, or began, and its credit then."""
-        since = self.resumed or self.started
-        return self.credit + (0.0 if since is None or self.gave_way is not None else now - since)
-
-    def gives_way(self, now: float) -> None:
-        """From now on another one computes."""
-        self.credit, self.gave_way = credit(self.had(now), self.owed), now
-
     def seconds_left(self, now: float | None = None) -> float | None:
         """From the share done so far; None before there is one."""
-        if self.started is None or self.progress <= 0:
+        if self.opened is None or self.progress <= 0:
             return None
-        worked = self.worked(time.monotonic() if now is None else now, self.opened)
+        worked = (time.monotonic() if now is None else now) - self.opened
         return worked * (1 - self.progress) / self.progress
 
     def to_come(self, now: float) -> float:
@@ -108,13 +87,12 @@ class Job:
         to be two thirds done."""
         if self.progress >= PROGRESS and (left := self.seconds_left(now)) is not None:
             return left
-        worked = self.worked(now)
-        return max(self.expected.seconds - worked, worked / 2)
+        worked = 0.0 if self.started is None else now - self.started
+        return max(self.expected - worked, worked / 2)
 
 
 ABANDONED_SECONDS = 20.0
 TICK_SECONDS = 0.5  # between two looks at the queue
-FORECAST_SECONDS = 0.5  # a forecast serves all who ask for so long
 RESTART_SECONDS = 5.0  # an idle worker that ended is started again, at most this often
 ANSWER_SECONDS = 3.0  # how long a worker may take to answer a ping
 AHEAD_SECONDS = 15.0  # the longest opening that is begun before anybody asks for it
@@ -150,12 +128,9 @@ class Jobs:
         self._queue: list[Job] = []
         self._jobs: dict[str, Job] = {}
         self._running: Job | None = None
-        self._inside: Job | None = None  # sent to run inside the running one; queued until the worker takes it up
         self._ahead: ModelSpec | None = None  # what the worker opens before anybody asks for it
         self._not_ahead: set[ModelSpec] = set()  # what it could not open so
         self._withdrawn: dict[str, EffectiveDepthError] = {}  # by run id
-        self._turn: dict[str, float] = {}  # when visitors who wait had a turn last
-        self._forecast: tuple[float, dict[str, Place]] | None = None
         self._worker: subprocess.Popen[bytes] | None = None
         self._closed, self._warm = False, warm
         self._ready, self._started, self._pong = False, 0.0, threading.Event()
@@ -212,13 +187,13 @@ class Jobs:
     def done_in(self, request: Request) -> float:
         """Seconds until it would be done here, by what is known: all that is under way, and itself, its model's opening
         included where that is not open."""
-        expected = self._pace.expect(request).seconds
+        expected = self._pace.expect(request)
         with self._lock:
             now = self._clock()
             return sum(job.to_come(now) for job in self._under_way()) + expected
 
     def under_way(self) -> list[Job]:
-        """What waits, computes, or gave way."""
+        """What waits and what computes."""
         with self._lock:
             return self._under_way()
 
@@ -232,23 +207,16 @@ class Jobs:
         job.unseen = 0.0
         return job
 
-    def place(self, job: Job) -> Place:
-        """How many jobs end before this one begins, and how long that takes by what is known now."""
+    def ahead(self, job: Job) -> int:
+        """How many jobs end before this one begins."""
         with self._lock:
-            now = self._clock()
-            if self._forecast is None or now - self._forecast[0] > FORECAST_SECONDS:
-                self._forecast = now, self._turns(now).forecast()
-            made, places = self._forecast
-            found = places.get(job.id, Place(0, 0.0))
-            return Place(found.ahead, max(0.0, found.seconds - (now - made)))
+            under_way = self._under_way()
+            return under_way.index(job) if job in under_way else 0
 
     def counts(self) -> dict[str, int]:
-        """How many jobs wait, compute, and gave way, of all visitors."""
+        """How many jobs wait and compute, of all visitors."""
         with self._lock:
-            running = [job for job in (self._running, self._inside) if job is not None and job.state == "running"]
-            away = sum(job.gave_way is not None for job in running)
-            waiting = len(self._under_way()) - len(running)
-            return {"waiting": waiting, "running": len(running) - away, "gave way": away}
+            return {"waiting": len(self._queue), "running": int(self._running is not None)}
 
     def cancel(self, job: Job, viewer: str) -> None:
         """This viewer no longer wants it; it stops when nobody does."""
@@ -278,7 +246,7 @@ class Jobs:
     # ---------------------------------------------------------------- under the lock
 
     def _under_way(self) -> list[Job]:
-        return [*self._queue, *filter(None, [self._running, self._inside])]
+        return [*filter(None, [self._running]), *self._queue]
 
     def _computes(self, request: Request) -> Job | None:
         job = self._jobs.get(request.key)
@@ -300,84 +268,29 @@ class Jobs:
             )
 
     def _cancel(self, job: Job) -> None:
-        sent = job is self._inside and job.state == "queued"
-        under_way = (job is self._running or job is self._inside) and job.cancelling is None
-        if sent or under_way:
-            self._tell({"type": "cancel", "job": job.id})
-        if job in self._queue or sent:
+        if job in self._queue:
             self._end(job, "cancelled", Cancelled("The computation was cancelled before it began."))
-        elif under_way:
+        elif job is self._running and job.cancelling is None:
+            self._tell({"type": "cancel", "job": job.id})
             job.cancelling = self._clock()
 
     def _end(self, job: Job, state: str, error: EffectiveDepthError | None = None) -> None:
-        self._leave(job)
+        if job in self._queue:
+            self._queue.remove(job)
+        elif job is self._running:
+            self._running = None
         job.state, job.error, job.ended = state, error, self._clock()
         self._told("ended", job)
 
-    def _leave(self, job: Job) -> None:
-        """Take a job out of its place; what gave way to it goes on, what was to run inside it runs by itself."""
-        self._forecast = None
-        if job in self._queue:
-            self._queue.remove(job)
-        elif job is self._inside:
-            self._inside, outer, now = None, self._running, self._clock()
-            if outer is not None and outer.gave_way is not None:
-                outer.owed, outer.resumed = now - outer.gave_way, now
-                outer.away, outer.gave_way = outer.away + outer.owed, None
-        elif job is self._running:
-            self._running, self._inside = self._inside, None
-            if self._running is not None:
-                self._running.state = "running"
-
-    def _turns(self, now: float) -> Turns:
-        """The queue as the rules see it."""
-        one, inner = self._running, self._inside
-        free = ROOM * free_memory() if one is not None and self._queue else 0.0
-
-        def ask(job: Job) -> Ask:
-            alone = job.alone or not self._fits_inside(job, one, free)
-            whole = max(job.expected.seconds, job.worked(now))
-            return Ask(job.id, job.asked_by, job.submitted, job.to_come(now), whole, alone)
-
-        turns = Turns(now, [ask(job) for job in self._queue], dict(self._turn))
-        if one is not None:
-            turns.running = ask(one)
-            turns.had, turns.owed = one.had(now), one.owed
-        if one is not None and inner is not None:
-            turns.inside = ask(inner)
-            if one.gave_way is None:  # it is about to
-                turns.had = credit(turns.had, turns.owed)
-            turns.owed = inner.worked(now)
-        return turns
-
-    @staticmethod
-    def _fits_inside(job: Job, one: Job | None, free: float) -> bool:
-        """Whether there is memory for this job beside the one that runs, as far as that is known here."""
-        if one is None or job.expected.alone:
-            return not job.expected.alone
-        model, other = job.request.models[0], one.request.models[0]
-        weights = 0 if model.identity() == other.identity() else job.expected.weights
-        return model.device != "cpu" or weights + job.expected.sweep + one.expected.sweep <= free
-
     def _dispatch(self) -> None:
-        """Hand the worker what is to begin now."""
-        self._forecast = None
-        if not self._queue or self._closed or (self._running is not None and self._running.cancelling):
+        """Hand the worker the next job where it has none."""
+        if not self._queue or self._closed or self._running is not None:
             return
-        turns = self._turns(self._clock())
-        ask = turns.next() if self._running is None else turns.passing()
-        if ask is None:
-            return
-        job = next(job for job in self._queue if job.id == ask.id)
+        job = self._queue[0]
         if self._worker is None and (why := self._start_worker()):
             return self._end(job, "failed", WorkerDied(why))
         self._queue.remove(job)
-        waiting = {other.asked_by for other in self._queue}
-        self._turn = {who: at for who, at in self._turn.items() if who in waiting} | {job.asked_by: turns.now}
-        if self._running is None:
-            self._running, job.state, job.started = job, "running", turns.now
-        else:
-            self._inside = job
+        self._running, job.state, job.started = job, "running", self._clock()
         self._tell({"type": "run", "job": job.id, "request": job.request.to_json()})
 
     def _tell(self, header: dict[str, Any]) -> None:
@@ -420,21 +333,16 @@ class Jobs:
                 self._not_ahead.add(self._ahead)
             opened, n_bytes = header["models"]
             self.models, self._ahead = (opened, n_bytes), None
-        job = next((one for one in (self._running, self._inside) if one and one.id == header.get("job")), None)
-        ends, outer = kind in ("done", "failed", "later"), self._running
-        if job is not None:
+        job = self._running
+        if job is not None and job.id == header.get("job"):
             self._follow(job, kind, header, body)
-        if ends:
+        if kind in ("done", "failed"):
             self._dispatch()
-            if job is not outer and self._inside is None:  # it was inside, cancelled before it began or not
-                self._tell({"type": "on"})
 
     def _follow(self, job: Job, kind: str, header: dict[str, Any], body: bytes) -> None:
-        """What the worker says of one job."""
+        """What the worker says of the job that runs."""
         if kind == "begun":
-            job.state, job.started = "running", self._clock()
-            if job is self._inside and self._running is not None:
-                self._running.gives_way(job.started)
+            job.begun, job.started = True, self._clock()
             self._told("begun", job)
         elif kind == "stage":
             job.stage = header["text"]
@@ -451,18 +359,6 @@ class Jobs:
         elif kind == "failed":
             error = BY_NAME.get(header["error"], EffectiveDepthError)(header["message"])
             self._end(job, "cancelled" if isinstance(error, Cancelled) else "failed", error)
-        elif kind == "later":
-            self._again(job)
-
-    def _again(self, job: Job) -> None:
-        """What did not fit inside another job waits until it can run by itself."""
-        self._leave(job)
-        if job.cancelling:
-            return self._end(job, "cancelled", Cancelled("The computation was cancelled."))
-        job.state, job.stage, job.started, job.opened, job.progress, job.alone = "queued", "", None, None, 0.0, True
-        job.away, job.owed, job.credit, job.gave_way, job.resumed = 0.0, 0.0, 0.0, None, None
-        self._queue.append(job)
-        self._queue.sort(key=lambda one: one.submitted)
 
     # ---------------------------------------------------------------- threads
 
@@ -479,20 +375,15 @@ class Jobs:
             self._died(code)
 
     def _died(self, code: int) -> None:
-        """The worker ended, and with it what it computed; what it had not begun waits again, and what it computed
-        beside a cancelled job that did not stop."""
+        """The worker ended, and with it what it computed; what one without its device had not begun waits again."""
         if self._ahead is not None:  # it may have ended over that: the next one is not to
             self._not_ahead.add(self._ahead)
-        two = [job for job in (self._inside, self._running) if job is not None]
-        ended_here = code == -signal.SIGKILL and any(job.cancelling for job in two)  # see `_look_after`
-        for one in two:
-            # the running one is queued where it was handed over while the worker ended
-            not_begun = one.state == "queued" and (one is self._inside or code == DEVICE_LOST)
-            if not_begun or (ended_here and not one.cancelling):
-                self._again(one)
-                one.alone = False
-        for job in (self._inside, self._running):
-            if job is not None and not self._closed:
+        job = self._running
+        if job is not None and not self._closed:
+            if code == DEVICE_LOST and not job.begun and not job.cancelling:
+                self._running, job.state, job.started = None, "queued", None
+                self._queue.insert(0, job)
+            else:
                 self._end(job, *self._why_it_ended(job, code))
         self._dispatch()
 
@@ -518,9 +409,9 @@ class Jobs:
                 before = now
 
     def _look_after(self, passed: float) -> None:
-        """Cancel what nobody polls, end a worker that does not stop when told, start one again that ended, and let pass
-        what may by now. `passed`: seconds since the last look; a look that comes late comes from a stalled server,
-        which could hear nobody either."""
+        """Cancel what nobody polls, end a worker that does not stop when told, and start one again that ended.
+        `passed`: seconds since the last look; a look that comes late comes from a stalled server, which could hear
+        nobody either."""
         now, heard = self._clock(), min(passed, 2 * TICK_SECONDS) if self._hears() else 0.0
         for job in self._under_way():
             job.unseen = 0.0 if self._on_screen(job) else job.unseen + heard
@@ -529,9 +420,7 @@ class Jobs:
         ended = self._worker is None and not self._closed
         if self._warm and ended and time.monotonic() - self._started > RESTART_SECONDS:
             self._start_worker()
-        computing = self._running if self._running is None or self._running.gave_way is None else self._inside
-        if computing is not None and computing.cancelling and self._worker is not None:
-            since = max(computing.cancelling, computing.resumed or 0.0)
-            if now - since > STUCK_SECONDS:
-                self._worker.kill()
+        one = self._running
+        if one is not None and one.cancelling and self._worker is not None and now - one.cancelling > STUCK_SECONDS:
+            self._worker.kill()
         self._dispatch()

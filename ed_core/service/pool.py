@@ -21,7 +21,6 @@ from ..machine import gigabytes, share
 from ..types import ModelSpec, Request, from_json
 from .estimate import Pace
 from .jobs import Job, Jobs
-from .turns import Place
 
 
 class Pool:
@@ -55,10 +54,10 @@ class Pool:
         """Say that somebody still looks at this job."""
         return self._queues[0].poll(job)
 
-    def place(self, job: Job) -> Place:
-        """Its place in its own queue."""
+    def ahead(self, job: Job) -> int:
+        """How many jobs of its own queue end before it begins."""
         queue = self._of(job)
-        return queue.place(job) if queue else Place(0, 0.0)
+        return queue.ahead(job) if queue else 0
 
     def cancel(self, job: Job, viewer: str) -> None:
         """This viewer no longer wants it; it stops when nobody does."""
@@ -66,7 +65,7 @@ class Pool:
             queue.cancel(job, viewer)
 
     def counts(self) -> dict[str, int]:
-        """How many jobs wait, compute, and gave way, of all visitors."""
+        """How many jobs wait and compute, of all visitors."""
         each = [queue.counts() for queue in self._queues]
         return {name: sum(counts[name] for counts in each) for name in each[0]}
 

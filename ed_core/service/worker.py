@@ -5,9 +5,7 @@ A process of its own, because a crash or an out-of-memory in native code must no
 app must not import torch. Frames both ways: lengths, a JSON header, bytes of a packed result; nothing is pickled. It
 ends when its input ends.
 
-It serves one job after the other, in the order in which they come; one that comes while another is computed is served
-inside that one, between two of its blocks. Who goes first is for the queue to say: after each that was served inside
-it names the next, or says that the other one goes `on`."""
+It serves one job after the other, in the order in which they come."""
 
 from __future__ import annotations
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 LENGTHS = struct.Struct(">IQ")
 COMPUTING = "computing"  # the stage once the model is open
 IDLE = 2.0  # seconds without a job after which trusted identities are measured; chosen
-ANSWER_SECONDS = 0.25  # for which a job that gave way waits until the queue says who is next; then it goes on
 DEVICE_LOST = 75  # the exit code of a worker whose device failed
 Stream = BufferedIOBase | IO[bytes]
 _sending = threading.Lock()  # the worker's listener answers a ping while a result is being sent
@@ -90,7 +87,7 @@ def main() -> None:
             rechecked(models, out)
             continue
         if header["type"] == "run":
-            serve(header, models, out, cancelled, todo)
+            serve(header, models, out, cancelled)
         elif header["type"] == "open":
             opened_ahead(header, models, out)
 
@@ -142,19 +139,11 @@ def _end(out: Stream) -> None:
     os._exit(DEVICE_LOST)
 
 
-def serve(
-    header: dict[str, Any],
-    models: Models,
-    out: Stream,
-    cancelled: set[str],
-    todo: queue.SimpleQueue[dict[str, Any]] | None = None,
-) -> None:
-    """Run one job and report it: partial results, then `done` or `failed`; or `later`, where it does not fit beside the
-    job that it runs inside of. What comes into `todo` meanwhile is served between two blocks; None: this job runs
-    inside another, and no third inside it."""
+def serve(header: dict[str, Any], models: Models, out: Stream, cancelled: set[str]) -> None:
+    """Run one job and report it: partial results, then `done` or `failed`."""
     from dataclasses import replace
 
-    from ..errors import Cancelled, EffectiveDepthError, OutOfMemory, StoreError, TooLarge
+    from ..errors import Cancelled, EffectiveDepthError, StoreError
     from ..models import conversion
     from ..results.store import Store
     from ..results.wire import pack, with_provenance
@@ -195,20 +184,7 @@ def serve(
         def publish(result: ProbeResult) -> None:
             tell("partial", pack(result), progress=result.progress)
 
-        def give_way() -> None:
-            assert todo is not None  # something waits in it
-            with models.hold(model), suppress(queue.Empty):
-                while (header := todo.get(timeout=ANSWER_SECONDS))["type"] == "run":
-                    serve(header, models, out, cancelled)
-
-        result = compute.run(
-            model,
-            request,
-            publish,
-            lambda: job in cancelled,
-            waits=lambda: todo is not None and not todo.empty(),
-            give_way=give_way,
-        )
+        result = compute.run(model, request, publish, lambda: job in cancelled)
         try:
             Store().put(result)
         except StoreError as error:
@@ -217,9 +193,6 @@ def serve(
         took = {"seconds": result.provenance["seconds"], "opening": opening, "tokens": result.n_tokens}
         tell("done", pack(result), **took, models=[len(models), models.bytes])
     except Exception as error:
-        if todo is None and isinstance(error, (OutOfMemory, TooLarge)):
-            tell("later")
-            return
         if isinstance(error, EffectiveDepthError):
             tell("failed", error=type(error).__name__, message=str(error))
         else:

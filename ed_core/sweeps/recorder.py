@@ -52,8 +52,7 @@ def on_host(tensors: Sequence[Tensor]) -> list[np.ndarray]:
 
 class Recorder:
     """Collects one result. `measures` says what may be written; `publish(result)` gets partial ones; `cancelled()` is
-    asked between blocks; `budget` is what the probe may hold. `waits()` is asked there too: whether something shorter
-    waits; what there is is then published, and `give_way()` runs the other. `away`: the seconds that took."""
+    asked between blocks; `budget` is what the probe may hold."""
 
     def __init__(
         self,
@@ -64,8 +63,6 @@ class Recorder:
         publish: Callable[[ProbeResult], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
         budget: Budget | None = None,
-        waits: Callable[[], bool] = lambda: False,
-        give_way: Callable[[], None] = lambda: None,
     ):
         self.budget = budget or Budget(what=request.probe)
         self.request, self.encoding, self.n_layers = request, encoding, n_layers
@@ -78,7 +75,6 @@ class Recorder:
         self.notes = list(encoding.notes)
         self.version, self.progress = 0, 0.0
         self._publish, self._cancelled, self._last = publish, cancelled, 0.0
-        self._waits, self._give_way, self.away = waits, give_way, 0.0
         self._delay = float(os.environ.get("ED_TEST_STEP_DELAY", "0"))  # tests only: makes the filling visible
 
     @property
@@ -136,20 +132,15 @@ class Recorder:
             raise Cancelled("The computation was cancelled; what had been computed is discarded.")
 
     def step(self, progress: float) -> None:
-        """One unit of work is done: check for cancelling, publish what there is now and then, and let what is shorter
-        go first."""
+        """One unit of work is done: check for cancelling, and publish what there is now and then."""
         self.check()
         self.progress = progress
         if self._delay:
             time.sleep(self._delay)
-        now, waits = time.monotonic(), self._waits()
-        if self._publish is not None and (waits or now - self._last >= PUBLISH_SECONDS):
+        now = time.monotonic()
+        if self._publish is not None and now - self._last >= PUBLISH_SECONDS:
             self.version, self._last = self.version + 1, now
             self._publish(self.result())
-        if waits:
-            self._give_way()
-            self.away += time.monotonic() - now
-            self.check()
 
     def result(self, complete: bool = False) -> ProbeResult:
         """A snapshot, without a summary."""
