@@ -9,7 +9,7 @@ from functools import cache
 from ed_core import settings
 from ed_core.errors import BY_NAME
 from ed_core.probes import PROBES
-from ed_core.service.jobs import Job
+from ed_core.work.jobs import Job
 
 SECONDS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 KINDS = frozenset(probe.name for probe in PROBES)

@@ -18,13 +18,13 @@ from ed_core.errors import Cancelled, EffectiveDepthError, ParameterError, Promp
 from ed_core.machine import ROOM, free_memory, gigabytes
 from ed_core.probes import Probe, find
 from ed_core.results import lookup
-from ed_core.service import estimate
-from ed_core.service.jobs import Job, Jobs
-from ed_core.service.pool import Pool
-from ed_core.service.resolve import admit
 from ed_core.sources import hub, permits, sizes
 from ed_core.sources.specs import config_of
 from ed_core.types import ModelSpec, Request
+from ed_core.work import estimate
+from ed_core.work.jobs import Job, Jobs
+from ed_core.work.pool import Pool
+from ed_core.work.resolve import admit
 from ed_ui import browser, metrics, session, show, streamlit_edges, visitor
 from ed_ui.session import Batch
 

@@ -26,12 +26,12 @@ from ed_core.prompts import to_jsonl
 from ed_core.runs import launch
 from ed_core.runs.launch import Run
 from ed_core.runs.run import CardRun, ClaimsRun, FitRun, Opened, Spec, StudyRun
-from ed_core.service.estimate import about
 from ed_core.sharing import card_shelf
 from ed_core.sources import sizes, specs
 from ed_core.studies import study
 from ed_core.studies.items import home, open_folder, shipped
 from ed_core.types import ModelSpec, Prompt
+from ed_core.work.estimate import about
 from ed_ui import browser, inputs, prompt_set, session, show, visitor
 
 T = TypeVar("T")

@@ -40,7 +40,7 @@ from streamlit.web.cli import configurator_options
 
 from ed_core import settings
 from ed_core.errors import SettingsError
-from ed_core.service import pool
+from ed_core.work import pool
 from ed_ui import metrics, navigation, running, show, streamlit_edges
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from streamlit.testing.v1 import AppTest
 
 import ed_ui.running
 from ed_core.results import lookup
-from ed_core.service.jobs import Jobs
 from ed_core.sources import catalogue
+from ed_core.work.jobs import Jobs
 from ed_ui.case_studies import kept
 
 

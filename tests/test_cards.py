@@ -34,14 +34,14 @@ from ed_core.fits import of_model, replacement
 from ed_core.probes import Contributions, LogitLens, Prune
 from ed_core.results.aggregate import aggregate
 from ed_core.runs import launch
-from ed_core.service import compute
-from ed_core.service.resolve import resolve
 from ed_core.sharing import site
 from ed_core.sources import sizes
 from ed_core.studies import items
 from ed_core.studies.items import open_folder
 from ed_core.studies.study import ModelEntry, ProbeEntry, SetEntry, Study
 from ed_core.types import Prompt
+from ed_core.work import compute
+from ed_core.work.resolve import resolve
 from ed_ui import runs, show
 
 EVIL = "<script>alert(1)</script>"

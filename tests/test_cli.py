@@ -28,8 +28,8 @@ from ed_core.probes.contributions import Contributions
 from ed_core.probes.layer_skip import LayerSkip
 from ed_core.probes.lenses import LogitLens
 from ed_core.runs.run import AuditRun, CardRun, ClaimsRun, FitRun, Opened
-from ed_core.service.resolve import resolve
 from ed_core.types import Prompt, command_line
+from ed_core.work.resolve import resolve
 
 PROMPTS = [
     {"id": "sum", "text": "5 + 7 + 5 + 3 + 1 + 7 = ", "answer": "28"},

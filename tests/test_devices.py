@@ -33,14 +33,14 @@ from ed_core.notebook import model as notebook
 from ed_core.notebook.model import on
 from ed_core.probes import IntegratedGradients, LayerSkip, LogitLens, Numerics, ResidualErasure, Surgery
 from ed_core.runs import execute, processes
-from ed_core.service import compute, estimate, jobs, worker
-from ed_core.service.jobs import Job
-from ed_core.service.resolve import resolve
 from ed_core.sources import sizes, specs
 from ed_core.studies.plan import Plan
 from ed_core.sweeps import gradients, loops, staircase, surgery
 from ed_core.sweeps.budget import Budget
 from ed_core.types import ModelSpec, Prompt
+from ed_core.work import compute, estimate, jobs, worker
+from ed_core.work.jobs import Job
+from ed_core.work.resolve import resolve
 
 ASKED = Prompt("5 + 7 + 5 = ", "17")
 ASSERT = RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported")

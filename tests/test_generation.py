@@ -19,13 +19,13 @@ from ed_core.errors import Cancelled, ParameterError, PromptError
 from ed_core.models import identities
 from ed_core.probes import Answers, Continuation, ExactAnswers, Generation, LogitLens, Surgery
 from ed_core.results.aggregate import aggregate
-from ed_core.service import compute
-from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import load_prompts
 from ed_core.sweeps import metrics
 from ed_core.sweeps.lenses import sample
 from ed_core.sweeps.recorder import Recorder
 from ed_core.types import ProbeResult, Prompt, Request
+from ed_core.work import compute
+from ed_core.work.resolve import resolve
 
 PROMPT = Prompt("5 + 7 + 5 = ", "17")
 FAMILIES = ("qwen3", "gpt2", "gpt_neox", "gemma2", "granite", "mistral")

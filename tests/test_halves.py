@@ -19,8 +19,8 @@ from ed_core.figures import View
 from ed_core.figures.pictures import Look, caption, draw
 from ed_core.probes import LogitLens
 from ed_core.results import lookup
-from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve
 
 PROMPT = Prompt("5 + 7 + 1 = ", "13")
 

@@ -265,9 +265,9 @@ WORKER = (
     + """
 import time
 from ed_core.results import lookup
-from ed_core.service.jobs import Jobs
+from ed_core.work.jobs import Jobs
 from ed_core.probes import Contributions
-from ed_core.service.resolve import resolve
+from ed_core.work.resolve import resolve
 from ed_core.types import Prompt
 request = lambda: Contributions().request(resolve("org/model"), Prompt("5 + 7 = "))
 assert not request().models[0].revision

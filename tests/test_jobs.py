@@ -19,13 +19,13 @@ from small_models import computed
 
 from ed_core.errors import QueueFull, WorkerDied
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
-from ed_core.service import jobs as jobs_module
-from ed_core.service.estimate import Pace
-from ed_core.service.jobs import Jobs
-from ed_core.service.pool import Pool
-from ed_core.service.resolve import resolve
-from ed_core.service.worker import DEVICE_LOST, receive, send
 from ed_core.types import Prompt
+from ed_core.work import jobs as jobs_module
+from ed_core.work.estimate import Pace
+from ed_core.work.jobs import Jobs
+from ed_core.work.pool import Pool
+from ed_core.work.resolve import resolve
+from ed_core.work.worker import DEVICE_LOST, receive, send
 
 pytestmark = pytest.mark.process
 TEXT = "5 + 7 + 5 + 3 + 1 + 7 = "
@@ -34,7 +34,7 @@ LONG = Continuation(n_tokens=64)  # seconds in which to interfere, on a busy mac
 
 def worker() -> tuple[str, ...]:
     """The worker's command; it need not import torch. How it starts by itself, `test_server` sees."""
-    return sys.executable, "-m", "ed_core.service.worker"
+    return sys.executable, "-m", "ed_core.work.worker"
 
 
 @pytest.fixture(scope="module")
@@ -391,7 +391,7 @@ def test_the_limits_count_all_queues(two, specs, monkeypatch):
 def test_two_workers_compute_at_once_and_one_that_dies_loses_only_its_own(specs, monkeypatch, tmp_path):
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     monkeypatch.setenv("ED_TEST_STEP_DELAY", "0.1")
-    spec, made = specs[0], Pool(2, command=(sys.executable, "-m", "ed_core.service.worker"))
+    spec, made = specs[0], Pool(2, command=(sys.executable, "-m", "ed_core.work.worker"))
     try:
         until(lambda: not made.trouble() and len(made.devices) > 0, 120)
         jobs = [made.submit(asked(spec, text, Continuation(n_tokens=24)), "me") for text in ("5 + 7 = ", "3 + 1 = ")]

@@ -19,10 +19,10 @@ from ed_core.models.verify import verify
 from ed_core.notebook import model
 from ed_core.probes import Contributions, LogitLens
 from ed_core.results.store import Store
-from ed_core.service import compute, worker
-from ed_core.service.jobs import Jobs
-from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
+from ed_core.work import compute, worker
+from ed_core.work.jobs import Jobs
+from ed_core.work.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 ASKED = Prompt("5 + 7 = ")
@@ -287,7 +287,7 @@ BROKEN = """
 from dataclasses import replace
 from ed_core.models import opening
 from ed_core.models.verify import verify
-from ed_core.service import worker
+from ed_core.work import worker
 opening.verify = lambda model: replace(verify(model), closure=0.5)
 worker.IDLE = 0.1
 worker.main()

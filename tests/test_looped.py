@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from ed_core import read_jsonl
 from ed_core.models.opening import open_model
 from ed_core.probes import ResidualErasure
-from ed_core.service.resolve import resolve
 from ed_core.sources import bundled
 from ed_core.types import ModelSpec, Prompt
+from ed_core.work.resolve import resolve
 from tools import looped
 
 SUMS, CHAINS = looped.TASKS

@@ -14,8 +14,8 @@ from ed_core.depth import exactness
 from ed_core.errors import PromptError
 from ed_core.models.verify import PROBE_TEXT, verify
 from ed_core.probes import Contributions, LogitLens, Numerics
-from ed_core.service import compute
 from ed_core.types import Measure, Prompt
+from ed_core.work import compute
 
 PROMPT = Prompt("5 + 7 + 5 + 3 + 1 + 7 = ", "28")
 WRONG = {"residual_multiplier": "", "logit_divisor": ""}

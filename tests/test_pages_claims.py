@@ -19,9 +19,9 @@ from ed_core.probes import Contributions
 from ed_core.prompts import read_jsonl
 from ed_core.runs import launch
 from ed_core.runs.run import DONE, FAILED, RUNNING, Statuses
-from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import SETS, load_prompts, set_names
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve
 from ed_ui import probe_page, runs, show
 
 STEP = np.where(np.arange(16) < 9, -0.3, 0.3)  # a cosine that turns

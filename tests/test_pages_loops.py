@@ -14,10 +14,10 @@ from ed_core.figures.pictures import Look, caption, draw
 from ed_core.probes import EarlyExit, LayerSkip, LogitLens, Loops, Prune
 from ed_core.results import lookup
 from ed_core.results.aggregate import aggregate
-from ed_core.service.resolve import resolve
 from ed_core.sources import catalogue
 from ed_core.sources.bundled import MODELS, example_of, load_prompts
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve
 from ed_ui import prompt_panels
 
 PAGE = "pages/model/loops.py"

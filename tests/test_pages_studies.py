@@ -23,7 +23,6 @@ from ed_core.figures.studies import LINES, THRESHOLD
 from ed_core.runs import launch
 from ed_core.runs.launch import Run
 from ed_core.runs.run import RUNNING, WAITING, Status
-from ed_core.service.estimate import duration
 from ed_core.sources import tokens
 from ed_core.sources.bundled import STUDIES
 from ed_core.sources.catalogue import CAVEATS, CITATION, PAIRS, published, published_marks
@@ -32,6 +31,7 @@ from ed_core.studies import plan as planning
 from ed_core.studies.form import levels_of
 from ed_core.studies.items import open_folder
 from ed_core.training import DepthCallback
+from ed_core.work.estimate import duration
 from ed_ui import runs, show, studies
 from ed_ui.study_panels import CRITERIA, READING
 

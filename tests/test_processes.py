@@ -24,10 +24,10 @@ from ed_core.errors import Cancelled, JobError, ParameterError, StudyError
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.runs import execute, processes
-from ed_core.service import compute
 from ed_core.sources import permits
 from ed_core.studies import items, plan, running, study
 from ed_core.studies.items import open_folder
+from ed_core.work import compute
 
 TOML = (
     'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nprobes = ["contributions"]\nchunk = 2\n'

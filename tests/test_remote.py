@@ -41,10 +41,10 @@ from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens, Residual
 from ed_core.remote import model as remote_model
 from ed_core.remote import process, there
 from ed_core.remote.model import RemoteModel
-from ed_core.service import compute
-from ed_core.service.resolve import in_precisions, resolve, twin
 from ed_core.sources import permits, remote, specs
 from ed_core.types import ModelSpec, Prompt, Request
+from ed_core.work import compute
+from ed_core.work.resolve import in_precisions, resolve, twin
 
 ROOT = Path(__file__).parent.parent
 PROMPT = Prompt("5 + 7 + 1 = ", "13")

@@ -16,11 +16,11 @@ from ed_core.errors import Cancelled, JobError, PromptError
 from ed_core.probes import Contributions, Surgery, find
 from ed_core.results import lookup
 from ed_core.results.wire import pack
-from ed_core.service import estimate
-from ed_core.service.estimate import Pace
-from ed_core.service.jobs import Job
-from ed_core.service.resolve import resolve
 from ed_core.types import ModelSpec, Prompt
+from ed_core.work import estimate
+from ed_core.work.estimate import Pace
+from ed_core.work.jobs import Job
+from ed_core.work.resolve import resolve
 from ed_ui import control_model, live, running, session
 
 

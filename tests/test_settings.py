@@ -19,12 +19,12 @@ from test_pages import app, session_of
 from ed_core import settings
 from ed_core.errors import ModelNotFound, NotAllowed, QueueFull, SettingsError
 from ed_core.probes import Contributions, LayerSkip, ResidualErasure
-from ed_core.service import compute, estimate
-from ed_core.service.jobs import Jobs
-from ed_core.service.resolve import admit, resolve
 from ed_core.sources import hub, permits, specs, tokens
 from ed_core.sources.bundled import MODELS
 from ed_core.types import ModelSpec, Prompt
+from ed_core.work import compute, estimate
+from ed_core.work.jobs import Jobs
+from ed_core.work.resolve import admit, resolve
 from ed_ui import running
 
 ROOT = Path(__file__).parent.parent

@@ -11,9 +11,9 @@ from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.probes import PROBES, Answers, Contributions, ExactAnswers, LayerSkip, LogitLens, Prune
 from ed_core.prompts import to_jsonl
-from ed_core.service import compute
-from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
+from ed_core.work import compute
+from ed_core.work.resolve import resolve
 
 PROMPT, OTHER = Prompt("5 + 7 + 5 = ", "7"), Prompt("5 + 7 + 6 = ", "8")
 

@@ -83,8 +83,8 @@ from ed_core.commands import main
 from ed_core.depth import among_others, side_by_side
 from ed_core.probes import Toy, find
 from ed_core.results import lookup
-from ed_core.service import estimate
-from ed_core.service.resolve import resolve, twin
+from ed_core.work import estimate
+from ed_core.work.resolve import resolve, twin
 from ed_core.sources.specs import size_of
 from ed_core.types import Prompt
 

@@ -295,7 +295,7 @@ def run(args: argparse.Namespace) -> None:
     memory = parse(args.memory)
     if todo:
         with uncollected(for_good=True):
-            import_module("..service.compute", __name__)
+            import_module("..work.compute", __name__)
     model = Model(spec, trust_kept=store is not None)
     model.compute_missing(todo, store, found, memory)
     import numpy as np
@@ -429,7 +429,7 @@ def show_settings(args: argparse.Namespace) -> None:
 
 
 def ready(args: argparse.Namespace) -> int:
-    from ..service.pool import ask_problems
+    from ..work.pool import ask_problems
 
     found = ask_problems(args.url)
     print("\n".join(found) or "ready")

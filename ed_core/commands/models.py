@@ -117,8 +117,8 @@ def audit(args: argparse.Namespace) -> int:
 
 
 def estimate(args: argparse.Namespace) -> None:
-    from ..service.estimate import report, save_rates
     from ..sources.specs import size_of
+    from ..work.estimate import report, save_rates
 
     if remote.is_remote(args.model):
         raise ParameterError(
@@ -136,9 +136,9 @@ def models(args: argparse.Namespace) -> None:
     if args.families or args.markdown:
         return _families(args.markdown)
     from ..architectures import supported
-    from ..service.estimate import count
     from ..sources import catalogue
     from ..sources.specs import size_of
+    from ..work.estimate import count
 
     group = ""
     for entry in catalogue.entries():

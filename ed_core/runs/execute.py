@@ -153,10 +153,10 @@ def _computing(spec: StudyRun) -> contextlib.AbstractContextManager[MakesEngine 
 
 
 def _study(spec: StudyRun, out: Path, statuses: Statuses, tell: Callable[[float, str], None]) -> int:
-    from ..service.estimate import about
     from ..studies import bundle, report, running
     from ..studies import plan as planning
     from ..studies.items import open_folder
+    from ..work.estimate import about
 
     file, device, computing = Path(spec.file), device_of(spec.device), _computing(spec)
     plan = planning.of_file(spec.file, device, None if spec.merge or spec.dry_run else opened.fetch)
@@ -391,8 +391,8 @@ def _audit(spec: AuditRun, statuses: Statuses) -> int:
     from ..depth import audit as auditing
     from ..prompts import read_jsonl
     from ..results.store import Store
-    from ..service.resolve import in_precisions, resolve
     from ..sources.bundled import load_prompts
+    from ..work.resolve import in_precisions, resolve
 
     if wrong := [name for name in spec.precisions if name not in ("auto", *PRECISIONS)]:
         raise ParameterError(f"--precisions has {wrong[0]!r}; expected two or more of {', '.join(PRECISIONS)}.")

@@ -233,6 +233,6 @@ def missing(plan: Plan, out: Path, shard: tuple[int, int] = (1, 1)) -> dict[Stud
 
 def opened_models(share: int = 1) -> Any:
     """This process's models; one of `share` processes that have the machine's memory between them."""
-    from ..service.compute import Models
+    from ..work.compute import Models
 
     return Models(share=share)

@@ -7,10 +7,10 @@ from ed_core.depth import audit
 from ed_core.depth.wording import count
 from ed_core.errors import EffectiveDepthError
 from ed_core.runs.run import AuditRun
-from ed_core.service import estimate
-from ed_core.service.resolve import in_precisions
 from ed_core.sources import sizes, specs
 from ed_core.sources.sizes import WIDEST_FIRST
+from ed_core.work import estimate
+from ed_core.work.resolve import in_precisions
 from ed_ui import link, live, picker, probe_page, prompt_set, running, session, show
 from ed_ui.inputs import several
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ed_core.errors import EffectiveDepthError
-from ed_core.service.jobs import Jobs
-from ed_core.service.resolve import resolve
 from ed_core.sources import hub, specs
 from ed_core.types import Prompt
+from ed_core.work.jobs import Jobs
+from ed_core.work.resolve import resolve
 
 from . import Row, live, opening
 from .browser import chromium, serving

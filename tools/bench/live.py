@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 from ed_core import settings
 from ed_core.errors import JobError
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
-from ed_core.service.jobs import Job, Jobs
-from ed_core.service.resolve import resolve
 from ed_core.types import Prompt, Request
+from ed_core.work.jobs import Job, Jobs
+from ed_core.work.resolve import resolve
 
 from . import Row
 

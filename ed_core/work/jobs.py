@@ -110,7 +110,7 @@ class Jobs:
     def __init__(
         self,
         warm: bool = True,
-        command: tuple[str, ...] = (sys.executable, "-m", "ed_core.service.worker"),
+        command: tuple[str, ...] = (sys.executable, "-m", "ed_core.work.worker"),
         on_screen: Callable[[Job], bool] = lambda job: False,
         hears: Callable[[], bool] = lambda: True,
         pace: Pace | None = None,

@@ -1,4 +1,4 @@
-"""The process that holds the models: `python -m ed_core.service.worker`, spoken to by `ed_core.service.jobs` over its
+"""The process that holds the models: `python -m ed_core.work.worker`, spoken to by `ed_core.work.jobs` over its
 standard streams.
 
 A process of its own, because a crash or an out-of-memory in native code must not take the pages down, and because the
