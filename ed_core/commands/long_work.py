@@ -1,27 +1,26 @@
 """The commands that take long and go on where they were stopped, as `python -m ed_core`:
 
 `fit KIND …`: what is fitted to models on a prompt set. `study FILE --out DIR`: many prompts on several models.
-`reproduce PAPER --models …`: a paper's protocol run as studies, measured beside published figures; and beside these,
-`leaderboard [--also FILE.csv]`: do deeper models score better, with size and width held fixed? `claims --model M --set
-S --out FOLDER`: which published statements about depth hold here. `card --model M`: what is known of a model's depth,
-in one document."""
+`reproduce PAPER --models …`: a paper's protocol run as studies, measured beside published figures. `claims --model M
+--set S --out FOLDER`: which published statements about depth hold here. `card --model M`: what is known of a model's
+depth, in one document."""
 
 from __future__ import annotations
 
 import argparse
-import re
-import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from .. import bounds, disk, outside
 from ..errors import ParameterError, StudyError
-from ..notebook.model import fetch
-from ..runs.execute import device_of, in_shell, of_fit
-from ..runs.run import JACOBIAN_TOKENS, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, StudyRun
+from ..notebook.model import fetch, on
 from ..sources.bundled import MIXED, default_set
 from ..sources.sizes import asked_precision
-from ..studies import leaderboard as board
+from ..work.runs import fit as fits
+from ..work.runs import study as studies
+from ..work.runs.fit import JACOBIAN_TOKENS, Fit, Opened
+from ..work.runs.foreground import run
 from .models import DEVICE, MODEL, RESUMED, Commands, how_to_open, only, whole
 
 if TYPE_CHECKING:
@@ -47,11 +46,9 @@ def _add_studies(commands: Commands) -> None:
         help="write a study's folder as NAME.edstudy, NAME.npz; verdict, summary or prompts as .csv or .parquet; "
         "depths or PROBE.MEASURE as .svg, .png or .html",
     )
-    p.add_argument("--shard", metavar="I/N", help="compute the I-th of N parts, into a folder that all share")
-    p.add_argument("--merge", action="store_true", help="compute nothing: write the tables of what is there")
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.add_argument("--device", default="auto", help=DEVICE)
-    add_engine(p)
+    add_processes(p)
     p.set_defaults(run=study, stopped=RESUMED, parser=p)
     p = commands.add_parser(
         "reproduce", help="measure a paper's figures anew by its protocol, and say for each entry how it compares"
@@ -83,41 +80,14 @@ def _add_studies(commands: Commands) -> None:
     )
     p.add_argument("--precision", metavar="P", help="the paper's where it can be had, unless given: int8, float32, …")
     p.add_argument("--device", default="auto", help=DEVICE)
-    add_engine(p)
+    add_processes(p)
     p.add_argument("--out", metavar="DIR", help="where it is kept and goes on from; a folder of the paper's name here")
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.set_defaults(run=reproduce, stopped=RESUMED)
-    p = commands.add_parser(
-        "leaderboard", help="the scores of many models against their layers, with size and width held fixed or not"
-    )
-    p.add_argument(
-        "--also",
-        action="append",
-        default=[],
-        metavar="FILE.csv",
-        help="models of your own: columns model, layers, params_b (billions), the score; where known d_model, family, "
-        "lineage",
-    )
-    p.add_argument(
-        "--score", default="average", metavar="NAME", help=f"{', '.join(board.SCORES)} (default: %(default)s)"
-    )
-    p.set_defaults(run=leaderboard)
-
-
-def add_engine(p: argparse.ArgumentParser) -> None:
-    """The arguments that say who computes."""
-    p.add_argument(
-        "--engine",
-        choices=("here", "ray"),
-        default="here",
-        help="who computes: this process (here, unless given), or Ray",
-    )
-    p.add_argument("--address", default="", metavar="A", help="of a Ray cluster that runs; one of its own unless given")
-    add_processes(p)
 
 
 def add_processes(p: argparse.ArgumentParser) -> None:
-    """The argument that says how many processes of this machine compute."""
+    """The arguments that say who computes."""
     p.add_argument(
         "--processes",
         type=whole("--processes", 1, 1024),
@@ -125,6 +95,12 @@ def add_processes(p: argparse.ArgumentParser) -> None:
         metavar="N",
         help="so many processes of this machine compute, each with the models in its own memory: on a CPU one for "
         "each core is fastest (%(default)s unless given)",
+    )
+    p.add_argument(
+        "--ray",
+        default="",
+        metavar="ADDRESS",
+        help="a Ray cluster computes, into a folder that its machines share; 'local' starts one on this machine",
     )
 
 
@@ -134,9 +110,7 @@ def study(args: argparse.Namespace) -> int:
         return export(Path(args.file), args.export)
     if not args.out:
         raise ParameterError("--out is missing; give the study's folder.")
-    file, out, shard = Path(args.file), Path(args.out), shard_of(args.shard)
-    if args.merge:
-        only(args, "--merge writes the tables of all shards", "file", "out", "merge", "dry_run", "device")
+    file, out = Path(args.file), Path(args.out)
     if outside.ending(file) == ".edstudy":
         from ..studies import bundle
 
@@ -146,25 +120,25 @@ def study(args: argparse.Namespace) -> int:
             return 0
         print(f"{out}: measures {bundle.unpack(file, out)[:16]}, as the file tells")
         return 0
-    spec = StudyRun(file=args.file, device=args.device, shard=shard, merge=args.merge, **_computed(args))
-    return in_shell(spec, out, kept=shard == (1, 1) and not args.dry_run)
+    return run(studies.study, args.file, disk.require_out_folder(out), args.device, args.dry_run, **_who(args))
 
 
 def reproduce(args: argparse.Namespace) -> int:
-    spec = ReproduceRun(
-        paper=args.paper,
-        models=tuple(args.models),
-        sets=tuple(args.sets),
-        limit=args.limit,
-        precision=args.precision,
-        device=args.device,
-        **_computed(args),
-    )
-    return in_shell(spec, args.paper if args.out is None else args.out, kept=not args.dry_run)
+    if args.dry_run:
+        with TemporaryDirectory() as place:
+            return _reproduced(args, Path(place))
+    return _reproduced(args, disk.require_out_folder(args.paper if args.out is None else args.out))
 
 
-def _computed(args: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(args, name) for name in ("engine", "address", "processes", "dry_run")}
+def _reproduced(args: argparse.Namespace, out: Path) -> int:
+    asked = args.paper, tuple(args.models), tuple(args.sets), args.limit, args.precision, args.device
+    return run(studies.reproduce, *asked, out, args.dry_run, **_who(args))
+
+
+def _who(args: argparse.Namespace) -> dict[str, Any]:
+    """Who computes."""
+    alone = args.processes == 1 and not args.ray
+    return {"processes": args.processes, "ray": args.ray, "device": "cpu" if alone else on(args.device)[0]}
 
 
 def export(folder: Path, files: list[str]) -> int:
@@ -214,29 +188,6 @@ def _made(folder: Folder, file: Path) -> bytes:
     raise ParameterError(f"{file.name} ends in none of .edstudy, .npz, .csv, .parquet, .svg, .png, .html.")
 
 
-def shard_of(text: str | None) -> tuple[int, int]:
-    """ "2/8" as (2, 8); None as the whole."""
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", "1/1" if text is None else text)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
-        raise ParameterError(f"--shard is {text!r}; expected I/N with I from 1 to N, like 2/8.")
-    return int(found[1]), int(found[2])
-
-
-def leaderboard(args: argparse.Namespace) -> None:
-    if args.score not in board.SCORES:
-        raise StudyError(f"--score is {args.score[:40]!r}; expected one of {', '.join(board.SCORES)}.")
-    own = board.own(args.also, args.score)
-    every = (*board.entries(), *own)
-    for found in board.table(every, args.score):
-        print(f"{found.sentence} R² {found.r2:.2f}.")
-    for entry in own:
-        expected = board.fit(every, args.score, (board.SIZE,))
-        print(f"{entry.model}: {entry.scores[args.score]:.2f}, {board.beside_line(expected, entry)}.")
-    gone = "; ".join(f"{n} as {why}" for why, n in board.left_out(every).items())
-    print(f"{len(every)} models{f', {len(own)} of them your own' if own else ''}; left out: {gone}.")
-    print(" ".join(board.CAVEATS))
-
-
 SET_HELP = (
     f"a bundled prompt set's name ({default_set('ed-demo-8')} for a bundled model and {MIXED} for any other unless "
     "given), or a .jsonl, .json, .csv or .parquet (text, and where known answer, level, pair, form)"
@@ -262,15 +213,9 @@ def _add_claims(commands: Commands) -> None:
     p.set_defaults(run=claims, stopped=RESUMED)
     p = commands.add_parser(
         "card",
-        help="a depth card: rules, lenses, claims, cuts, sinks, precisions of a model in one document; resumable; "
-        "'card push SHELF' and 'card pull SHELF' share cards",
+        help="a depth card: rules, lenses, claims, cuts, sinks, precisions of a model in one document; resumable",
     )
-    p.add_argument("do", nargs="?", choices=("push", "pull"), help="share cards instead of making one")
-    p.add_argument(
-        "shelf", nargs="?", default="", help="a dataset of the hub, ORG/NAME, or a folder; to pull, an address too"
-    )
-    p.add_argument("cards", nargs="*", metavar="FILE", help="cards to push; all that were made here unless named")
-    _asks(p, required=False)
+    _asks(p)
     p.add_argument(
         "--prompts",
         type=whole("--prompts", -bounds.WHOLE),
@@ -285,12 +230,12 @@ def _add_claims(commands: Commands) -> None:
         help="held against the card's own (%(default)s unless given); empty for none",
     )
     p.add_argument("--out", metavar="FOLDER", help="what lies there is not computed anew; the app's own unless given")
-    p.set_defaults(run=card, stopped=RESUMED, parser=p)
+    p.set_defaults(run=card, stopped=RESUMED)
 
 
-def _asks(p: argparse.ArgumentParser, required: bool = True) -> None:
+def _asks(p: argparse.ArgumentParser) -> None:
     """The options that both have."""
-    p.add_argument("--model", required=required, default="", help=MODEL)
+    p.add_argument("--model", required=True, help=MODEL)
     p.add_argument("--set", default="", metavar="S", help=SET_HELP)
     p.add_argument("--also", action="append", default=[], metavar="M", help="further models of the family, repeatable")
     p.add_argument("--precision", default="fp32", metavar="P", help="fp32 (unless given), bf16, fp16, int8 or 4bit")
@@ -309,16 +254,12 @@ def claims(args: argparse.Namespace) -> int:
     if args.prompts < 0 or args.seed < 0:
         raise ParameterError("--prompts and --seed are counts; expected 0 or more.")
     asked = Asked(claims=tuple(args.claim), most=args.prompts, **_asked(args))
-    return in_shell(ClaimsRun(asked=asked, processes=args.processes), args.out, args.progress)
+    return run(studies.claims, asked, disk.require_out_folder(args.out), lines=args.progress, **_who(args))
 
 
 def card(args: argparse.Namespace) -> int:
     from ..cards.making import Asked
 
-    if args.do:
-        return _shared(args)
-    if not args.model:
-        raise ParameterError("card needs --model M, whose card is made; or push or pull, and a shelf.")
     if args.prompts < 1 or args.seed < 0:
         raise ParameterError("--prompts is 1 or more, and --seed 0 or more.")
     others = tuple(name.strip() for name in args.precisions.split(",") if name.strip())
@@ -326,30 +267,8 @@ def card(args: argparse.Namespace) -> int:
     asked.check()
     if args.out is None:
         fetch(args.model)  # its content names the folder
-    spec = CardRun(asked=asked, processes=args.processes)
-    return in_shell(spec, asked.place if args.out is None else args.out, args.progress)
-
-
-def _shared(args: argparse.Namespace) -> int:
-    """Push cards to a shelf, or pull those that lie there."""
-    from ..cards.card import made_here
-    from ..sharing import card_shelf
-
-    if not args.shelf or (args.do == "pull" and args.cards):
-        more = " [FILE …]" * (args.do == "push")
-        raise ParameterError(f"Expected card {args.do} SHELF{more}: ORG/NAME on the hub, or a folder.")
-    only(args, f"card {args.do} makes no card", "do", "shelf", "cards")
-    if args.do == "push":
-        for name in card_shelf.push(args.shelf, [*map(Path, args.cards)] or made_here()):
-            print(f"{name} -> {args.shelf}")
-        return 0
-    found = card_shelf.pull(args.shelf)
-    for why in found.refused:
-        print(f"ed_core: {why}", file=sys.stderr)
-    n = len(found.files)
-    cards, them = ("card", "it") if n == 1 else ("cards", "them")
-    print(f"{n} {cards} of {args.shelf}, {found.new} of them new; the page of cards shows {them}.")
-    return 1 if found.refused else 0
+    out = disk.require_out_folder(asked.place if args.out is None else args.out)
+    return run(studies.card, asked, out, lines=args.progress, **_who(args))
 
 
 def _asked(args: argparse.Namespace) -> dict[str, Any]:
@@ -359,7 +278,7 @@ def _asked(args: argparse.Namespace) -> dict[str, Any]:
         "prompts": args.set or default_set(args.model),
         "also": tuple(args.also),
         "precision": args.precision,
-        "device": device_of(args.device),
+        "device": on(args.device)[0],
         "adapter": args.adapter,
         "seed": args.seed,
     }
@@ -411,16 +330,6 @@ def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
         "--test", default="", metavar="FILE.jsonl", help="the prompts to judge on; every fifth of --set unless given"
     )
     p.add_argument("--out", required=True, metavar=f"FILE{ending}")
-    part = p.add_mutually_exclusive_group()
-    part.add_argument("--shard", metavar="I/N", help="sum up the I-th of N parts of the prompts, into --out FILE.sums")
-    part.add_argument(
-        "--merge",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FILE.sums",
-        help="add what all shards have summed up, instead of reading the prompts of --set again",
-    )
     p.add_argument("--memory", default="", metavar="SIZE", help="what the sums may hold at once, like 500M or 20G")
     p.add_argument("--dry-run", action="store_true", help="say what the sums take and in how many passes, and stop")
     p.add_argument("--progress", action="store_true", help="say every per cent on a line of its own")
@@ -428,20 +337,18 @@ def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
 
 
 def fit(args: argparse.Namespace) -> int:
-    spec = FitRun(
-        fit=args.kind,
+    asked = Fit(
+        kind=args.kind,
         model=_opened(args, args.model, _precision(args), args.control, args.seed, args.adapter),
         other=_other(args) if args.kind == "maps" else None,
         prompts=args.set,
         test=args.test,
         out=args.out,
-        shard=None if args.shard is None else shard_of(args.shard),
-        merge=tuple(args.merge),
         memory=args.memory,
         rank=getattr(args, "rank", None),
         max_tokens=getattr(args, "max_tokens", JACOBIAN_TOKENS),
     )
-    return _dry_run(args, spec) if args.dry_run else in_shell(spec, lines=args.progress)
+    return _dry_run(args, asked) if args.dry_run else run(fits.fit, asked, lines=args.progress)
 
 
 def _precision(args: argparse.Namespace) -> str:
@@ -475,20 +382,20 @@ def _other(args: argparse.Namespace) -> Opened:
     return _opened(args, args.other, precision, args.other_control, args.other_seed, "", "other-")
 
 
-def _dry_run(args: argparse.Namespace, spec: FitRun) -> int:
+def _dry_run(args: argparse.Namespace, asked: Fit) -> int:
     """What would be held, without opening a model: of `--memory`, else of a lens's usual share or of what is free."""
     from ..fits import affine, measured
     from ..machine import ROOM, free_memory
     from ..sources.specs import size_of
 
-    memory = of_fit(spec)[2] or (measured.BYTES if args.kind in ("affine", "jacobian") else None)
+    memory = asked.check()[2] or (measured.BYTES if args.kind in ("affine", "jacobian") else None)
     if memory is None and args.device != "cpu":
         from ..models import devices
 
         memory = int(ROOM * devices.free_bytes(devices.pick(args.device)))
     memory = memory or int(ROOM * free_memory())
     a = size_of(args.model)
-    affine.require_rank(spec.rank, a.d_model, args.model)
+    affine.require_rank(asked.rank, a.d_model, args.model)
     if args.kind == "maps":
         b = size_of(args.other)
         planned = measured.plan_of_maps((a.n_layers, b.n_layers), (a.d_model, b.d_model), memory)

@@ -107,13 +107,9 @@ def audit(args: argparse.Namespace) -> int:
     if args.out is not None:
         disk.require_out(args.out, [args.prompts, *read_for(args.model)], expected=".npz")
     precisions = tuple(dict.fromkeys(name.strip() for name in args.precisions.split(",")))
-    from ..runs.execute import in_shell
-    from ..runs.run import AuditRun
+    from ..work.runs import fit, foreground
 
-    spec = AuditRun(
-        model=args.model, precisions=precisions, prompts=args.prompts, device=args.device, out=args.out or ""
-    )
-    return in_shell(spec)
+    return foreground.run(fit.audit, args.model, precisions, args.prompts, args.device, args.out or "")
 
 
 def estimate(args: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """A study computed: what is there stays, what is missing is computed, item by item. What one model cannot do is
 noted, and the others go on.
 
-Who computes is an `Engine`: this process (`Here`), several of this machine or Ray's (`runs/processes.py`).
+Who computes is an `Engine`: this process (`Here`), several of this machine or Ray's (`work/runs/engine.py`).
 Several runs may also share one folder, each with a shard of its own or all with everything: whoever computes an item
 writes the same file, whole or not at all, and what lies there already is not computed again."""
 
