@@ -404,16 +404,17 @@ def worker(device: str, toy: bool) -> Iterator[Row]:
     """A worker process computes and is cancelled; a device that fails is told from a defect, and a new process uses
     it."""
     from ed_core.errors import Cancelled
-    from ed_core.work.jobs import Jobs
+    from ed_core.work import measure
+    from ed_core.work.queue import Queue
 
-    queue = Jobs()
+    queue = Queue()
     try:
         request = LayerSkip().request(resolve(SMALL, device=device), ASKED)
-        job = queue.submit(request, "bench")
+        job = measure.submit(queue, request, "bench")
         _until(lambda: queue.poll(job).over, 120)
         yield Row("a job of a worker", job.state, "done", job.state == "done")
         other = ResidualErasure("future").request(resolve(SMALL, device=device), Prompt("3 + 4 = " * 12, "7"))
-        job = queue.submit(other, "bench")
+        job = measure.submit(queue, other, "bench")
         queue.cancel(job, "bench")
         _until(lambda: job.over, 60)
         ok = job.state == "cancelled" and (job.error is None or isinstance(job.error, Cancelled))
