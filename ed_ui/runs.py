@@ -59,9 +59,8 @@ def begin(folder: Path, title: str, files: Mapping[str, bytes], work: Work, *arg
     except OSError as error:
         raise StudyError(f"The run cannot be started: {disk.why(error)}") from error
     me = session.current().viewer
-    running.jobs().submit(
-        work, *arguments, key=str(folder), title=title, viewer=me, owner=visitor.name() or me, kept=True
-    )
+    who = {"viewer": me, "owner": visitor.name() or me, "kept": True, "read": bytes.decode}
+    running.jobs().submit(work, *arguments, key=str(folder), title=title, **who)
 
 
 def of(folder: Path) -> Job | None:

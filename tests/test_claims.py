@@ -43,7 +43,6 @@ from ed_core.errors import ClaimRefused, ParameterError, PromptError, StudyError
 from ed_core.fits import replacement
 from ed_core.models.language_model import LanguageModel
 from ed_core.probes import Answers, Prune
-from ed_core.runs.run import Statuses
 from ed_core.sources.bundled import SETS
 from ed_core.studies import items, sets
 from ed_core.studies.items import open_folder
@@ -51,6 +50,7 @@ from ed_core.sweeps import dropping
 from ed_core.types import Prompt
 from ed_core.work.compute import Models
 from ed_core.work.resolve import resolve
+from ed_core.work.turn import Turn
 
 L, N, TOKENS = 8, 24, 5
 LEVELS = ("1", "2", "3")
@@ -732,7 +732,7 @@ def test_parts_share_the_traces_of_a_chunk(model, prompts, tmp_path, monkeypatch
         return found
 
     told: list[float] = []
-    monkeypatch.setattr(Statuses, "tell", lambda self, share, what="": told.append(share))
+    monkeypatch.setattr(Turn, "tell", lambda self, share, what="": told.append(share))
     monkeypatch.setattr(LanguageModel, "logits", counted)
     monkeypatch.setattr(Models, "_opened", narrow)
     assert asked(model, prompts, tmp_path / "out", "--claim", "turn", "--claim", "one-layer-robust") == 0

@@ -21,15 +21,15 @@ from shell import arrays, refused, wrote
 from ed_core.cards import making
 from ed_core.cases.snippet import run_command
 from ed_core.claims import running as claims
-from ed_core.commands import FAMILIES, _settings, main, parser
+from ed_core.commands import FAMILIES, _settings, long_work, main, parser
 from ed_core.commands.models import opened_as
 from ed_core.probes import find
 from ed_core.probes.contributions import Contributions
 from ed_core.probes.layer_skip import LayerSkip
 from ed_core.probes.lenses import LogitLens
-from ed_core.runs.run import AuditRun, CardRun, ClaimsRun, FitRun, Opened
 from ed_core.types import Prompt, command_line
 from ed_core.work.resolve import resolve
+from ed_core.work.runs.fit import Fit, Opened
 
 PROMPTS = [
     {"id": "sum", "text": "5 + 7 + 5 + 3 + 1 + 7 = ", "answer": "28"},
@@ -416,7 +416,6 @@ def test_ctrl_c_while_the_commands_are_imported_is_one_sentence(monkeypatch, cap
         ("deploy space a/b", "variable secret"),
         ("study s --out o", "export"),
         ("reproduce p --models m", "sets models"),
-        ("fit affine --model m --set s --out o", "merge"),
     ],
 )
 def test_options_that_take_several_add_up(line, several):
@@ -426,59 +425,42 @@ def test_options_that_take_several_add_up(line, several):
 
 
 def test_a_run_waits_for_nothing_that_it_does_not_use():
-    asked = [f"ed_core.{name}" for name in ("cards", "claims", "studies", "cases", "runs")]
+    asked = [f"ed_core.{name}" for name in ("cards", "claims", "studies", "cases", "work.runs")]
     code = f"import sys; from ed_core.commands import parser; parser('run'); print({{*sys.modules}} & {{*{asked}}})"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout == "set()\n"
 
 
-SPECS = {
-    "claims": ClaimsRun(asked=claims.Asked("ed-demo-8", "addition")),
-    "some claims": ClaimsRun(
-        asked=claims.Asked("a b", "x.jsonl", ("turn", "usefulness"), ("m", "n"), "bf16", "cpu", "-dir", 9, 3)
-    ),
-    "card": CardRun(asked=making.Asked("ed-demo-8", "addition")),
-    "card of much": CardRun(asked=making.Asked("a b", "x.jsonl", 9, ("bf16",), ("m",), "fp16", "cpu", "dir", 3)),
-    "card of one precision": CardRun(asked=making.Asked("ed-demo-8", "addition", others=())),
-    "lens": FitRun(fit="jacobian", model=Opened(source="a b"), prompts="p.jsonl", out="l.safetensors", max_tokens=9),
-    "low rank": FitRun(
-        fit="affine",
-        model=Opened(source="m", precision="bf16", adapter="dir", control="untrained", control_seed=3),
-        prompts="p.jsonl",
+ASKED = {
+    "claims": claims.Asked("ed-demo-8", "addition"),
+    "some claims": claims.Asked("a b", "x.jsonl", ("turn", "usefulness"), ("m", "n"), "bf16", "cpu", "-dir", 9, 3),
+    "card": making.Asked("ed-demo-8", "addition"),
+    "card of much": making.Asked("a b", "x.jsonl", 9, ("bf16",), ("m",), "fp16", "cpu", "dir", 3),
+    "card of one precision": making.Asked("ed-demo-8", "addition", others=()),
+    "lens": Fit("jacobian", Opened("a b"), "p.jsonl", "l.safetensors", max_tokens=9),
+    "low rank": Fit(
+        "affine",
+        Opened("m", "bf16", adapter="dir", control="untrained", control_seed=3),
+        "p.jsonl",
+        "-l.safetensors",
         test="t.jsonl",
-        out="-l.safetensors",
         memory="2G",
         rank=4,
     ),
-    "maps": FitRun(
-        fit="maps",
-        model=Opened(source="m"),
-        other=Opened(source="n", precision="int8", control="shuffled", control_seed=2),
-        prompts="p.jsonl",
-        out="m.npz",
-    ),
-    "audit": AuditRun(model="m", precisions=("fp32", "4bit"), prompts="p.jsonl", device="cpu", out="a.npz"),
-    "audit of examples": AuditRun(model="m@main", precisions=("fp32", "bf16")),
+    "maps": Fit("maps", Opened("m"), "p.jsonl", "m.npz", other=Opened("n", "int8", control="shuffled", control_seed=2)),
 }
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", ASKED)
 def test_the_command_of_a_run_asks_for_that_run(name, tmp_path, monkeypatch):
     asked = []
-
-    def run(spec, *_, **__):
-        asked.append(spec)
-        return 0
-
-    for module in ("commands.long_work", "runs.execute"):
-        monkeypatch.setattr(import_module(f"ed_core.{module}"), "in_shell", run)
+    monkeypatch.setattr(long_work, "run", lambda work, one, *_, **__: asked.append(one) or 0)
     monkeypatch.setattr(making.Asked, "check", lambda self: None)
     monkeypatch.chdir(tmp_path)
-    spec = SPECS[name]
-    line = getattr(spec, "asked", spec).command
+    line = ASKED[name].command
     python, *words = shlex.split(line)
     assert python == "python" and words[:2] == ["-m", "ed_core"]
-    assert main(words[2:]) == 0 and asked == [spec], line
+    assert main(words[2:]) == 0 and asked == [ASKED[name]], line
 
 
 def test_the_command_of_probes_asks_for_them():

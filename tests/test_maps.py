@@ -459,7 +459,7 @@ def test_what_the_command_cannot_do_is_said_in_one_sentence(files, tmp_path, cap
 
 def test_each_of_two_models_has_its_own_precision(monkeypatch):
     asked = []
-    monkeypatch.setattr("ed_core.commands.long_work.in_shell", lambda spec, **_: asked.append(spec) or 0)
+    monkeypatch.setattr("ed_core.commands.long_work.run", lambda work, fit, **_: asked.append(fit) or 0)
     fit = ["fit", "maps", "--model", "a", "--other", "b", "--set", "s.jsonl", "--out", "m.npz", "--dtype", "bfloat16"]
     assert main(fit) == 0 and main([*fit, "--other-precision", "fp32"]) == 0
     assert [(spec.model.precision, spec.other.precision) for spec in asked] == [("bf16", "bf16"), ("bf16", "fp32")]
@@ -476,4 +476,3 @@ def test_a_dry_run_opens_nothing(files, tmp_path, capsys, monkeypatch):
     for nameless in (["maps", "--other="], ["maps", "--other", "ed-demo-8", "--model="], ["affine", "--model=", *lens]):
         refused(capsys, ["fit", nameless[0], *fit, *nameless[1:]], "No model is named")
     refused(capsys, ["fit", "affine", *fit, "--precision", "fp23"], "The precision is 'fp23'")
-    refused(capsys, ["fit", "affine", *fit, "--shard", "3/2"], "--shard is '3/2'")

@@ -8,6 +8,7 @@ import numpy as np
 from charts import charts, fresh, numbers
 from streamlit.testing.v1 import AppTest
 from test_claims import cosine, keeping
+from workers import until
 
 from ed_core.cards import card, making
 from ed_core.cards import words as card_words
@@ -15,13 +16,13 @@ from ed_core.claims import CLAIMS, find, finding, running
 from ed_core.claims.claim import HOLDS
 from ed_core.claims.record import Found, Report
 from ed_core.commands import main
+from ed_core.errors import StudyError
 from ed_core.probes import Contributions
 from ed_core.prompts import read_jsonl
-from ed_core.runs import launch
-from ed_core.runs.run import DONE, FAILED, RUNNING, Statuses
 from ed_core.sources.bundled import SETS, load_prompts, set_names
 from ed_core.types import Prompt
 from ed_core.work.resolve import resolve
+from ed_core.work.runs import study as long_work
 from ed_ui import probe_page, runs, show
 
 STEP = np.where(np.arange(16) < 9, -0.3, 0.3)  # a cosine that turns
@@ -148,37 +149,34 @@ def test_others_on_a_real_model_are_mixed_prompts_of_all_kinds(small_folder):
     assert {one.prompts[0].text for one in taught} <= {p["text"] for p in load_prompts() if p["known"]}
 
 
-def test_a_run_is_a_process_of_its_own_with_the_asked_claim(laboratory, monkeypatch):
+def test_run_asks_for_the_chosen_claim(laboratory, monkeypatch):
     begun = []
-    monkeypatch.setattr(launch, "begin", lambda spec, folder, visitor, files: begun.append((spec, folder, files)))
+    monkeypatch.setattr(runs, "begin", lambda folder, title, files, *work: begun.append((folder, files, *work)))
     test = page(claim="turn")
     test.button(key="run.claim").click().run()
     test.button(key="run.claims").click().run()
-    (one, out, _), (every, _, _) = begun
-    assert out == wanted().out and (one.kind, every.kind) == ("claims", "claims")
-    assert (one.asked.model, one.asked.prompts, one.asked.claims) == ("ed-demo-8", "copy", ("turn",))
-    assert every.asked.claims == ()
+    (out, _, work, one, _), (_, _, _, every, _) = begun
+    assert out == wanted().out and work is long_work.claims
+    assert (one.model, one.prompts, one.claims, every.claims) == ("ed-demo-8", "copy", ("turn",), ())
     prompts = tuple(Prompt(f"{i} + 1 = ", "3", str(i)) for i in range(5))
     typed = wanted(bundled="", prompts=prompts, also=("ed-demo-16",))
     typed.begin()
-    spec, out, files = begun[-1]
-    assert spec.asked.prompts == str(typed.out / runs.PROMPTS) and spec.asked.also == ("ed-demo-16",)
+    out, files, _, asked, _ = begun[-1]
+    assert asked.prompts == str(typed.out / runs.PROMPTS) and asked.also == ("ed-demo-16",)
     assert files[runs.PROMPTS].count(b"\n") >= 4 and out == typed.out != wanted().out
 
 
-def test_what_stopped_a_run_is_said(laboratory):
+def test_what_stopped_a_run_is_said(laboratory, monkeypatch):
+    monkeypatch.setattr(runs.Claims, "work", staticmethod(stops))
     of = wanted()
-    of.out.mkdir(parents=True)
-    kept = Statuses(of.out)
-    kept.add(RUNNING, 0.41, "prune")
-    assert "ended before it was done" in of.run.trouble and of.run.unfinished
+    of.begin()
+    until(lambda: runs.of(of.out).over)
     test = page()
-    assert "ended before it was done" in words(test) and test.button(key="run.claims").label == "Resume"
-    kept.add(FAILED, message="The set copy gives 4 prompts.")
-    assert of.run.trouble == "The set copy gives 4 prompts."
-    assert "The set copy gives 4 prompts" in words(page())
-    kept.add(DONE, 1.0)
-    assert of.run.trouble == "" and page().button(key="run.claims").label == "Run all"
+    assert "The set copy gives 4 prompts" in words(test) and test.button(key="run.claims").label == "Resume"
+
+
+def stops(turn, asked, out):
+    raise StudyError("The set copy gives 4 prompts.")
 
 
 def test_a_damaged_file_is_told(laboratory):

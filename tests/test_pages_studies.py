@@ -8,21 +8,17 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from charts import charts, fresh, idle, numbers, traces, words
-from hosted_app import until
 from pyarrow import parquet
 from small_models import byte_tokenizer, random_hf
 from streamlit.testing.v1 import AppTest
+from workers import until
 
 from ed_core.commands import main
 from ed_core.errors import ImportRefused, NotAllowed, StudyError
 from ed_core.figures import study_curves, study_depths, study_levels
 from ed_core.figures.studies import LINES, THRESHOLD
-from ed_core.runs import launch
-from ed_core.runs.launch import Run
-from ed_core.runs.run import RUNNING, WAITING, Status
 from ed_core.sources import tokens
 from ed_core.sources.bundled import STUDIES
 from ed_core.sources.catalogue import CAVEATS, CITATION, PAIRS, published, published_marks
@@ -151,7 +147,7 @@ def test_a_form_writes_the_study_that_runs_and_says_what_it_costs(opened, monkey
     shown = [code.value for code in opened.code]
     assert f"{plan.sets[1].examples[0].prompt.text}▸{plan.sets[1].examples[0].prompt.answer}" in shown
     begun = []
-    monkeypatch.setattr(launch, "begin", lambda spec, folder, who, files: begun.append((folder.name, files)))
+    monkeypatch.setattr(runs, "begin", lambda folder, title, files, *_: begun.append((folder.name, files)))
     opened.button(key="studies.start").click().run()
     assert begun[0][0] == "by-hand" and study.parse(begun[0][1]["asked.toml"].decode()) == written
 
@@ -202,21 +198,25 @@ def test_a_text_that_is_no_study_is_refused_on_the_page(opened):
 
 
 def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(laboratory, monkeypatch):
-    many = "chunk = 2\n" + TOML.replace("[2, 3]", "[2, 3, 4, 5, 6]") + "\n"
-    monkeypatch.setenv("ED_TEST_STEP_DELAY", "0.05")  # of the process to be stopped: a minute in which to do it
+    many = "chunk = 2\n" + TOML.replace("[2, 3]", "[2, 3, 4]") + "\n"
+    monkeypatch.setenv("ED_TEST_STEP_DELAY", "0.01")  # so that there is time to stop it
     name = runs.begin_study(many)
-    monkeypatch.delenv("ED_TEST_STEP_DELAY")
     out = laboratory / "studies" / name
     with pytest.raises(StudyError, match="under way already"):
         runs.begin_study(many)
     until(lambda: list(out.glob("items/*/*.parquet")))
-    Run(out).stop()
-    until(lambda: not Run(out).running)
+    test = fresh("pages/studies/studies.py").run()
+    assert not test.button(key="cancel.studies").disabled and test.button(key="run.studies").disabled
+    test.button(key="cancel.studies").click().run()
+    until(lambda: not runs.under_way(out))
+    monkeypatch.delenv("ED_TEST_STEP_DELAY")
     there = len(list(out.glob("items/*/*.parquet")))
-    assert there < 20 and studies.known()[name] == out
-    assert runs.begin_study(many) == name
-    until(lambda: not Run(out).running)
-    assert len(list(out.glob("items/*/*.parquet"))) == 20 and "measures" in Run(out).status.message
+    assert there < 12 and studies.known()[name] == out
+    test = fresh("pages/studies/studies.py").run()
+    assert test.button(key="run.studies").label == "Resume" and not test.error
+    test.button(key="run.studies").click().run()
+    until(lambda: not runs.under_way(out))
+    assert len(list(out.glob("items/*/*.parquet"))) == 12 and "measures" in runs.of(out).result
     assert (out / "report.md").is_file()
 
 
@@ -235,48 +235,6 @@ def test_a_study_takes_no_other_ones_folder(computed, laboratory, file):
     assert before == {one.name: one.read_bytes() for one in out.iterdir() if one.is_file()}
 
 
-def test_a_folder_of_an_older_version_opens_and_goes_on(computed, laboratory, monkeypatch):
-    """Its run.json names a process and nothing else, its log's last line was read; it has no statuses."""
-    out = laboratory / "studies" / "small"
-    shutil.copytree(computed / "studies" / "small", out)
-    for name in ("run.json", "status.jsonl"):
-        (out / name).unlink()
-    (out / "asked.toml").write_text(TOML)
-    (out / "run.json").write_text(json.dumps({"pid": 2**22, "created": 1.5}))
-    (out / "run.log").write_text("4 computed, 0 there, 0 failed\n")
-    next(out.glob("items/*/*.parquet")).unlink()
-    test = fresh("pages/studies/studies.py").run()
-    assert not test.exception and not test.error and test.selectbox(key="studies.study").value == "small"
-    n = sum(planned for _, planned in open_folder(out).progress().values())
-    assert any(f"{n - 1} of {n} parts computed" in one.value for one in test.markdown)
-    begun = []
-    monkeypatch.setattr(launch, "begin", lambda spec, folder, *_: begun.append((spec.file, folder)))
-    assert test.button(key="run.studies").label == "Run" and test.button(key="cancel.studies").disabled
-    test.button(key="run.studies").click().run()
-    assert begun == [(str(out / "asked.toml"), out)]
-
-
-@pytest.mark.parametrize(
-    "statuses, begins, left, told",
-    [
-        ([], None, None, "starting"),
-        ([Status(0.0, WAITING)], 0.0, None, "starting"),
-        ([Status(0.0, WAITING, what="2 runs ahead")], 180.0, None, "waiting, 2 runs ahead · begins in about 3 min"),
-        ([Status(0.0, WAITING, what="1 run ahead")], None, None, "waiting, 1 run ahead"),
-        ([Status(0.0, WAITING, what="memory")], None, None, "waiting for memory"),
-        ([Status(0.0, RUNNING)], None, None, "0 % · models and prompts are looked up"),
-        ([Status(0.0, RUNNING, 0.414, "prune")], None, 12.4, "41 % · prune · about 12 s left"),
-    ],
-)
-def test_how_far_a_run_is_stands_in_a_line(statuses, begins, left, told):
-    class Seen(Run):
-        running, waiting = True, bool(statuses) and statuses[-1].state == WAITING
-        status = statuses[-1] if statuses else None
-
-    Seen.begins, Seen.left = begins, left
-    assert runs.progress(Seen(Path("x"))) == told
-
-
 def test_a_study_made_here_stands_before_a_shipped_one_of_its_name(laboratory):
     assert "toys" in studies.known()
     own = laboratory / "studies" / "toys"
@@ -285,27 +243,15 @@ def test_a_study_made_here_stands_before_a_shipped_one_of_its_name(laboratory):
     assert studies.known()["toys"] == own
 
 
-def test_a_process_of_another_program_with_the_same_number_is_not_taken_for_the_study(laboratory):
-    out = laboratory / "studies" / "x"
-    out.mkdir(parents=True)
-    me = psutil.Process()
-    (out / "run.json").write_text(json.dumps({"pid": me.pid, "created": me.create_time()}))
-    assert Run(out).running
-    (out / "run.json").write_text(json.dumps({"pid": me.pid, "created": me.create_time() - 60}))
-    assert not Run(out).running
-    (out / "run.json").write_text("{")
-    assert not Run(out).running
-
-
 def test_an_installation_may_run_no_studies_and_keeps_to_its_models(laboratory, monkeypatch):
     monkeypatch.setenv("ED_STUDIES", "false")
-    with pytest.raises(NotAllowed, match="starts no runs from the browser"):
+    with pytest.raises(NotAllowed, match="disabled here"):
         runs.begin_study(TOML)
     monkeypatch.delenv("ED_STUDIES")
     monkeypatch.setenv("ED_MODELS", "ed-demo-16")
     out = laboratory / "studies" / runs.begin_study(TOML)
-    until(lambda: not Run(out).running)
-    assert not list(out.glob("items/*/*")) and "No model of" in Run(out).trouble
+    until(lambda: not runs.under_way(out))
+    assert not list(out.glob("items/*/*")) and "No model of" in str(runs.of(out).error)
 
 
 def test_a_study_is_read_anew_only_where_something_was_added(computed, monkeypatch):

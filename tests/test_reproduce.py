@@ -13,7 +13,6 @@ import pytest
 from ed_core.commands import main
 from ed_core.errors import StudyError
 from ed_core.probes.base import layer_effect
-from ed_core.runs import execute
 from ed_core.sources.catalogue import Published, published
 from ed_core.statistics import units
 from ed_core.studies import difficulty, plan, points, reproduce, sets, study, tables
@@ -205,15 +204,6 @@ def test_a_name_says_which_published_model_a_folder_holds_but_not_against_its_la
     code, said, _ = ran(capsys, "hu2025", "--models", "Qwen/Qwen2.5-1.5B-Instruct=ed-demo-8", *given)
     assert code == 0 and "Qwen2.5-1.5B-Instruct  gsm8k" in said
     assert "no published entry" in said and "differs" not in said, "eight layers are not the 28 that were published"
-
-
-def test_the_engine_reaches_every_part(tmp_path, files, monkeypatch):
-    seen = []
-    monkeypatch.setattr(execute, "_study", lambda part, *_: seen.append((part.engine, part.address, part.dry_run)) or 0)
-    given = f"--sets gsm8k={files / 'gsm8k.jsonl'} --engine ray --address host:6379 --dry-run --out {tmp_path / 'out'}"
-    assert main(["reproduce", "hu2025", "--models", "ed-demo-8", *given.split()]) == 0
-    assert seen and set(seen) == {("ray", "host:6379", True)}
-    assert not (tmp_path / "out").exists(), "nothing is written by a dry run"
 
 
 def test_a_model_that_cannot_be_opened_is_told_and_the_rest_is_there(capsys, tmp_path, files):

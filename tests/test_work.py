@@ -5,14 +5,12 @@ A worker is a list of messages here, or a `Server` in threads of this process; r
 from __future__ import annotations
 
 import io
-import json
 import os
-import queue as queues
 import signal
-import threading
 import time
 
 import pytest
+from workers import Messages, Threads, until
 
 from ed_core.errors import Cancelled, IdentityFailed, NotAllowed, QueueFull, StudyError, TooLarge, WorkerDied
 from ed_core.probes import Continuation, Contributions, IntegratedGradients, LogitLens
@@ -24,37 +22,7 @@ from ed_core.work.queue import BATCH, INTERACTIVE, Queue
 from ed_core.work.resolve import resolve
 from ed_core.work.runs import study as long_work
 from ed_core.work.turn import Turn
-from ed_core.work.worker import DEVICE_LOST, Process, Server, receive, send
-
-
-def until(holds, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.01)
-
-
-class Messages:
-    """A worker that does nothing: what it was sent, and `says` what the test has it say."""
-
-    def __init__(self, lane, heard, died):
-        self.lane, self._heard, self._died = lane, heard, died
-        self.sent, self.killed = [], False
-
-    def send(self, header, *payload):
-        self.sent.append(header)
-
-    def kill(self):
-        self.killed = True
-
-    def says(self, kind, job=None, body=b"", **more):
-        self._heard(self, {"type": kind, "job": job and job.id, **more}, body)
-
-    def dies(self, code):
-        self._died(self, code)
-
-    def steps(self):
-        return [one["job"] for one in self.sent if one["type"] == "step"]
+from ed_core.work.worker import DEVICE_LOST, Process, receive, send
 
 
 class Lab:
@@ -285,47 +253,6 @@ def test_a_chosen_model_is_opened_ahead_by_an_idle_worker_and_once(lab, spec):
 
 
 # ---------------------------------------------------------------- a worker in threads of this process
-
-
-class NoModels:
-    """Stands in for `compute.Models`."""
-
-    room, to_recheck = None, False
-
-    def sizes(self):
-        return {}
-
-    def touch(self):
-        pass
-
-
-class Threads:
-    """A `Server` as a lane's worker."""
-
-    def __init__(self, lane, heard, died):
-        self._todo = queues.SimpleQueue()
-        self.server = Server(NoModels(), io.BytesIO())
-        self.server.tell = lambda header, body=b"": heard(self, json.loads(json.dumps(header)), body)
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self):
-        while (one := self._todo.get()) is not None:
-            self.server.step(*one)
-
-    def send(self, header, *payload):
-        if header["type"] == "cancel":
-            self.server.cancelled.add(header["job"])
-        else:
-            self._todo.put((header["job"], header.get("room", True), self.pickled(payload)))
-
-    def kill(self):
-        self._todo.put(None)
-
-    @staticmethod
-    def pickled(payload):
-        import pickle
-
-        return pickle.dumps(payload) if payload else b""
 
 
 @pytest.fixture

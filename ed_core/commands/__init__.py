@@ -1,5 +1,5 @@
 """The command line: `effective-depth app | run | verify | estimate | fetch | local | audit | models | cache |
-settings | bench | fit | study | reproduce | leaderboard | claims | card | case | backup | restore | check |
+settings | bench | fit | study | reproduce | claims | card | case | backup | restore | check |
 publish | deploy`.
 
 Exit code 2 and one sentence for everything refused.
@@ -35,7 +35,7 @@ from .models import DEVICE, MODEL, STORED, how_to_open, only, opened_as, whole
 UNSAID = re.compile("[\ud800-\udfff]")  # what stands for bytes that are no UTF-8
 HOST = re.compile(r"(?=.*[a-z:]|(\d+\.){3}\d+$)[a-z0-9:.%-]{1,253}", re.IGNORECASE)  # a name, IPv6 or all of IPv4
 FAMILIES = {  # modules that add commands of their own, in the order of the help, imported for these alone
-    "long_work": ("fit", "study", "reproduce", "leaderboard", "claims", "card"),
+    "long_work": ("fit", "study", "reproduce", "claims", "card"),
     "cases": ("case", "backup", "restore", "check"),
     "publish": ("publish", "deploy"),
 }
