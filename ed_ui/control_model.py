@@ -12,9 +12,9 @@ from ed_core.depth.among_others import Likeness
 from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.probes import find
 from ed_core.results import lookup
-from ed_core.service.resolve import twin
 from ed_core.sources import controls, sizes, specs
 from ed_core.types import ModelSpec, ProbeResult, Request
+from ed_core.work.resolve import twin
 from ed_ui import running, show
 from ed_ui.inputs import CONTROL, CONTROL_SEED, NONE
 

@@ -16,9 +16,9 @@ from ed_core.depth.wording import count
 from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.probes import Generation
 from ed_core.results import lookup
-from ed_core.service.resolve import twin
 from ed_core.sources.bundled import example_of
 from ed_core.types import ModelSpec, Request
+from ed_core.work.resolve import twin
 from ed_ui import inputs, picker, prompt_box, session, show, streamlit_edges
 from ed_ui.inputs import Input, boxed, number
 

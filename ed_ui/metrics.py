@@ -9,7 +9,6 @@ from functools import cache
 from ed_core import settings
 from ed_core.errors import BY_NAME
 from ed_core.probes import PROBES
-from ed_core.service.jobs import Job
 
 SECONDS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 KINDS = frozenset(probe.name for probe in PROBES)
@@ -40,23 +39,6 @@ class Instruments:
 def instruments() -> Instruments:
     """This server's."""
     return Instruments()
-
-
-def job(what: str, job: Job) -> None:
-    """A job was refused, has begun, or has ended (`Jobs`)."""
-    if not settings.current().metrics:
-        return
-    known, kind = instruments(), job.request.probe if job.request.probe in KINDS else "other"
-    if what == "refused":
-        known.refused.labels(_named(type(job.error).__name__)).inc()
-    elif what == "begun":
-        known.waits.labels(kind).observe(job.started - job.submitted)
-    else:
-        known.ended.labels(kind, job.state).inc()
-        if job.state == "done":
-            known.times.labels(kind).observe(job.ended - job.started)
-        elif job.state == "failed":
-            failed("job", type(job.error).__name__)
 
 
 def looked_up(found: int, asked: int) -> None:

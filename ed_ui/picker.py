@@ -19,13 +19,13 @@ from ed_core.depth.wording import printed
 from ed_core.errors import EffectiveDepthError
 from ed_core.machine import gigabytes
 from ed_core.results import lookup
-from ed_core.service import estimate
-from ed_core.service.resolve import resolve
 from ed_core.sources import catalogue, gguf_files, hub, permits, remote, sizes, specs, tokens
 from ed_core.sources.bundled import MODELS
 from ed_core.sources.sizes import WIDEST_FIRST, stored_precision
 from ed_core.sources.wheels import WHEELS
 from ed_core.types import ModelSpec
+from ed_core.work import estimate, measure
+from ed_core.work.resolve import resolve
 from ed_ui import downloads, inputs, live, running, session, show
 from ed_ui.inputs import Input, choice, text
 
@@ -135,7 +135,7 @@ def current() -> Choice:
 def open_ahead() -> None:
     """Let the worker open the chosen model while it is idle: the first Run need not wait for it then."""
     if (choice := current()).spec is not None and choice.missing is None:
-        running.jobs().open_ahead(choice.spec)
+        measure.open_ahead(running.jobs(), choice.spec)
 
 
 def required() -> ModelSpec:

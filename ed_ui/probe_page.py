@@ -21,10 +21,10 @@ from ed_core.prompts import read_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.results.aggregate import Summary
 from ed_core.results.shelf import Shelf
-from ed_core.service import estimate
 from ed_core.sources import controls, permits, specs
 from ed_core.sources.bundled import MIXED, SETS, default_set, mixed_prompts
 from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
+from ed_core.work import estimate
 from ed_ui import (
     case_studies,
     control_model,

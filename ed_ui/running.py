@@ -6,25 +6,22 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from ed_core import settings
 from ed_core.depth.wording import count
 from ed_core.errors import Cancelled, EffectiveDepthError, ParameterError, PromptError, QueueFull
 from ed_core.machine import ROOM, free_memory, gigabytes
 from ed_core.probes import Probe, find
 from ed_core.results import lookup
-from ed_core.service import estimate
-from ed_core.service.jobs import Job, Jobs
-from ed_core.service.pool import Pool
-from ed_core.service.resolve import admit
 from ed_core.sources import hub, permits, sizes
 from ed_core.sources.specs import config_of
 from ed_core.types import ModelSpec, Request
+from ed_core.work import estimate, measure
+from ed_core.work.queue import Job, Queue
+from ed_core.work.resolve import admit
 from ed_ui import browser, metrics, session, show, streamlit_edges, visitor
 from ed_ui.session import Batch
 
@@ -70,11 +67,9 @@ pulse = Pulse()
 
 
 @st.cache_resource(show_spinner=False)
-def jobs() -> Jobs | Pool:
-    """This server's queue with its worker, or several; one for all sessions."""
-    n, options = settings.current().workers, dict(on_screen=_on_screen, hears=pulse.hears, told=metrics.job)
-    pace = partial(estimate.Pace, lookup.estimate)
-    return Jobs(pace=pace(), **options) if n == 1 else Pool(n, pace, **options)
+def jobs() -> Queue:
+    """This server's queue with its two lanes; one for all sessions."""
+    return Queue(on_screen=_on_screen)
 
 
 def page_begins() -> None:
@@ -109,7 +104,7 @@ def shown(batch: Batch) -> None:
 def _on_screen(job: Job) -> bool:
     """Whether somebody has a page open that shows this job; asked by the queue's own thread."""
     pages = [_open.get(name) for name in list(job.viewers)]
-    return any(p and p.shows(job.request.key) and streamlit_edges.connected(p.session) for p in pages)
+    return any(p and p.shows(job.key) and streamlit_edges.connected(p.session) for p in pages)
 
 
 def viewer() -> str:
@@ -171,7 +166,7 @@ def _hand_over(batch: Batch) -> None:
     while batch.waiting and len(batch.jobs) < batch.at_once:
         name = batch.waiting[0]
         try:
-            batch.jobs[name] = jobs().submit(batch.requests[name], viewer(), visitor.name())
+            batch.jobs[name] = measure.submit(jobs(), batch.requests[name], viewer(), visitor.name())
         except QueueFull as error:
             if not batch.jobs:
                 batch.errors |= dict.fromkeys(batch.waiting, error)
@@ -234,7 +229,7 @@ def status(batch: Batch) -> str:
     jobs end before one of them begins."""
     for name, job in batch.jobs.items():
         if job.state == "running":
-            share = f"{100 * job.result.progress:.0f} %" if job.result else ""
+            share = f"{100 * job.share:.0f} %" if job.share else ""
             left = _left(batch, name, job)
             stage = job.stage or "starting"
             said = (

@@ -9,29 +9,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import streamlit as st
 
-from ed_core import settings
+from ed_core import disk, settings
 from ed_core.cards import card, making
 from ed_core.claims import running as claims
 from ed_core.claims.record import Report
-from ed_core.errors import EffectiveDepthError, FitRefused, StudyError
+from ed_core.depth.wording import count
+from ed_core.errors import EffectiveDepthError, FitRefused, NotAllowed, StudyError
 from ed_core.fits import ENDING, Fit, measured
 from ed_core.fits import file as fit_files
 from ed_core.fits.file import digest_of, digest_of_prompts
 from ed_core.machine import ROOM, free_memory
 from ed_core.prompts import to_jsonl
-from ed_core.runs import launch
-from ed_core.runs.launch import Run
-from ed_core.runs.run import CardRun, ClaimsRun, FitRun, Opened, Spec, StudyRun
-from ed_core.service.estimate import about
 from ed_core.sources import sizes, specs
 from ed_core.studies import study
 from ed_core.studies.items import home, open_folder, shipped
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import browser, inputs, prompt_set, session, show, visitor
+from ed_core.work.estimate import about
+from ed_core.work.queue import Job
+from ed_core.work.runs import fit as fits
+from ed_core.work.runs import study as long_work
+from ed_core.work.turn import Work
+from ed_ui import browser, inputs, prompt_set, running, session, show, visitor
 
 T = TypeVar("T")
 STUDY = "asked.toml"  # a study's text, in its folder
@@ -42,9 +44,27 @@ POLL = 1.0  # seconds between two looks at a run
 LONGEST = 20_000  # characters of a study's text
 
 
-def begin(spec: Spec, folder: Path, files: Mapping[str, bytes] | None = None) -> None:
-    """Start a run for whoever is looking (`launch.begin`)."""
-    launch.begin(spec, folder, visitor.name() or session.current().viewer, files)
+def begin(folder: Path, title: str, files: Mapping[str, bytes], work: Work, *arguments: Any) -> None:
+    """Start a run for whoever is looking, or go on with it: a job of the batch lane. `files`: what it reads, by name,
+    written into its folder. `NotAllowed` where this installation runs none, `QueueFull` where there is no room."""
+    if not settings.current().studies:
+        raise NotAllowed("Starting studies from the browser is disabled here. Use the command line on the server.")
+    if (job := of(folder)) is not None and not job.over:
+        raise StudyError(f"This run is under way already, in {folder.name}; wait for it, or cancel it first.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            disk.write(folder / name, data)
+    except OSError as error:
+        raise StudyError(f"The run cannot be started: {disk.why(error)}") from error
+    me = session.current().viewer
+    who = {"viewer": me, "owner": visitor.name() or me, "kept": True, "read": bytes.decode}
+    running.jobs().submit(work, *arguments, key=str(folder), title=title, **who)
+
+
+def of(folder: Path) -> Job | None:
+    """The run of a folder, as far as this server knows of one."""
+    return running.jobs().find(str(folder))
 
 
 def on_disk(name: str) -> str:
@@ -65,69 +85,78 @@ def _read(how: Callable[[Path], T], file: Path, changed: int) -> T:
 # ---------------------------------------------------------------- the panel
 
 
-def pause(run: Run) -> float | None:
+def pause(folder: Path) -> float | None:
     """How often a part of a page with a panel is drawn again: every second while the run is under way."""
-    return POLL if run.running else None
+    return POLL if under_way(folder) else None
+
+
+def under_way(folder: Path) -> bool:
+    job = of(folder)
+    return job is not None and not job.over
 
 
 def panel(
-    run: Run,
+    folder: Path,
     page: str,
     begin: Mapping[str, tuple[str, Callable[[], None]]],
     told: str = "",
     complete: bool = False,
     linked: bool = True,
     ended: Callable[[], None] = lambda: None,
+    unfinished: bool = False,
 ) -> None:
-    """Buttons in a row, `told` beside them; progress or trouble below. `begin`: by the name in their keys the buttons
-    that start it, label and what they do; the first says Resume where the run ended in the middle. `complete`: there is
+    """Buttons in a row, `told` next to them; progress or trouble below. `begin`: by the name in their keys the buttons
+    that start it, label and what they do; the first says Resume where the run is `unfinished`. `complete`: there is
     nothing left to run. `ended` is called once when it has ended; the page is drawn as a whole when it begins and
     ends."""
-    watch(run, page, ended)
-    running = run.running
+    watch(folder, page, ended)
+    job, running_now = of(folder), under_way(folder)
     row = st.container(horizontal=True, vertical_alignment="center", key=f"run-row-{page}")
     for i, (name, (label, start)) in enumerate(begin.items()):
         look = {"type": "secondary" if i else "primary", "icon": ":material/play_arrow:"}
-        label = label if i or not run.unfinished else "Resume"
-        if row.button(label, key=f"run.{name}", disabled=running or complete, **look):
+        label = label if i or not unfinished else "Resume"
+        if row.button(label, key=f"run.{name}", disabled=running_now or complete, **look):
             start()
-            inputs.put({f"{page}.watched": str(run.folder)})  # it may end before the page is drawn again
+            inputs.put({f"{page}.watched": str(folder)})  # it may end before the page is drawn again
             st.rerun()
-    if row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not running):
-        run.stop()
+    if row.button("Cancel", key=f"cancel.{page}", icon=":material/stop:", disabled=not running_now):
+        if job is not None:
+            running.jobs().cancel(job)
         st.rerun()
     if told:
         row.markdown(f":gray-badge[{show.plain(told)}]", width="content")
     if linked:
         browser.share(row, prompt=False)
-    if running:
-        st.progress(run.status.share if run.status else 0.0, show.plain(progress(run)))
-    elif run.trouble:
-        show.error(run.trouble)
+    if job is None:
+        return
+    if running_now:
+        st.progress(job.share, show.plain(progress(job)))
+    elif job.state == "failed" and job.error is not None:
+        show.error(job.error)
 
 
-def watch(run: Run, page: str, ended: Callable[[], None] = lambda: None) -> None:
+def watch(folder: Path, page: str, ended: Callable[[], None] = lambda: None) -> None:
     """Draw the page as a whole when a run that was seen here has ended."""
     watched = f"{page}.watched"
-    if run.running:
-        inputs.put({watched: str(run.folder)})
-    elif inputs.value(watched) == str(run.folder):
+    if under_way(folder):
+        inputs.put({watched: str(folder)})
+    elif inputs.value(watched) == str(folder):
         inputs.forget(watched)
         ended()
         st.rerun()
 
 
-def progress(run: Run) -> str:
-    """One line on how far a run is: its place in the line and when it begins, or its share and the time left."""
-    status = run.status
-    if status is None or run.waiting:
-        what, left, tail = status.what if status else "", run.begins, "begins in {}"
-        said = [f"waiting for {what}" if what == "memory" else f"waiting, {what}" if what else "starting"]
-        left = left if what else None
-    else:
-        said = [f"{100 * status.share:.0f} %", status.what or "models and prompts are looked up"]
-        left, tail = run.left, "{} left"
-    return " · ".join([*said, *([tail.format(about(left))] if left is not None else [])])
+def progress(job: Job) -> str:
+    """One line on how far a run is: what is before it, or its share and the time left."""
+    if job.state == "queued":
+        ahead = running.jobs().ahead(job)
+        return f"waiting, {count(ahead, 'job')} ahead" if ahead else "starting"
+    said = [f"{100 * job.share:.0f} %", job.stage or "models and prompts are looked up"]
+    if job.cancelling:
+        said[1] = "stopping"
+    elif (left := job.seconds_left()) is not None:
+        said.append(f"{about(left)} left")
+    return " · ".join(said)
 
 
 # ---------------------------------------------------------------- studies
@@ -147,13 +176,17 @@ def begin_study(text: str) -> str:
             others.add(of(home() / name))
     if other := next(iter(others - {asked}), ""):
         raise StudyError(f"The study {other!r} lies in the folder {name}, as this one would; give another name.")
-    begin(StudyRun(file=str(home() / name / STUDY)), home() / name, {STUDY: text.encode()})
+    _begin_study(home() / name, {STUDY: text.encode()})
     return name
 
 
 def resume_study(out: Path) -> None:
     """Go on with a study that was begun here."""
-    begin(StudyRun(file=str(out / STUDY)), out)
+    _begin_study(out, {})
+
+
+def _begin_study(out: Path, files: Mapping[str, bytes]) -> None:
+    begin(out, f"the study {out.name}", files, long_work.study, str(out / STUDY), out)
 
 
 # ---------------------------------------------------------------- claims and cards
@@ -168,6 +201,8 @@ class Claims:
     bundled: str = ""
     prompts: tuple[Prompt, ...] = ()
     also: tuple[str, ...] = ()
+    title: ClassVar[str] = "claims"
+    work: ClassVar[Work] = staticmethod(long_work.claims)
 
     @property
     def out(self) -> Path:
@@ -176,20 +211,22 @@ class Claims:
         return settings.current().cache / "claims" / digest_of("claims", *made_of)
 
     @property
-    def run(self) -> Run:
-        return Run(self.out)
+    def unfinished(self) -> bool:
+        """Whether a run began here and wrote nothing yet that is shown."""
+        return self.out.is_dir() and self.found() is None
 
     @property
     def what(self) -> str:
         """The prompts: a bundled set's name, or the digest of others."""
         return self.bundled or digest_of_prompts(self.prompts)
 
-    def spec(self, names: tuple[str, ...] = ()) -> ClaimsRun | CardRun:
-        """What makes it, for all claims unless some are named; its `asked.command` does the same from the shell."""
-        return ClaimsRun(asked=claims.Asked(claims=names, **self._how()))
+    def asked(self, names: tuple[str, ...] = ()) -> claims.Asked | making.Asked:
+        """What makes it, for all claims unless some are named; its `command` does the same from the shell."""
+        return claims.Asked(claims=names, **self._how())
 
     def begin(self, names: tuple[str, ...] = ()) -> None:
-        begin(self.spec(names), self.out, {} if self.bundled else {PROMPTS: to_jsonl(self.prompts).encode()})
+        files = {} if self.bundled else {PROMPTS: to_jsonl(self.prompts).encode()}
+        begin(self.out, f"{self.title} of {self.model.name}", files, self.work, self.asked(names), self.out)
 
     def found(self) -> Report | card.Card | None:
         """What was found so far, None while there is nothing. An `EffectiveDepthError` for a damaged file."""
@@ -210,12 +247,15 @@ def _report(file: Path) -> Report | None:
 class Card(Claims):
     """A depth card that a page asks for."""
 
+    title = "the card"
+    work = staticmethod(long_work.card)
+
     @property
     def out(self) -> Path:
         return card.place(self.model, self.what, self.also)
 
-    def spec(self, names: tuple[str, ...] = ()) -> CardRun:
-        return CardRun(asked=making.Asked(**self._how()))
+    def asked(self, names: tuple[str, ...] = ()) -> making.Asked:
+        return making.Asked(**self._how())
 
     def found(self) -> card.Card | None:
         file = self.out / card.FILE
@@ -271,10 +311,6 @@ class Fitted:
         return fit_files.folder() / digest_of(self.kind, identity, digest_of_prompts(self.prompts))
 
     @property
-    def run(self) -> Run:
-        return Run(self.out)
-
-    @property
     def file(self) -> Path:
         """What it writes: maps into its folder, a lens where lenses are found by their names."""
         if not self.lens:
@@ -282,14 +318,15 @@ class Fitted:
         model = on_disk(self.models[0].name)[-40:].lstrip(".+-")
         return fit_files.folder() / f"{model}-{self.lens}-{self.out.name[:6]}{ENDING}"
 
-    def spec(self, prompts: str, out: str) -> FitRun:
+    def asked(self, prompts: str, out: str) -> fits.Fit:
         """What makes it, of a file of its prompts."""
-        model, *others = map(Opened.of, self.models)
-        return FitRun(fit=self.kind, model=model, other=next(iter(others), None), prompts=prompts, out=out)
+        model, *others = map(fits.Opened.of, self.models)
+        return fits.Fit(self.kind, model, prompts, out, other=next(iter(others), None))
 
     def begin(self) -> None:
-        spec = self.spec(str(self.out / FITTED), str(self.file))
-        begin(spec, self.out, {FITTED: to_jsonl(self.prompts).encode()})
+        asked = self.asked(str(self.out / FITTED), str(self.file))
+        files = {FITTED: to_jsonl(self.prompts).encode()}
+        begin(self.out, f"a fit to {self.models[0].name}", files, fits.fit, asked)
 
     def takes(self) -> str:
         """Memory and passes; "" where a size is not known."""
@@ -319,11 +356,12 @@ def fit_panel(wanted: Fitted, page: str, linked: bool = True) -> measured.Maps |
     """The panel of a fit, with what it takes; returns what came of it."""
     found = wanted.found()
     told = "stored" if found is not None else wanted.takes()
-    panel(wanted.run, page, {page: ("Run", wanted.begin)}, told, found is not None, linked)
+    unfinished = found is None and wanted.out.is_dir()
+    panel(wanted.out, page, {page: ("Run", wanted.begin)}, told, found is not None, linked, unfinished=unfinished)
     return found
 
 
 def fit_command(wanted: Fitted, out: str) -> None:
     """The same fit from the command line, and the file of prompts that it needs."""
-    st.code(wanted.spec("prompts.jsonl", out).command, language="bash")
+    st.code(wanted.asked("prompts.jsonl", out).command, language="bash")
     show.prompts_file(wanted.prompts)

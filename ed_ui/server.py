@@ -29,9 +29,8 @@ import click
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.routing import request_response
+from starlette.requests import ClientDisconnect
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit import config
 from streamlit.starlette import App
@@ -40,7 +39,6 @@ from streamlit.web.cli import configurator_options
 
 from ed_core import settings
 from ed_core.errors import SettingsError
-from ed_core.service import pool
 from ed_ui import metrics, navigation, running, show, streamlit_edges
 
 log = logging.getLogger(__name__)
@@ -67,7 +65,7 @@ RETRY = 20  # seconds until somebody who found no place tries again
 SCRIPTS = streamlit_edges.STATIC.parent  # with styles and fonts
 PACKED = {f"{kind}/{file.name}": file for kind in ("js", "css") for file in (SCRIPTS / kind).glob(f"*.{kind}")}
 FOR_GOOD = "public, immutable, max-age=31536000"  # as Streamlit says: each version of a file has its own name
-PASSES = "(ready|metrics|oauth2callback)$|(_stcore|auth|static|media|component)/"  # served to everybody
+PASSES = "oauth2callback$|(_stcore|auth|static|media|component)/"  # served to everybody
 LOGGED_IN = "_streamlit_user="  # the cookie of somebody who is
 FIRST_SECONDS = 30.0  # in which a page must ask for its first run after it has connected
 TOGETHER = 10  # times what one session may upload is what all of them may
@@ -104,9 +102,7 @@ class Door:
         self.scripts = self.base + f"{SCRIPTS.name}/"
         self.passes = re.compile(re.escape(self.base) + f"({PASSES})")
         self.largest_upload = config.get_option("server.maxUploadSize") * MEGABYTE
-        self.own = {self.base + "ready": request_response(ready)}
-        if settings.current().metrics:
-            self.own[self.base + "metrics"] = request_response(numbers)
+        self.own: dict[str, Any] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -386,23 +382,6 @@ def places_of_the_server() -> dict[bytes, bytes]:
 
 
 # -------------------------------------------------------------------- answers of its own, and the start
-
-
-def ready(_: Request) -> JSONResponse:
-    """200 where the installation can do its work, 503 with the reasons where not."""
-    found = pool.problems(running.jobs())
-    return JSONResponse(
-        {"ready": not found, "problems": found},
-        status_code=503 if found else 200,
-        headers={"Cache-Control": "no-store"},
-    )
-
-
-def numbers(_: Request) -> Response:
-    """What Prometheus asks for."""
-    jobs = running.jobs()
-    told, kind = metrics.text(jobs.counts(), jobs.models, running.sessions())
-    return Response(told, media_type=kind, headers={"Cache-Control": "no-store"})
 
 
 @asynccontextmanager

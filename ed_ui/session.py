@@ -16,9 +16,9 @@ from ed_core.cases.case_study import Case
 from ed_core.depth.audit import Audit
 from ed_core.depth.verdict import Verdict
 from ed_core.errors import EffectiveDepthError
-from ed_core.service.jobs import Job
 from ed_core.sources.hub import Plan
 from ed_core.types import ModelSpec, ProbeResult, Request
+from ed_core.work.queue import Job
 from ed_ui import streamlit_edges
 
 KEY = "session"

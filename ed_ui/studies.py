@@ -18,7 +18,6 @@ from ed_core import settings
 from ed_core.depth.wording import count
 from ed_core.errors import EffectiveDepthError, ImportRefused, NotAllowed, StudyError
 from ed_core.probes import find
-from ed_core.service.estimate import about
 from ed_core.sources import tokens
 from ed_core.sources.bundled import default_set
 from ed_core.studies import agreement, bundle, study, tables
@@ -28,6 +27,7 @@ from ed_core.studies.items import Folder, home, open_folder, shipped
 from ed_core.studies.plan import PLAN, Plan
 from ed_core.studies.sets import FORMATS
 from ed_core.studies.study import Study
+from ed_core.work.estimate import about
 from ed_ui import downloads, inputs, picker, runs, show
 from ed_ui.runs import STUDY
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
+from workers import Threads
 
 import ed_ui.running
 from ed_core.results import lookup
-from ed_core.service.jobs import Jobs
 from ed_core.sources import catalogue
+from ed_core.work.queue import Queue
 from ed_ui.case_studies import kept
 
 
@@ -24,9 +25,9 @@ def forget() -> None:
 
 
 def idle(patch: pytest.MonkeyPatch, cache: Path) -> None:
-    """The laboratory is this folder, and its pages start no worker."""
+    """The laboratory is this folder, and what its pages start runs in threads of this process."""
     patch.setenv("ED_CACHE", str(cache))
-    patch.setattr(ed_ui.running, "Jobs", lambda **_: Jobs(warm=False))
+    patch.setattr(ed_ui.running, "Queue", lambda **_: Queue(Threads, warm=False, watch=False))
     forget()
 
 

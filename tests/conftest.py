@@ -114,7 +114,7 @@ def small_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def spec(small_folder):
     """The model in that folder, in float32."""
-    from ed_core.service.resolve import resolve
+    from ed_core.work.resolve import resolve
 
     return resolve(str(small_folder))
 
@@ -144,8 +144,8 @@ def stored(small_folder, tmp_path_factory):
     from test_pages import PAGES, PROMPT
 
     from ed_core.results import lookup
-    from ed_core.service.resolve import resolve
     from ed_core.sources.bundled import MODELS
+    from ed_core.work.resolve import resolve
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(

@@ -15,8 +15,8 @@ from ed_core.architectures import find
 from ed_core.architectures.small import VARIANTS  # noqa: F401
 from ed_core.models import families
 from ed_core.models.language_model import LanguageModel
-from ed_core.service import compute
 from ed_core.types import ModelSpec, ProbeResult, Request
+from ed_core.work import compute
 
 # Looked at closest, five blocks deep: one of every kind of norm placement, multiplier and position.
 FAMILIES = (

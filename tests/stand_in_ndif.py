@@ -2,8 +2,7 @@
 the service is; needs nnsight.
 
 It does what the client's code asks of the service: `/status`, `/env`, `/request`, `/response/ID` and the result's
-address, and runs what was sent on the model of the folder. `POST /be/HOW` says how it is from then on; `GET /seen`
-what came."""
+address, and runs what was sent on the model of the folder. `GET /seen` says what came."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 FOLDER, NAME = sys.argv[1:3]
 KEY = "a key"
-state = {"how": "well", "asked": 0, "polls": 0, "bytes": 0, "headers": {}}
+state = {"asked": 0, "polls": 0, "bytes": 0, "headers": {}}
 results: dict[str, bytes] = {}
 
 
@@ -44,12 +43,6 @@ def computed(blob: bytes) -> dict[str, object]:
     finally:
         tracers.dec()
     found = dict(tracer.info.frame.f_locals["found"])
-    if state["how"] == "nan":
-        found["0.resid_norm"][0, 0] = torch.nan
-    if state["how"] == "shape":
-        found["0.resid_norm"] = found["0.resid_norm"][:-1]
-    if state["how"] == "other numbers":
-        found["miss"] = found["miss"] + 1
     return {"found": found}
 
 
@@ -69,18 +62,15 @@ class Service(BaseHTTPRequestHandler):
         if what == "seen":
             self._give(state)
         elif what == "status":
-            names = ["some/other"] + [NAME] * (state["how"] != "not there")
+            names = ["some/other", NAME]
             self._give({"deployments": {name: {"repo_id": name, "application_state": "RUNNING"} for name in names}})
         elif what == "env":
-            there = "0.7.2" if state["how"] == "older" else version("nnsight")
-            packages = {"nnsight": there, "torch": "2.9.0", "transformers": version("transformers")}
+            packages = {"nnsight": version("nnsight"), "torch": "2.9.0", "transformers": version("transformers")}
             self._give({"python_version": "3.12.1 (main)", "packages": packages})
         elif what == "response":
             state["polls"] += 1
-            if state["how"] == "queue" or state["polls"] % 2:
+            if state["polls"] % 2:
                 self._give({"id": last, "status": "QUEUED", "description": "Moved to position 3 in the queue."})
-            elif state["how"] == "fails":
-                self._give({"id": last, "status": "ERROR", "description": "Traceback\nCUDA out of memory"})
             else:
                 here = f"http://127.0.0.1:{self.server.server_address[1]}/result/{last}"
                 self._give({"id": last, "status": "COMPLETED", "data": here})
@@ -92,10 +82,6 @@ class Service(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.path.startswith("/be/"):
-            state.update(how=self.path.removeprefix("/be/").replace("%20", " "), asked=0, polls=0)
-            self._give({})
-            return
         state["asked"] += 1
         state["headers"] = {k.lower(): v for k, v in self.headers.items() if k.lower().startswith(("ndif", "nnsight"))}
         if self.headers.get("ndif-api-key") != KEY:
@@ -109,7 +95,7 @@ class Service(BaseHTTPRequestHandler):
         )
         name = str(len(results))
         file = io.BytesIO()
-        torch.save(computed(blob) if state["how"] != "queue" else {}, file)
+        torch.save(computed(blob), file)
         results[name] = zstandard.ZstdCompressor().compress(file.getvalue())
         self._give({"id": name, "status": "RECEIVED", "description": ""})
 

@@ -13,12 +13,12 @@ from ed_core.errors import ParameterError
 from ed_core.probes import find
 from ed_core.probes.base import rank_correlation
 from ed_core.results.aggregate import summarize
-from ed_core.service.compute import Models, run
-from ed_core.service.resolve import in_precisions, resolve
 from ed_core.sources.bundled import load_prompts
 from ed_core.sources.sizes import WIDEST_FIRST
 from ed_core.statistics import Interval
 from ed_core.types import Measure, Prompt
+from ed_core.work.compute import Models, run
+from ed_core.work.resolve import in_precisions, resolve
 
 PROMPTS = [
     Prompt("Sums mod 10:\n3 + 6 = 9\n4 + 1 = 5\n5 + 7 = ", "2"),

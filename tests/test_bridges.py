@@ -18,8 +18,8 @@ from ed_core.errors import ParameterError, PromptFileError
 from ed_core.models.opening import open_model
 from ed_core.notebook.model import Result, of_lens
 from ed_core.probes import Contributions, LogitLens
-from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve
 
 SAMPLES = Path(__file__).parent / "data" / "lm_eval"  # as lm-eval 0.4.13 logged them of SmolLM2 on bundled sums
 

@@ -140,7 +140,7 @@ def little_by_little(page, app) -> None:
     """Wait for the end of a run; the worker rests now and then until the page has drawn something new, so that it does
     not matter how fast the browser is."""
     drawn = -1
-    worker = next(p for p in psutil.Process(app.process.pid).children() if "ed_core.service.worker" in p.cmdline())
+    worker = next(p for p in psutil.Process(app.process.pid).children() if "ed_core.work.worker" in p.cmdline())
     while not finished(page):
         worker.suspend()
         try:

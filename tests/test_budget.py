@@ -12,9 +12,9 @@ from test_naive import PROMPTS, agree, prompt_ids
 
 from ed_core.errors import JobError, ParameterError, ran_out
 from ed_core.probes import EarlyExit, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
-from ed_core.service import compute
 from ed_core.sweeps.budget import Budget, even_chunks, parse
 from ed_core.types import Prompt
+from ed_core.work import compute
 
 ASKED = Prompt("5 + 7 + 5 = ", "17")
 SWEEPS = {

@@ -27,11 +27,10 @@ from ed_core.files import seal
 from ed_core.fits import replacement
 from ed_core.probes import Contributions, LogitLens, Prune
 from ed_core.results.aggregate import aggregate
-from ed_core.runs import launch
-from ed_core.service import compute
-from ed_core.service.resolve import resolve
 from ed_core.studies import items
 from ed_core.types import Prompt
+from ed_core.work import compute
+from ed_core.work.resolve import resolve
 from ed_ui import runs, show
 
 EVIL = "<script>alert(1)</script>"
@@ -245,12 +244,12 @@ def test_a_shipped_card_is_what_the_program_writes_and_says(file):
 def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
     begun = []
 
-    def begin(spec, folder, *_):
-        begun.append((spec, folder))
+    def begin(folder, title, files, work, asked, out):
+        begun.append((asked, folder))
         folder.mkdir(parents=True)
         shutil.copy(next(file for file in card.shipped() if file.stem == "ed-demo-8"), folder / card.FILE)
 
-    monkeypatch.setattr(launch, "begin", begin)
+    monkeypatch.setattr(runs, "begin", begin)
     test = fresh("pages/model/cards.py", model="ed-demo-8", precision="fp32").run()
     assert not test.exception and test.selectbox(key="cards.card").value == "ed-demo-8"
     said = " ".join(w.value for w in test.markdown)
@@ -260,12 +259,12 @@ def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
         for rule in RULES:
             assert show.plain(words.depth(card.depth_of(told, rule))) in said
     test.button(key="run.cards").click().run()
-    (spec, place) = begun[0]
+    (of, place) = begun[0]
     wanted = runs.Card(resolve("ed-demo-8"), "sum_mod10")
-    assert place == wanted.out and spec.kind == "card" and spec.asked.prompts == "sum_mod10"
+    assert place == wanted.out and isinstance(of, making.Asked) and of.prompts == "sum_mod10"
     asked = making.Asked("ed-demo-8", "sum_mod10")
     assert asked.place == wanted.out, "the command without --out makes it where the page looks"
-    assert wanted.spec().asked.command == asked.command
+    assert wanted.asked().command == asked.command
     assert test.selectbox(key="cards.card").value == runs.card_name(place / card.FILE), "the one just made"
 
 

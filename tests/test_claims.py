@@ -39,12 +39,12 @@ from ed_core.depth.continuous import mean_depth_kl
 from ed_core.errors import ClaimRefused, PromptError, StudyError
 from ed_core.fits import replacement
 from ed_core.probes import Answers, Prune
-from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import SETS
 from ed_core.studies import items
 from ed_core.studies.items import open_folder
 from ed_core.sweeps import dropping
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve
 
 L, N, TOKENS = 8, 24, 5
 LEVELS = ("1", "2", "3")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -14,14 +13,14 @@ from shell import arrays, refused, wrote
 from ed_core.cards import making
 from ed_core.cases.snippet import run_command
 from ed_core.claims import running as claims
-from ed_core.commands import main, parser
+from ed_core.commands import long_work, main, parser
 from ed_core.commands.models import opened_as
 from ed_core.probes.contributions import Contributions
 from ed_core.probes.layer_skip import LayerSkip
 from ed_core.probes.lenses import LogitLens
-from ed_core.runs.run import AuditRun, CardRun, ClaimsRun, FitRun, Opened
-from ed_core.service.resolve import resolve
 from ed_core.types import Prompt, command_line
+from ed_core.work.resolve import resolve
+from ed_core.work.runs.fit import Fit, Opened
 
 PROMPTS = [
     {"id": "sum", "text": "5 + 7 + 5 + 3 + 1 + 7 = ", "answer": "28"},
@@ -279,49 +278,36 @@ def test_models_and_cache(small_folder, prompts, tmp_path, capsys):
     assert "9 results removed" in capsys.readouterr().out
 
 
-SPECS = {
-    "some claims": ClaimsRun(
-        asked=claims.Asked("a b", "x.jsonl", ("turn", "usefulness"), ("m", "n"), "bf16", "cpu", "-dir", 9, 3)
-    ),
-    "card of much": CardRun(asked=making.Asked("a b", "x.jsonl", 9, ("bf16",), ("m",), "fp16", "cpu", "dir", 3)),
-    "lens": FitRun(fit="jacobian", model=Opened(source="a b"), prompts="p.jsonl", out="l.safetensors", max_tokens=9),
-    "low rank": FitRun(
-        fit="affine",
-        model=Opened(source="m", precision="bf16", adapter="dir", control="untrained", control_seed=3),
-        prompts="p.jsonl",
+ASKED = {
+    "claims": claims.Asked("ed-demo-8", "addition"),
+    "some claims": claims.Asked("a b", "x.jsonl", ("turn", "usefulness"), ("m", "n"), "bf16", "cpu", "-dir", 9, 3),
+    "card": making.Asked("ed-demo-8", "addition"),
+    "card of much": making.Asked("a b", "x.jsonl", 9, ("bf16",), ("m",), "fp16", "cpu", "dir", 3),
+    "card of one precision": making.Asked("ed-demo-8", "addition", others=()),
+    "lens": Fit("jacobian", Opened("a b"), "p.jsonl", "l.safetensors", max_tokens=9),
+    "low rank": Fit(
+        "affine",
+        Opened("m", "bf16", adapter="dir", control="untrained", control_seed=3),
+        "p.jsonl",
+        "-l.safetensors",
         test="t.jsonl",
-        out="-l.safetensors",
         memory="2G",
         rank=4,
     ),
-    "maps": FitRun(
-        fit="maps",
-        model=Opened(source="m"),
-        other=Opened(source="n", precision="int8", control="shuffled", control_seed=2),
-        prompts="p.jsonl",
-        out="m.npz",
-    ),
-    "audit": AuditRun(model="m", precisions=("fp32", "4bit"), prompts="p.jsonl", device="cpu", out="a.npz"),
+    "maps": Fit("maps", Opened("m"), "p.jsonl", "m.npz", other=Opened("n", "int8", control="shuffled", control_seed=2)),
 }
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", ASKED)
 def test_the_command_of_a_run_asks_for_that_run(name, tmp_path, monkeypatch):
     asked = []
-
-    def run(spec, *_, **__):
-        asked.append(spec)
-        return 0
-
-    for module in ("commands.long_work", "runs.execute"):
-        monkeypatch.setattr(import_module(f"ed_core.{module}"), "in_shell", run)
+    monkeypatch.setattr(long_work, "run", lambda work, one, *_, **__: asked.append(one) or 0)
     monkeypatch.setattr(making.Asked, "check", lambda self: None)
     monkeypatch.chdir(tmp_path)
-    spec = SPECS[name]
-    line = getattr(spec, "asked", spec).command
+    line = ASKED[name].command
     python, *words = shlex.split(line)
     assert python == "python" and words[:2] == ["-m", "ed_core"]
-    assert main(words[2:]) == 0 and asked == [spec], line
+    assert main(words[2:]) == 0 and asked == [ASKED[name]], line
 
 
 def test_the_command_of_probes_asks_for_them():

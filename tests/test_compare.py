@@ -14,9 +14,9 @@ from ed_core.probes.base import depth_score, layer_effect
 from ed_core.probes.integrated_gradients import completeness, incomplete
 from ed_core.results import lookup
 from ed_core.results.store import Store
-from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import EXAMPLE, load_prompts
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve
 
 TEXTS = ("5 + 7 + 5 = ", "a=3; b=a; b?", "The capital of France is", "copy a b c: a b", "one two three four")
 COMPARED = (Contributions(), LogitLens(), LayerSkip(), ResidualErasure(), IntegratedGradients())

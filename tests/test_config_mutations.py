@@ -18,9 +18,9 @@ from ed_core.errors import EffectiveDepthError
 from ed_core.models.families import random_hf
 from ed_core.models.opening import open_model
 from ed_core.probes import Contributions, LayerSkip, LogitLens
-from ed_core.service import compute
-from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
+from ed_core.work import compute
+from ed_core.work.resolve import resolve
 
 MUTATED = (
     "qwen3_next",

@@ -24,10 +24,10 @@ from ed_core.models.verify import verify
 from ed_core.probes import Contributions
 from ed_core.prompts import read_jsonl
 from ed_core.results import lookup
-from ed_core.service.resolve import resolve, twin
 from ed_core.sources.bundled import EXAMPLE, load_prompts
 from ed_core.sources.specs import location
 from ed_core.types import ModelSpec, Prompt, Request
+from ed_core.work.resolve import resolve, twin
 
 # blocks that differ by kind (windows, mixers, experts, position schemes), and some that do not
 VARIANTS = (

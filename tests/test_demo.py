@@ -17,11 +17,11 @@ from ed_core.cases import bundle, case_study
 from ed_core.cases.kept import SHIPPED, Kept
 from ed_core.errors import CaseError
 from ed_core.prompts import check_text, read_jsonl
-from ed_core.service import compute
-from ed_core.service.resolve import resolve
 from ed_core.sources import hub, tokens
 from ed_core.sources.bundled import CHARACTERS, MIXED, MODELS, SETS, WORDS, default_set, load_prompts, set_names
 from ed_core.types import Prompt
+from ed_core.work import compute
+from ed_core.work.resolve import resolve
 from tools import sets
 from tools.cases import build, id_of, models_of
 from tools.curriculum import Curriculum

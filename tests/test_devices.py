@@ -3,15 +3,14 @@ reports of itself. Errors are injected, reports are faked."""
 
 from __future__ import annotations
 
-import io
-from pathlib import Path
+import pickle
 from types import SimpleNamespace
-from typing import ClassVar
 
 import pytest
 import torch
 from small_models import BACKGROUND
 from test_budget import ERRORS, raise_
+from workers import Direct, Messages
 
 from ed_core import machine
 from ed_core.errors import (
@@ -32,15 +31,14 @@ from ed_core.models.language_model import LanguageModel
 from ed_core.notebook import model as notebook
 from ed_core.notebook.model import on
 from ed_core.probes import IntegratedGradients, LayerSkip, LogitLens, Numerics, ResidualErasure, Surgery
-from ed_core.runs import execute, processes
-from ed_core.service import compute, estimate, jobs, worker
-from ed_core.service.jobs import Job
-from ed_core.service.resolve import resolve
 from ed_core.sources import sizes, specs
-from ed_core.studies.plan import Plan
 from ed_core.sweeps import gradients, loops, staircase, surgery
 from ed_core.sweeps.budget import Budget
 from ed_core.types import ModelSpec, Prompt
+from ed_core.work import compute, estimate, measure
+from ed_core.work.executors import executor
+from ed_core.work.queue import Queue
+from ed_core.work.resolve import resolve
 
 ASKED = Prompt("5 + 7 + 5 = ", "17")
 ASSERT = RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported")
@@ -124,29 +122,32 @@ def test_what_an_error_says_is_told_apart():
     assert not any(lost_device(error) for error in (*ERRORS.values(), RuntimeError("shapes"), ValueError("CUDA error")))
 
 
+def served(models, request) -> tuple[Direct, dict]:
+    """A request computed by a worker of this process, and the last that it said."""
+    said = []
+    server = Direct(models, lambda header, body: said.append(header))
+    server.step("1", True, pickle.dumps((measure.compute, (request,))))
+    return server, said[-1]
+
+
 def test_a_lost_device_is_named_and_ends_the_worker(small_folder, monkeypatch):
     """Every later job failed too."""
-    models, ended = compute.Models(), []
+    models = compute.Models()
     request = LogitLens().request(resolve(str(small_folder)), ASKED)
-    out, model = io.BytesIO(), models.get(request.models[0])
-    monkeypatch.setattr(worker.os, "_exit", ended.append)
-    for error, code in ((RuntimeError("shapes"), []), (ASSERT, [worker.DEVICE_LOST])):
+    model = models.get(request.models[0])
+    for error, ends in ((RuntimeError("shapes"), False), (ASSERT, True)):
         monkeypatch.setattr(model, "trace", lambda *_, error=error, **__: raise_(error))
-        worker.serve({"job": "1", "request": request.to_json()}, models, out, set())
-        assert ended == code
-    assert b'"DeviceFailed"' in out.getvalue() and b"a new process is needed" in out.getvalue()
+        server, last = served(models, request)
+        assert server.ended is ends
+    assert last["error"] == "DeviceFailed" and "a new process is needed" in last["message"]
     with pytest.raises(DeviceFailed):
         compute.run(model, request)
-    job = Job(request, set())
-    assert "its device failed under another job" in str(jobs.Jobs._why_it_ended(job, worker.DEVICE_LOST)[1])
 
 
 def test_a_device_that_is_lost_outside_a_probe_ends_the_worker_too(small_folder, monkeypatch):
-    request, ended = LogitLens().request(resolve(str(small_folder)), ASKED), []
-    monkeypatch.setattr(worker.os, "_exit", ended.append)
-    models = SimpleNamespace(get=lambda _: raise_(ASSERT), hold=None, bytes=0)
-    worker.serve({"job": "1", "request": request.to_json()}, models, io.BytesIO(), set())
-    assert ended == [worker.DEVICE_LOST]
+    models = compute.Models()
+    monkeypatch.setattr(models, "get", lambda _: raise_(ASSERT))
+    assert served(models, LogitLens().request(resolve(str(small_folder)), ASKED))[0].ended
 
 
 def test_a_device_that_is_lost_while_a_model_is_opened_is_named(small_folder, monkeypatch):
@@ -226,9 +227,10 @@ def test_an_estimate_goes_by_what_the_device_has(gpus, nothing_known, monkeypatc
     gpus(5 * GIB, 6 * GIB)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert devices.totals() == {"cuda": 6 * GIB, "cuda:0": 6 * GIB, "cuda:1": 6 * GIB, "cpu": 0}
-    queue = jobs.Jobs()
-    queue._heard({"type": "ready", "devices": devices.overview(), "totals": devices.totals()}, b"")
-    queue.close()
+    workers = []
+    queue = Queue(lambda *told: workers.append(Messages(*told)) or workers[0], watch=False)
+    workers[0].says("ready", devices=devices.overview(), totals=devices.totals())
+    assert queue.devices.keys() == devices.overview().keys()
     assert unknown - held("cuda:1") == unknown - held("cuda") == 2 * GIB - 3 * GIB // 4
     machine.learn({"cuda:1": 80 * GIB})
     assert held("cuda:1") == unknown
@@ -411,38 +413,11 @@ def test_a_gpu_is_calibrated_by_what_fills_it_and_waited_for_where_it_is(monkeyp
 
 
 def test_processes_have_a_gpu_each(monkeypatch):
-    monkeypatch.setattr(execute, "device_of", lambda name: "cuda")
     monkeypatch.setattr(machine, "gpus", lambda: ["0", "1"])
-    monkeypatch.setattr(execute, "gpus", lambda: ["0", "1"])
-    made = []
-    monkeypatch.setattr(processes, "ProcessPoolExecutor", lambda n, context, begin, told: made.append((n, told[1])))
-    execute.in_processes(2, "auto")
-    assert [(n, [one["CUDA_VISIBLE_DEVICES"] for one in shares]) for n, shares in made] == [(2, ["0", "1"])]
-    with pytest.raises(ParameterError, match="--processes is 3, and 2 GPUs are here"):
-        execute.in_processes(3, "cuda")
-
-
-def test_a_process_takes_its_share_before_torch_is_there(monkeypatch):
-    import multiprocessing
-
-    begun, shares = multiprocessing.Value("i", 0), [{"ED_TEST_SHARE": "0"}, {"ED_TEST_SHARE": "1"}]
-    for name in ("signal.signal", "threading.Thread", "multiprocessing.parent_process"):
-        monkeypatch.setattr(f"ed_core.runs.processes.{name}", lambda *_, **__: SimpleNamespace(start=lambda: None))
-    monkeypatch.setenv("ED_TEST_SHARE", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    seen = []
-    for _ in range(3):
-        processes._begin(None, shares, False, begun)
-        seen.append(processes.os.environ["ED_TEST_SHARE"])
-    assert seen == ["0", "1", "0"]
-
-
-def test_an_actor_of_ray_takes_no_gpu_by_its_number():
-    class Planned(Plan):
-        usable: ClassVar = [SimpleNamespace(label="m", known=SimpleNamespace(device="cuda:1"))]
-
-    with pytest.raises(ParameterError, match="m is asked for on cuda:1; give --device cuda"):
-        processes._Actors(None, object.__new__(Planned), Path("out"))
+    assert [machine.share(i, 2)["CUDA_VISIBLE_DEVICES"] for i in range(2)] == ["0", "1"]
+    for n, device in ((3, "cuda"), (2, "cuda:0")):
+        with pytest.raises(ParameterError, match=f"--processes is {n}, and"), executor(n, "", device):
+            pass
 
 
 def test_a_defect_is_no_lost_device(model_of, monkeypatch):
@@ -462,7 +437,7 @@ def test_auto_is_a_gpu_where_there_is_one_and_the_default_everywhere(gpus, monke
 
     import ed_core
     from ed_core.commands import parser
-    from ed_core.runs.run import Opened, StudyRun
+    from ed_core.work.runs.fit import Opened
 
     words = {
         "run": ["contributions", "--model", "m", "--prompts", "p", "--out", "o"],
@@ -476,7 +451,7 @@ def test_auto_is_a_gpu_where_there_is_one_and_the_default_everywhere(gpus, monke
     }
     assert {parser().parse_args([name, *given]).device for name, given in words.items()} == {"auto"}
     assert inspect.signature(ed_core.open).parameters["device"].default == "auto"
-    assert {StudyRun.model_fields["device"].default, Opened.model_fields["device"].default} == {"auto"}
+    assert Opened("m").device == "auto"
     monkeypatch.setattr(notebook, "may_have_gpu", lambda: False)
     monkeypatch.setattr(devices, "pick", lambda name: pytest.fail("torch is asked"))
     assert notebook.on("auto") == ("cpu", None)

@@ -19,11 +19,11 @@ from ed_core.probes import PROBES, Continuation, Generation, IntegratedGradients
 from ed_core.probes.base import ANSWER_TOKENS, Shape
 from ed_core.probes.generation import TYPICAL_TOKENS
 from ed_core.probes.integrated_gradients import TYPICAL_NODES
-from ed_core.service import estimate
 from ed_core.sources import catalogue, sizes
 from ed_core.sources.sizes import WIDEST_FIRST
 from ed_core.sources.specs import size_of
 from ed_core.types import Prompt
+from ed_core.work import estimate
 
 STATED = {  # as the publishers state them
     "Qwen/Qwen2.5-1.5B": 1_543_714_304,

@@ -8,11 +8,11 @@ from ed_core.depth.verdict import READS
 from ed_core.probes import PROBES, Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.results.wire import unpack
-from ed_core.service import compute
-from ed_core.service.resolve import resolve, twin
 from ed_core.sources import controls
 from ed_core.sources.bundled import CHARACTERS, ENGLISH_EXAMPLE, KINDS, MODELS, example_of, load_prompts
 from ed_core.types import Prompt
+from ed_core.work import compute
+from ed_core.work.resolve import resolve, twin
 from tools.examples import READ, REAL, compared, shipped
 
 HOME = (Contributions(), LogitLens(), LayerSkip(), Continuation())

@@ -28,10 +28,10 @@ from ed_core.fits.judged import Reader
 from ed_core.fits.streams import Streams, Sums, split
 from ed_core.probes import Lenses, LogitLens
 from ed_core.prompts import to_jsonl
-from ed_core.service import compute
-from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import FITS, MODELS
 from ed_core.types import Prompt
+from ed_core.work import compute
+from ed_core.work.resolve import resolve
 
 WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "near", "seven", "old", "wizards")
 

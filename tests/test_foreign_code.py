@@ -29,7 +29,7 @@ from io import StringIO
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from ed_core.models.opening import load_model
-from ed_core.service.resolve import resolve
+from ed_core.work.resolve import resolve
 from ed_core.types import Prompt
 for folder in sorted(Path(sys.argv[2]).iterdir()):
     opened, out, err = False, StringIO(), StringIO()

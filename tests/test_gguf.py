@@ -34,10 +34,10 @@ from ed_core.errors import (
 from ed_core.models import conversion
 from ed_core.models.opening import open_model
 from ed_core.notebook import model
-from ed_core.service.resolve import resolve
 from ed_core.sources import gguf_files, hub, permits, specs, wheels
 from ed_core.sources.bundled import MODELS
 from ed_core.types import ModelSpec
+from ed_core.work.resolve import resolve
 
 NAMES = {
     "self_attn.q_proj": "attn_q",

@@ -13,8 +13,8 @@ from ed_core.depth.continuous import MEAN_DEPTH
 from ed_core.errors import ParameterError
 from ed_core.probes import LogitLens
 from ed_core.results import lookup
-from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve
 
 PROMPT = Prompt("5 + 7 + 1 = ", "13")
 

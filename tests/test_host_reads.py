@@ -16,9 +16,9 @@ from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.models.verify import verify
 from ed_core.probes import PROBES, LayerSkip, LogitLens, Prune, ResidualErasure, Surgery
-from ed_core.service import compute
-from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
+from ed_core.work import compute
+from ed_core.work.resolve import resolve
 
 # Longer than what may be read for each block and pass: a read for each token would be too many.
 PROMPT = Prompt("Sums mod 10:\n" + "5 + 7 + 5 = 7\n" * 5 + "5 + 7 + 5 = ", "7")

@@ -265,14 +265,15 @@ WORKER = (
     + """
 import time
 from ed_core.results import lookup
-from ed_core.service.jobs import Jobs
+from ed_core.work import measure
+from ed_core.work.queue import Queue
 from ed_core.probes import Contributions
-from ed_core.service.resolve import resolve
+from ed_core.work.resolve import resolve
 from ed_core.types import Prompt
 request = lambda: Contributions().request(resolve("org/model"), Prompt("5 + 7 = "))
 assert not request().models[0].revision
-jobs, stages = Jobs(), []
-job = jobs.submit(request(), "viewer")
+jobs, stages = Queue(), []
+job = measure.submit(jobs, request(), "viewer")
 while not job.over:
     job.unseen = 0.0
     stages.append(job.stage)

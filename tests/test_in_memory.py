@@ -437,7 +437,7 @@ def test_the_hash_is_of_the_content_alone():
 
 
 def test_results_are_kept_as_asked(monkeypatch):
-    from ed_core.service import compute
+    from ed_core.work import compute
 
     ran, run = [], compute.run
     monkeypatch.setattr(compute, "run", lambda *a, **more: ran.append(1) or run(*a, **more))

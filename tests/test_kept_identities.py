@@ -3,26 +3,24 @@ waits, and what was computed on them withdrawn where they do not hold any more."
 
 from __future__ import annotations
 
-import io
 import json
-import sys
+import pickle
 from dataclasses import replace
 
 import pytest
-from hosted_app import until
 from small_models import save_random
+from workers import Direct
 
 from ed_core.commands import main
 from ed_core.errors import IdentityFailed, NotFinite, TooLarge
 from ed_core.models import opening
 from ed_core.models.verify import verify
 from ed_core.notebook import model
-from ed_core.probes import Contributions, LogitLens
+from ed_core.probes import Contributions
 from ed_core.results.store import Store
-from ed_core.service import compute, worker
-from ed_core.service.jobs import Jobs
-from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
+from ed_core.work import compute, measure
+from ed_core.work.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 ASKED = Prompt("5 + 7 = ")
@@ -122,8 +120,8 @@ def test_the_code_that_opens_and_runs_a_model_is_all_counted(monkeypatch, tmp_pa
 
 def stored(spec, models):
     """A result, computed and stored as a worker does it."""
-    out, request = io.BytesIO(), Contributions().request(spec, ASKED)
-    worker.serve({"job": "1", "request": request.to_json()}, models, out, set())
+    request = Contributions().request(spec, ASKED)
+    Direct(models, lambda header, body: None).step("1", True, pickle.dumps((measure.compute, (request,))))
     assert Store().get(request.key) is not None
     return request
 
@@ -132,21 +130,22 @@ def believed(spec, **more):
     """Models whose kept identities are believed, what is said of them, and a result that is stored."""
     opening.open_model(spec, trust_kept=True)
     models = compute.Models(trust_kept=True, **more)
-    return models, io.BytesIO(), stored(spec, models)
+    return models, stored(spec, models)
 
 
-def frames(out: io.BytesIO):
-    out.seek(0)
-    return [frame[0] for frame in iter(lambda: worker.receive(out), None)]
+def rechecked(models):
+    """What an idle worker with these models says."""
+    said = []
+    Direct(models, lambda header, body: said.append(header)).recheck()
+    return said
 
 
 @pytest.mark.parametrize("error", [None, NotFinite("not finite")])
 def test_what_rests_on_identities_that_fail_is_withdrawn(spec, monkeypatch, error):
-    models, out, request = believed(spec)
+    models, request = believed(spec)
     assert models.to_recheck
     breaks(monkeypatch, error)
-    worker.rechecked(models, out)
-    (said,) = frames(out)
+    (said,) = rechecked(models)
     assert said["type"] == "withdrawn" and said["keys"] == [request.key]
     assert said["error"] == ("NotFinite" if error else "IdentityFailed") and said["message"]
     assert Store().get(request.key) is None and not len(models) and not models.to_recheck
@@ -155,19 +154,17 @@ def test_what_rests_on_identities_that_fail_is_withdrawn(spec, monkeypatch, erro
 
 
 def test_where_they_hold_nothing_is_said_and_nothing_lost(spec):
-    models, out, request = believed(spec)
-    worker.rechecked(models, out)
-    assert not out.getvalue() and Store().get(request.key) is not None and len(models) == 1
+    models, request = believed(spec)
+    assert not rechecked(models) and Store().get(request.key) is not None and len(models) == 1
     assert not models.to_recheck
     stored(spec, models)
     assert not models.to_recheck, "once an opening"
 
 
 def test_memory_that_runs_out_over_it_withdraws_nothing(spec, monkeypatch):
-    models, out, request = believed(spec)
+    models, request = believed(spec)
     breaks(monkeypatch, TooLarge("no room"))
-    worker.rechecked(models, out)
-    assert not out.getvalue() and Store().get(request.key) is not None and not len(models)
+    assert not rechecked(models) and Store().get(request.key) is not None and not len(models)
 
 
 @pytest.fixture
@@ -180,19 +177,18 @@ def another(tmp_path):
 
 @pytest.mark.parametrize("error", [None, NotFinite("not finite")])
 def test_a_model_that_is_closed_before_is_measured_then(spec, another, monkeypatch, error):
-    models, out, request = believed(spec, budget=1)
+    models, request = believed(spec, budget=1)
     breaks(monkeypatch, error)
     models.get(another)
     assert len(models) == 1 and models.to_recheck
-    worker.rechecked(models, out)
-    (said,) = frames(out)
+    (said,) = rechecked(models)
     assert said["keys"] == [request.key] and said["error"] == ("NotFinite" if error else "IdentityFailed")
     assert Store().get(request.key) is None and not models.to_recheck
     assert len(models) == 1, "the other one stays"
 
 
 def test_one_that_holds_when_it_is_closed_loses_nothing(spec, another, measured):
-    models, _, request = believed(spec, budget=1)
+    models, request = believed(spec, budget=1)
     before = len(measured)
     models.get(another)
     assert len(measured) == before + 1 and not models.to_recheck and Store().get(request.key) is not None
@@ -202,7 +198,7 @@ def test_one_that_holds_when_it_is_closed_loses_nothing(spec, another, measured)
 
 @pytest.mark.parametrize("holds", [True, False])
 def test_one_without_room_to_be_measured_is_measured_at_its_next_opening(spec, another, measured, monkeypatch, holds):
-    models, out, request = believed(spec, budget=1)
+    models, request = believed(spec, budget=1)
     with monkeypatch.context() as patch:
         breaks(patch, TooLarge("no room"))
         models.get(another)
@@ -214,8 +210,7 @@ def test_one_without_room_to_be_measured_is_measured_at_its_next_opening(spec, a
     breaks(monkeypatch)
     with pytest.raises(IdentityFailed):
         models.get(spec)
-    worker.rechecked(models, out)
-    (said,) = frames(out)
+    (said,) = rechecked(models)
     assert said["keys"] == [request.key] and Store().get(request.key) is None
 
 
@@ -224,27 +219,6 @@ def test_a_study_measures_at_every_opening(spec, measured):
     models = compute.Models()
     stored(spec, models)
     assert len(measured) == 2 and not models.to_recheck
-
-
-def test_a_worker_measures_when_it_is_idle_and_its_queue_hears_of_it(spec):
-    """The file that was kept is of another opening: this one's head is broken meanwhile, so the sums fail."""
-    opening.open_model(spec, trust_kept=True)
-    (file,) = opening._kept_file(opening.open_model(spec)).parent.iterdir()
-    jobs = Jobs(command=(sys.executable, "-c", BROKEN))
-    try:
-        request = LogitLens().request(spec, ASKED)
-        job = jobs.submit(request, "me")
-        until(lambda: job.over)
-        assert job.state == "done" and jobs.withdrawn(request.key) is None
-        until(lambda: jobs.withdrawn(request.key) is not None)
-        assert "Refused" in str(jobs.withdrawn(request.key)) and Store().get(request.key) is None
-        assert not file.exists()
-        job = jobs.submit(request, "me")
-        assert jobs.withdrawn(request.key) is None, "it was asked for again"
-        until(lambda: job.over)
-        assert isinstance(job.error, IdentityFailed)
-    finally:
-        jobs.close()
 
 
 @pytest.fixture
@@ -281,14 +255,3 @@ def test_what_the_shell_wrote_is_gone_where_they_fail(shell, spec, capsys, monke
     assert Store().get(Contributions().request(spec, Prompt("1 + 2 = ")).key) is None
     assert Store().get(Contributions().request(spec, Prompt("5 + 7 = ")).key) is not None, "measured at its opening"
     assert run("1 + 2 = ") == 2 and not out.exists(), "nothing is believed any more"
-
-
-BROKEN = """
-from dataclasses import replace
-from ed_core.models import opening
-from ed_core.models.verify import verify
-from ed_core.service import worker
-opening.verify = lambda model: replace(verify(model), closure=0.5)
-worker.IDLE = 0.1
-worker.main()
-"""

@@ -21,8 +21,8 @@ from ed_core.errors import ParameterError
 from ed_core.probes import LogitLens, ResidualErasure
 from ed_core.results import lookup
 from ed_core.results.store import Store
-from ed_core.service.resolve import resolve, twin
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve, twin
 from ed_ui import inputs, link, picker, session, streamlit_edges
 from ed_ui.inputs import of_probe
 from ed_ui.navigation import KEPT_FROM

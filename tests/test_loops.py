@@ -21,9 +21,9 @@ from ed_core.models.verify import verify
 from ed_core.probes import PROBES, Generation, Loops, ResidualErasure
 from ed_core.probes.base import Shape
 from ed_core.probes.generation import WRITTEN_TOKENS
-from ed_core.service.resolve import resolve
 from ed_core.sources import bundled, sizes, specs
 from ed_core.types import ModelSpec, Prompt
+from ed_core.work.resolve import resolve
 
 PROMPT = Prompt("5+7=", "12")
 BETWEEN = ("looped_norm", "looped_input", "ouro")

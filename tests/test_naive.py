@@ -23,8 +23,8 @@ from ed_core.probes import (
 )
 from ed_core.probes.lenses import late_from
 from ed_core.results.aggregate import aggregate
-from ed_core.service import compute
 from ed_core.types import Prompt
+from ed_core.work import compute
 
 PROMPTS = {
     "text": Prompt("The quick brown fox jump"),

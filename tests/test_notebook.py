@@ -21,9 +21,9 @@ from ed_core.figures.pictures import Look, draw, pictures
 from ed_core.notebook.model import Result
 from ed_core.results import lookup
 from ed_core.results.wire import pack, unpack
-from ed_core.service import compute
-from ed_core.service.resolve import resolve
 from ed_core.types import Measure, MeasureSpec, Prompt
+from ed_core.work import compute
+from ed_core.work.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
 SUM = Prompt("Sums mod 10:\n5 + 7 = ", "2")

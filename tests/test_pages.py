@@ -30,10 +30,10 @@ from ed_core.probes import (
     ResidualErasure,
 )
 from ed_core.results import lookup
-from ed_core.service.resolve import resolve
 from ed_core.sources import tokens
 from ed_core.sources.bundled import KINDS, load_prompts
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve
 from ed_ui import downloads, inputs, live, picker, prompt_box, running, session, show, streamlit_edges
 from ed_ui.prompt_box import examples
 

@@ -32,9 +32,9 @@ from ed_core.probes import (
 from ed_core.probes.integrated_gradients import UNSETTLED, completeness, incomplete
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
-from ed_core.service.resolve import resolve
 from ed_core.sources import specs
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve
 from ed_ui import show
 
 

@@ -10,10 +10,10 @@ from test_claims import cosine, keeping
 from ed_core.cards import card
 from ed_core.claims import CLAIMS, find, finding, running
 from ed_core.claims.record import Found, Report
-from ed_core.runs import launch
-from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import set_names
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve
+from ed_core.work.runs import study as long_work
 from ed_ui import runs, show
 
 STEP = np.where(np.arange(16) < 9, -0.3, 0.3)  # a cosine that turns
@@ -113,19 +113,18 @@ def test_while_no_set_is_chosen_a_model_has_its_own(laboratory, small_folder):
     assert known[0] == "mixed" and sorted(known) == set_names()
 
 
-def test_a_run_is_of_the_asked_claim(laboratory, monkeypatch):
+def test_run_asks_for_the_chosen_claim(laboratory, monkeypatch):
     begun = []
-    monkeypatch.setattr(launch, "begin", lambda spec, folder, visitor, files: begun.append((spec, folder, files)))
+    monkeypatch.setattr(runs, "begin", lambda folder, title, files, *work: begun.append((folder, files, *work)))
     test = page(claim="turn")
     test.button(key="run.claim").click().run()
     test.button(key="run.claims").click().run()
-    (one, out, _), (every, _, _) = begun
-    assert out == wanted().out and (one.kind, every.kind) == ("claims", "claims")
-    assert (one.asked.model, one.asked.prompts, one.asked.claims) == ("ed-demo-8", "copy", ("turn",))
-    assert every.asked.claims == ()
+    (out, _, work, one, _), (_, _, _, every, _) = begun
+    assert out == wanted().out and work is long_work.claims
+    assert (one.model, one.prompts, one.claims, every.claims) == ("ed-demo-8", "copy", ("turn",), ())
     prompts = tuple(Prompt(f"{i} + 1 = ", "3", str(i)) for i in range(5))
     typed = wanted(bundled="", prompts=prompts, also=("ed-demo-16",))
     typed.begin()
-    spec, out, files = begun[-1]
-    assert spec.asked.prompts == str(typed.out / runs.PROMPTS) and spec.asked.also == ("ed-demo-16",)
+    out, files, _, asked, _ = begun[-1]
+    assert asked.prompts == str(typed.out / runs.PROMPTS) and asked.also == ("ed-demo-16",)
     assert files[runs.PROMPTS].count(b"\n") >= 4 and out == typed.out != wanted().out

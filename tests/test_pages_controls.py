@@ -19,9 +19,9 @@ from ed_core.depth.criteria import COSINES
 from ed_core.probes import Contributions, EarlyExit, LogitLens, Numerics, Prune, find
 from ed_core.results import lookup
 from ed_core.results.aggregate import summarize
-from ed_core.service.resolve import resolve, twin
 from ed_core.sources.bundled import KINDS, example_of, load_prompts
 from ed_core.types import ModelSpec, Prompt
+from ed_core.work.resolve import resolve, twin
 from ed_ui import control_model, prompt_panels, running, show
 
 STRIPS = {  # page: probe, and what its strip holds of the control's result

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from charts import charts, fresh, numbers, sent, traces, words
-from hosted_app import until
 from streamlit.testing.v1 import AppTest
+from workers import until
 
 from ed_core import fits
 from ed_core.depth import lenses, matching
@@ -15,9 +15,9 @@ from ed_core.errors import NotAllowed, StudyError
 from ed_core.fits import measured
 from ed_core.probes import Lenses
 from ed_core.results import lookup
-from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import EXAMPLE, load_prompts
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve
 from ed_ui import runs, show
 
 pytestmark = pytest.mark.usefixtures("laboratory")
@@ -90,7 +90,7 @@ def test_replacement_is_drawn_in_per_cent_of_the_loss():
 def test_the_command_it_shows_is_what_it_runs():
     test = page(second="ed-demo-16")
     (code,) = [c.value for c in test.code if "ed_core fit" in c.value]
-    assert code == wanted("ed-demo-8", "ed-demo-16").spec("prompts.jsonl", "maps.npz").command
+    assert code == wanted("ed-demo-8", "ed-demo-16").asked("prompts.jsonl", "maps.npz").command
     assert code == (
         "python -m ed_core fit maps --model ed-demo-8 --precision fp32 --device cpu --other ed-demo-16 "
         "--other-precision fp32 --set prompts.jsonl --out maps.npz"
@@ -101,22 +101,21 @@ def test_the_command_it_shows_is_what_it_runs():
     assert "9 source taps" in said(test) and "1 pass over the prompts" in said(test)
 
 
-@pytest.mark.process
-def test_run_fits_in_a_process_of_its_own_and_cancel_ends_it():
+def test_run_fits_and_cancel_ends_it():
     of = wanted("ed-demo-8")
     test = page(maps="within")
     assert not test.button(key="run.maps").disabled and "Not computed yet" in said(test)
     test.button(key="run.maps").click().run()
-    assert of.run.running and not test.button(key="cancel.maps").disabled
+    assert runs.under_way(of.out) and not test.button(key="cancel.maps").disabled
     with pytest.raises(StudyError, match="under way already"):
         of.begin()
     test.button(key="cancel.maps").click().run()
-    assert not of.run.running
-    assert of.found() is None and of.run.trouble == ""
+    until(lambda: not runs.under_way(of.out))
+    assert of.found() is None and runs.of(of.out).state == "cancelled"
+    assert page(maps="within").button(key="run.maps").label == "Resume"
     of.begin()
-    until(lambda: not of.run.running, 120)
-    assert of.found() is not None, of.run.trouble
-    assert of.run.status.state == "done" and of.found().loss.shape == (8,)
+    until(lambda: not runs.under_way(of.out))
+    assert runs.of(of.out).state == "done" and of.found().loss.shape == (8,)
     assert "usefulness" in said(page(maps="within"))
 
 
@@ -124,13 +123,13 @@ def test_run_fits_in_a_process_of_its_own_and_cancel_ends_it():
 def test_why_a_fit_failed_is_said():
     of = runs.Fitted((resolve("ed-demo-8"),), tuple(Prompt(f"{i} + 1 = ") for i in range(5)))
     of.begin()
-    until(lambda: not of.run.running, 60)
-    assert "needs more tokens than dimensions" in of.run.trouble and of.found() is None
+    until(lambda: not runs.under_way(of.out))
+    assert "needs more tokens than dimensions" in str(runs.of(of.out).error) and of.found() is None
 
 
 def test_an_installation_without_studies_fits_nothing(monkeypatch):
     monkeypatch.setenv("ED_STUDIES", "false")
-    with pytest.raises(NotAllowed, match="starts no runs"):
+    with pytest.raises(NotAllowed, match="disabled here"):
         wanted("ed-demo-8").begin()
 
 
@@ -206,10 +205,9 @@ def test_a_lens_is_fitted_from_the_page_and_then_read_with():
     app.button(key="run.lens-fit").click().run()
     prompts = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()]
     of = runs.Fitted((resolve("ed-demo-8"),), runs.distinct(prompts), "affine")
-    assert of.run.running and not app.button(key="cancel.lens-fit").disabled
-    until(lambda: not of.run.running, 120)
+    until(lambda: not runs.under_way(of.out))
     fit = of.found()
-    assert fit is not None, of.run.trouble
+    assert fit is not None, runs.of(of.out).error
     assert fit in fits.of_model(resolve("ed-demo-8")) and fit.path == fits.find(of.file.stem).path
     app.run()
     assert show.plain(lenses.certified("affine", fit.certificate)) in [one.value for one in app.success]

@@ -12,10 +12,10 @@ from ed_core.depth import loops
 from ed_core.probes import EarlyExit, LogitLens, Loops, Prune
 from ed_core.results import lookup
 from ed_core.results.aggregate import aggregate
-from ed_core.service.resolve import resolve
 from ed_core.sources import catalogue
 from ed_core.sources.bundled import MODELS, example_of, load_prompts
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve
 
 PAGE = "pages/model/loops.py"
 

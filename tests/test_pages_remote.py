@@ -10,7 +10,7 @@ from test_pages import PROMPT, app
 
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
-from ed_core.service.resolve import resolve
+from ed_core.work.resolve import resolve
 from ed_ui import picker
 from ed_ui.two_sides import NO_TWIN
 

@@ -19,7 +19,7 @@ from ed_core.cases.report import report
 from ed_core.depth import audit, verdict
 from ed_core.probes import LayerSkip, Prune
 from ed_core.results import aggregate, lookup
-from ed_core.service.resolve import in_precisions, resolve
+from ed_core.work.resolve import in_precisions, resolve
 from ed_ui import case_studies
 
 CASE = "pages/case_studies/case.py"

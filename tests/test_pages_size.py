@@ -25,11 +25,11 @@ from ed_core.errors import BrokenWeights, Cancelled
 from ed_core.machine import ROOM, gigabytes
 from ed_core.probes import Contributions
 from ed_core.results import lookup
-from ed_core.service import estimate
-from ed_core.service.resolve import in_precisions, resolve
 from ed_core.sources import hub, sizes, specs, tokens, wheels
 from ed_core.sources.bundled import MODELS
 from ed_core.types import ModelSpec
+from ed_core.work import estimate
+from ed_core.work.resolve import in_precisions, resolve
 from ed_ui import downloads, picker, running
 
 ABSENT = "Qwen/Qwen2.5-7B"

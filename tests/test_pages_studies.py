@@ -8,16 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from charts import charts, fresh, idle, numbers, traces, words
-from hosted_app import until
 from pyarrow import parquet
 from small_models import byte_tokenizer, random_hf
 from streamlit.testing.v1 import AppTest
+from workers import until
 
 from ed_core.commands import main
-from ed_core.errors import ImportRefused, NotAllowed
-from ed_core.runs import launch
-from ed_core.runs.launch import Run
-from ed_core.service.estimate import duration
+from ed_core.errors import ImportRefused, NotAllowed, StudyError
 from ed_core.sources import tokens
 from ed_core.sources.bundled import STUDIES
 from ed_core.studies import bundle, difficulty, items, points, steps, study, tables
@@ -25,6 +22,7 @@ from ed_core.studies import plan as planning
 from ed_core.studies.form import levels_of
 from ed_core.studies.items import open_folder
 from ed_core.training import DepthCallback
+from ed_core.work.estimate import duration
 from ed_ui import runs, studies
 from ed_ui.study_panels import CRITERIA, READING
 
@@ -118,7 +116,7 @@ def test_a_form_writes_the_study_that_runs_and_says_what_it_costs(opened, monkey
     shown = [code.value for code in opened.code]
     assert f"{plan.sets[1].examples[0].prompt.text}▸{plan.sets[1].examples[0].prompt.answer}" in shown
     begun = []
-    monkeypatch.setattr(launch, "begin", lambda spec, folder, who, files: begun.append((folder.name, files)))
+    monkeypatch.setattr(runs, "begin", lambda folder, title, files, *_: begun.append((folder.name, files)))
     opened.button(key="studies.start").click().run()
     assert begun[0][0] == "by-hand" and study.parse(begun[0][1]["asked.toml"].decode()) == written
 
@@ -151,15 +149,39 @@ def test_a_text_that_is_no_study_is_refused_on_the_page(opened):
     assert "comes with the program" in opened.error[0].value and not (items.home() / "toys").exists()
 
 
+@pytest.mark.process
+def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(laboratory, monkeypatch):
+    many = "chunk = 2\n" + TOML.replace("[2, 3]", "[2, 3, 4]") + "\n"
+    monkeypatch.setenv("ED_TEST_STEP_DELAY", "0.01")  # so that there is time to stop it
+    name = runs.begin_study(many)
+    out = laboratory / "studies" / name
+    with pytest.raises(StudyError, match="under way already"):
+        runs.begin_study(many)
+    until(lambda: list(out.glob("items/*/*.parquet")))
+    test = fresh("pages/studies/studies.py").run()
+    assert not test.button(key="cancel.studies").disabled and test.button(key="run.studies").disabled
+    test.button(key="cancel.studies").click().run()
+    until(lambda: not runs.under_way(out))
+    monkeypatch.delenv("ED_TEST_STEP_DELAY")
+    there = len(list(out.glob("items/*/*.parquet")))
+    assert there < 12 and studies.known()[name] == out
+    test = fresh("pages/studies/studies.py").run()
+    assert test.button(key="run.studies").label == "Resume" and not test.error
+    test.button(key="run.studies").click().run()
+    until(lambda: not runs.under_way(out))
+    assert len(list(out.glob("items/*/*.parquet"))) == 12 and "measures" in runs.of(out).result
+    assert (out / "report.md").is_file()
+
+
 def test_an_installation_may_run_no_studies_and_keeps_to_its_models(laboratory, monkeypatch):
     monkeypatch.setenv("ED_STUDIES", "false")
-    with pytest.raises(NotAllowed, match="starts no runs from the browser"):
+    with pytest.raises(NotAllowed, match="disabled here"):
         runs.begin_study(TOML)
     monkeypatch.delenv("ED_STUDIES")
     monkeypatch.setenv("ED_MODELS", "ed-demo-16")
     out = laboratory / "studies" / runs.begin_study(TOML)
-    until(lambda: not Run(out).running)
-    assert not list(out.glob("items/*/*")) and "No model of" in Run(out).trouble
+    until(lambda: not runs.under_way(out))
+    assert not list(out.glob("items/*/*")) and "No model of" in str(runs.of(out).error)
 
 
 def test_depth_and_difficulty_opens_on_the_bundled_study_and_says_what_is_computed(opened):

@@ -22,9 +22,9 @@ from ed_core.figures.canvas import escaped
 from ed_core.probes import EarlyExit, Generation, Surgery
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
-from ed_core.service.resolve import resolve
 from ed_core.sources import specs
 from ed_core.types import Measure, ProbeResult, Prompt, Request
+from ed_core.work.resolve import resolve
 from ed_ui import inputs, probe_page, show
 
 SURGERY, WRITING = "pages/intervene/surgery.py", "pages/prompt/writing.py"

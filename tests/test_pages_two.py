@@ -18,9 +18,9 @@ from ed_core.depth import side_by_side, verdict
 from ed_core.errors import HubUnreachable
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
-from ed_core.service.resolve import resolve, twin
 from ed_core.sources.bundled import MODELS
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve, twin
 from ed_ui import downloads, two_sides
 from tools.examples import REAL
 

@@ -23,12 +23,12 @@ from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
 from ed_core.models.verify import verify
 from ed_core.probes import PROBES, IntegratedGradients, LayerSkip, LogitLens, Loops
-from ed_core.service import estimate
-from ed_core.service.compute import Models, run
-from ed_core.service.resolve import resolve
 from ed_core.sources import sizes, weights
 from ed_core.sources.specs import config_of
 from ed_core.types import ModelSpec, Prompt
+from ed_core.work import estimate
+from ed_core.work.compute import Models, run
+from ed_core.work.resolve import resolve
 
 PROMPT = Prompt("5 + 7 + 5 + 3 = ", "20")
 pytestmark = pytest.mark.usefixtures("own_cache")

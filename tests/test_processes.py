@@ -4,14 +4,12 @@ nothing; on Ray its item is tried again, and not for ever."""
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
-import socket
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -20,22 +18,20 @@ import pytest
 from shell import refused
 
 from ed_core.commands import main
-from ed_core.errors import Cancelled, JobError, ParameterError, StudyError
+from ed_core.errors import Cancelled, JobError, StudyError
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
-from ed_core.runs import execute, processes
-from ed_core.service import compute
 from ed_core.sources import permits
 from ed_core.studies import items, plan, running, study
 from ed_core.studies.items import open_folder
+from ed_core.work import compute, executors
+from ed_core.work.runs.engine import Spread
 
 TOML = (
     'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nprobes = ["contributions"]\nchunk = 2\n'
     '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\nper_level = 3\n'
 )
 N_ITEMS = 6  # three of each model
-ONE_MODEL = TOML.replace(', "ed-demo-16"', "")
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 FULL = "The study's folder cannot be written: the disk is full."
 
 
@@ -50,27 +46,28 @@ def made(tmp_path):
     return found, tmp_path / "out"
 
 
-class OneAfterAnother(processes.Pool):
-    """As a pool, but its only process is a thread that waits until it may begin."""
+class InThread(ThreadPoolExecutor):
+    """As an executor, but its only process is a thread that waits until it may begin."""
 
     def __init__(self):
-        self.stopped, self.executor, self.may_begin = threading.Event(), ThreadPoolExecutor(1), threading.Event()
-        self.executor.submit(self.may_begin.wait)
+        super().__init__(1)
+        self.may_begin = threading.Event()
+        super().submit(self.may_begin.wait)
 
 
 @pytest.fixture
 def engine(monkeypatch):
-    pool = OneAfterAnother()
-    monkeypatch.setattr(processes, "_opened", running.opened_models())
-    monkeypatch.setattr(processes, "_stopped", pool.stopped)
+    """Makes an engine of it."""
+    with InThread() as executor:
+        own = executors.Own(running.opened_models(), lambda: False)
+        monkeypatch.setattr("ed_core.work.runs.engine.process", lambda: own)
 
-    def begin(*arguments):
-        pool.may_begin.set()
-        return processes.InProcesses(*arguments, pool=pool)
+        def begin(*arguments):
+            executor.may_begin.set()
+            return Spread(*arguments, executor=executor)
 
-    yield begin
-    pool.may_begin.set()
-    pool.executor.shutdown()
+        yield begin
+        executor.may_begin.set()
 
 
 # ---------------------------------------------------------------- what the parent makes of what it hears
@@ -119,19 +116,6 @@ def test_a_full_disk_ends_the_run_with_its_sentence(made, engine, monkeypatch):
     monkeypatch.setattr(items, "write", Mock(side_effect=StudyError(FULL)))
     with pytest.raises(StudyError, match="the disk is full"):
         running.run(*made, engine=engine)
-
-
-def test_a_run_that_is_stopped_computes_no_more(made, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    pool = OneAfterAnother()
-    monkeypatch.setattr(processes, "_opened", running.opened_models())
-    monkeypatch.setattr(processes, "_stopped", pool.stopped)
-    pool.may_begin.set()
-    with pytest.raises(KeyboardInterrupt), pool as engine:
-        running.run(*made, report=interrupt, engine=engine)
-    assert 0 < len(list(made[1].glob("items/*/*.parquet"))) < N_ITEMS and pool.stopped.is_set()
 
 
 def test_models_stay_open_from_one_study_to_the_next(made, monkeypatch):
@@ -218,73 +202,40 @@ def test_a_full_disk_ends_what_is_computed_ahead(ahead, monkeypatch):
     "options, told",
     [
         (["--processes", "0"], "--processes is 0; expected 1 to"),
-        (["--processes", "-1"], "--processes is -1; expected 1 to"),
-        (["--processes", ""], "--processes is ''; expected 1 to"),
-        (["--processes", "2", "--engine", "ray"], "leave it or --engine ray out"),
+        (["--processes", "2", "--ray", "local"], "leave it or --ray out"),
+        (["--ray", "local"], "pip install 'effective-depth-lab[ray]'"),
     ],
 )
-def test_what_does_not_go_together_is_refused_before_anything_is_written(tmp_path, capsys, options, told):
+def test_what_does_not_go_together_is_refused_before_anything_is_written(tmp_path, capsys, options, told, monkeypatch):
+    monkeypatch.setattr("ed_core.machine.installed", lambda package: package != "ray")
     (tmp_path / "s.toml").write_text(TOML, encoding="utf-8")
-    assert main(["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o"), *options]) == 2
-    assert told in capsys.readouterr().err and not (tmp_path / "o").exists()
+    refused(capsys, ["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o"), *options], told)
+    assert not (tmp_path / "o").exists()
 
 
-def test_claims_are_measured_in_processes_where_these_are_asked_for(tmp_path, monkeypatch):
-    asked = []
-
-    class Counted:
-        def __init__(self, n):
-            asked.append(n)
-
-        def __enter__(self):
-            return lambda plan, *more: asked.append(plan.study.name) or running.Here(plan, *more)
-
-        def __exit__(self, *_):
-            asked.append("ended")
-
-    monkeypatch.setattr(processes, "Pool", Counted)
-    words = ["claims", "--model", "ed-demo-8", "--set", "sum_mod10", "--claim", "turn", "--prompts", "5"]
-    assert main([*words, "--out", str(tmp_path), "--processes", "3"]) == 0
-    assert asked == [3, "contributions", "ended"]
+# ---------------------------------------------------------------- processes
 
 
-def test_processes_are_of_the_cpu_or_have_a_gpu_each(monkeypatch):
-    monkeypatch.setattr(execute, "device_of", lambda name: "cuda:0")
-    with pytest.raises(ParameterError, match="this runs on cuda:0"):
-        execute.in_processes(2, "auto")
-
-
-# ---------------------------------------------------------------- with them
-
-
-@pytest.mark.slow
-def test_two_processes_give_the_same_measures_and_are_gone_afterwards(made, tmp_path):
-    with processes.Pool(2) as engine:
-        assert running.run(*made, engine=engine).counts == {"computed": N_ITEMS, "there": 0, "failed": 0}
+@pytest.mark.process
+def test_two_processes_give_the_same_measures_and_are_gone_afterwards(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(permits, "_owner", True)
+    with executors.executor(2) as two:
+        found = running.run(*made, engine=partial(Spread, executor=two))
+        assert found.counts == {"computed": N_ITEMS, "there": 0, "failed": 0}
+        assert two.submit(permits.is_owner).result(), "a process may do what its parent may"
         begun = [p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())]
         assert len(begun) == 2
     assert not psutil.wait_procs(begun, 30)[1]
     plan.write_plan(made[0], tmp_path / "here")
     running.run(made[0], tmp_path / "here")
     assert digest(made[1]) == digest(tmp_path / "here")
+    with executors.executor(2) as two, pytest.raises(JobError, match="fewer processes"):
+        at_work = Spread(*made, executor=two)
+        two.submit(os._exit, 1)
+        list(at_work.compute(running.missing(made[0], tmp_path / "other")))
 
 
-@pytest.mark.parametrize("owner", [False, True])
-def test_a_process_may_do_what_its_parent_may(owner, monkeypatch):
-    monkeypatch.setattr(permits, "_owner", owner)
-    pool = processes.Pool(1)
-    with pool:
-        assert pool.executor.submit(permits.is_owner).result() is owner
-
-
-def test_a_process_that_ends_is_told_in_a_sentence(made):
-    with processes.Pool(1) as engine, pytest.raises(JobError, match="fewer --processes"):
-        at_work = engine(*made)
-        at_work._pending[at_work._pool.executor.submit(os._exit, 1)] = "itself"
-        list(at_work._answers())
-
-
-# ---------------------------------------------------------------- Ray, without it: what the driver makes of it
+# ---------------------------------------------------------------- Ray, without it
 
 
 class Gone(Exception):
@@ -292,170 +243,83 @@ class Gone(Exception):
 
 
 class Defect(Gone):
-    cause = "TypeError: no"
+    def __init__(self, cause):
+        self.cause = cause
 
 
 class FakeRay:
-    """Ray's few functions, an actor being an object of this process; `dies(method, call)` says where one ends."""
+    """Ray's few functions, an actor being an object of this process; the first `deaths` calls end theirs."""
 
     exceptions = SimpleNamespace(RayError=Gone, RayTaskError=Defect)
 
-    def __init__(self, cores: int = 2, dies=lambda method, load, n: False):
-        self.cores, self.dies, self.asked, self.most, self.made = cores, dies, {}, 0, 0
+    def __init__(self, deaths: int = 0):
+        self.deaths, self.made, self.lock = deaths, 0, threading.Lock()
 
-    def nodes(self):
-        return [{"Alive": True, "Resources": {"CPU": float(self.cores)}}, {"Alive": False, "Resources": {"CPU": 64.0}}]
-
-    def remote(self, kind):
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *args: self.actor(kind(*args))))
-
-    def actor(self, worker):
-        """Calls wait until somebody looks; after its end every one is lost."""
-        self.made += 1
-        actor, state = SimpleNamespace(), {"alive": True}
-
-        def method(name):
-            def remote(model, load):
-                def answer():
-                    key = (name, getattr(load, "key", None))
-                    if state["alive"]:
-                        self.asked[key] = self.asked.get(key, 0) + 1
-                        state["alive"] = not self.dies(name, load, self.asked[key])
-                    if not state["alive"]:
-                        raise Gone("The worker died.\nby SIGKILL")
-                    return getattr(worker, name)(model, load)
-
-                return answer
-
-            return SimpleNamespace(remote=remote)
-
-        actor.try_out, actor.compute = method("try_out"), method("compute")
-        return Hashable(actor)
-
-    def wait(self, refs, num_returns, timeout):
-        self.most = max(self.most, len(refs))
-        return refs[:1], refs[1:]
-
-    def get(self, ref):
-        return ref()
-
-    def kill(self, actor):
+    def init(self, **_):
         pass
 
     def shutdown(self):
         pass
 
+    def nodes(self):
+        return [{"Alive": True, "Resources": {"CPU": 2.0}}, {"Alive": False, "Resources": {"CPU": 64.0}}]
 
-class Hashable:
-    def __init__(self, what):
-        self.__dict__ |= vars(what)
+    def remote(self, kind):
+        def new(*_):
+            self.made += 1
+            return SimpleNamespace(call=SimpleNamespace(remote=lambda function, given: (function, given)))
+
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=new))
+
+    def get(self, call):
+        function, given = call
+        with self.lock:
+            if self.deaths:
+                self.deaths -= 1
+                raise Gone("The worker died.")
+            try:
+                return function(*given)
+            except Exception as error:
+                raise Defect(error) from error
 
 
 @pytest.fixture
-def of_one(tmp_path):
-    found = plan.make(study.parse(ONE_MODEL), tmp_path)
-    plan.write_plan(found, tmp_path / "out")
-    return found, tmp_path / "out"
+def on_ray(monkeypatch, made):
+    """Runs the study on such a Ray."""
+    own = executors.Own(running.opened_models(), lambda: False)
+    monkeypatch.setattr("ed_core.work.runs.engine.process", lambda: own)
+    monkeypatch.setattr("ed_core.machine.installed", lambda package: True)
+
+    def run(ray):
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        with executors.executor(1, "local") as executor:
+            return running.run(*made, engine=partial(Spread, executor=executor))
+
+    return run
 
 
-def run(of_one, ray, monkeypatch, **more):
-    monkeypatch.setattr(processes, "_Cluster", lambda address: SimpleNamespace(ray=ray, close=lambda: None))
-    return running.run(*of_one, engine=processes.OnRay, **more)
+def test_ray_computes_the_same_also_where_an_actor_ends(made, on_ray, tmp_path):
+    ray = FakeRay(deaths=2)
+    assert on_ray(ray).counts == {"computed": N_ITEMS, "there": 0, "failed": 0} and 3 <= ray.made <= 4
+    plan.write_plan(made[0], tmp_path / "here")
+    running.run(made[0], tmp_path / "here")
+    assert digest(made[1]) == digest(tmp_path / "here")
 
 
-@pytest.mark.parametrize("cores", [1, 2])
-def test_actors_write_the_same_and_are_asked_a_little_at_a_time(of_one, tmp_path, monkeypatch, cores):
-    ray, told = FakeRay(cores), []
-    outcome = run(of_one, ray, monkeypatch, report=lambda model, done, total: told.append((done, total)))
-    assert outcome.counts == {"computed": 3, "there": 0, "failed": 0} and told == [(2, 6), (4, 6), (6, 6)]
-    assert ray.made == cores and ray.most == min(cores * processes.IN_FLIGHT, 3)
-    plan.write_plan(of_one[0], tmp_path / "here")
-    running.run(of_one[0], tmp_path / "here")
-    assert digest(of_one[1]) == digest(tmp_path / "here")
-
-
-def test_an_item_whose_actor_ends_is_made_again_and_others_are_not_blamed(of_one, monkeypatch):
-    first, second, third = (item.key for item in of_one[0].items())
-    deaths = {second: processes.RETRIES, third: 1}
-    ray = FakeRay(1, lambda method, load, n: n <= deaths.get(getattr(load, "key", ""), 0))
-    assert run(of_one, ray, monkeypatch).counts == {"computed": 3, "there": 0, "failed": 0}
-    assert [ray.asked["compute", key] for key in (first, second, third)] == [1, processes.RETRIES + 1, 2]
-    assert ray.made == 1 + processes.RETRIES + 1
-
-
-def test_an_item_whose_actor_always_ends_fails_its_model_with_the_reason(of_one, monkeypatch):
-    first = next(iter(of_one[0].items())).key
-    ray = FakeRay(1, lambda method, load, n: getattr(load, "key", "") == first)
-    outcome = run(of_one, ray, monkeypatch)
-    assert outcome.failed == {"ed-demo-8": "its process on Ray ended 3 times on the same part (by SIGKILL)"}
-    assert ray.asked["compute", first] == 3 and outcome.counts["failed"] + outcome.counts["computed"] == 3
-    assert open_folder(of_one[1]).failures().keys() == {"ed-demo-8"}
-
-
-def test_a_full_disk_ends_the_run_on_ray_with_its_sentence(of_one, monkeypatch):
+def test_what_ends_every_actor_and_a_full_disk_end_the_run_with_a_sentence(on_ray, monkeypatch):
+    with pytest.raises(JobError, match="3 times on the same part, on Ray: The worker died"):
+        on_ray(FakeRay(deaths=99))
     monkeypatch.setattr(items, "write", Mock(side_effect=StudyError(FULL)))
     with pytest.raises(StudyError, match="the disk is full"):
-        run(of_one, FakeRay(), monkeypatch)
+        on_ray(FakeRay())
 
 
-def test_a_model_that_cannot_do_it_is_told_before_anything_is_computed(tmp_path, monkeypatch):
-    (tmp_path / "p.jsonl").write_text(json.dumps({"text": "1 + " * 600 + "1 ="}) + "\n", encoding="utf-8")
-    found = plan.make(
-        study.parse(ONE_MODEL.partition("[[sets]]")[0] + '[[sets]]\nname = "long"\nfile = "p.jsonl"\n'), tmp_path
-    )
-    ray = FakeRay()
-    outcome = run((found, tmp_path / "out"), ray, monkeypatch)
-    assert "The prompt has" in outcome.failed["ed-demo-8"] and outcome.counts["failed"] == 1
-    assert not any(name == "compute" for name, _ in ray.asked)
-
-
-@pytest.mark.parametrize(("told", "threads"), [("2", 2), ("2,1", 2), ("0", 1), ("", 1), ("many", 1)])
-def test_an_actor_has_the_threads_that_openmp_is_told(monkeypatch, told, threads):
-    monkeypatch.setenv("OMP_NUM_THREADS", told)
-    ray = Mock()
-    ray.nodes.return_value = [{"Alive": True, "Resources": {"CPU": 4}}]
-    assert processes._Actors(ray, plan.Plan(study.parse(TOML), (), (), ()), Path("out"))._most == 4 // threads
-
-
-def test_places_are_gpus_or_cores():
-    nodes = [{"CPU": 16.0, "GPU": 2.0}, {"CPU": 64.0}, {"CPU": 4.0, "GPU": 1.0}]
-    assert processes._places(nodes, True, 1) == (3, 4, 2)
-    assert processes._places(nodes, False, 1) == (84, 1, 64) and processes._places(nodes, False, 8) == (10, 8, 8)
-    with pytest.raises(ParameterError, match="has no GPU"):
-        processes._places(nodes[1:2], True, 1)
-    with pytest.raises(ParameterError, match="32 free cores"):
-        processes._places(nodes[:1], False, 32)
-
-
-def test_without_ray_one_sentence_says_how_to_get_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    (tmp_path / "s.toml").write_text(ONE_MODEL, encoding="utf-8")
-    arguments = ["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o")]
-    refused(capsys, [*arguments, "--engine", "ray"], "python -m pip install 'ray==2.60.*'")
-    refused(capsys, [*arguments, "--address", "1.2.3.4:6379"], "give --engine ray")
-
-
-# ---------------------------------------------------------------- Ray, with it
-
-
-def test_an_address_that_nobody_answers_at_is_refused_at_once(tmp_path, monkeypatch, capsys):
-    fake = SimpleNamespace(init=pytest.fail, shutdown=lambda: None)
-    monkeypatch.setitem(sys.modules, "ray", fake)
-    (tmp_path / "s.toml").write_text(ONE_MODEL, encoding="utf-8")
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and nobody listens
-        address = "{}:{}".format(*nobody.getsockname())
-        arguments = ["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o")]
-        asked = [*arguments, "--engine", "ray", "--address", address]
-        refused(capsys, asked, f"Ray at {address} could not be reached")
-    assert "RAY_USAGE_STATS_ENABLED" not in os.environ
-
-
-@needs_ray
-def test_a_cluster_of_its_own_gives_the_same_measures_and_leaves_nothing(tmp_path, capfd):
-    (tmp_path / "s.toml").write_text(ONE_MODEL, encoding="utf-8")
+@pytest.mark.process
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+def test_a_cluster_of_its_own_gives_the_same_measures_and_is_gone_afterwards(tmp_path, capfd):
+    (tmp_path / "s.toml").write_text(TOML.replace(', "ed-demo-16"', ""), encoding="utf-8")
     where = ["study", str(tmp_path / "s.toml"), "--out"]
     assert main([*where, str(tmp_path / "here")]) == 0
-    assert main([*where, str(tmp_path / "ray"), "--engine", "ray"]) == 0
+    assert main([*where, str(tmp_path / "ray"), "--ray", "local"]) == 0
     assert "3 computed" in capfd.readouterr().out and digest(tmp_path / "ray") == digest(tmp_path / "here")
-    assert "ray" in sys.modules and not sys.modules["ray"].is_initialized()
+    assert not sys.modules["ray"].is_initialized()

@@ -39,8 +39,8 @@ SAYS = {"smollm2": "Tokyo", "gemma3-270m": "Tokyo"}  # somewhere in its continua
 def real(request):
     """A model, as `python -m ed_core fetch smollm2` leaves it in the project's own cache folder."""
     from ed_core.models.opening import open_model
-    from ed_core.service.resolve import resolve
     from ed_core.sources import specs
+    from ed_core.work.resolve import resolve
 
     spec = resolve(request.param, "fp32")
     if not specs.of_gguf(spec).converted:

@@ -6,27 +6,20 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
-import time
 import urllib.request
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pytest
 from shell import refused
-from small_models import byte_tokenizer, random_hf, save_random
+from small_models import byte_tokenizer
 
 import ed_core
 from ed_core import settings
-from ed_core.architectures import find
-from ed_core.cases.snippet import opening
 from ed_core.commands import main
 from ed_core.errors import (
-    Cancelled,
     IdentityFailed,
     ModelNotFound,
     NotAllowed,
@@ -36,15 +29,13 @@ from ed_core.errors import (
     ServiceFailed,
     SettingsError,
 )
-from ed_core.models import loading
 from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens, ResidualErasure
-from ed_core.remote import model as remote_model
-from ed_core.remote import process, there
+from ed_core.remote import process
 from ed_core.remote.model import RemoteModel
-from ed_core.service import compute
-from ed_core.service.resolve import in_precisions, resolve, twin
 from ed_core.sources import permits, remote, specs
 from ed_core.types import ModelSpec, Prompt, Request
+from ed_core.work import compute
+from ed_core.work.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
 PROMPT = Prompt("5 + 7 + 1 = ", "13")
@@ -59,7 +50,7 @@ PROBES_THERE = (
     ResidualErasure(target="future"),
 )
 
-needs_nnsight = pytest.mark.skipif(importlib.util.find_spec("nnsight") is None, reason="nnsight is not installed")
+NNSIGHT = pytest.mark.skipif(importlib.util.find_spec("nnsight") is None, reason="nnsight is not installed")
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
@@ -130,10 +121,6 @@ def test_what_cannot_be_measured_there_is_refused_with_the_reason(keyed, probe):
     assert said.endswith("or take contributions, logit_lens, layer_skip or residual_erasure.")
 
 
-def test_every_refused_probe_exists():
-    assert remote.WHY_NOT.keys() | set(remote.MEASURED) <= {probe.name for probe in PROBES}
-
-
 def test_half_layers_and_whatever_needs_weights_are_refused(keyed):
     with pytest.raises(ParameterError, match="take points=layers"):
         answered("well", LogitLens(points="halves"))
@@ -149,18 +136,6 @@ def test_half_layers_and_whatever_needs_weights_are_refused(keyed):
 def test_how_the_service_runs_it_is_not_ours_to_say(keyed, more):
     with pytest.raises(ParameterError, match="is measured as the service runs it"):
         resolve(NAME, *more)
-
-
-def test_an_audit_and_twins_are_refused(keyed):
-    with pytest.raises(ParameterError, match="is measured as the service runs it"):
-        in_precisions(resolve(NAME), ["fp32", "bf16"])
-    for kind in ("untrained", "shuffled"):
-        with pytest.raises(ParameterError, match="A control is made of the model's own parts"):
-            twin(resolve(NAME), kind)
-
-
-def test_the_command_that_makes_it_again_names_it_alone(keyed):
-    assert opening(resolve(NAME)) == {"source": NAME}
 
 
 def test_a_revision_a_loop_and_an_unknown_name_are_refused(keyed):
@@ -200,19 +175,7 @@ def test_no_key_and_a_strange_address_are_refused(monkeypatch):
 # ---------------------------------------------------------------- the process and what it may say
 
 
-def test_the_process_knows_its_key_and_no_more(keyed, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "secret")
-    monkeypatch.setenv("ED_NDIF_ADDRESS", "http://127.0.0.1:5000")
-    known = process.environment("/nowhere")
-    threads = {name: os.environ[name] for name in process.THREADS if name in os.environ}
-    assert known == threads | {
-        "HOME": "/nowhere",
-        "HF_HUB_OFFLINE": "1",
-        "NDIF_API_KEY": "a key",
-        "NDIF_HOST": "http://127.0.0.1:5000",
-    }
-
-
+@pytest.mark.process
 def test_it_is_started_in_an_empty_folder_and_ended_with_it(keyed):
     shown = "import os, json; print(json.dumps({'event': 'failed', 'text': f'{os.getcwd()} {sorted(os.environ)}'}))"
     client = process.Client("x", "", (sys.executable, "-c", f"input(); input(); {shown}; input()"))
@@ -225,25 +188,18 @@ def test_it_is_started_in_an_empty_folder_and_ended_with_it(keyed):
 
 
 REFUSED = {
-    "absent": (ServiceFailed, "The service at https://api.ndif.us does not answer ([Errno 111] Connection refused)"),
     "key": (ServiceFailed, "refused the key (Failed to send request: Unknown API key); check NDIF_API_KEY"),
-    "model": (ServiceFailed, "is not among the models at https://api.ndif.us now (some/other, some/more); take one"),
-    "fails": (ServiceFailed, "was not measured at https://api.ndif.us: RemoteError: CUDA out of memory"),
-    "older": (ServiceFailed, "runs nnsight 0.7.2, and 0.8.1 is installed here; programs of one are not read by the"),
     "nan": (ServiceFailed, "NaN or infinite values in contributions.resid_norm; nothing was kept"),
     "infinite": (NotFinite, "gives NaN or infinite values where it runs"),
     "shape": (ServiceFailed, "0.resid_norm as float32 of 8 × 8, and float32 of 9 × 8 were asked for"),
-    "dtype": (ServiceFailed, "0.resid_norm as int64 of 9 × 8, and float32 of 9 × 8 were asked for"),
-    "missing": (ServiceFailed, "without 0.resid_norm; nothing was kept: compare the versions"),
     "sums": (IdentityFailed, "layer 0: h + a + m misses the next residual by 1 (limit 2e-02)"),
-    "float64": (ServiceFailed, "runs in float64 where it is; expected float32, bfloat16 or float16"),
     "huge": (ServiceFailed, "ended (it said what is no answer)"),
-    "more": (ServiceFailed, "ended (it said what is no answer)"),
     "garbage": (ServiceFailed, "ended (it said what is no answer)"),
     "ends": (ServiceFailed, "ended (it said nothing)"),
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", REFUSED)
 def test_what_a_service_may_do_is_one_sentence(keyed, how):
     kind, words = REFUSED[how]
@@ -253,6 +209,7 @@ def test_what_a_service_may_do_is_one_sentence(keyed, how):
     assert words in said and "\n" not in said and said.isprintable() and said.endswith((".", "'"))
 
 
+@pytest.mark.process
 def test_one_that_queues_for_ever_is_waited_for_as_long_as_the_settings_say(keyed, monkeypatch):
     monkeypatch.setenv("ED_NDIF_WAIT", "1")
     said = []
@@ -263,25 +220,7 @@ def test_one_that_queues_for_ever_is_waited_for_as_long_as_the_settings_say(keye
     assert said == ["ed-demo-8: QUEUED Moved to position 3 in the queue."]
 
 
-def test_who_cancels_does_not_wait(keyed):
-    model = RemoteModel(resolve(NAME), client := StandIn("queue"))
-    waited = []
-    model.say = waited.append
-    with pytest.raises(Cancelled):
-        compute.run(model, Contributions().request(model.spec, PROMPT), cancelled=lambda: bool(waited))
-    assert client._process is None and waited
-
-
-def test_a_process_that_nobody_asks_ends_and_begins_again(keyed, monkeypatch):
-    monkeypatch.setattr(process, "IDLE_SECONDS", 0.1)
-    model, _ = answered("well")
-    until = time.monotonic() + 20
-    while model._client._process is not None and time.monotonic() < until:
-        time.sleep(0.05)
-    assert model._client._process is None
-    assert compute.run(model, LogitLens().request(model.spec, PROMPT)).complete
-
-
+@pytest.mark.process
 def test_all_of_a_prompt_is_asked_for_at_once(keyed):
     model, results = answered("well", *PROBES_THERE)
     assert len(model._client.asked) == 1
@@ -290,28 +229,6 @@ def test_all_of_a_prompt_is_asked_for_at_once(keyed):
     assert told["elsewhere"]["versions"]["torch"] == {"here": "2.13.0", "there": "2.9.0"}
     assert told["precision"]["computes_in"] == "bfloat16" and told["device"] == "ndif at api.ndif.us"
     assert "Computed at api.ndif.us in bfloat16, by nnsight 0.8.2, torch 2.9.0." in results[0].notes
-
-
-def test_where_no_boundary_can_be_drawn_nothing_is_asked_for(keyed):
-    model, (found, _) = answered("well", LayerSkip(mode="future"), Contributions())
-    assert np.isnan(found["output"]).all() and any("no boundary can be drawn" in note for note in found.notes)
-    assert [[p["probe"] for p in plan["parts"]] for plan in model._client.asked] == [["contributions"]]
-
-
-@pytest.mark.parametrize("probe", [Contributions(), LogitLens(), LayerSkip(direct=True), ResidualErasure()], ids=str)
-def test_at_most_a_megabyte_of_one_probe_comes_back_at_80_layers_and_256_tokens(probe):
-    part = {"k": 5, "bounds": [256], "current": True, "direct": True, "probe": probe.name, "name": "0"}
-    shapes = remote_model._shapes({"n_layers": 80, "n_tokens": 256, "parts": [part]})
-    assert sum(process.ITEM[dtype] * int(np.prod(shape)) for dtype, shape in shapes.values()) <= 1_000_000
-
-
-def test_three_bytes_keep_what_they_are_asked_to():
-    import torch
-
-    shares = torch.tensor([0.0, 1e-7, 1 / 3, 0.5, 1.0])
-    whole = torch.tensor([0, 1, 255, 256, 151_935, 2**24 - 1])
-    np.testing.assert_allclose(remote_model._share(there.share(shares).numpy()), shares, atol=6e-8, rtol=0)
-    assert remote_model._whole(there.three(whole).numpy()).tolist() == whole.tolist()
 
 
 # ---------------------------------------------------------------- without nnsight
@@ -335,18 +252,19 @@ def alike(there, here) -> None:
     assert there.summary.keys() == here.summary.keys()
 
 
-@needs_nnsight
+@pytest.mark.process
+@NNSIGHT
 def test_the_numbers_are_those_of_the_model_here(local):
     there, here = ed_core.open(NAME), ed_core.open("ed-demo-8", device="cpu")
     for probe in PROBES_THERE:
         alike(there.run(probe, PROMPT), here.run(probe, PROMPT))
 
 
-@needs_nnsight
-@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "gemma2", "granite", "falcon_7b"])
+@pytest.mark.process
+@NNSIGHT
+@pytest.mark.parametrize("family", ["gpt_neox", "gemma2"])
 def test_other_families_too(local, family, model_of, tmp_path):
-    """Another tree of modules; parallel branches; norms behind branches and a soft-cap; multipliers; additions in
-    place."""
+    """Parallel branches; norms behind branches and a soft-cap."""
     model = model_of(family)
     model.hf.save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
@@ -355,26 +273,8 @@ def test_other_families_too(local, family, model_of, tmp_path):
         alike(there.run(probe, PROMPT), here.run(probe, PROMPT))
 
 
-@needs_nnsight
-def test_a_soft_cap_that_is_not_read_is_refused_there_too(local, tmp_path, monkeypatch):
-    save_random(tmp_path, "gemma2", final_logit_softcapping=2.0)
-    monkeypatch.setattr(loading, "described", lambda *_: replace(find("gemma2"), logit_softcap=""))
-    with pytest.raises(IdentityFailed, match="unembedding the last residual misses the logits"):
-        ed_core.open(f"ndif:{tmp_path}").run(Contributions(), PROMPT)
-
-
-@needs_nnsight
-def test_values_that_are_not_finite_are_told_as_ever(local, tmp_path):
-    hf = random_hf("llama")
-    hf.model.layers[2].mlp.down_proj.weight.data[0, 0] = float("nan")
-    hf.save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(NotFinite, match="gives NaN or infinite values where it runs"):
-        ed_core.open(f"ndif:{tmp_path}").run(Contributions(), PROMPT)
-
-
-@needs_nnsight
 @pytest.mark.real
+@NNSIGHT
 def test_a_real_model_too(local, monkeypatch):
     monkeypatch.delenv("ED_CACHE", raising=False)
     if not specs.of_gguf(ModelSpec("smollm2")).converted:
@@ -387,32 +287,28 @@ def test_a_real_model_too(local, monkeypatch):
 
 @pytest.fixture(scope="module")
 def service():
-    """The stand-in service, as `service(how)`; `service.seen()` tells what came."""
+    """The address of the stand-in service."""
     folder = ROOT / "ed_core" / "demo" / "models" / "ed-demo-8"
     run = f"import runpy; runpy.run_path({str(ROOT / 'tests' / 'stand_in_ndif.py')!r}, run_name='__main__')"
     command = [sys.executable, "-c", run, str(folder), "ed-demo-8"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as ran:
         at = f"http://127.0.0.1:{ran.stdout.readline().decode().strip()}"
 
-        def be(how: str) -> str:
-            urllib.request.urlopen(urllib.request.Request(f"{at}/be/{how.replace(' ', '%20')}", b"")).close()
-            return at
-
-        be.seen = lambda: json.load(urllib.request.urlopen(f"{at}/seen"))
-        yield be
+        yield at
         ran.stdin.close()
         ran.wait(20)
 
 
-@needs_nnsight
+@pytest.mark.process
+@NNSIGHT
 def test_over_the_network_one_round_trip_a_prompt(keyed, service, monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("ED_NDIF_ADDRESS", service("well"))
+    monkeypatch.setenv("ED_NDIF_ADDRESS", service)
     prompts, out, here = tmp_path / "p.jsonl", tmp_path / "o.npz", tmp_path / "h.npz"
     prompts.write_text('{"text": "5 + 7 = ", "answer": "2"}\n{"text": "1 + 1 = ", "answer": "2"}\n')
     run = ["run", "contributions", "logit_lens", "layer_skip", "residual_erasure", "--prompts", str(prompts)]
     assert main([*run, "--model", NAME, "--out", str(out)]) == 0
     assert main([*run, "--model", "ed-demo-8", "--device", "cpu", "--out", str(here)]) == 0
-    seen = service.seen()
+    seen = json.load(urllib.request.urlopen(f"{service}/seen"))
     assert seen["asked"] == 2 and seen["headers"]["ndif-api-key"] == "a key"
     with np.load(out) as there, np.load(here) as ours:
         assert set(there.files) == set(ours.files)
@@ -421,48 +317,10 @@ def test_over_the_network_one_round_trip_a_prompt(keyed, service, monkeypatch, t
                 np.testing.assert_allclose(there[name], ours[name], atol=2e-5, rtol=2e-5, err_msg=name)
         assert json.loads(str(there["provenance"])) != json.loads(str(ours["provenance"]))
     assert main([*run, "--model", NAME, "--out", str(out)]) == 0  # from the store
-    assert service.seen()["asked"] == 2 and "8 from the store" in capsys.readouterr().out
-
-
-ANSWERS = {
-    "nan": "NaN or infinite values in contributions.resid_norm",
-    "shape": "0.resid_norm as float32 of 8 × 8, and float32 of 9 × 8",
-    "other numbers": "layer 0: h + a + m misses the next residual",
-    "older": "runs nnsight 0.7.2",
-    "not there": "is not among the models at http",
-    "fails": "CUDA out of memory",
-}
-
-
-@needs_nnsight
-def test_what_the_client_makes_of_other_answers(keyed, service, monkeypatch):
-    for how, words in ANSWERS.items():
-        monkeypatch.setenv("ED_NDIF_ADDRESS", service(how))
-        model = RemoteModel(resolve(NAME))
-        with pytest.raises((ServiceFailed, IdentityFailed)) as refused:
-            compute.run(model, Contributions().request(model.spec, PROMPT))
-        assert words in str(refused.value)
-    monkeypatch.setenv("ED_NDIF_ADDRESS", service("queue"))
-    model = RemoteModel(resolve(NAME))
-    model.say = lambda told: monkeypatch.setenv("ED_NDIF_WAIT", "1")  # it has come that far
-    with pytest.raises(ServiceFailed, match="QUEUED Moved to position 3 in the queue"):
-        compute.run(model, Contributions().request(model.spec, PROMPT))
-    monkeypatch.delenv("ED_NDIF_WAIT")
-    monkeypatch.setenv(remote.KEY, "another")
-    model = RemoteModel(resolve(NAME))
-    service("well")
-    with pytest.raises(ServiceFailed, match="refused the key"):
-        compute.run(model, Contributions().request(model.spec, PROMPT))
-    monkeypatch.setenv("ED_NDIF_ADDRESS", "http://127.0.0.1:9")
-    model = RemoteModel(resolve(NAME))
-    with pytest.raises(ServiceFailed, match="does not answer"):
-        compute.run(model, Contributions().request(model.spec, PROMPT))
-
-
-def test_the_settings_of_the_service_are_there():
-    assert (settings.current().ndif, settings.current().ndif_wait) == (False, 3600)
-    assert settings.current().ndif_address.startswith("https://")
-    assert loading.skeleton(remote.here(resolve("ed-demo-8")))[0].device.type == "meta"
+    assert (
+        json.load(urllib.request.urlopen(f"{service}/seen"))["asked"] == 2
+        and "8 from the store" in capsys.readouterr().out
+    )
 
 
 def test_what_opens_weights_says_where_they_are(keyed, capsys):
@@ -476,29 +334,3 @@ def test_what_opens_weights_says_where_they_are(keyed, capsys):
         (["estimate", NAME], "ndif:ed-demo-8 takes no memory for weights here"),
     ):
         refused(capsys, argv, says)
-
-
-@needs_nnsight
-def test_the_example_of_the_page_says_what_it_says_there(local, capsys):
-    text = (ROOT / "docs" / "studies" / "remote.md").read_text(encoding="utf-8")
-    _, program, behind = re.split(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    exec(program, {})
-    said = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
-    assert said and [line[4:] for line in behind.splitlines() if line[:4] == "    "] == said
-
-
-@needs_nnsight
-def test_a_study_takes_it_beside_the_model_here(local, tmp_path):
-    file, out = tmp_path / "s.toml", tmp_path / "out"
-    file.write_text(
-        f'name = "both"\nmodels = ["{NAME}", "ed-demo-8"]\nprobes = ["contributions", "logit_lens"]\n'
-        '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = ["2"]\nper_level = 2\n'
-    )
-    assert main(["study", str(file), "--out", str(out), "--device", "cpu"]) == 0
-    table = pandas.read_csv(out / "verdict.csv")
-    there, here = (
-        table[table.model == name].drop(columns="model").reset_index(drop=True) for name in (NAME, "ed-demo-8")
-    )
-    numbers = there.select_dtypes("number").columns
-    assert len(there) == len(here) > 0 and len(numbers) > 3
-    np.testing.assert_allclose(there[numbers], here[numbers], atol=1e-4)

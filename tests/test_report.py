@@ -32,9 +32,9 @@ from ed_core.cases.report import report, to_html
 from ed_core.cases.snippet import Snippet, snippet
 from ed_core.errors import CaseError
 from ed_core.probes import Continuation, Contributions, EarlyExit, LayerSkip, LogitLens, Numerics, Prune
-from ed_core.service import compute
-from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
+from ed_core.work import compute
+from ed_core.work.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
 PLOTLY = "plotly.js (cartesian - minified)"

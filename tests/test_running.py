@@ -3,36 +3,43 @@ drawn again meanwhile: only what has something new, and no more often than the b
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from kept_cases import results
 from streamlit.testing.v1 import AppTest
-from test_pages import ROOT
 
 from ed_core.errors import Cancelled, JobError, PromptError
-from ed_core.probes import Contributions, Surgery, find
+from ed_core.probes import Contributions, Surgery
 from ed_core.results import lookup
-from ed_core.results.wire import pack
-from ed_core.service import estimate
-from ed_core.service.estimate import Pace
-from ed_core.service.jobs import Job
-from ed_core.service.resolve import resolve
-from ed_core.types import ModelSpec, Prompt
-from ed_ui import control_model, live, running, session
+from ed_core.results.wire import pack, unpack
+from ed_core.types import ModelSpec, Prompt, Request
+from ed_core.work.queue import Job
+from ed_core.work.resolve import resolve
+from ed_ui import live, running, session
 
 
 class Queue:
-    """Stands in for `Jobs`: remembers what came, ends what it is told to."""
+    """Stands in for the queue: remembers what came, ends what it is told to."""
 
     def __init__(self):
         self.all: list[Job] = []
+        self.requests: list[Request] = []
 
-    def submit(self, request, viewer, visitor):
-        self.all.append(Job(request, {viewer}))
+    def submit(self, work, request, **how):
+        self.all.append(Job(work, (request,), how["key"], "", "", "interactive", read=unpack))
+        self.requests.append(request)
         return self.all[-1]
+
+    def ahead(self, job):
+        return self.before[job.arguments[0].prompts[0].text]
+
+    def open_models(self, lane):
+        return ()
+
+    def withdrawn(self, key):
+        return None
 
     def poll(self, job):
         return job
@@ -59,6 +66,14 @@ def batch(n=10, **more) -> running.Batch:
     )
 
 
+def test_who_waits_is_told_how_many_come_before(queue):
+    made, queue.before = batch(2), {"p0": 3, "p1": 1}
+    running.submit(made)
+    assert running.status(made) == "waiting, 1 job ahead"
+    queue.before["p0"] = 0
+    assert running.status(made) == "waiting, next"
+
+
 @pytest.mark.parametrize("at_once", [1, 4])
 def test_jobs_are_handed_over_a_few_at_a_time_in_order(queue, at_once):
     made, most = batch(at_once=at_once), 0
@@ -69,7 +84,7 @@ def test_jobs_are_handed_over_a_few_at_a_time_in_order(queue, at_once):
         assert made.running and not ended
         queue.open[0].state = "done"
         ended = running.poll(made)
-    assert most == at_once and [job.request.prompts[0].text for job in queue.all] == [f"p{i}" for i in range(10)]
+    assert most == at_once and [request.prompts[0].text for request in queue.requests] == [f"p{i}" for i in range(10)]
     assert not made.running and not running.poll(made), "said once"
 
 
@@ -83,32 +98,12 @@ def test_progress_tells_which_of_how_many_and_the_time_left_of_all(queue, monkey
     running.submit(made)
     job = queue.open[0]
     job.arrived(pack(replace(kept["contributions"], complete=False, progress=0.25, summary={})))
-    job.state = "running"
+    job.state, job.share = "running", 0.25
     assert running.status(made) == "contributions: starting · 25 % · 1 of 3 · about 17 s left"
     job.state = "done"
     running.poll(made)
     queue.open[0].state = "running"
     assert "· 2 of 3" in running.status(made)
-
-
-@pytest.mark.parametrize(
-    "name, said",
-    [
-        ("contributions", "contributions"),
-        ("logit_lens.control", "logit lens of the control"),
-        ("contributions.twin.3", "contributions of another twin"),
-        ("prune.1", "prune, prompt 1"),
-        ("prune.0.control", "prune, prompt 0 of the control"),
-        ("a.logit_lens", "a · logit lens"),
-    ],
-)
-def test_what_is_computed_is_named_by_probe_prompt_and_control(queue, name, said):
-    others = ["prune.0", "prune.1"] if name.startswith("prune") else ["contributions", "logit_lens"]
-    requests = dict.fromkeys([*others, name], Contributions().request(ModelSpec("m"), Prompt("p")))
-    made = running.Batch({name: requests.pop(name)} | requests)
-    running.submit(made)
-    queue.open[0].state = "running"
-    assert running.status(made).startswith(f"{said}: starting")
 
 
 def test_a_visitor_is_there_while_his_page_is_drawn_anew(queue, monkeypatch):
@@ -119,7 +114,7 @@ def test_a_visitor_is_there_while_his_page_is_drawn_anew(queue, monkeypatch):
     monkeypatch.setattr(running.streamlit_edges, "connected", lambda session: session in there)
     monkeypatch.setattr(running.streamlit_edges, "session_id", lambda: "tab")
     made = batch(1)
-    job = Job(next(iter(made.requests.values())), {"me"})
+    job = Job(len, (), next(iter(made.requests.values())).key, "", "", "interactive", viewers={"me"})
     running.page_begins()
     assert not running._on_screen(job)
     running.shown(made)
@@ -140,17 +135,6 @@ def test_a_visitor_is_there_while_his_page_is_drawn_anew(queue, monkeypatch):
     assert not running._on_screen(job) and running.sessions() == 0, "the tab is closed"
 
 
-def test_a_server_without_a_pulse_hears_nobody(monkeypatch):
-    now, pulse = [100.0], running.Pulse()
-    monkeypatch.setattr(running.time, "monotonic", lambda: now[0])
-    assert pulse.hears(), "where nothing beats nothing is missed"
-    pulse.beat()
-    now[0] += running.LATE_SECONDS - 0.1
-    assert pulse.hears()
-    now[0] += 0.2
-    assert not pulse.hears()
-
-
 def test_a_cancel_takes_back_what_was_not_handed_over(queue):
     made = batch()
     running.submit(made)
@@ -161,16 +145,6 @@ def test_a_cancel_takes_back_what_was_not_handed_over(queue):
     assert [job.state for job in queue.all] == ["cancelled", "done", "cancelled", "cancelled"]
     assert running.troubles(made) == {}, "who cancels knows"
     assert len(made.missing) == 10
-
-
-def test_a_job_that_ends_while_the_page_is_drawn_is_still_followed(queue):
-    """The page looked before it ended: it must look once more, or it stays with the part it has."""
-    found = batch(1)
-    running.submit(found)
-    running.poll(found)
-    queue.all[0].state = "done"
-    assert found.running
-    assert running.poll(found) and not found.running
 
 
 def test_a_trouble_is_told_once_with_the_prompts_it_befell(queue):
@@ -186,7 +160,7 @@ def test_a_partial_result_goes_with_the_job_that_failed(queue):
     made = batch(2)
     running.submit(made)
     for job in queue.all:
-        job._bytes = pack(results()["contributions"])
+        job.arrived(pack(results()["contributions"]))
     queue.all[0].state = "running"
     running.poll(made)
     assert set(made.results) == {"contributions.0", "contributions.1"}
@@ -233,31 +207,6 @@ def test_the_time_of_a_stored_run_is_scaled_by_tokens(monkeypatch):
     assert lookup.estimate([Surgery("swap").request(spec, Prompt("one"))], 30) is None
 
 
-def test_the_time_of_surgery_is_that_of_the_maps_it_is_asked_for():
-    """On the page, in the queue, in a study."""
-    spec = resolve("ed-demo-16")
-    asked = {kind: Surgery(kind).request(spec, Prompt("5 + 7 = ")) for kind in ("all", "drop", "swap", "repeat")}
-    short = Surgery("drop", longest=2).request(spec, Prompt("5 + 7 = "))
-    for told in (
-        lambda request: running.outlook([request], [request], 8, 10**10).seconds,
-        lambda request: Pace().expect(request),
-        lambda request: estimate.work(find("surgery").make(dict(request.parameters)), 16, 8),
-    ):
-        whole, drop, swap, repeat = (told(request) for request in asked.values())
-        assert told(short) < drop < swap < repeat < whole
-    both = [asked["drop"], asked["all"]]
-    seconds = [running.outlook([request], [request], 8, 10**10).seconds for request in both]
-    assert running.outlook(both, both, 8, 10**10).seconds == pytest.approx(sum(seconds))
-
-
-def test_the_control_is_the_twin_of_the_chosen_seed(monkeypatch):
-    spec = resolve("ed-demo-8")
-    monkeypatch.setattr(control_model, "chosen", lambda: ("shuffled", 3))
-    found = control_model.with_control({"contributions": Contributions().request(spec, Prompt("one"))})
-    (twin,) = found["contributions.control"].models
-    assert (twin.source, twin.control, twin.control_seed) == (spec.source, "shuffled", 3)
-
-
 # ---------------------------------------------------------------- what is drawn again
 
 
@@ -279,10 +228,6 @@ def partial(home, version):
     return replace(home.results["logit_lens"], complete=False, version=version, progress=0.5)
 
 
-def test_nothing_new_draws_nothing(home):
-    assert live.news(home, 1000.0) == []
-
-
 def test_of_a_result_that_fills_only_its_own_part_is_drawn(home):
     home.results["logit_lens"] = partial(home, 2)
     assert live.news(home, 102.0) == ["lens"]
@@ -302,12 +247,6 @@ def test_of_a_result_that_fills_only_its_own_part_is_drawn(home):
 )
 def test_a_result_that_begins_or_ends_or_fails_draws_the_whole(home, change):
     change(home)
-    assert live.news(home, 102.0) == [""]
-
-
-def test_a_result_of_no_part_draws_the_whole(home):
-    home.screen.parts.clear()
-    home.results["logit_lens"] = partial(home, 2)
     assert live.news(home, 102.0) == [""]
 
 
@@ -361,16 +300,6 @@ def test_only_a_result_that_fills_has_a_part_of_its_own(home, monkeypatch):
     assert home.screen.watched and [m.value for m in test.markdown] == ["**computing**"]
 
 
-def test_a_page_that_fails_still_looks_for_news(home, monkeypatch):
-    monkeypatch.setattr(running.Batch, "running", property(lambda self: True))
-    test = AppTest.from_string(
-        APP.replace('count("whole")', "from ed_core.errors import JobError; raise JobError('no')")
-    )
-    test.session_state["home"], test.session_state["runs"] = home, {}
-    test.run()
-    assert home.screen.watched and len(test.error) == 1
-
-
 @pytest.mark.parametrize("left", [False, True])
 def test_a_part_of_a_batch_that_a_click_has_left_runs_the_page(home, monkeypatch, left):
     """As *Stop here* does, in the whole, in a part, and where news is looked for: nothing else would look again."""
@@ -399,7 +328,3 @@ def test_a_part_of_a_batch_that_a_click_has_left_runs_the_page(home, monkeypatch
         else:
             draw()
     assert drawn == ([] if left else ["whole", "lens"])
-
-
-def test_streamlit_collects_no_garbage_after_every_run():
-    assert tomllib.loads((ROOT / ".streamlit/config.toml").read_text())["runner"]["postScriptGC"] is False

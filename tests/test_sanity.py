@@ -13,9 +13,9 @@ from ed_core.models import quantized, verify
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
 from ed_core.models.verify import short_prompt
-from ed_core.service.resolve import resolve
 from ed_core.sources.sizes import WIDEST_FIRST
 from ed_core.types import ModelSpec
+from ed_core.work.resolve import resolve
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

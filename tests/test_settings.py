@@ -15,16 +15,17 @@ import pytest
 from charts import charts
 from huggingface_hub import constants
 from test_pages import app, session_of
+from workers import Messages
 
 from ed_core import settings
 from ed_core.errors import ModelNotFound, NotAllowed, QueueFull, SettingsError
 from ed_core.probes import Contributions, LayerSkip, ResidualErasure
-from ed_core.service import compute, estimate
-from ed_core.service.jobs import Jobs
-from ed_core.service.resolve import admit, resolve
 from ed_core.sources import hub, permits, specs, tokens
 from ed_core.sources.bundled import MODELS
 from ed_core.types import ModelSpec, Prompt
+from ed_core.work import compute, estimate, measure
+from ed_core.work.queue import Queue
+from ed_core.work.resolve import admit, resolve
 
 ROOT = Path(__file__).parent.parent
 
@@ -200,13 +201,10 @@ def test_a_request_made_elsewhere_is_refused_at_the_queue(write, small_folder, t
         ResidualErasure(background=str(tmp_path / "b.jsonl")).request(resolve("ed-demo-8"), prompt),
         Contributions().request(ModelSpec("Qwen/Qwen2.5-1.5B"), prompt),
     ]
-    jobs = Jobs(warm=False)
     write("local_folders = false\ndownloads = false")
     for request in asked:
         with pytest.raises(NotAllowed):
-            jobs.submit(request, "me")
-    assert not jobs.under_way()
-    jobs.close()
+            measure.submit(idle_queue(), request, "me")
 
 
 @pytest.mark.process
@@ -227,7 +225,7 @@ def test_the_command_line_may_what_its_user_may(small_folder, tmp_path):
 def test_a_request_over_the_limit_never_enters_the_queue(write):
     spec, prompt = resolve("ed-demo-8"), Prompt("5 + 7 + 5 + 3 = ")
     n = len(tokens.preview(spec, prompt))
-    jobs = Jobs(warm=False)
+    jobs = idle_queue()
     write(f"max_tokens_layers = {8 * n - 1}")
     with pytest.raises(
         NotAllowed,
@@ -236,13 +234,11 @@ def test_a_request_over_the_limit_never_enters_the_queue(write):
             f"{n - 1} tokens"
         ),
     ):
-        jobs.submit(Contributions().request(spec, prompt), "me")
+        measure.submit(jobs, Contributions().request(spec, prompt), "me")
     write(f"max_tokens_layers = {8 * n}\nmax_work = {estimate.work(Contributions(), 8, n)}")
     admit(Contributions().request(spec, prompt))
     with pytest.raises(NotAllowed, match="max_work"):
-        jobs.submit(LayerSkip().request(spec, prompt), "me")
-    assert not jobs.under_way()
-    jobs.close()
+        measure.submit(jobs, LayerSkip().request(spec, prompt), "me")
 
 
 def test_where_only_the_model_can_count_the_worker_refuses(write, small_folder):
@@ -255,21 +251,22 @@ def test_where_only_the_model_can_count_the_worker_refuses(write, small_folder):
         compute.run(model, request)
 
 
-@pytest.mark.process
-def test_one_visitor_cannot_fill_the_queue(write):
-    write("max_jobs_per_visitor = 2\nmax_jobs = 3")
-    jobs = Jobs(warm=False, command=(sys.executable, "-c", "import time; time.sleep(60)"))
-    spec = resolve("ed-demo-8")
-    asked = [Contributions().request(spec, Prompt(f"{i} + 7 = ")) for i in range(4)]
-    first = jobs.submit(asked[0], "tab 1", "ada")
-    jobs.submit(asked[1], "tab 2", "ada")
-    assert jobs.submit(asked[0], "tab 3", "ada") is first, "joining what is there already adds nothing"
-    with pytest.raises(QueueFull, match="You have 2 jobs.*max_jobs_per_visitor.*wait"):
-        jobs.submit(asked[2], "tab 3", "ada")
-    jobs.submit(asked[2], "tab 4", "bob")
-    with pytest.raises(QueueFull, match="3 jobs are running and waiting.*max_jobs"):
-        jobs.submit(asked[3], "tab 5", "eve")
-    jobs.close()
+def idle_queue() -> Queue:
+    """One whose workers do nothing."""
+    return Queue(Messages, warm=False, watch=False)
+
+
+def asked(i: int):
+    return Contributions().request(resolve("ed-demo-8"), Prompt(f"{i} + 7 = "))
+
+
+def test_without_a_login_a_visitor_is_a_session(write):
+    write("max_jobs_per_visitor = 1")
+    jobs = idle_queue()
+    measure.submit(jobs, asked(0), "tab 1")
+    measure.submit(jobs, asked(1), "tab 2")
+    with pytest.raises(QueueFull):
+        measure.submit(jobs, asked(2), "tab 1")
 
 
 # -------------------------------------------------------------------- pages

@@ -10,8 +10,8 @@ from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens
 from ed_core.prompts import to_jsonl
-from ed_core.service import compute
 from ed_core.types import Prompt
+from ed_core.work import compute
 
 PROMPT, OTHER = Prompt("5 + 7 + 5 = ", "7"), Prompt("5 + 7 + 6 = ", "8")
 

@@ -25,13 +25,13 @@ from ed_core.depth import criteria, sinks
 from ed_core.depth import verdict as verdict_of
 from ed_core.errors import JobError, StudyError
 from ed_core.prompts import read_jsonl
-from ed_core.service import compute
 from ed_core.sources.bundled import MODELS, load_prompts
 from ed_core.sources.tokens import preview
 from ed_core.statistics import units
 from ed_core.studies import items, plan, report, running, sets, study, tables
 from ed_core.studies.items import open_folder, shipped
 from ed_core.types import Prompt
+from ed_core.work import compute
 
 HEAD = 'name = "mine"\nmodels = ["ed-demo-8"]\nprobes = ["contributions", "logit_lens"]\n'
 SET = '[[sets]]\nname = "local"\nfile = "prompts.jsonl"\n'

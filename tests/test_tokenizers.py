@@ -15,11 +15,11 @@ from transformers.utils import chat_template_utils
 
 from ed_core.errors import ModelNotFound, PromptError
 from ed_core.models.opening import open_model
-from ed_core.service.resolve import resolve
 from ed_core.sources import tokens
 from ed_core.sources.bundled import MODELS
 from ed_core.sources.specs import content_hash, location
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve
 
 TEXT = "5 + 7 = 12 fox."
 WORDS = [

@@ -17,9 +17,9 @@ from ed_core.errors import BY_NAME, RefusedFamily
 from ed_core.models.opening import load_model, open_model
 from ed_core.models.verify import verify
 from ed_core.probes import Contributions
-from ed_core.service import compute
-from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
+from ed_core.work import compute
+from ed_core.work.resolve import resolve
 
 DOCS = Path(__file__).parent.parent / "docs"
 

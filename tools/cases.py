@@ -51,7 +51,7 @@ def build(lesson: Lesson, results: Results) -> case_study.Case:
 
 def models_of(lesson: Lesson, spec: ModelSpec) -> tuple[ModelSpec, ...]:
     """What a lesson measures, in its order."""
-    from ed_core.service.resolve import twin
+    from ed_core.work.resolve import twin
 
     return (spec, twin(spec, "untrained")) if lesson.twin else (spec,)
 
@@ -68,10 +68,10 @@ def main(names: Sequence[str] = ()) -> None:
         return write([build(lesson, kept(lesson)) for lesson in LESSONS])
     import torch
 
-    from ed_core.service import compute
-    from ed_core.service.resolve import resolve
     from ed_core.sources.bundled import load_prompts
     from ed_core.types import Prompt
+    from ed_core.work import compute
+    from ed_core.work.resolve import resolve
 
     torch.set_num_threads(1)
     prompts, models, made = {p["id"]: p for p in load_prompts()}, compute.Models(), []

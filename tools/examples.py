@@ -24,12 +24,12 @@ from ed_core.probes import PROBES, Probe, find
 from ed_core.results.aggregate import summarize
 from ed_core.results.lookup import EXAMPLES, TWINS
 from ed_core.results.wire import pack, unpack
-from ed_core.service import compute
-from ed_core.service.resolve import resolve, twin
 from ed_core.sources import controls
 from ed_core.sources.bundled import CHARACTERS, KINDS, MODELS, example_of, load_prompts
 from ed_core.sources.specs import n_passes
 from ed_core.types import ProbeResult, Prompt
+from ed_core.work import compute
+from ed_core.work.resolve import resolve, twin
 
 from . import given
 

@@ -29,10 +29,10 @@ from peft import LoraConfig, get_peft_model
 import ed_core
 from ed_core.depth.wording import printed
 from ed_core.models.opening import load_model
-from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import SETS
 from ed_core.training import DepthCallback
 from ed_core.types import ProbeResult, Prompt
+from ed_core.work.resolve import resolve
 
 from .tasks import Addition
 

@@ -15,9 +15,9 @@ from ed_core.fits.streams import Tick
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.prompts import read_jsonl
-from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import FITS, MODELS, WORDS
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve
 
 from . import given
 

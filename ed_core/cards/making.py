@@ -18,7 +18,6 @@ from ..fits import Fit, of_model
 from ..fits.file import digest_of, digest_of_prompts
 from ..probes.contributions import Contributions
 from ..probes.lenses import LENSES as LENS_NAMES
-from ..service.resolve import resolve
 from ..sources import remote, sizes
 from ..sources.bundled import set_names
 from ..sources.specs import config_of
@@ -26,6 +25,7 @@ from ..studies import running, sets
 from ..studies.items import Folder, open_folder
 from ..studies.study import ModelEntry, ProbeEntry, Study
 from ..types import ENGINE_VERSION, ModelSpec, changed, command_line
+from ..work.resolve import resolve
 from . import card, page, words
 from .card import OTHERS, PROMPTS, Card
 from .measured import READ, Measured
@@ -203,7 +203,7 @@ class _Beside:
 
     def named_sinks(self, model: Any, used: Sequence[sets.Example]) -> str:
         """The sinks of the first prompts, and who writes them."""
-        from ..service import compute
+        from ..work import compute
 
         probe = Contributions()
         results = [compute.run(model, probe.request(self.spec, e.prompt)) for e in used[:NAMED]]

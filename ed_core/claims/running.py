@@ -20,7 +20,6 @@ from ..errors import ClaimRefused, EffectiveDepthError, StudyError
 from ..files import open_sealed, seal
 from ..fits.file import Checkpoint, digest_of, digest_of_prompts
 from ..probes import find as find_probe
-from ..service.resolve import resolve
 from ..sources import sizes
 from ..sources.bundled import set_names
 from ..sources.specs import config_of, n_layers, n_passes
@@ -31,6 +30,7 @@ from ..studies.items import open_folder
 from ..studies.points import Point, measured_points
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from ..types import ModelSpec, changed, command_line
+from ..work.resolve import resolve
 from . import CLAIMS, finding
 from .claim import Claim, Evidence, Measured, Part, part_of
 from .finding import Finding

@@ -1,5 +1,5 @@
 """The command line: `effective-depth app | run | verify | estimate | fetch | local | audit | models | cache |
-settings | ready | bench | fit | study | reproduce | claims | card | case | check | publish`.
+settings | bench | fit | study | reproduce | claims | card | case | check | publish`.
 
 Exit code 2 and one sentence for everything refused.
 """
@@ -223,10 +223,6 @@ def parser(command: str = "") -> argparse.ArgumentParser:
         "--markdown", action="store_true", help="all there are, with defaults and meaning: the table of docs/deploy.md"
     )
     p.set_defaults(run=show_settings)
-    p = commands.add_parser("ready", help="whether a running server can do its work; exit 1 and the reasons where not")
-    where = "where it is reached, base path included (%(default)s unless given)"
-    p.add_argument("--url", default="http://127.0.0.1:8501", help=where)
-    p.set_defaults(run=ready)
     p = commands.add_parser("bench", help="speed as ratios measured in one run")
     p.add_argument("names", nargs="*", help="which measurements (all unless given)")
     p.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
@@ -294,7 +290,7 @@ def run(args: argparse.Namespace) -> None:
     memory = parse(args.memory)
     if todo:
         with uncollected(for_good=True):
-            import_module("..service.compute", __name__)
+            import_module("..work.compute", __name__)
     model = Model(spec, trust_kept=store is not None)
     model.compute_missing(todo, store, found, memory)
     import numpy as np
@@ -425,14 +421,6 @@ def show_settings(args: argparse.Namespace) -> None:
     for name in type(found).model_fields:
         value = getattr(found, name)
         print(f"{name:>{width}}: {', '.join(value) if isinstance(value, tuple) else '' if value is None else value}")
-
-
-def ready(args: argparse.Namespace) -> int:
-    from ..service.pool import ask_problems
-
-    found = ask_problems(args.url)
-    print("\n".join(found) or "ready")
-    return 1 if found else 0
 
 
 def bench(args: argparse.Namespace) -> int:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from .. import bounds, disk, outside
 from ..errors import ParameterError, StudyError
-from ..notebook.model import fetch
-from ..runs.execute import device_of, in_shell, of_fit
-from ..runs.run import JACOBIAN_TOKENS, CardRun, ClaimsRun, FitRun, Opened, ReproduceRun, StudyRun
+from ..notebook.model import fetch, on
 from ..sources.bundled import MIXED, default_set
 from ..sources.sizes import asked_precision
+from ..work.runs import fit as fits
+from ..work.runs import study as studies
+from ..work.runs.fit import JACOBIAN_TOKENS, Fit, Opened
+from ..work.runs.foreground import run
 from .models import DEVICE, MODEL, RESUMED, Commands, how_to_open, only, whole
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ def _add_studies(commands: Commands) -> None:
     )
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.add_argument("--device", default="auto", help=DEVICE)
-    add_engine(p)
+    add_processes(p)
     p.set_defaults(run=study, stopped=RESUMED, parser=p)
     p = commands.add_parser(
         "reproduce", help="measure a paper's figures anew by its protocol, and say for each entry how it compares"
@@ -77,26 +80,14 @@ def _add_studies(commands: Commands) -> None:
     )
     p.add_argument("--precision", metavar="P", help="the paper's where it can be had, unless given: int8, float32, …")
     p.add_argument("--device", default="auto", help=DEVICE)
-    add_engine(p)
+    add_processes(p)
     p.add_argument("--out", metavar="DIR", help="where it is kept and goes on from; a folder of the paper's name here")
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
     p.set_defaults(run=reproduce, stopped=RESUMED)
 
 
-def add_engine(p: argparse.ArgumentParser) -> None:
-    """The arguments that say who computes."""
-    p.add_argument(
-        "--engine",
-        choices=("here", "ray"),
-        default="here",
-        help="who computes: this process (here, unless given), or Ray",
-    )
-    p.add_argument("--address", default="", metavar="A", help="of a Ray cluster that runs; one of its own unless given")
-    add_processes(p)
-
-
 def add_processes(p: argparse.ArgumentParser) -> None:
-    """The argument that says how many processes of this machine compute."""
+    """The arguments that say who computes."""
     p.add_argument(
         "--processes",
         type=whole("--processes", 1, 1024),
@@ -104,6 +95,12 @@ def add_processes(p: argparse.ArgumentParser) -> None:
         metavar="N",
         help="so many processes of this machine compute, each with the models in its own memory: on a CPU one for "
         "each core is fastest (%(default)s unless given)",
+    )
+    p.add_argument(
+        "--ray",
+        default="",
+        metavar="ADDRESS",
+        help="a Ray cluster computes, into a folder that its machines share; 'local' starts one on this machine",
     )
 
 
@@ -123,25 +120,25 @@ def study(args: argparse.Namespace) -> int:
             return 0
         print(f"{out}: measures {bundle.unpack(file, out)[:16]}, as the file tells")
         return 0
-    spec = StudyRun(file=args.file, device=args.device, **_computed(args))
-    return in_shell(spec, out, kept=not args.dry_run)
+    return run(studies.study, args.file, disk.require_out_folder(out), args.device, args.dry_run, **_who(args))
 
 
 def reproduce(args: argparse.Namespace) -> int:
-    spec = ReproduceRun(
-        paper=args.paper,
-        models=tuple(args.models),
-        sets=tuple(args.sets),
-        limit=args.limit,
-        precision=args.precision,
-        device=args.device,
-        **_computed(args),
-    )
-    return in_shell(spec, args.paper if args.out is None else args.out, kept=not args.dry_run)
+    if args.dry_run:
+        with TemporaryDirectory() as place:
+            return _reproduced(args, Path(place))
+    return _reproduced(args, disk.require_out_folder(args.paper if args.out is None else args.out))
 
 
-def _computed(args: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(args, name) for name in ("engine", "address", "processes", "dry_run")}
+def _reproduced(args: argparse.Namespace, out: Path) -> int:
+    asked = args.paper, tuple(args.models), tuple(args.sets), args.limit, args.precision, args.device
+    return run(studies.reproduce, *asked, out, args.dry_run, **_who(args))
+
+
+def _who(args: argparse.Namespace) -> dict[str, Any]:
+    """Who computes."""
+    alone = args.processes == 1 and not args.ray
+    return {"processes": args.processes, "ray": args.ray, "device": "cpu" if alone else on(args.device)[0]}
 
 
 def export(folder: Path, files: list[str]) -> int:
@@ -257,7 +254,7 @@ def claims(args: argparse.Namespace) -> int:
     if args.prompts < 0 or args.seed < 0:
         raise ParameterError("--prompts and --seed are counts; expected 0 or more.")
     asked = Asked(claims=tuple(args.claim), most=args.prompts, **_asked(args))
-    return in_shell(ClaimsRun(asked=asked, processes=args.processes), args.out, args.progress)
+    return run(studies.claims, asked, disk.require_out_folder(args.out), lines=args.progress, **_who(args))
 
 
 def card(args: argparse.Namespace) -> int:
@@ -270,8 +267,8 @@ def card(args: argparse.Namespace) -> int:
     asked.check()
     if args.out is None:
         fetch(args.model)  # its content names the folder
-    spec = CardRun(asked=asked, processes=args.processes)
-    return in_shell(spec, asked.place if args.out is None else args.out, args.progress)
+    out = disk.require_out_folder(asked.place if args.out is None else args.out)
+    return run(studies.card, asked, out, lines=args.progress, **_who(args))
 
 
 def _asked(args: argparse.Namespace) -> dict[str, Any]:
@@ -281,7 +278,7 @@ def _asked(args: argparse.Namespace) -> dict[str, Any]:
         "prompts": args.set or default_set(args.model),
         "also": tuple(args.also),
         "precision": args.precision,
-        "device": device_of(args.device),
+        "device": on(args.device)[0],
         "adapter": args.adapter,
         "seed": args.seed,
     }
@@ -340,8 +337,8 @@ def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
 
 
 def fit(args: argparse.Namespace) -> int:
-    spec = FitRun(
-        fit=args.kind,
+    asked = Fit(
+        kind=args.kind,
         model=_opened(args, args.model, _precision(args), args.control, args.seed, args.adapter),
         other=_other(args) if args.kind == "maps" else None,
         prompts=args.set,
@@ -351,7 +348,7 @@ def fit(args: argparse.Namespace) -> int:
         rank=getattr(args, "rank", None),
         max_tokens=getattr(args, "max_tokens", JACOBIAN_TOKENS),
     )
-    return _dry_run(args, spec) if args.dry_run else in_shell(spec, lines=args.progress)
+    return _dry_run(args, asked) if args.dry_run else run(fits.fit, asked, lines=args.progress)
 
 
 def _precision(args: argparse.Namespace) -> str:
@@ -385,20 +382,20 @@ def _other(args: argparse.Namespace) -> Opened:
     return _opened(args, args.other, precision, args.other_control, args.other_seed, "", "other-")
 
 
-def _dry_run(args: argparse.Namespace, spec: FitRun) -> int:
+def _dry_run(args: argparse.Namespace, asked: Fit) -> int:
     """What would be held, without opening a model: of `--memory`, else of a lens's usual share or of what is free."""
     from ..fits import affine, measured
     from ..machine import ROOM, free_memory
     from ..sources.specs import size_of
 
-    memory = of_fit(spec)[2] or (measured.BYTES if args.kind in ("affine", "jacobian") else None)
+    memory = asked.check()[2] or (measured.BYTES if args.kind in ("affine", "jacobian") else None)
     if memory is None and args.device != "cpu":
         from ..models import devices
 
         memory = int(ROOM * devices.free_bytes(devices.pick(args.device)))
     memory = memory or int(ROOM * free_memory())
     a = size_of(args.model)
-    affine.require_rank(spec.rank, a.d_model, args.model)
+    affine.require_rank(asked.rank, a.d_model, args.model)
     if args.kind == "maps":
         b = size_of(args.other)
         planned = measured.plan_of_maps((a.n_layers, b.n_layers), (a.d_model, b.d_model), memory)

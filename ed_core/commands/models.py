@@ -107,18 +107,14 @@ def audit(args: argparse.Namespace) -> int:
     if args.out is not None:
         disk.require_out(args.out, [args.prompts, *read_for(args.model)], expected=".npz")
     precisions = tuple(dict.fromkeys(name.strip() for name in args.precisions.split(",")))
-    from ..runs.execute import in_shell
-    from ..runs.run import AuditRun
+    from ..work.runs import fit, foreground
 
-    spec = AuditRun(
-        model=args.model, precisions=precisions, prompts=args.prompts, device=args.device, out=args.out or ""
-    )
-    return in_shell(spec)
+    return foreground.run(fit.audit, args.model, precisions, args.prompts, args.device, args.out or "")
 
 
 def estimate(args: argparse.Namespace) -> None:
-    from ..service.estimate import report, save_rates
     from ..sources.specs import size_of
+    from ..work.estimate import report, save_rates
 
     if remote.is_remote(args.model):
         raise ParameterError(
@@ -136,9 +132,9 @@ def models(args: argparse.Namespace) -> None:
     if args.families or args.markdown:
         return _families(args.markdown)
     from ..architectures import supported
-    from ..service.estimate import count
     from ..sources import catalogue
     from ..sources.specs import size_of
+    from ..work.estimate import count
 
     group = ""
     for entry in catalogue.entries():

@@ -269,7 +269,7 @@ class Audit:
 
 def plan(specs: Mapping[str, ModelSpec], prompts: Sequence[Prompt]) -> dict[str, list[Request]]:
     """The requests an audit consists of, by precision; ordinary ones, so that what is stored already is not computed
-    again. `specs`: the model in each precision (`service.resolve.in_precisions`)."""
+    again. `specs`: the model in each precision (`work.resolve.in_precisions`)."""
     if len(specs) < 2:
         raise ParameterError(f"An audit compares at least two precisions; {', '.join(specs) or 'none'} given.")
     return {name: [probe.request(one, prompt) for probe in PROBES for prompt in prompts] for name, one in specs.items()}

@@ -185,7 +185,7 @@ def certificate(device: torch.device) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- how fast it multiplies
 
-# A short measurement, kept for the torch-free estimate (`service.estimate`).
+# A short measurement, kept for the torch-free estimate (`work.estimate`).
 
 WIDTH = {"cpu": 1024}  # elsewhere 8192, whose weights stay in no cache
 # Tokens of the two calls: one is all reading (or unpacking), the other nearly all multiplying. On a GPU fewer than

@@ -118,7 +118,7 @@ def _loaded(spec: ModelSpec, architecture: Architecture | None) -> LanguageModel
 # ---------------------------------------------------------------- identities that held before
 
 # Of the same weights, run by the same code on the same device. A worker opens a model with them at once, and measures
-# them again when it has nothing else to do (`service.worker`); so does the shell's `run`, once its file is written.
+# them again when it has nothing else to do (`work.worker`); so does the shell's `run`, once its file is written.
 
 CODE = ("models", "architectures")  # folders of the engine that open a model and run it
 LIBRARIES = ("torch", "transformers", "tokenizers")

@@ -234,7 +234,7 @@ class Model:
         with self.undisturbed():
             model = self.language_model
             from ..prompts import max_tokens
-            from ..service import compute
+            from ..work import compute
 
             todo = model.expect(todo)
             for probe, request in todo:
@@ -315,7 +315,7 @@ class InMemory(Model):
 def _models(trust_kept: bool) -> Any:
     """This process's opened models."""
     with uncollected():
-        from ..service.compute import Models
+        from ..work.compute import Models
 
     return Models(trust_kept=trust_kept)
 
@@ -334,7 +334,7 @@ def on(device: str) -> tuple[str, int | None]:
 
 def spec_of(source: str, precision: str, device: str, adapter: str, control: str, **more: Any) -> ModelSpec:
     """The full identity of the model that is asked for, as `resolve` takes it; what is not here is downloaded."""
-    from ..service.resolve import resolve
+    from ..work.resolve import resolve
 
     device, free = (device, None) if remote.is_remote(source) else on(device)
     fetch(source, control)

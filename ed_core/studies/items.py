@@ -81,7 +81,7 @@ def compute(
     cancelled: Callable[[], bool] = lambda: False,
 ) -> pyarrow.Table:
     """The item's table. `done` is called after every prompt."""
-    from ..service import compute as engine
+    from ..work import compute as engine
 
     found = []
     for i, example in enumerate(item.chunk.examples):

@@ -21,11 +21,11 @@ from .. import bounds, disk, outside
 from ..errors import EffectiveDepthError, StudyError
 from ..probes import Probe
 from ..prompts import max_tokens
-from ..service.resolve import resolve
 from ..sources import controls, permits, sizes, tokens
 from ..sources.sizes import PRECISIONS
 from ..sources.specs import config_of, n_layers, size_of
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
+from ..work.resolve import resolve
 from .sets import Example, PromptSet, load, published
 from .study import ModelEntry, ProbeEntry, Study, has_steps, nearest, read, step_of, write
 
@@ -222,7 +222,7 @@ def bytes_of(plan: Plan) -> int:
 def seconds_of(plan: Plan, device: str = "cpu") -> tuple[float, bool] | None:
     """About how long the whole study takes, and whether that rests on a measurement of this device; None where a
     model's size is not known, or how it is computed is not ours to say."""
-    from ..service.estimate import estimate
+    from ..work.estimate import estimate
 
     total, measured = 0.0, True
     for model in plan.usable:

@@ -1,7 +1,7 @@
 """A study computed: what is there stays, what is missing is computed, item by item. What one model cannot do is
 noted, and the others go on.
 
-Who computes is an `Engine`: this process (`Here`), several of this machine or Ray's (`runs/processes.py`).
+Who computes is an `Engine`: this process (`Here`), several of this machine or Ray's (`work/runs/engine.py`).
 Several runs may also share one folder: whoever computes an item writes the same file, whole or not at all, and what is
 there already is not computed again."""
 
@@ -232,6 +232,6 @@ def missing(plan: Plan, out: Path) -> dict[StudyModel, list[Item]]:
 
 def opened_models(share: int = 1) -> Any:
     """This process's models; one of `share` processes that have the machine's memory between them."""
-    from ..service.compute import Models
+    from ..work.compute import Models
 
     return Models(share=share)

@@ -6,11 +6,11 @@ from ed_core import figures
 from ed_core.depth import audit
 from ed_core.depth.wording import count
 from ed_core.errors import EffectiveDepthError
-from ed_core.runs.run import AuditRun
-from ed_core.service import estimate
-from ed_core.service.resolve import in_precisions
 from ed_core.sources import sizes, specs
 from ed_core.sources.sizes import WIDEST_FIRST
+from ed_core.types import command_line
+from ed_core.work import estimate
+from ed_core.work.resolve import in_precisions
 from ed_ui import link, live, picker, probe_page, prompt_set, running, session, show
 from ed_ui.inputs import several
 
@@ -143,10 +143,9 @@ def command(spec, asked: list[str], prompts: list) -> None:
         st.caption("The command line audits a model without an adapter.")
         return
     device = "auto" if spec.device == picker.devices()[0] else spec.device
-    asked_for = AuditRun(
-        model=prompt_set.source(spec), precisions=tuple(asked), prompts="prompts.jsonl", device=device, out="audit.npz"
-    )
-    st.code(asked_for.command, language="bash")
+    options = {"precisions": ",".join(asked), "prompts": "prompts.jsonl"}
+    options |= {} if device == "auto" else {"device": device}
+    st.code(command_line("audit", prompt_set.source(spec), **options, out="audit.npz"), language="bash")
     show.prompts_file(prompts)
 
 

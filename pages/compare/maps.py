@@ -30,7 +30,7 @@ def page() -> None:
     link.write()
     if prompts:
         wanted = Fitted(models, distinct(prompts))
-        live.fragment(lambda: body(wanted), runs.pause(wanted.run))()
+        live.fragment(lambda: body(wanted), runs.pause(wanted.out))()
     opened()
 
 
@@ -50,7 +50,7 @@ def body(wanted: Fitted) -> None:
     found = runs.fit_panel(wanted, "maps")
     if found is not None:
         shown(found, "maps")
-    elif not wanted.run.running:
+    elif not runs.under_way(wanted.out):
         within_one = len(wanted.models) == 1
         show.empty("Maps", TEACH_WITHIN if within_one else TEACH, None, first=True)
         probe_page.texts(TEXTS_WITHIN if within_one else TEXTS)

@@ -33,7 +33,7 @@ def main() -> None:
     with st.expander(f"Make a card of {show.plain(model.name)}", icon=":material/add_chart:", expanded=open_):
         wanted = form(model)
         if wanted:
-            live.fragment(lambda: run(wanted), runs.pause(wanted.run))()
+            live.fragment(lambda: run(wanted), runs.pause(wanted.out))()
     link.write()
     live.fragment(lambda: body(model, wanted), None)()
     probe_page.texts(TEXTS)
@@ -72,9 +72,10 @@ def run(wanted: Card) -> None:
             inputs.put_over({"cards.card": card_name(wanted.out / card.FILE)})
 
     label = f"Make the card of {show.plain(wanted.model.name)}{' again' if wanted.found() else ''}"
-    runs.panel(wanted.run, "cards", {"cards": (label, wanted.begin)}, ended=ended)
+    again = {"cards": (label, wanted.begin)}
+    runs.panel(wanted.out, "cards", again, ended=ended, unfinished=wanted.unfinished)
     st.caption("The same from the command line:")
-    st.code(wanted.spec().asked.command, language="bash", wrap_lines=True)
+    st.code(wanted.asked().command, language="bash", wrap_lines=True)
 
 
 def adapter(told: card.Card) -> str:

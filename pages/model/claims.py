@@ -35,7 +35,7 @@ def page() -> None:
     if name or prompts:
         others = tuple(dict.fromkeys(part.strip() for part in also.split(",") if part.strip()))
         wanted = Claims(model, name or "", prompts, others)
-        live.fragment(lambda: body(wanted), runs.pause(wanted.run))()
+        live.fragment(lambda: body(wanted), runs.pause(wanted.out))()
     probe_page.texts(TEXTS)
 
 
@@ -47,7 +47,7 @@ def body(wanted: Claims) -> None:
         "claims": ("Run all", wanted.begin),
         "claim": ("Run this claim alone", lambda: wanted.begin((chosen.id,))),
     }
-    runs.panel(wanted.run, "claims", begin)
+    runs.panel(wanted.out, "claims", begin, unfinished=wanted.unfinished)
     by_id = {one.id: one for one in found.findings} if found else {}
     if found is None and (told := card_of(wanted.model)) is not None and told.claims:
         by_id = {one.id: one for one in told.claims}
@@ -127,7 +127,7 @@ def detail(wanted: Claims, found: Mapping[str, Found]) -> None:
     with st.expander("How it is measured", expanded=one is None):
         st.markdown("\n".join(f"- **{head}:** {show.plain(on_page(words))}" for head, words in told.items()))
     with st.expander("The same from the command line"):
-        st.code(wanted.spec((name,)).asked.command, language="bash")
+        st.code(wanted.asked((name,)).command, language="bash")
 
 
 def about(claim: Claim, one: Found) -> None:

@@ -169,7 +169,7 @@ def fit_one() -> None:
         prompts = prompt_set.to_fit("lens-fit", st.container(horizontal=True))
         if prompts:
             wanted = Fitted((spec,), distinct(prompts), kind)
-            live.fragment(lambda: fitting(wanted), runs.pause(wanted.run))()
+            live.fragment(lambda: fitting(wanted), runs.pause(wanted.out))()
 
 
 def fitting(wanted: Fitted) -> None:

@@ -8,7 +8,6 @@ from ed_core import figures
 from ed_core.depth.criteria import RULES
 from ed_core.depth.wording import count
 from ed_core.errors import EffectiveDepthError
-from ed_core.runs.launch import Run
 from ed_core.sources.catalogue import CAVEATS, CITATION, published, published_marks
 from ed_core.statistics import FEWEST, FEWEST_FORMS
 from ed_core.studies import agreement as estimators
@@ -38,7 +37,7 @@ def page() -> None:
     link.write()
     browser.share(row, prompt=False)
     out = known[name]
-    live.fragment(lambda: body(out), runs.pause(Run(out)))()
+    live.fragment(lambda: body(out), runs.pause(out))()
 
 
 def new(folded: bool) -> None:
@@ -102,7 +101,7 @@ def body(out) -> None:
 def panel(out) -> None:
     """How far a study is, and the buttons that end it and go on with it; of one that is complete, or was not begun
     here, how large it is."""
-    told, run = "", Run(out)
+    told = ""
     there, planned = 0, 1
     if (out / PLAN).is_file():
         folder, _, _ = studies.read(out)
@@ -113,11 +112,11 @@ def panel(out) -> None:
         told += f" · {'complete' if there == planned else f'{there} of {planned} parts computed'}"
         if folder.plan["note"]:
             st.markdown(show.plain(folder.plan["note"]))
-    if run.running or (out.parent == home() and (out / runs.STUDY).is_file() and there < planned):
+    if runs.under_way(out) or (out.parent == home() and (out / runs.STUDY).is_file() and there < planned):
         begin = {"studies": ("Run", lambda: runs.resume_study(out))}
-        runs.panel(run, "studies", begin, told, linked=False)
+        runs.panel(out, "studies", begin, told, linked=False, unfinished=0 < there < planned)
     else:
-        runs.watch(run, "studies")
+        runs.watch(out, "studies")
         st.caption(told)
 
 

@@ -6,8 +6,8 @@ import time
 
 from ed_core.errors import JobError
 from ed_core.probes import LayerSkip
-from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
+from ed_core.work.resolve import resolve
 
 from . import Row
 from .live import MODEL, seconds_row, wait, warm_worker

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.modules import hooked
 from ed_core.probes import LayerSkip, Probe, ResidualErasure
-from ed_core.service import compute
 from ed_core.sweeps.metrics import NORM_FLOOR
 from ed_core.types import Prompt
+from ed_core.work import compute
 
 from . import Row
 from .random_model import prompt, random_llama

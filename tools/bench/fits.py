@@ -17,9 +17,9 @@ from ed_core.fits.file import Checkpoint
 from ed_core.fits.streams import Streams, split
 from ed_core.models.opening import open_model
 from ed_core.prompts import read_jsonl
-from ed_core.service.resolve import resolve
 from ed_core.sources.bundled import SETS, WORDS
 from ed_core.sweeps.budget import Budget
+from ed_core.work.resolve import resolve
 
 from . import Row
 from .random_model import prompt, random_llama

@@ -20,12 +20,12 @@ from ed_core.errors import EffectiveDepthError
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.probes import PROBES, Probe
-from ed_core.service import compute
-from ed_core.service.resolve import resolve
 from ed_core.sources import sizes
 from ed_core.sources.specs import config_of
 from ed_core.sweeps.budget import TOKENS_PER_CALL
 from ed_core.types import Prompt
+from ed_core.work import compute
+from ed_core.work.resolve import resolve
 
 from . import Row
 from .home import STORY

@@ -30,10 +30,10 @@ from ed_core.models.identities import Identities
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.verify import verify
 from ed_core.probes import PROBES, Contributions, IntegratedGradients, LayerSkip, LogitLens, ResidualErasure, Surgery
-from ed_core.service import compute, estimate
-from ed_core.service.resolve import resolve
 from ed_core.sources import sizes
 from ed_core.types import ModelSpec, Prompt
+from ed_core.work import compute, estimate
+from ed_core.work.resolve import resolve
 
 from . import Row
 from .random_model import prompt, random_llama, word_tokenizer
@@ -404,16 +404,17 @@ def worker(device: str, toy: bool) -> Iterator[Row]:
     """A worker process computes and is cancelled; a device that fails is told from a defect, and a new process uses
     it."""
     from ed_core.errors import Cancelled
-    from ed_core.service.jobs import Jobs
+    from ed_core.work import measure
+    from ed_core.work.queue import Queue
 
-    queue = Jobs()
+    queue = Queue()
     try:
         request = LayerSkip().request(resolve(SMALL, device=device), ASKED)
-        job = queue.submit(request, "bench")
+        job = measure.submit(queue, request, "bench")
         _until(lambda: queue.poll(job).over, 120)
         yield Row("a job of a worker", job.state, "done", job.state == "done")
         other = ResidualErasure("future").request(resolve(SMALL, device=device), Prompt("3 + 4 = " * 12, "7"))
-        job = queue.submit(other, "bench")
+        job = measure.submit(queue, other, "bench")
         queue.cancel(job, "bench")
         _until(lambda: job.over, 60)
         ok = job.state == "cancelled" and (job.error is None or isinstance(job.error, Cancelled))

@@ -14,9 +14,9 @@ from ed_core.models.language_model import LanguageModel
 from ed_core.models.modules import hooked
 from ed_core.models.opening import open_model
 from ed_core.probes import IntegratedGradients
-from ed_core.service import compute
-from ed_core.service.resolve import resolve
 from ed_core.types import Prompt
+from ed_core.work import compute
+from ed_core.work.resolve import resolve
 
 from . import Row
 from .causal import D_MODEL, D_VOCAB, N_LAYERS, N_TOKENS

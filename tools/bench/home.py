@@ -17,10 +17,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ed_core.errors import EffectiveDepthError
-from ed_core.service.jobs import Jobs
-from ed_core.service.resolve import resolve
 from ed_core.sources import hub, specs
 from ed_core.types import Prompt
+from ed_core.work import measure as requests
+from ed_core.work.queue import Queue
+from ed_core.work.resolve import resolve
 
 from . import Row, live, opening
 from .browser import chromium, serving
@@ -123,10 +124,10 @@ def rows(alone: list[float], beside: list[float], in_page: list[tuple[float, flo
     ]
 
 
-def through(jobs: Jobs, name: str, text: str) -> float:
+def through(jobs: Queue, name: str, text: str) -> float:
     """Seconds for the four probes through the queue."""
     begin = time.monotonic()
-    submitted = [jobs.submit(probe.request(resolve(name), Prompt(text)), "bench") for probe in live.HOME]
+    submitted = [requests.submit(jobs, probe.request(resolve(name), Prompt(text)), "bench") for probe in live.HOME]
     live.wait(lambda: all(job.over for job in submitted), submitted)
     return time.monotonic() - begin
 

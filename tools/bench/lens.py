@@ -14,8 +14,8 @@ import torch
 
 from ed_core.models.language_model import LanguageModel
 from ed_core.probes import LogitLens
-from ed_core.service import compute
 from ed_core.types import Prompt
+from ed_core.work import compute
 
 from . import Row
 from .random_model import prompt, random_llama
@@ -49,7 +49,7 @@ def opened(name: str) -> tuple[LanguageModel, Prompt]:
     """The model of that name, or the random one, and a prompt of some length for it."""
     if name:
         from ed_core.models.opening import open_model
-        from ed_core.service.resolve import resolve
+        from ed_core.work.resolve import resolve
 
         return open_model(resolve(name)), Prompt("The depth at which an output settles is what is asked for. " * 5)
     model = random_llama(N_LAYERS, D_MODEL, D_VOCAB)

@@ -11,7 +11,7 @@ import resource
 import psutil
 
 from ed_core.probes import LogitLens
-from ed_core.service import compute
+from ed_core.work import compute
 
 from . import Row
 from .random_model import prompt, random_llama

@@ -17,9 +17,10 @@ from tempfile import TemporaryDirectory
 from ed_core import settings
 from ed_core.errors import JobError
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
-from ed_core.service.jobs import Job, Jobs
-from ed_core.service.resolve import resolve
 from ed_core.types import Prompt, Request
+from ed_core.work import measure as requests
+from ed_core.work.queue import Job, Queue
+from ed_core.work.resolve import resolve
 
 from . import Row
 
@@ -39,7 +40,7 @@ def measure() -> list[Row]:
     with warm_worker() as jobs:
         for text in PROMPTS:
             begin = time.monotonic()
-            submitted = [jobs.submit(request, "bench") for request in home(text)]
+            submitted = [requests.submit(jobs, request, "bench") for request in home(text)]
             wait(lambda: submitted[0].result is not None, submitted)
             first.append(time.monotonic() - begin)
             wait(lambda: all(job.over for job in submitted), submitted)
@@ -59,14 +60,14 @@ def home(text: str) -> list[Request]:
 
 
 @contextmanager
-def warm_worker(model: str = MODEL) -> Iterator[Jobs]:
+def warm_worker(model: str = MODEL) -> Iterator[Queue]:
     """A queue with a store of its own whose worker has opened the model."""
     before = os.environ.get("ED_CACHE")
     with TemporaryDirectory() as folder:
         os.environ["ED_CACHE"] = str(with_models(Path(folder)))
-        jobs = Jobs()
+        jobs = Queue()
         try:
-            opened = jobs.submit(Contributions().request(resolve(model), Prompt(WARM_UP)), "bench")
+            opened = requests.submit(jobs, Contributions().request(resolve(model), Prompt(WARM_UP)), "bench")
             wait(lambda: opened.over, [opened])
             yield jobs
         finally:

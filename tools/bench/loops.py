@@ -13,8 +13,8 @@ from ed_core.models.verify import verify
 from ed_core.probes import Generation, LayerSkip
 from ed_core.probes.base import Shape
 from ed_core.probes.generation import WRITTEN_TOKENS
-from ed_core.service import compute
 from ed_core.types import ModelSpec
+from ed_core.work import compute
 
 from . import Row
 from .random_model import prompt, word_tokenizer

@@ -112,7 +112,7 @@ def occupy(browser, address: str) -> None:
 def worked(app: App, over: float = 1.0) -> float:
     """Which part of a second of a core the app's worker uses."""
     worker = next(
-        child for child in psutil.Process(app.process.pid).children() if "ed_core.service.worker" in child.cmdline()
+        child for child in psutil.Process(app.process.pid).children() if "ed_core.work.worker" in child.cmdline()
     )
 
     def used():

@@ -84,9 +84,9 @@ def _planning(here: Path) -> list[Row]:
 
 def _overhead(here: Path) -> Row:
     """The runner against `compute.run` on the same prompts by the same probes, in turn, CPU seconds of one process."""
-    from ed_core.service import compute
     from ed_core.studies import plan, running, study
     from ed_core.types import Prompt
+    from ed_core.work import compute
 
     made = plan.make(study.parse(STUDY), here)
     opened = running.opened_models()

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from ed_core.models.language_model import LanguageModel
 from ed_core.probes import Surgery
 from ed_core.probes.surgery import FIGURES
-from ed_core.service import compute
 from ed_core.sweeps import metrics
 from ed_core.types import ProbeResult
+from ed_core.work import compute
 
 from . import Row
 from .lens import opened

@@ -58,17 +58,28 @@ class Models:
         `recheck` measures them later."""
         self._given, self._share, self._trust_kept = budget or settings.current().model_memory, share, trust_kept
         self._open: OrderedDict[str, LanguageModel] = OrderedDict()
+        self._used: dict[str, float] = {}  # when each was used last
+        self.room: Callable[[ModelSpec], bool] = lambda spec: False  # whether to try again where one does not fit
         self._rests_on: dict[str, list[str]] = {}  # run ids of what was computed on such identities, by open model
         self._unmeasured: dict[str, list[str]] = {}  # the same of models that were closed and could not be measured
         self._withdrawn: list[tuple[list[str], ModelError]] = []  # what rested on ones that failed, and why
 
-    @property
-    def bytes(self) -> int:
-        """What all that is open takes."""
-        return sum(model.bytes for model in self._open.values())
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each open model, by its key."""
+        return {name: model.bytes for name, model in self._open.items()}
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def touch(self) -> None:
+        """The one asked for last has been used until now."""
+        if self._open:
+            self._used[next(reversed(self._open))] = time.monotonic()
+
+    def close_idle(self, seconds: float) -> None:
+        """Close those that nobody has used for so long."""
+        for name in [n for n in self._open if time.monotonic() - self._used.get(n, 0.0) >= seconds]:
+            self._close(name)
 
     def budget(self, device: torch.device) -> int:
         """Bytes that the models of a device may take together."""
@@ -91,9 +102,10 @@ class Models:
             try:
                 self._open[name] = self._opened(spec)
             except TooLarge:
-                if not self._close_oldest():
+                if not self._close_oldest() and not self.room(spec):
                     raise
         self._open.move_to_end(name)
+        self.touch()
         model = self._open[name]
         while self._over(model.device) and self._close_oldest(model):
             pass

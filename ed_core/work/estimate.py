@@ -10,7 +10,7 @@ nodes they took) and no memory was underestimated."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -22,8 +22,9 @@ from ..files import parse
 from ..machine import ROOM, free_memory, gigabytes, probe_bytes, total_bytes
 from ..probes import PROBES, Probe, find
 from ..probes.base import Shape
+from ..results import lookup
 from ..sources import hub, sizes, tokens
-from ..sources.sizes import BYTES, PRECISIONS, QUANTIZED, WIDEST_FIRST, Size, asked_precision, compute_name
+from ..sources.sizes import BYTES, QUANTIZED, WIDEST_FIRST, Size, asked_precision, compute_name
 from ..sources.specs import config_of, of_gguf
 from ..sweeps import budget
 from ..types import ModelSpec, Request, canonical_json
@@ -296,95 +297,47 @@ def about(seconds: int | float) -> str:
     return told if told.startswith("<") else f"about {told}"
 
 
-# ---------------------------------------------------------------- corrected by what was measured
+# ---------------------------------------------------------------- how long a request takes
 
 
-UNKNOWN_SECONDS = 30.0  # of a model whose sizes cannot be told
-BYTES_A_SECOND = 300e6  # at which weights are opened and checked, until that was measured; chosen
-KEPT = 512  # measurements
+UNKNOWN_SECONDS = 30.0  # of a model whose sizes cannot be told, or that has to be fetched first
+BYTES_A_SECOND = 300e6  # at which weights are opened and checked; chosen
 
 
-def _to_fetch(spec: ModelSpec) -> bool:
-    """Whether anything has to be fetched or converted before a model can be opened."""
-    packed = of_gguf(spec)
-    return not hub.is_here(spec) or (packed is not None and not packed.converted)
-
-
-class Pace:
-    """`stored`: seconds that requests will take by earlier results, None where there are none."""
-
-    def __init__(self, stored: Callable[[Collection[Request], int], float | None] = lambda requests, n_tokens: None):
-        self._stored = stored
-        self._per_token: dict[str, float] = {}  # seconds of the last run, by series
-        self._off: dict[str, float] = {}  # measured by estimated, by probe; "": of all
-        self._opening: dict[str, float] = {}  # seconds, by model
-        self._open: set[str] = set()
-
-    def expect(self, request: Request) -> float:
-        """Seconds, its model's opening included: by the last run that differs in the prompt alone, else by stored
-        results of such runs, else by the estimate, off as far as it was."""
-        n_tokens, size, need = self._need(request)
-        opening = self._to_open(request.models[0], size) or 0.0
-        seconds = self._per_token.get(request.series)
-        seconds = self._stored([request], n_tokens) if seconds is None else seconds * n_tokens
-        if seconds is None and need is not None:
-            seconds = need.seconds * self._off.get(request.probe, self._off.get("", 1.0))
-        return UNKNOWN_SECONDS if seconds is None else seconds + opening
-
-    def learn(self, request: Request, n_tokens: int, seconds: float, opening: float) -> None:
-        """A run has ended: its seconds, and those in which its model was opened."""
-        _, _, need = self._need(request)
-        model = request.models[0].key
-        self._per_token[request.series] = seconds / max(n_tokens, 1)
-        if model not in self._open:
-            self._open.add(model)
-            self._opening[model] = opening
-        if need is not None and need.seconds > 0:
-            for name in (request.probe, ""):
-                before = self._off.get(name)
-                off = seconds / need.seconds
-                self._off[name] = off if before is None else (off * before) ** 0.5
-        for known in (self._per_token, self._opening):
-            while len(known) > KEPT:
-                del known[next(iter(known))]
-
-    def opening(self, spec: ModelSpec) -> float | None:
-        """Seconds until a model is open: 0 where it is; None where that is not known, or where something has to be
-        fetched or converted first."""
-        if _to_fetch(spec):
-            return None
-        try:
-            return self._to_open(spec, sizes.read(config_of(spec)))
-        except (EffectiveDepthError, OSError):
-            return None
-
-    def _to_open(self, spec: ModelSpec, size: Size | None) -> float | None:
-        """Seconds until a model that is here is open: as measured, else by its size, None of neither."""
-        if spec.key in self._open:
-            return 0.0
-        by_size = size.weight_bytes(spec.precision) / BYTES_A_SECOND if size else None
-        return self._opening.get(spec.key, by_size)
-
-    def opened(self, spec: ModelSpec, seconds: float) -> None:
-        """A model was opened, for whomever."""
-        self._open.add(spec.key)
-        self._opening[spec.key] = seconds
-
-    def nothing_open(self) -> None:
-        """The worker ended: models are opened anew."""
-        self._open.clear()
-
-    @staticmethod
-    def _need(request: Request) -> tuple[int, sizes.Size | None, Need | None]:
-        """Tokens, the model's sizes, and what the estimate says of the request."""
-        spec, n_tokens = request.models[0], TOKENS
-        try:
-            n_tokens = len(tokens.preview(spec, request.prompts[0]) or range(n_tokens))
-            if spec.precision not in PRECISIONS:
-                return n_tokens, None, None
-            size = sizes.read(config_of(spec))
+def expected(request: Request, open_models: Collection[str] = ()) -> float:
+    """Seconds that a request takes: as stored results of the same model and parameters, else by the estimate. A model
+    that is not among the open ones is opened first."""
+    spec = request.models[0]
+    opened = 0.0 if spec.key in open_models else opening(spec)
+    if opened is None:
+        return UNKNOWN_SECONDS
+    try:
+        n_tokens = len(tokens.preview(spec, request.prompts[0]) or range(TOKENS))
+        if (seconds := lookup.estimate([request], n_tokens)) is None:
             asked = find(request.probe).make(dict(request.parameters))
-            (need,) = estimate(size, spec.precision, n_tokens, spec.device, 0, [asked]).needs
-        except (EffectiveDepthError, OSError):
-            return n_tokens, None, None
-        return n_tokens, size, need
+            seconds = estimate(size_of_spec(spec), spec.precision, n_tokens, spec.device, 0, [asked]).needs[0].seconds
+    except (EffectiveDepthError, OSError, KeyError):
+        return UNKNOWN_SECONDS
+    return opened + seconds
+
+
+def opening(spec: ModelSpec) -> float | None:
+    """Seconds in which a model is opened; None where something has to be fetched or converted first, or its size is not
+    known."""
+    packed = of_gguf(spec)
+    if not hub.is_here(spec) or (packed is not None and not packed.converted):
+        return None
+    return weights(spec) / BYTES_A_SECOND or None
+
+
+def weights(spec: ModelSpec) -> int:
+    """Bytes of a model's weights; 0 where its size is not known."""
+    try:
+        return size_of_spec(spec).weight_bytes(spec.precision)
+    except (EffectiveDepthError, OSError, KeyError):
+        return 0
+
+
+def size_of_spec(spec: ModelSpec) -> Size:
+    """A model's sizes, from its config."""
+    return sizes.read(config_of(spec))

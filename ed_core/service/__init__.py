@@ -1,1 +1,0 @@
-"""From request to result: resolving, admission, estimate, the queue and its worker."""

@@ -1,0 +1,91 @@
+"""The job behind every panel: one request, computed and stored; and the opening of a model before anybody asks for a
+result. What the app submits, and what the worker does. Torch is imported in the worker alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from .. import machine
+from ..errors import StoreError
+from ..results.store import Store
+from ..results.wire import pack, unpack, with_provenance
+from ..sources import hub
+from ..sources.specs import of_gguf
+from ..types import ModelSpec, ProbeResult, Request
+from . import estimate
+from .queue import BATCH, INTERACTIVE, Job, Queue
+from .resolve import admit
+from .turn import Turn
+
+SHORT_SECONDS = 10.0  # what is estimated to take no longer is interactive
+AHEAD_SECONDS = 15.0  # the longest opening that is begun before anybody asks for it
+
+
+def submit(queue: Queue, request: Request, viewer: str, owner: str = "") -> Job:
+    """Queue a request, in the lane where it belongs by its estimate, or join the job that computes it. `NotAllowed` and
+    `QueueFull` where the settings do not let it in."""
+    admit(request)
+    seconds = estimate.expected(request, queue.open_models(INTERACTIVE))
+    lane = INTERACTIVE if seconds <= SHORT_SECONDS else BATCH
+    return queue.submit(
+        compute, request, key=request.key, title=request.probe, lane=lane, viewer=viewer, owner=owner, read=unpack
+    )
+
+
+def open_ahead(queue: Queue, spec: ModelSpec) -> None:
+    """Let an idle worker open a model that somebody chose, so that the first run need not wait for it. Only where that
+    takes seconds, and where nothing has to be fetched or converted; one that could not be opened is not tried again."""
+    key = f"open {spec.key}"
+    if not queue.idle(INTERACTIVE) or spec.key in queue.open_models(INTERACTIVE) or queue.find(key):
+        return
+    seconds = estimate.opening(spec)
+    if seconds is not None and seconds <= AHEAD_SECONDS:
+        queue.submit(open_model, spec, key=key, title=f"the opening of {spec.name}", lane=INTERACTIVE, kept=True)
+
+
+# ---------------------------------------------------------------- in the worker
+
+
+def compute(turn: Turn, request: Request) -> bytes:
+    """Compute a request and store its result; partial results meanwhile."""
+    from . import compute as engine
+
+    request = replace(request, models=(_fetched(turn, request.models[0]),))  # a downloaded model goes by its commit
+    turn.say(f"opening {request.models[0].name}")
+    model = turn.models.get(request.models[0])
+    model.say = turn.say
+    turn.progress(0.0, "computing")
+
+    def publish(result: ProbeResult) -> None:
+        turn.publish(pack(result), result.progress)
+
+    result = engine.run(model, request, publish, turn.cancelled)
+    try:
+        Store().put(result)
+    except StoreError as error:
+        result = with_provenance(result, not_stored=str(error))
+    turn.models.computed(request)
+    return pack(result)
+
+
+def open_model(turn: Turn, spec: ModelSpec) -> bytes:
+    """Open a model where no other has to be closed for it."""
+    turn.say(f"opening {spec.name}")
+    turn.models.open_ahead(spec)
+    return b""
+
+
+def _fetched(turn: Turn, spec: ModelSpec) -> ModelSpec:
+    """The model once its files are here, by its commit, and converted."""
+    from ..models import conversion
+
+    def says(what: Callable[[int, int], str]) -> Any:
+        return lambda done, total: turn.say(what(done, total))
+
+    name, size = spec.name, machine.gigabytes
+    spec = hub.ensure(spec, says(lambda done, n: f"downloading {name}: {size(done)} of {size(n)}"), turn.cancelled)
+    if packed := of_gguf(spec):
+        conversion.ensure(packed, says(lambda done, n: f"converting {name}: {done} of {n} tensors"), turn.cancelled)
+    return spec

@@ -1,0 +1,139 @@
+"""Who computes the items of a study: this process, item by item with other runs' turns between them, or the processes
+of an executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...errors import JobError
+from ...studies import running
+from ...studies.plan import Chunk, Item, Plan, StudyModel
+from ...studies.running import Group, MakesEngine, Status, Todo
+from ..executors import FULL, process
+from ..turn import Turn
+
+
+def engine(turn: Turn) -> MakesEngine:
+    """What a run's items are computed by."""
+    if turn.executor is not None:
+        return partial(Spread, executor=turn.executor)
+    models = running.opened_models() if turn.models is None else turn.models
+    return partial(InTurn, opened=models, turn=turn)
+
+
+class InTurn(running.Here):
+    """This process; after each item another run of the lane may have its turn."""
+
+    def __init__(self, plan: Plan, out: Path, opened: Any, turn: Turn):
+        super().__init__(plan, out, opened)
+        self._turn = turn
+
+    def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
+        for model in todo:
+            yield from super().try_out({model: todo[model]})
+            self._turn.item()
+
+    def compute(self, todo: Todo, done: Callable[[StudyModel, int], None]) -> Iterator[Status]:
+        for model, of_model in todo.items():
+            for item in of_model:
+                told = partial(done, model, 1)
+                found = running.status(self._opened, self._plan, self._out, item, told, self._turn.cancelled)
+                yield found
+                self._turn.item()
+                if found.why:
+                    break
+
+    def ahead(self, groups: Sequence[Group], done: Callable[[Item], None]) -> None:
+        failed: set[tuple[Path, str]] = set()
+        for group in groups:
+            computed = running.together(self._opened, group, failed, self._turn.cancelled)
+            for (_, _, item), there in zip(group, computed, strict=True):
+                if there:
+                    done(item)
+            self._turn.item()
+
+
+class Spread:
+    """The processes of an executor, which outlives it."""
+
+    def __init__(self, plan: Plan, out: Path, executor: Executor):
+        self._plan, self._out, self._executor = _bare(plan), out.absolute(), executor
+        self._pending: dict[Future[Any], Any] = {}
+
+    def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
+        for model, of_model in todo.items():
+            self._ask(model, _try_out, self._plan, model, [item.chunk for item in of_model])
+        for model, why in self._answers():
+            if why:
+                yield model, why
+
+    def compute(self, todo: Todo, done: Callable[[StudyModel, int], None]) -> Iterator[Status]:
+        for of_model in todo.values():
+            for item in of_model:
+                self._ask(item, _compute, self._plan, self._out, item)
+        failed = set()
+        for item, (what, why) in self._answers():
+            if why and item.model not in failed:
+                failed.add(item.model)
+                for future in [future for future, other in self._pending.items() if other.model == item.model]:
+                    if future.cancel():
+                        del self._pending[future]
+            elif not why:
+                done(item.model, len(item.chunk.examples))
+            yield Status(item, what, why)
+
+    def ahead(self, groups: Sequence[Group], done: Callable[[Item], None]) -> None:
+        for group in groups:
+            self._ask(group, _together, [(_bare(plan), out.absolute(), item) for plan, out, item in group])
+        for group, computed in self._answers():
+            for (_, _, item), there in zip(group, computed, strict=True):
+                if there:
+                    done(item)
+
+    def close(self) -> None:
+        for future in self._pending:
+            future.cancel()
+
+    def _ask(self, about: Any, work: Callable[..., Any], *arguments: Any) -> None:
+        self._pending[self._executor.submit(work, *arguments)] = about
+
+    def _answers(self) -> Iterator[tuple[Any, Any]]:
+        """What every call was about, with its answer, as they come."""
+        while self._pending:
+            for future in wait(self._pending, return_when=FIRST_COMPLETED).done:
+                about = self._pending.pop(future)
+                try:
+                    answer = future.result()
+                except BrokenProcessPool:
+                    raise JobError(FULL) from None
+                yield about, answer
+
+
+def _bare(plan: Plan) -> Plan:
+    """A plan without prompts: items bring theirs."""
+    return replace(plan, sets=(), chunks=())
+
+
+# ---------------------------------------------------------------- in its processes
+
+
+def _try_out(plan: Plan, model: StudyModel, chunks: list[Chunk]) -> str:
+    return running.try_out(process().models, plan, model, chunks)
+
+
+def _compute(plan: Plan, out: Path, item: Item) -> tuple[str, str]:
+    own = process()
+    found = running.status(own.models, plan, out, item, cancelled=own.stopped)
+    return found.what, found.why
+
+
+def _together(group: Group) -> list[bool]:
+    """Of each item of a group whether it is there."""
+    own = process()
+    return list(running.together(own.models, group, set(), own.stopped))

@@ -1,0 +1,170 @@
+"""A fit and an audit of precisions, carried out."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ... import disk
+from ...cases.snippet import NAMES, opening
+from ...errors import ParameterError
+from ...notebook import model as notebook
+from ...sources import controls, remote, weights
+from ...sources.sizes import PRECISIONS, require_gradients
+from ...sources.specs import location, named, read_for
+from ...types import ModelSpec, Prompt, command_line
+from ..turn import Turn
+
+JACOBIAN_TOKENS = 128  # that the Jacobian lens reads of a prompt unless told
+LENSES = ("affine", "jacobian")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model by name, and how it is opened."""
+
+    source: str
+    precision: str = "fp32"
+    device: str = "auto"
+    adapter: str = ""
+    offload: str = ""
+    control: str = ""
+    control_seed: int = 0
+
+    @classmethod
+    def of(cls, model: ModelSpec) -> Opened:
+        """How a model that was resolved already is opened again."""
+        given: dict[str, Any] = opening(model)
+        return cls(**given)
+
+    def resolved(self) -> ModelSpec:
+        """The model that is meant; what `auto` came to is said on stderr."""
+        found = notebook.spec_of(**asdict(self))
+        if found.why:
+            print(f"ed_core: precision {found.why}", file=sys.stderr)
+        return found
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A lens ("affine", "jacobian"), maps to an `other` model ("maps") or in the layers' place ("replacement"), fitted
+    on a file of prompts and written to the file `out`."""
+
+    kind: str
+    model: Opened
+    prompts: str
+    out: str
+    other: Opened | None = None
+    test: str = ""
+    memory: str = ""
+    rank: int | None = None
+    max_tokens: int = JACOBIAN_TOKENS
+
+    @property
+    def models(self) -> list[Opened]:
+        return [one for one in (self.model, self.other) if one is not None]
+
+    @property
+    def command(self) -> str:
+        """What does the same from the shell."""
+        given = asdict(self.model).items()
+        options = {NAMES.get(name, name): value for name, value in given if value not in ("", 0)}
+        if self.other:
+            options |= {"other": self.other.source, "other_precision": self.other.precision}
+            if self.other.control:
+                options |= {"other_control": self.other.control, "other_seed": self.other.control_seed}
+        default = {f.name: f.default for f in fields(self)}
+        own = {name: getattr(self, name) for name in ("test", "memory", "rank", "max_tokens")}
+        own = {name: value for name, value in own.items() if value != default[name]}
+        return command_line("fit", self.kind, **options, set=self.prompts, **own, out=self.out)
+
+    def check(self) -> tuple[list[Prompt], list[Prompt] | None, int | None]:
+        """Its prompts, held-out ones, bytes of memory. Refused is what can be told before a model is here."""
+        from ...prompts import read_jsonl
+        from ...sweeps.budget import parse
+
+        inputs = [self.prompts, self.test, *(f for one in self.models for f in read_for(one.source, one.adapter))]
+        disk.require_out(self.out, inputs, expected=".safetensors" if self.kind in LENSES else ".npz")
+        if self.rank is not None and self.rank < 1:
+            raise ParameterError(f"--rank is {self.rank}; expected 1 at least.")
+        for one in self.models:
+            remote.require_here(one.source)
+            if one.adapter and (folder := Path(location(named(one.adapter)))).is_dir():  # others are downloaded first
+                weights.check_base(folder, one.source)
+            twin = replace(named(one.source), adapter=one.adapter, control=one.control, control_seed=one.control_seed)
+            controls.check(twin if one.precision == "auto" else replace(twin, precision=one.precision))
+            notebook.on(one.device)
+        if self.kind == "jacobian":
+            require_gradients(self.model.precision, "the Jacobian lens")
+        from ...fits import jacobian, streams  # torch, which what is refused above need not wait for
+
+        if self.kind == "jacobian" and self.max_tokens <= jacobian.FIRST + 1:
+            raise ParameterError(f"--max-tokens is {self.max_tokens}; expected {jacobian.FIRST + 2} at least.")
+        prompts, test = read_jsonl(self.prompts), read_jsonl(self.test) if self.test else None
+        streams.split(prompts, test)
+        return prompts, test, parse(self.memory)
+
+
+def fit(turn: Turn, asked: Fit) -> bytes:
+    """Fit, judge on held-out prompts, and write the file."""
+    from ...depth import lenses, matching
+
+    prompts, test, memory = asked.check()
+    from ...fits import affine, jacobian, maps, measured, replacement
+    from ...models.opening import open_model
+
+    fits = {"affine": affine, "jacobian": jacobian, "maps": maps, "replacement": replacement}
+    fitting: Any = fits[asked.kind]
+    models = [open_model(one.resolved()) for one in asked.models]
+    own: dict[str, Any] = {"memory": memory or (measured.BYTES if asked.kind == "affine" else None)}
+    own |= {"max_tokens": asked.max_tokens} if asked.kind == "jacobian" else {}
+    own |= {"rank": asked.rank} if asked.kind == "affine" else {}
+    if asked.kind not in LENSES:
+        print(f"{fitting.plan(*models, memory).sentence()}", file=sys.stderr)
+
+    def tell(share: float) -> None:
+        turn.tell(share)
+        turn.item()
+
+    made = fitting.fit(*models, prompts, Path(asked.out), test, tell, **own)
+    if asked.kind in LENSES:
+        return f"{asked.out}: {lenses.certified(made['kind'], made)}".encode()
+    notes = "".join(f" {note}" for note in made.certificate["notes"])
+    said = f"{asked.out}: fitted on {made.tokens} tokens, judged on {made.test_tokens} held-out ones.{notes}"
+    if asked.kind == "maps":
+        return f"{said}\n{matching.sentence(made)} {matching.reasons(made)}".encode()
+    return f"{said}\n{matching.said_of_replacement(made)}".encode()
+
+
+def audit(turn: Turn, model: str, precisions: tuple[str, ...], prompts: str, device: str, out: str) -> bytes:
+    """The same prompts (a file, or every fourth of the bundled ones) through several precisions."""
+    import numpy as np
+
+    from ...depth import audit as auditing
+    from ...prompts import read_jsonl
+    from ...results.store import Store
+    from ...sources.bundled import load_prompts
+    from ..resolve import in_precisions, resolve
+
+    if wrong := [name for name in precisions if name not in ("auto", *PRECISIONS)]:
+        raise ParameterError(f"--precisions has {wrong[0]!r}; expected two or more of {', '.join(PRECISIONS)}.")
+    bundled = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts(model)[::4]]
+    asked = read_jsonl(prompts) if prompts else bundled
+    device = notebook.on(device)[0]
+    notebook.fetch(model)
+    requests = auditing.plan(in_precisions(resolve(model, device=device), list(precisions)), asked)
+    store, results = Store(), {}
+    for precision, of_one in requests.items():  # each with a bar of its own
+        stored = {r.key: store.get(r.key) for r in of_one}
+        found = {key: result for key, result in stored.items() if result is not None}
+        if todo := auditing.todo(of_one, stored):
+            notebook.Model(of_one[0].models[0]).compute_missing(todo, store, found)
+        results[precision] = [found[r.key] for r in of_one]
+    outcome = auditing.compare(results, auditing.reference_of(list(requests)))
+    if out:
+        with disk.written(Path(out)) as handle:
+            np.savez(handle, allow_pickle=False, **outcome.arrays())
+    said = f"{model}: {len(asked)} prompts through {', '.join(requests)}"
+    return "\n".join([said, *auditing.table(outcome)]).encode()

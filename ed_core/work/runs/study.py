@@ -1,0 +1,151 @@
+"""A study, claims, a card and a paper's protocol, carried out into a folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ... import disk
+from ...errors import ParameterError, StudyError
+from ...notebook import model as opened
+from ..turn import Turn
+from .engine import engine
+
+if TYPE_CHECKING:
+    from ...cards import making
+    from ...claims import running
+
+
+def study(turn: Turn, file: str, out: Path, device: str = "auto", dry_run: bool = False) -> bytes:
+    """A study's file (TOML), computed into a folder. `dry_run`: say what would be computed, and stop."""
+    return _study(turn, file, out, device, dry_run, turn.tell).encode()
+
+
+def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: Callable[[float, str], None]) -> str:
+    from ...studies import bundle, report, running
+    from ...studies import plan as planning
+    from ..estimate import about
+
+    place, device = Path(file), opened.on(device)[0]
+    plan = planning.of_file(file, device, None if dry_run else opened.fetch)
+    usable, trouble = plan.usable, {m.label: m.trouble for m in plan.models if m.trouble}
+    if not usable:
+        raise ParameterError(
+            f"No model of {place.name} can be used. {'; '.join(f'{k}: {v}' for k, v in trouble.items())}"
+        )
+    for label, why in trouble.items():
+        print(f"ed_core: {label} failed: {why}", file=sys.stderr)
+    expected = planning.seconds_of(plan, device)
+    time = "" if expected is None else f", {about(expected[0])} by the estimate if all is computed"
+    size = [(len(usable), "model"), (plan.n_prompts, "prompt"), (plan.n_items, "item")]
+    models, prompts, parts = (f"{n} {what}{'s' * (n != 1)}" for n, what in size)
+    turn.say(f"{plan.study.name}: {models} × {prompts}, {parts}{time}")
+    turn.failed |= bool(trouble)
+    if dry_run:
+        return ""
+    names = (planning.PLAN, *bundle.TABLES)
+    disk.require_apart([out / name for name in names], [place.parent / one.file for one in plan.study.sets if one.file])
+    disk.require_room("The study", planning.bytes_of(plan), out, "--out")
+    planning.write_plan(plan, out)
+    outcome = running.run(
+        plan, out, report=lambda model, done, n: tell(done / max(n, 1), model.label), engine=engine(turn)
+    )
+    turn.failed |= bool(outcome.failed)
+    for label, why in outcome.failed.items():
+        if label not in trouble:
+            print(f"ed_core: {label} failed: {why}", file=sys.stderr)
+    measures = report.write(out)
+    counts = ", ".join(f"{n} {what}" for what, n in outcome.counts.items())
+    return f"{counts}\n{out}: summary and verdict (.parquet, .csv), report.md; measures {measures[:16]}"
+
+
+def reproduce(
+    turn: Turn,
+    paper: str,
+    models: tuple[str, ...],
+    sets: tuple[str, ...],
+    limit: int | None,
+    precision: str | None,
+    device: str,
+    out: Path,
+    dry_run: bool = False,
+) -> bytes:
+    """A paper's protocol as studies in a folder, measured next to published figures."""
+    from ...studies import reproduce as protocols
+    from ...studies.items import open_folder
+    from ...studies.study import write
+
+    protocol = protocols.find(paper)
+    if limit is not None and limit < 1:
+        raise ParameterError(f"--limit is {limit}; expected 1 or more.")
+    device = opened.on(device)[0]
+    precision, why = protocols.precision_of(precision, protocol.precision, device)
+    entries = [protocols.model_of(text, precision) for text in models]
+    chosen = protocols.chosen(protocol, sets, entries[0].source)
+    protocols.check_sets(chosen, entries[0].source)
+    parts = protocol.parts(entries, chosen, limit)
+    found: list[protocols.Entry] = []
+    notes = [why, *protocols.differences(protocol, chosen, limit)]
+    turn.say("\n".join(notes))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, one in parts.items():
+            disk.write(out / f"{name}.toml", write(one).encode())
+    except OSError as error:
+        raise StudyError(f"The folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
+    for i, name in enumerate(parts):
+
+        def tell(share: float, what: str, i: int = i, name: str = name) -> None:
+            turn.tell((i + share) / len(parts), f"{name}, {what}")
+
+        said = _study(turn, str(out / f"{name}.toml"), out / name, device, dry_run, tell)
+        if not dry_run:
+            turn.say(said)
+            made = open_folder(out / name)
+            found += protocol.entries(made)
+            notes += [f"{label} failed ({name}): {failed}" for label, failed in made.failures().items()]
+    if dry_run:
+        return b""
+    disk.write(out / "report.md", protocols.markdown(protocol, found, notes).encode())
+    table = "\n".join(["", *protocols.table(found), ""])
+    return f"{table}\n{protocols.counted(found)}; {out / 'report.md'}".encode()
+
+
+def _prepare(model: str, also: Iterable[str], prompts: str, files: Iterable[Path]) -> None:
+    """Fetch the models; refused before that are prompts in the place of one of the files that are written."""
+    disk.require_apart(list(files), [prompts])
+    for source in (model, *also):
+        opened.fetch(source)
+
+
+def claims(turn: Turn, asked: running.Asked, out: Path) -> bytes:
+    """Claims about one model, checked in a folder."""
+    from ...claims import running
+    from ...claims.finding import counted, standing
+
+    asked.chosen(), asked.entry()  # refused before anything is fetched
+    _prepare(asked.model, asked.also, asked.prompts, [out / running.FOUND, out / running.REPORT])
+    told = running.run(asked, out, turn.tell, engine=engine(turn))
+    width, lines = max(len(f.id) for f in told.findings), []
+    for one in told.findings:
+        values = "; ".join(f"{q.name} {q.value.told}" for q in one.judging if q.value)
+        lines.append(f"{one.id:<{width}}  {one.verdict:<19}  {values or one.reason}")
+    if stand := standing(told.findings):
+        lines.append(f"{stand}.")
+    lines.append(f"Checked: {counted(told.findings)}; {out / running.REPORT}, {out / running.FOUND}")
+    return "\n".join(lines).encode()
+
+
+def card(turn: Turn, asked: making.Asked, out: Path) -> bytes:
+    """A depth card, in a folder."""
+    from ...cards import card as cards
+    from ...cards import making, words
+
+    asked.check()  # before anything is fetched
+    files = [out / name for name in (cards.FILE, cards.HTML, cards.MARKDOWN)]
+    _prepare(asked.model, asked.also, asked.prompts, files)
+    told = making.make(asked, out, turn.tell, engine=engine(turn))
+    lines = [words.headline(told), f"{len(told.claims)} claims: {words.claims(told)}"]
+    return "\n".join([*lines, f"Card: {files[1]}, {files[2]}, {files[0]}"]).encode()

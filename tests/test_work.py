@@ -1,0 +1,410 @@
+"""The queue and its two lanes: whose turn it is, sharing, cancelling, memory, and what a worker that dies takes along.
+
+A worker is a list of messages here, or a `Server` in threads of this process; real ones are at the end."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import time
+
+import pytest
+from workers import Messages, Threads, until
+
+from ed_core.errors import Cancelled, IdentityFailed, NotAllowed, QueueFull, StudyError, TooLarge, WorkerDied
+from ed_core.probes import Continuation, Contributions, IntegratedGradients, LogitLens
+from ed_core.studies import items, plan, running, study
+from ed_core.types import Prompt
+from ed_core.work import estimate, measure
+from ed_core.work import queue as lanes
+from ed_core.work.queue import BATCH, INTERACTIVE, Queue
+from ed_core.work.resolve import resolve
+from ed_core.work.runs import study as long_work
+from ed_core.work.turn import Turn
+from ed_core.work.worker import DEVICE_LOST, Process, receive, send
+
+
+class Lab:
+    """A queue with such workers, and a clock that the test moves."""
+
+    def __init__(self, **more):
+        self.now, self.workers, self.names = 100.0, {}, {}
+        self.queue = Queue(self._start, warm=False, watch=False, clock=lambda: self.now, **more)
+
+    def _start(self, lane, heard, died):
+        self.workers[lane] = Messages(lane, heard, died)
+        return self.workers[lane]
+
+    def submit(self, name, lane=BATCH, viewer="me", owner="", kept=False):
+        job = self.queue.submit(
+            Turn, key=name, title=name, lane=lane, viewer=viewer, owner=owner, kept=kept, read=bytes.decode
+        )
+        self.names[job.id] = name
+        return job
+
+    def order(self, lane=BATCH):
+        """The names of the jobs whose turn it was, in order."""
+        return "".join(self.names[id] for id in self.workers[lane].steps())
+
+    def item(self, job, lane=BATCH):
+        self.workers[lane].says("item", job)
+
+
+@pytest.fixture
+def lab():
+    return Lab()
+
+
+def test_the_interactive_lane_is_first_in_first_out_and_equal_jobs_are_one(lab):
+    a, b, c = (lab.submit(name, INTERACTIVE, viewer) for name, viewer in (("a", "me"), ("b", "you"), ("c", "me")))
+    assert lab.submit("b", INTERACTIVE, "they") is b and lab.queue.ahead(c) == 2
+    for job in (a, b, c):
+        lab.workers[INTERACTIVE].says("done", job, b"well")
+    assert lab.order(INTERACTIVE) == "abc" and b.result == "well" and b.state == "done"
+    assert lab.submit("b", INTERACTIVE) is not b, "over"
+
+
+def test_the_batch_lane_takes_one_item_from_each_in_turn(lab):
+    """An hour of study, another one, and what two visitors wait for."""
+    s, t = lab.submit("s", kept=True), lab.submit("t", kept=True)
+    for job in (s, t, s):
+        lab.item(job)
+    g, h = lab.submit("g", owner="ann"), lab.submit("h", owner="ann")
+    i = lab.submit("i", owner="bob")
+    for job in (t, g, i, s):
+        lab.item(job)
+    assert lab.order() == "stst" + "gist", "ann's second job waits for her first"
+    lab.workers[BATCH].says("done", t)
+    lab.workers[BATCH].says("done", g)
+    lab.workers[BATCH].says("done", i)
+    lab.item(s)
+    assert lab.order()[8:] == "gish" and h.state == "running"
+
+
+def test_lanes_do_not_wait_for_each_other(lab):
+    lab.submit("s", kept=True)
+    lab.submit("p", INTERACTIVE)
+    assert lab.order() == "s" and lab.order(INTERACTIVE) == "p"
+
+
+def test_progress_and_partial_results_arrive(lab):
+    job = lab.submit("a")
+    worker = lab.workers[BATCH]
+    worker.says("stage", job, text="opening m")
+    assert (job.state, job.stage, job.result, job.seconds_left(100.0)) == ("running", "opening m", None, None)
+    worker.says("progress", job, share=0.0, what="computing")
+    lab.now = 110.0
+    worker.says("progress", job, b"half", share=0.5, what="")
+    assert (job.stage, job.share, job.result) == ("computing", 0.5, "half") and job.seconds_left(110.0) == 10.0
+
+
+def test_a_job_stops_when_its_last_viewer_leaves(lab):
+    a, b = lab.submit("a", viewer="me"), lab.submit("b", viewer="me")
+    lab.submit("a", viewer="you")
+    lab.queue.cancel(a, "me")
+    assert not a.cancelling
+    lab.queue.cancel(b, "me")
+    assert b.state == "cancelled" and lab.order() == "a", "it had not begun"
+    lab.queue.cancel(a, "you")
+    assert a.cancelling is not None and lab.workers[BATCH].sent[-1] == {"type": "cancel", "job": a.id}
+    lab.workers[BATCH].says("failed", a, error="Cancelled", message="")
+    assert a.state == "cancelled" and isinstance(a.error, Cancelled)
+
+
+def test_what_rests_and_is_cancelled_ends_next(lab):
+    s, t, u = (lab.submit(name, kept=True) for name in "stu")
+    lab.item(s)
+    lab.queue.cancel(s)
+    assert lab.submit("s", kept=True) is not s, "it can be asked for again at once"
+    lab.item(t)
+    assert lab.order() == "sts" and not u.over
+    lab.now += lanes.STUCK_SECONDS + 1
+    lab.queue.look_after(0.5)
+    assert lab.workers[BATCH].killed, "it does not stop"
+
+
+def test_what_no_open_page_shows_is_dropped(lab):
+    lab = Lab(on_screen=lambda job: job.key == "shown")
+    for lane in (INTERACTIVE, BATCH):
+        gone, kept = lab.submit(f"gone {lane}", lane), lab.submit(f"kept {lane}", lane, kept=True)
+        shown, polled = lab.submit("shown", lane), lab.submit(f"polled {lane}", lane)
+        for _ in range(60):
+            lab.queue.look_after(0.5)
+            lab.queue.poll(polled)
+        assert gone.cancelling and not (kept.cancelling or shown.cancelling or polled.cancelling)
+    lab.queue.look_after(3600.0)
+    assert not polled.cancelling, "the server was stalled, and could hear nobody"
+
+
+def test_a_worker_that_dies_fails_its_job_alone_and_is_replaced(lab):
+    s, t = lab.submit("s", kept=True), lab.submit("t", kept=True)
+    lab.item(s)
+    worker = lab.workers[BATCH]
+    worker.says("stage", t, text="opening")
+    worker.dies(-signal.SIGKILL)
+    assert t.state == "failed" and isinstance(t.error, WorkerDied)
+    assert "ended while computing t (killed, most likely for want of memory)" in str(t.error)
+    assert lab.workers[BATCH] is not worker and lab.order() == "s", "which begins again, from its folder"
+    worker.says("done", s)
+    assert not s.over, "who is dead says nothing"
+    lab.workers[BATCH].dies(3)
+    assert "exit code 3" in str(s.error)
+
+
+def test_a_job_that_a_worker_without_its_device_had_not_begun_waits_for_the_next(lab):
+    job = lab.submit("a", INTERACTIVE)
+    lab.workers[INTERACTIVE].dies(DEVICE_LOST)
+    assert job.state == "running" and lab.order(INTERACTIVE) == "a"
+    lab.workers[INTERACTIVE].says("stage", job, text="opening")
+    lab.workers[INTERACTIVE].dies(DEVICE_LOST)
+    assert "its device failed" in str(job.error)
+
+
+def test_a_worker_that_cannot_start_fails_the_job():
+    def full(*_):
+        raise OSError(12, "Cannot allocate memory")
+
+    queue = Queue(full, warm=False, watch=False)
+    job = queue.submit(Turn, key="a", title="a")
+    assert "cannot be started: Cannot allocate memory" in str(job.error)
+
+
+def test_as_many_jobs_as_the_settings_allow(lab, monkeypatch):
+    monkeypatch.setenv("ED_MAX_JOBS_PER_VISITOR", "2")
+    monkeypatch.setenv("ED_MAX_JOBS", "3")
+    a = lab.submit("a", INTERACTIVE, owner="ann")
+    lab.submit("b", kept=True, owner="ann")
+    assert lab.submit("a", INTERACTIVE, owner="ann") is a, "joining adds nothing"
+    with pytest.raises(QueueFull, match="You have 2 jobs.*max_jobs_per_visitor"):
+        lab.submit("c", owner="ann")
+    lab.submit("c", owner="bob")
+    with pytest.raises(QueueFull, match="3 jobs are running and waiting.*max_jobs"):
+        lab.submit("d", owner="eve")
+
+
+def test_a_model_that_fits_only_without_the_other_lane_s_waits_for_its_memory(lab):
+    s, p = lab.submit("s", kept=True), lab.submit("p", INTERACTIVE)
+    batch, other = lab.workers[BATCH], lab.workers[INTERACTIVE]
+    other.says("done", p, models={"m": 700})
+    batch.says("full", s, needs=800, free=300)
+    assert other.sent[-1] == {"type": "give", "idle": lanes.IDLE_SECONDS}
+    assert s.stage == "waiting for memory that models of the interactive lane hold" and lab.order() == "s"
+    t = lab.submit("t", kept=True)
+    assert lab.order() == "st", "others go on meanwhile"
+    lab.workers[BATCH].says("done", t)
+    other.says("gave", models={})
+    assert lab.order() == "sts"
+    batch.says("full", s, needs=800, free=300)
+    assert batch.sent[-1] == {"type": "step", "job": s.id, "room": False}, "nobody holds any"
+    other.says("gave", models={"m": 100})
+    batch.says("full", s, needs=800, free=300)
+    assert batch.sent[-1]["room"] is False, "nor would that be enough"
+
+
+def test_results_that_do_not_hold_are_withdrawn_until_they_are_asked_for_again(lab):
+    job = lab.submit("a", INTERACTIVE)
+    lab.workers[INTERACTIVE].says("done", job)
+    lab.workers[INTERACTIVE].says("withdrawn", keys=["a"], error="IdentityFailed", message="No.")
+    assert isinstance(lab.queue.withdrawn("a"), IdentityFailed)
+    lab.submit("a", INTERACTIVE)
+    assert lab.queue.withdrawn("a") is None
+
+
+def test_frames_survive_and_a_cut_one_is_the_end():
+    stream = io.BytesIO()
+    send(stream, {"type": "partial", "job": "ü"}, b"\0" * 1000)
+    whole = stream.getvalue()
+    assert receive(io.BytesIO(whole)) == ({"type": "partial", "job": "ü"}, b"\0" * 1000)
+    for cut in (len(whole) - 1, 5, 0):
+        assert receive(io.BytesIO(whole[:cut])) is None
+
+
+# ---------------------------------------------------------------- which lane
+
+
+def test_a_request_goes_where_its_estimate_says(lab, spec, own_cache):
+    asked = Contributions().request(spec, Prompt("5 + 7 = "))
+    slow = IntegratedGradients(nodes=4096).request(resolve("ed-demo-16"), Prompt("5 + 7 = " * 60))
+    assert estimate.expected(asked) < measure.SHORT_SECONDS < estimate.expected(slow)
+    assert [measure.submit(lab.queue, one, "me").lane for one in (asked, slow)] == [INTERACTIVE, BATCH]
+
+
+def test_what_the_settings_do_not_allow_is_not_queued(lab, spec, write):
+    write('models = ["ed-demo-8"]')
+    with pytest.raises(NotAllowed):
+        measure.submit(lab.queue, Contributions().request(spec, Prompt("x")), "me")
+    assert not lab.workers
+
+
+def test_a_chosen_model_is_opened_ahead_by_an_idle_worker_and_once(lab, spec):
+    measure.open_ahead(lab.queue, spec)
+    assert not lab.workers, "no worker runs yet"
+    first = lab.submit("a", INTERACTIVE)
+    measure.open_ahead(lab.queue, spec)
+    lab.workers[INTERACTIVE].says("done", first)
+    measure.open_ahead(lab.queue, spec)
+    job = lab.queue.find(f"open {spec.key}")
+    lab.workers[INTERACTIVE].dies(-9)
+    assert job.state == "failed"
+    lab.workers[INTERACTIVE].says("done", lab.submit("b", INTERACTIVE))
+    measure.open_ahead(lab.queue, spec)
+    assert len(lab.workers[INTERACTIVE].steps()) == 1, "it may have ended the worker: it is not tried again"
+
+
+# ---------------------------------------------------------------- a worker in threads of this process
+
+
+@pytest.fixture
+def threads():
+    made = Queue(Threads, warm=False, watch=False)
+    yield made
+    made.close()
+
+
+done: list[str] = []  # what the jobs below did, in order
+
+
+def counts(turn: Turn, name: str, n: int) -> bytes:
+    for i in range(n):
+        done.append(f"{name}{i}")
+        turn.tell((i + 1) / n, name)
+        turn.item()
+    return f"{name} is done".encode()
+
+
+def fails(turn: Turn, error: Exception) -> bytes:
+    raise error
+
+
+def waits(turn: Turn) -> bytes:
+    turn.say("waits")
+    while True:
+        turn.check()
+        time.sleep(0.01)
+
+
+def needs_room(turn: Turn, spec) -> bytes:
+    if turn.models.room(spec):
+        return b"there was room"
+    raise TooLarge("It does not fit.")
+
+
+def test_jobs_rest_after_each_item(threads):
+    done.clear()
+    first = threads.submit(waits, key="w", title="w", kept=True)
+    jobs = [threads.submit(counts, n, 3, key=n, title=n, kept=True, read=bytes.decode) for n in "ab"]
+    threads.cancel(first)
+    until(lambda: all(job.over for job in jobs))
+    assert done == ["a0", "b0", "a1", "b1", "a2", "b2"] and first.state == "cancelled"
+    assert [job.result for job in jobs] == ["a is done", "b is done"] and jobs[0].share == 1.0
+
+
+def test_what_goes_wrong_in_a_job_is_said(threads, spec):
+    raised = StudyError("No such set."), ZeroDivisionError("x")
+    jobs = [threads.submit(fails, e, key=str(e), title="f") for e in raised]
+    jobs.append(threads.submit(needs_room, spec, key="r", title="r"))
+    until(lambda: all(job.over for job in jobs))
+    assert isinstance(jobs[0].error, StudyError) and str(jobs[0].error) == "No such set."
+    assert "ZeroDivisionError: x. This is a defect" in str(jobs[1].error) and isinstance(jobs[2].error, TooLarge)
+
+
+# ---------------------------------------------------------------- real workers
+
+
+@pytest.fixture(scope="module")
+def queue(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ED_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("ED_TEST_STEP_DELAY", "0.02")
+        started = {}
+
+        def start(*arguments):
+            started[arguments[0]] = Process(*arguments)
+            return started[arguments[0]]
+
+        made = Queue(start)
+        made.started = started
+        yield made
+        made.close()
+
+
+TOML = (
+    'name = "s"\nmodels = ["ed-demo-8"]\nprobes = ["contributions"]\nchunk = 1\n'
+    '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2]\nper_level = {}\n'
+)
+LONG = Continuation(n_tokens=64)
+
+
+def begin_study(queue, folder, n=12):
+    folder.mkdir(exist_ok=True)
+    (folder / "asked.toml").write_text(TOML.format(n))
+    more = dict(key=str(folder), title="the study", viewer="me", kept=True, read=bytes.decode)
+    return queue.submit(long_work.study, str(folder / "asked.toml"), folder, "cpu", **more)
+
+
+def digest(folder):
+    return items.digest(folder, items.open_folder(folder).keys())
+
+
+@pytest.mark.process
+def test_two_studies_and_eight_visitors_at_once_end_right(queue, spec, tmp_path):
+    """Run to the first map, beside two studies; and what all of it comes to."""
+    warm = measure.submit(queue, Contributions().request(spec, Prompt("1 = ")), "me")
+    until(lambda: queue.poll(warm).over)
+    studies = [begin_study(queue, tmp_path / name) for name in "st"]
+    until(lambda: all(job.share > 0 for job in studies))
+    took = []
+    for i in range(8):
+        begun = time.monotonic()
+        asked = [probe.request(spec, Prompt(f"{i} + 7 = ")) for probe in (Contributions(), LogitLens())]
+        jobs = [measure.submit(queue, one, f"visitor {i}") for one in asked]
+        until(lambda: [queue.poll(job) for job in jobs] and jobs[0].result is not None)
+        took.append(time.monotonic() - begun)
+        until(lambda: all(queue.poll(job).over for job in jobs))
+        assert all(job.state == "done" and job.lane == INTERACTIVE and job.result.complete for job in jobs)
+    until(lambda: all(job.over for job in studies), 120)
+    assert [job.error for job in studies] == [None, None] and "12 computed" in studies[0].result
+    print(f"Run to the first map: {sorted(took)[4]:.2f} s (worst {max(took):.2f})")
+    planned = plan.make(study.parse(TOML.format(12)), tmp_path, "cpu")
+    plan.write_plan(planned, tmp_path / "here")
+    running.run(planned, tmp_path / "here")
+    assert digest(tmp_path / "s") == digest(tmp_path / "t") == digest(tmp_path / "here")
+
+
+@pytest.mark.process
+def test_a_study_that_is_cancelled_or_killed_goes_on_from_its_folder(queue, tmp_path):
+    folder = tmp_path / "s"
+    job = begin_study(queue, folder)
+    until(lambda: 0 < job.share < 1)
+    queue.cancel(job)
+    until(lambda: job.over)
+    there = len(list(folder.glob("items/*/*.parquet")))
+    assert job.state == "cancelled" and 0 < there < 12
+    job = begin_study(queue, folder)
+    until(lambda: there / 12 < len(list(folder.glob("items/*/*.parquet"))) / 12 < 1)
+    os.kill(queue.started[BATCH].process.pid, signal.SIGKILL)
+    until(lambda: job.over)
+    assert "The worker process ended while computing the study (killed" in str(job.error) and "resume" in str(job.error)
+    job = begin_study(queue, folder)
+    until(lambda: job.over)
+    assert job.state == "done" and len(list(folder.glob("items/*/*.parquet"))) == 12
+
+
+@pytest.mark.process
+def test_a_panel_fills_is_cancelled_and_survives_a_killed_worker(queue, spec):
+    ask = lambda text, probe=LONG: measure.submit(queue, probe.request(spec, Prompt(text)), "me")
+    long = ask("1 + 1 = ")
+    until(lambda: queue.poll(long).result is not None)
+    assert not long.result.complete and long.result.progress < 1
+    queue.cancel(long, "me")
+    until(lambda: long.over)
+    assert long.state == "cancelled"
+    victim, waiting = ask("2 + 2 = "), ask("3 + 3 = ", Contributions())
+    until(lambda: queue.poll(victim).result is not None)
+    os.kill(queue.started[INTERACTIVE].process.pid, signal.SIGKILL)
+    until(lambda: [queue.poll(waiting)] and victim.over and waiting.over)
+    assert isinstance(victim.error, WorkerDied) and waiting.state == "done"
+    worker = queue.started[INTERACTIVE].process
+    worker.stdin.close()
+    assert worker.wait(60) == 0, "it ends with the app"

@@ -1,0 +1,80 @@
+"""Workers of the queue that are no processes: one that does as a test says, and one that computes in a thread."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import queue
+import threading
+import time
+
+from ed_core.work.worker import Server
+
+
+def until(holds, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.01)
+
+
+class Messages:
+    """Does nothing: what it was sent, and `says` what the test has it say."""
+
+    def __init__(self, lane, heard, died):
+        self._heard, self._died = heard, died
+        self.sent, self.killed = [], False
+
+    def send(self, header, *payload):
+        self.sent.append(header)
+
+    def kill(self):
+        self.killed = True
+
+    def says(self, kind, job=None, body=b"", **more):
+        self._heard(self, {"type": kind, "job": job and job.id, **more}, body)
+
+    def dies(self, code):
+        self._died(self, code)
+
+    def steps(self):
+        return [one["job"] for one in self.sent if one["type"] == "step"]
+
+
+class Direct(Server):
+    """Says everything to `hears`, and ends no process."""
+
+    def __init__(self, models, hears):
+        super().__init__(models, io.BytesIO())
+        self._hears, self.ended = hears, False
+
+    def tell(self, header, body=b""):
+        self._hears(json.loads(json.dumps(header)), body)
+
+    def end(self):
+        self.ended = True
+
+
+class Threads:
+    """A `Server` in a thread of this process."""
+
+    def __init__(self, lane, heard, died):
+        from ed_core.work import compute
+
+        self._todo = queue.SimpleQueue()
+        self.server = Direct(compute.Models(), lambda header, body: heard(self, header, body))
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while (one := self._todo.get()) is not None:
+            self.server.step(*one)
+
+    def send(self, header, *payload):
+        if header["type"] == "cancel":
+            self.server.cancelled.add(header["job"])
+        elif header["type"] == "step":
+            self._todo.put((header["job"], header.get("room", True), pickle.dumps(payload) if payload else b""))
+
+    def kill(self):
+        self._todo.put(None)
