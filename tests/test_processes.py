@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -225,14 +226,13 @@ def test_two_processes_give_the_same_measures_and_are_gone_afterwards(made, tmp_
         assert two.submit(permits.is_owner).result(), "a process may do what its parent may"
         begun = [p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())]
         assert len(begun) == 2
+        assert isinstance(two.submit(os._exit, 1).exception(), BrokenProcessPool)
+        with pytest.raises(JobError, match="fewer processes"):
+            list(Spread(*made, executor=two).compute(running.missing(made[0], tmp_path / "other"), Mock()))
     assert not psutil.wait_procs(begun, 30)[1]
     plan.write_plan(made[0], tmp_path / "here")
     running.run(made[0], tmp_path / "here")
     assert digest(made[1]) == digest(tmp_path / "here")
-    with executors.executor(2) as two, pytest.raises(JobError, match="fewer processes"):
-        at_work = Spread(*made, executor=two)
-        two.submit(os._exit, 1)
-        list(at_work.compute(running.missing(made[0], tmp_path / "other")))
 
 
 # ---------------------------------------------------------------- Ray, without it
