@@ -1,5 +1,5 @@
 """Writing, surgery and loops in a real browser: what is plotted is what the command line writes, a text is stopped at a
-token, a layer is clicked out of the order."""
+token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODEL, TEXT, ANSWER = "ed-demo-8", "Sums mod 10:\n4 + 5 + 3 = ", "2"
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory) -> dict[str, np.ndarray]:
-    given = ("generation.n_tokens=12", "generation.threshold=0.5", "surgery.order=0-2,4-7", "surgery.continued=5")
+    given = ("generation.n_tokens=12", "generation.threshold=0.5")
     prompts, probes = [Prompt(TEXT, ANSWER)], ("generation", "surgery")
     return wrote(tmp_path_factory.mktemp("cli"), prompts, *probes, "--no-cache", given=given)
 
@@ -69,24 +69,14 @@ def test_a_text_is_stopped_at_a_token_and_kept(slow, page, told):  # noqa: F811
     same(plotted(page, "map")["z"][:, :n], told["generation.jsd.0"][:, :n])
 
 
-def test_surgery_plots_what_the_command_line_writes_and_a_click_edits_the_order(server, page, told):
-    asked(page, f"{server}/surgery?model={MODEL}&continued=5")
-    row = page.locator(".st-key-order-ruler .js-plotly-plot .nsewdrag")
-    box = row.bounding_box()
-    row.click(position={"x": box["width"] * 3.5 / 8, "y": box["height"] / 2})
-    wait(page, lambda: "order=0-2%2C4-7" in page.url)
-    settled(page)
+def test_surgery_plots_what_the_command_line_writes(server, page, told):
+    asked(page, f"{server}/surgery?model={MODEL}")
     ran(page)
     wait(page, lambda: plotted(page, "map"))
     same(plotted(page, "map")["z"], told["surgery.drop_loss.0"][:, 1:])
-    assert "7 layers run, 1 of 8 is left out" in page.locator(".st-key-order").inner_text()
-    assert f"→ {told['surgery.order_loss.0']:.3g}" in page.locator(".st-key-order").inner_text()
     page.locator(".st-key-map-inputs").get_by_text("A stretch twice", exact=True).click()
     wait(page, lambda: np.isclose(np.nanmin(plotted(page, "map")["z"]), np.nanmin(told["surgery.repeat_loss.0"])))
     same(plotted(page, "map")["z"], told["surgery.repeat_loss.0"][:, 1:])
-    box = row.bounding_box()
-    row.click(position={"x": box["width"] * 3.5 / 8, "y": box["height"] / 2})
-    wait(page, lambda: "order=" not in page.url)
 
 
 def test_homes_continuation_unfolds_into_the_depth_of_each_token(server, page, told):

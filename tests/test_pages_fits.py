@@ -9,7 +9,6 @@ from charts import charts, fresh, numbers, sent, traces, words
 from streamlit.testing.v1 import AppTest
 from workers import until
 
-from ed_core import fits
 from ed_core.depth import lenses, matching
 from ed_core.errors import NotAllowed, StudyError
 from ed_core.fits import measured
@@ -195,23 +194,3 @@ def test_homes_lens_panel_draws_the_lens_that_is_chosen():
     assert any("Affine lens" in one for one in (*said, *teach))  # not computed yet: the panel says what it would show
     app.selectbox(key="home.lens").set_value("logit").run()
     assert any("**Logit lens**" in one.value for one in app.caption)
-
-
-@pytest.mark.process
-def test_a_lens_is_fitted_from_the_page_and_then_read_with():
-    app = opened("lenses", model="ed-demo-8", example=EXAMPLE)
-    app.segmented_control(key="lens-fit.kind").set_value("affine").run()
-    assert not app.button(key="run.lens-fit").disabled
-    app.button(key="run.lens-fit").click().run()
-    prompts = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts()]
-    of = runs.Fitted((resolve("ed-demo-8"),), runs.distinct(prompts), "affine")
-    until(lambda: not runs.under_way(of.out))
-    fit = of.found()
-    assert fit is not None, runs.of(of.out).error
-    assert fit in fits.of_model(resolve("ed-demo-8")) and fit.path == fits.find(of.file.stem).path
-    app.run()
-    assert show.plain(lenses.certified("affine", fit.certificate)) in [one.value for one in app.success]
-    app.button(key="lens-fit.use").click().run()
-    assert app.pills(key="lenses.box").value == [*BOTH.split(","), of.file.stem]
-    twin = runs.Fitted((resolve("ed-demo-8", control="untrained"),), of.prompts, "affine")
-    assert twin.file != of.file and of.file != runs.Fitted(of.models, of.prompts, "jacobian").file

@@ -136,6 +136,7 @@ def test_a_training_that_goes_on_keeps_the_steps_before(tmp_path):
         DepthCallback(["other"], tokenizer=TOKENIZER, out=tmp_path).measure(model, 9)
 
 
+@pytest.mark.process
 def test_a_trainer_that_trains_again_is_measured_again_in_a_folder_of_its_own(tmp_path):
     depth = DepthCallback(PROMPTS[:2], every=2, share=None)
     trainer = trained(tmp_path, [depth], save_strategy="steps", save_steps=3)
