@@ -123,8 +123,7 @@ def on_page(page: Any, text: str) -> tuple[float, float]:
 
 @contextmanager
 def warm_queue() -> Iterator[Jobs]:
-    """A queue with a store of its own whose worker has opened the model."""
-    before = os.environ.get("ED_CACHE")
+    """A queue with an empty store whose worker has opened the model."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["ED_CACHE"] = str(with_models(Path(folder)))
         jobs = Jobs()
@@ -133,9 +132,6 @@ def warm_queue() -> Iterator[Jobs]:
             yield jobs
         finally:
             jobs.close()
-            os.environ.pop("ED_CACHE")
-            if before is not None:
-                os.environ["ED_CACHE"] = before
 
 
 def with_models(cache: Path) -> Path:
