@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from ed_core.cases import bundle, case_study
@@ -21,7 +22,7 @@ from ed_core.service.resolve import resolve
 from ed_core.sources import hub
 from ed_core.sources.bundled import CHARACTERS, MIXED, MODELS, SETS, WORDS, default_set, load_prompts
 from ed_core.types import Prompt
-from tools import prompts
+from tools import looped, prompts
 from tools.cases import build, id_of, models_of
 from tools.evaluate import CARD, Cell, accuracy, cells, open_model
 from tools.lessons import LESSONS, REAL, named
@@ -127,6 +128,43 @@ def test_the_card_says_what_is_measured(column, name):
         share = float(claimed[cell.label][column].rstrip("%")) / 100
         measured = accuracy(*model, cell, count, seed=1)
         assert abs(measured - share) <= 4 * max(share * (1 - share), 0.01) ** 0.5 / count**0.5
+
+
+# ---------------------------------------------------------------- the looped model
+
+IDS = {c: i for i, c in enumerate(looped.CHARACTERS)}
+
+
+@pytest.fixture(scope="module")
+def loop():
+    return looped.LoopedForCausalLM.from_pretrained(MODELS["ed-loop-4x4"], dtype=torch.float32).eval()
+
+
+def solves(model, text: str, answer: str) -> bool:
+    ids = torch.tensor([[IDS[c] for c in text + answer + looped.END]])
+    n = len(answer) + 1
+    return torch.equal(model(input_ids=ids, use_cache=False).logits[0, -n - 1 : -1].argmax(-1), ids[0, -n:])
+
+
+def test_the_loop_solves_the_bundled_prompts_which_are_those_of_the_recipe(loop):
+    assert load_prompts("ed-loop-4x4") == load_prompts("ed-plain-4") == list(looped.examples())
+    assert all(solves(loop, prompt["text"], prompt["answer"]) for prompt in looped.examples())
+    assert all(read_rows(task.name) == list(looped.prompts(task)) for task in looped.TASKS)
+
+
+def test_the_loop_needs_a_pass_for_each_step_of_a_chain(loop):
+    """With a pass too few it fails; one more than in training solves chains longer than in training."""
+    chains = looped.TASKS[1]
+
+    def share(length: int, passes: int) -> float:
+        loop.config.n_loops = passes
+        asked = chains.tested(length)[:15]
+        return sum(solves(loop, looped.END + question, chains.answer(question)) for question in asked) / len(asked)
+
+    try:
+        assert share(3, 3) >= 0.9 and share(3, 2) <= 0.5 and share(5, 5) >= share(5, 4) + 0.3
+    finally:
+        loop.config.n_loops = 4
 
 
 # ---------------------------------------------------------------- the case studies

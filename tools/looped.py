@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -71,6 +72,12 @@ class Task:
         """How many there are."""
         return 10**length if self.name == "sums" else 10 * len(LETTERS) ** length
 
+    def every(self, length: int) -> Iterator[str]:
+        """All questions."""
+        if self.name == "sums":
+            return ("+".join(digits) + "=" for digits in product("0123456789", repeat=length))
+        return ("".join(one) + "=" for one in product("0123456789", *[LETTERS] * length))
+
     def is_held_out(self, question: str, length: int) -> bool:
         """Whether training never sees it: a tenth, where there are enough for that."""
         enough = self.questions(length) >= 1000
@@ -86,8 +93,9 @@ class Task:
     def tested(self, length: int) -> list[str]:
         """Up to `ITEMS` different questions: of trained lengths held out ones, if any are."""
         rng, found = random.Random(f"test {self.name} {length}"), {}
-        every = length in self.longer or self.questions(length) < 1000
-        most = min(ITEMS, self.questions(length)) if every else ITEMS
+        every, most = length in self.longer or self.questions(length) < 1000, ITEMS
+        if self.questions(length) < 10_000:
+            most = min(ITEMS, sum(every or self.is_held_out(question, length) for question in self.every(length)))
         for _ in range(60 * ITEMS):
             question = self.draw(rng, length)
             if every or self.is_held_out(question, length):
