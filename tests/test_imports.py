@@ -1,5 +1,4 @@
-"""Who may import whom: the table in ARCHITECTURE.md, held against the code; and that the app's process really never
-imports torch."""
+"""Who may import whom: the table in ARCHITECTURE.md against the code; and the app's process never imports torch."""
 
 from __future__ import annotations
 
@@ -12,19 +11,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-HEAVY = {"torch", "transformers", "accelerate", "bitsandbytes", "datasets", "peft"}
+HEAVY = {"torch", "transformers", "accelerate", "bitsandbytes", "datasets", "peft", "streamlit"}
 DOORS = ("ed_core/__init__.py", "ed_core/__main__.py")
+OURS = {"ed_core", "ed_ui", "tools"}
 
 
 class Floor:
-    """A row of the table: its folders, the libraries from outside it may use, the files that may import torch."""
+    """A row of the table: its folders, the libraries it may use, the files that may import torch."""
 
     def __init__(self, cells: list[str]):
-        folders, _, libraries, torch = cells
+        folders, _, libraries, self.torch = cells
         self.folders = [name.strip(" `") for name in folders.split(",")]
         self.libraries = {name for name in libraries.split(", ") if name not in ("–", "any")}
         self.any = libraries == "any"
-        self.torch = torch
 
 
 @cache
@@ -35,30 +34,24 @@ def floors() -> list[Floor]:
     return [Floor([cell.strip() for cell in row.strip("| ").split(" | ")]) for row in rows]
 
 
+@cache
 def floor_of(path: Path) -> int:
     """A file's row, counted from the top."""
-    place = path.relative_to(ROOT).as_posix()
-    found = [(len(f), i) for i, floor in enumerate(floors()) for f in floor.folders if f"{place}/".startswith(f"{f}/")]
-    return max(found)[1]
+    place = f"{path.relative_to(ROOT).as_posix()}/"
+    return max((len(f), i) for i, floor in enumerate(floors()) for f in floor.folders if place.startswith(f"{f}/"))[1]
 
 
 @cache
 def files() -> list[Path]:
-    found = [
-        ROOT / "app.py",
-        *(p for top in ("ed_core", "ed_ui", "pages", "tools") for p in (ROOT / top).rglob("*.py")),
-    ]
-    return sorted(found)
+    folders = (p for top in ("ed_core", "ed_ui", "pages", "tools") for p in (ROOT / top).rglob("*.py"))
+    return sorted([ROOT / "app.py", *folders])
 
 
-@cache
-def imports(path: Path, top_level_only: bool = False) -> set[str]:
-    """Absolute names of everything a file imports, inside functions and for type checkers too; `top_level_only` leaves
-    those out."""
+def names(path: Path, nodes: list[ast.AST]) -> set[str]:
+    """Absolute names of what these statements import."""
     package = list(path.relative_to(ROOT).with_suffix("").parts)[:-1]
     found = set()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in tree.body if top_level_only else ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -69,8 +62,15 @@ def imports(path: Path, top_level_only: bool = False) -> set[str]:
 
 
 @cache
+def imports(path: Path) -> tuple[set[str], set[str]]:
+    """Everything that a file imports, and what it imports at its top level."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return names(path, list(ast.walk(tree))), names(path, tree.body)
+
+
+@cache
 def file_of(name: str) -> Path | None:
-    """The file of ours that an imported name is, or stands in."""
+    """The file of ours that an imported name is in."""
     while name:
         place = ROOT / name.replace(".", "/")
         for file in (place.with_suffix(".py"), place / "__init__.py"):
@@ -80,132 +80,99 @@ def file_of(name: str) -> Path | None:
     return None
 
 
+@cache
 def edges(path: Path) -> set[Path]:
-    return {file for name in imports(path) if (file := file_of(name)) is not None and file != path}
+    return {file for name in imports(path)[0] if (file := file_of(name)) is not None and file != path}
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
 
 
 def test_every_folder_has_its_row():
     listed = {name for floor in floors() for name in floor.folders}
-    assert {p.parent.relative_to(ROOT).as_posix().split("/")[0] for p in files()} - {"."} <= {
-        "ed_core",
-        "ed_ui",
-        "pages",
-        "tools",
-    }
-    assert {p.parent.relative_to(ROOT).as_posix() for p in (ROOT / "ed_core").rglob("*.py")} <= listed
+    assert {shown(p.parent) for p in (ROOT / "ed_core").rglob("*.py")} <= listed
+    assert all(place == "app.py" or (ROOT / place).is_dir() for place in listed)
 
 
-def test_nothing_imports_upwards():
-    wrong = [
-        f"{path.relative_to(ROOT)} imports {other.relative_to(ROOT)}"
-        for path in files()
-        if path.relative_to(ROOT).as_posix() not in DOORS
+def test_nothing_imports_upwards_and_no_file_imports_itself_through_others():
+    inside = [path for path in files() if shown(path) not in DOORS]
+    assert not [
+        f"{shown(path)} imports {shown(other)}"
+        for path in inside
         for other in edges(path)
         if floor_of(other) < floor_of(path)
     ]
-    assert not wrong, "\n".join(wrong)
-
-
-def test_no_file_imports_itself_through_others():
-    graph = {path: edges(path) for path in files() if path.relative_to(ROOT).as_posix() not in DOORS}
-    graph = {path: {o for o in others if o in graph and o.name != "__init__.py"} for path, others in graph.items()}
+    graph = {path: {o for o in edges(path) if o in inside and o.name != "__init__.py"} for path in inside}
     while ends := [path for path, others in graph.items() if not others]:
         for end in ends:
             del graph[end]
         graph = {path: others - set(ends) for path, others in graph.items()}
-    assert not graph, f"in a circle, or leading into one: {sorted(str(p.relative_to(ROOT)) for p in graph)}"
+    assert not graph, f"in a circle, or leading into one: {sorted(map(shown, graph))}"
 
 
-def test_libraries_from_outside_are_those_of_the_table():
-    ours = {"ed_core", "ed_ui", "tools"}
-    wrong = [
-        f"{path.relative_to(ROOT)} imports {name}"
-        for path in files()
-        for name in {n.split(".")[0] for n in imports(path)} - set(sys.stdlib_module_names) - ours - {"torch"}
-        if not (floor := floors()[floor_of(path)]).any and name not in floor.libraries
-    ]
-    assert not wrong, "\n".join(wrong)
-
-
-def test_torch_is_imported_where_the_table_says():
+def test_libraries_and_torch_are_imported_where_the_table_says():
     wrong = []
     for path in files():
-        said, name = floors()[floor_of(path)].torch, path.relative_to(ROOT)
-        anywhere, at_top = (any(n.split(".")[0] == "torch" for n in imports(path, top)) for top in (False, True))
-        may = {"yes": True, "no": False, "in functions": not at_top}.get(said, path.stem in said.split(", "))
-        if anywhere and not may:
-            wrong.append(f"{name} imports torch; the table says {said}")
+        floor = floors()[floor_of(path)]
+        every, top = ({n.split(".")[0] for n in some} for some in imports(path))
+        libraries = every - set(sys.stdlib_module_names) - OURS - {"torch"}
+        wrong += [
+            f"{shown(path)} imports {name}" for name in libraries if not floor.any and name not in floor.libraries
+        ]
+        allowed = {"yes": True, "no": False, "in functions": "torch" not in top}
+        if "torch" in every and not allowed.get(floor.torch, path.stem in floor.torch.split(", ")):
+            wrong.append(f"{shown(path)} imports torch; the table says {floor.torch}")
     assert not wrong, "\n".join(wrong)
-
-
-def test_only_the_loader_knows_transformers():
-    knows = {p for p in files() if any(n.split(".")[0] == "transformers" for n in imports(p))}
-    assert {p.relative_to(ROOT).as_posix() for p in knows if p.relative_to(ROOT).parts[0] != "tools"} == {
-        "ed_core/models/loading.py",
-        "ed_core/models/conversion.py",
-        "ed_core/models/families.py",
-        "ed_core/models/looped.py",
-    }
 
 
 def light() -> list[list[str]]:
-    """Modules that the app's process may import, by floor, from the ground up: all whose row has no torch, or only
-    inside functions, or not there."""
-    named = [[] for _ in floors()]
+    """Modules that the app's process may import, by floor, from the ground up."""
+    modules: list[list[str]] = [[] for _ in floors()]
     for path in files():
-        at = floor_of(path)
-        said, place = floors()[at].torch, path.relative_to(ROOT)
-        may = said != "yes" and path.stem not in said.split(", ")
-        if may and place.parts[0] == "ed_core" and path.stem != "__main__":
-            named[at].append(".".join(place.with_suffix("").parts).removesuffix(".__init__"))
-    return [names for names in reversed(named) if names]
+        torch, place = floors()[floor_of(path)].torch, path.relative_to(ROOT)
+        if torch != "yes" and path.stem not in torch.split(", ") and place.parts[0] == "ed_core":
+            modules[floor_of(path)].append(".".join(place.with_suffix("").parts).removesuffix(".__init__"))
+    return [names for names in reversed(modules) if names]
 
 
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.process
 def test_importing_the_torch_free_side_imports_no_torch():
-    """Each module as the first of its floor that a process imports, on those below, which import nothing from it (see
-    above); all in one process, which ends with the first that brings something heavy along."""
-    code = f"""
+    """Each module as the first of its floor that a process imports."""
+    run(f"""
 import sys
 from importlib import import_module
 for names in {light()!r}:
     below = set(sys.modules)
     for name in names:
+        if name.endswith("__main__"):
+            continue
         for loaded in [m for m in sys.modules if m.split(".")[0] == "ed_core" and m not in below]:
             del sys.modules[loaded]
         import_module(name)
-        heavy = {HEAVY | {"streamlit"}!r}.intersection(m.split(".")[0] for m in sys.modules)
+        heavy = {HEAVY!r}.intersection(m.split(".")[0] for m in sys.modules)
         assert not heavy, f"{{name}} imports {{heavy}}"
-    for name in names:
-        import_module(name)
-"""
-    assert sum(map(len, light())) > 60
-    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert out.returncode == 0, out.stderr[-2000:]
+""")
 
 
-def test_the_app_imports_no_torch_after_its_pages_have_run_and_opened_stored_results():
-    """A fresh process runs the whole app as a browser would: the shipped example, a case study and the gallery."""
-    code = """
+@pytest.mark.process
+def test_the_app_imports_no_torch_after_its_pages_opened_stored_results():
+    """A fresh process runs the app: the shipped example, and a case study."""
+    found = run("""
 import sys
 from streamlit.testing.v1 import AppTest
 app = AppTest.from_file("app.py", default_timeout=60).run()
-assert not app.exception, app.exception
-charts = app.get("bidi_component")
-assert len(charts) >= 5, f"{len(charts)} figures: the stored example is not on the screen"
+assert not app.exception and len(app.get("bidi_component")) >= 5
 app.switch_page("pages/case_studies/case.py")
 app.query_params["id"] = "denon6ly2j"
 app.run()
 assert not app.exception and not app.error and len(app.get("bidi_component")) >= 5
-app.switch_page("pages/case_studies/gallery.py").run()
-from ed_core.cases.kept import SHIPPED
-assert not app.exception and len(app.main.get("page_link")) >= len(list(SHIPPED.glob("*.edcase")))
-print(",".join(sorted({m.split(".")[0] for m in sys.modules} & {"torch", "transformers", "accelerate"})))
-"""
-    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert out.returncode == 0, out.stderr[-2000:]
-    assert out.stdout.strip().splitlines()[-1:] in ([], [""]), out.stdout
-
-
-@pytest.mark.parametrize("name", DOORS)
-def test_a_door_holds_nothing_but_the_way_in(name):
-    assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) < 50
+print("heavy:", *sorted({m.split(".")[0] for m in sys.modules} & {"torch", "transformers", "accelerate"}))
+""")
+    assert found.strip().endswith("heavy:"), found

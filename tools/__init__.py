@@ -1,15 +1,19 @@
-"""Programs for a checkout, outside the wheel: benchmarks (`tools.bench`), and what makes the bundled models, prompts,
-results and case studies, which lie where `ed_core.sources.bundled` says."""
+"""Programs for a checkout, outside the wheel: benchmarks (`tools.bench`), and the makers of what is in `ed_core/demo`:
+models, prompts, results and case studies."""
 
+import os
 import sys
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported
 
-def given(told: str | None, *known: str) -> list[str]:
-    """The words that a program is given, each one of those `known`; of `--help` what it is `told` to do, and an end."""
-    found = sys.argv[1:]
-    if {"-h", "--help"} & {*found}:
-        print(f"{told}\n\nWords that may be given: {', '.join(known) or 'none'}")
+
+def arguments(description: str | None, *known: str) -> list[str]:
+    """The words of the command line, each one of `known`; `--help` prints the description and exits."""
+    words = sys.argv[1:]
+    if {"-h", "--help"} & {*words}:
+        print(f"{description}\n\nArguments: {', '.join(known) or 'none'}")
         sys.exit()
-    if wrong := next((one for one in found if one not in known), ""):
-        sys.exit(f"{wrong!r} is not known here; expected {', '.join(known) or 'nothing'}.")
-    return found
+    for word in words:
+        if word not in known:
+            sys.exit(f"Unknown argument {word!r}; expected {', '.join(known) or 'none'}.")
+    return words

@@ -1,26 +1,21 @@
-"""Accuracy of demo models per task, difficulty and format: `python -m tools.evaluate`; with `--forms` per task
-and form (`tools.forms`).
+"""The accuracy tables of the model card, `ed_core/demo/README.md`: `python -m tools.evaluate` measures and writes them.
 
-Each question stands in a prompt like the bundled ones and is one that training never saw, unless
-its kind is too small to hold any out ("all seen"). An answer counts when greedy decoding gives
-it token for token; a worked-out one with all its steps.
+Questions are in prompts like the bundled ones, and ones that training never saw, unless their kind is too small to hold
+any out ("all seen"). An answer counts if greedy decoding gives it token for token; a worked-out one with all its steps.
 """
 
 import argparse
-import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ed_core.sources.bundled import FOLDER, MODELS, WORDS
 
-from .forms import FORMS, USUAL, Form, write_prompt
+from .prompts import FORMS, USUAL, Form, write_prompt
 from .tasks import TASKS, Task
 
 CARD = FOLDER / "README.md"
@@ -68,9 +63,8 @@ def questions(cell: Cell, count: int, tokenizer, seed: int) -> Iterator[tuple[li
 def accuracy(model, tokenizer, cell: Cell, count: int, seed: int = 0) -> float:
     """The share of answers that greedy decoding would give exactly.
 
-    It gives an answer exactly when each answer token is the likeliest after those before it,
-    so one pass over prompt and answer decides.
-    """
+    It gives an answer exactly if each of its tokens is the likeliest after those before it, so one pass over prompt and
+    answer decides."""
     asked = list(questions(cell, count, tokenizer, seed))
     right = 0
     for first in range(0, count, BATCH):
@@ -89,39 +83,33 @@ def open_model(folder: Path) -> tuple:
     return model.eval(), AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
-def table(folders: list[Path], count: int, seed: int = 0) -> str:
-    """A Markdown table: a row for each kind of question, a column for each model."""
-    opened = [open_model(folder) for folder in folders]
-    lines = [
-        f"| task | format | instances | n | {' | '.join(folder.name for folder in folders)} |",
-        "|---|---|---|---|" + "---|" * len(folders),
-    ]
+def table(opened: list[tuple], count: int) -> str:
+    """A row for each kind of question, a column for each model."""
+    head = f"| task | format | instances | n | {' | '.join(WORDS)} |"
+    lines = [head, "|---|---|---|---|" + "---|" * len(WORDS)]
     for cell in cells():
-        shares = [f"{accuracy(*pair, cell, count, seed):.1%}" for pair in opened]
+        shares = [f"{accuracy(*pair, cell, count):.1%}" for pair in opened]
         lines.append(f"| {cell.label} | {count} | {' | '.join(shares)} |")
     return "\n".join(lines)
 
 
-def of_forms(pair: tuple, task: Task, worked: bool, form: Form, count: int, seed: int = 0) -> float:
-    """The mean accuracy of a model over a task's difficulties, in one form."""
-    found = [accuracy(*pair, Cell(task, difficulty, worked, form), count, seed) for difficulty in task.measured(worked)]
-    return sum(found) / len(found)
-
-
-def forms_table(folders: list[Path], count: int, seed: int = 0) -> str:
-    """A Markdown table: a row for each task and format, a column for each form; in a cell one figure a model."""
-    opened = [open_model(folder) for folder in folders]
+def forms_table(opened: list[tuple], count: int) -> str:
+    """A row for each task and format, a column for each form; in a cell one figure per model, over all difficulties."""
     lines = [f"| task | format | {' | '.join(form.name for form in FORMS)} |", "|---|---|" + "---|" * len(FORMS)]
     for task in TASKS.values():
         for worked in (False, True):
-            if task.rungs(worked):
-                cells = [[of_forms(pair, task, worked, form, count, seed) for pair in opened] for form in FORMS]
-                shares = " | ".join(" · ".join(f"{100 * share:.0f}" for share in cell) for cell in cells)
-                lines.append(f"| `{task.name}` | {'worked out' if worked else 'direct'} | {shares} |")
+            if not task.rungs(worked):
+                continue
+            row = []
+            for form in FORMS:
+                asked = [Cell(task, difficulty, worked, form) for difficulty in task.measured(worked)]
+                shares = [sum(accuracy(*pair, cell, count) for cell in asked) / len(asked) for pair in opened]
+                row.append(" · ".join(f"{100 * share:.0f}" for share in shares))
+            lines.append(f"| `{task.name}` | {'worked out' if worked else 'direct'} | {' | '.join(row)} |")
     return "\n".join(lines)
 
 
-def write_card(name: str, text: str) -> None:
+def write(name: str, text: str) -> None:
     """Put a table between the marks of its name in the model card."""
     card, begin, end = CARD.read_text(encoding="utf-8"), f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     before, rest = card.split(begin)
@@ -129,21 +117,10 @@ def write_card(name: str, text: str) -> None:
     CARD.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
-def main() -> None:
-    """Read the options, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folders", nargs="*", type=Path, default=[MODELS[name] for name in WORDS], metavar="FOLDER")
-    parser.add_argument("--count", type=int, default=300, help="questions of each kind")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--forms", action="store_true", help="task by form in place of task by difficulty")
-    parser.add_argument("--card", action="store_true", help="rewrite the table in the model card")
-    options = parser.parse_args()
-    make, name = (forms_table, "forms") if options.forms else (table, "accuracy")
-    text = make(options.folders, options.count, options.seed)
-    print(text)
-    if options.card:
-        write_card(name, text)
-
-
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=300, help="questions of each kind (%(default)s)")
+    count = parser.parse_args().count
+    models = [open_model(MODELS[name]) for name in WORDS]
+    write("accuracy", table(models, count))
+    write("forms", forms_table(models, count))

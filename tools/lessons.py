@@ -1,7 +1,6 @@
 """What the shipped case studies teach: six prompts on a bundled model show how to read the figures, three a real one.
 
-Every sentence of a note that could become wrong stands beside the check that it is right: `tools.cases` refuses to write
-a note that is not."""
+Every statement of a note comes with a check of the results: `tools.cases` refuses to write a note that is not true."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ class Lesson:
     claims: tuple[Callable[[Results], bool], ...]
     tags: tuple[str, ...]
     probes: tuple[Probe, ...] = HOME
-    twin: bool = False  # whether the model's untrained twin is measured beside it
+    twin: bool = False  # whether the model's untrained twin is measured too
     model: str = MODEL
 
 

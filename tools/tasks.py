@@ -46,11 +46,11 @@ class Task:
     worked_ladder: tuple[Rung, ...]
 
     def title(self, difficulty: int) -> str:
-        """What the task is called in lists, in plain words."""
+        """The task's name in lists."""
         raise NotImplementedError
 
     def population(self, rung: Rung) -> int:
-        """How many different instances there are."""
+        """The number of different instances."""
         raise NotImplementedError
 
     def draw(self, rng: random.Random, rung: Rung) -> tuple:

@@ -1,4 +1,3 @@
 """From curves to verdict: criteria, one prompt among others, two results, precisions, prunings. Numpy only.
 
-Every sentence is listed in `docs/sentences.md` (`python -m tools.sentences`), those of the verdict with their cases in
-`tests/wording.toml`; `tests/counted.py` counts what they claim again from the arrays."""
+Sentences of the verdict are in `wording.py`; cases of them in `tests/wording.toml`."""

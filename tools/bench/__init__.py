@@ -1,7 +1,7 @@
-"""`python -m ed_core bench`: what is promised of speed and memory, measured anew and held against its target.
+"""`python -m ed_core bench`: speed and memory, measured in one run and compared with a target.
 
-Every measurement runs in a process of its own: its threads are fixed before torch starts, its memory is nobody else's,
-and the one that measures the app's side never imports torch. What each row means stands in docs/benchmarks.md."""
+Each measurement runs in a process of its own, so that its number of threads is fixed before torch starts and its memory
+is its own. docs/benchmarks.md says what each row means."""
 
 from __future__ import annotations
 
@@ -14,33 +14,13 @@ from dataclasses import asdict, dataclass
 from ed_core.errors import JobError, ParameterError
 from ed_core.settings import ROOT
 
-MEASUREMENTS = {
-    "floor": ("floor", 1),
-    "skip": ("skip", 1),
-    "surgery": ("surgery", 1),
-    "generation": ("generation", 1),
-    "causal": ("causal", 1),
-    "gradients": ("gradients", 1),
-    "lens": ("lens", 1),
-    "lens-memory": ("lens_memory", 2),
-    "live": ("home", 2),
-    "stored": ("stored", 2),
-    "cancel": ("cancel", 2),
-    "first": ("first", 2),
-    "opening": ("opening", 1),
-    "studies": ("studies", 1),
-    "fits": ("fits", 1),
-    "loops": ("loops", 1),
-}
-"""Name: the module whose `measure` makes the rows, and the threads it may use."""
-
-
-PACK = "gpu"  # of one device, in one process, into one file
+THREADS = {"home": 2, "lens": 1, "skip": 1, "study": 1}  # measurement, which is a module here, to its torch threads
+GPU = "gpu"  # one device, in one process, into one file
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a figure against its target."""
+    """One line of the table: a figure and its target."""
 
     what: str
     measured: str
@@ -49,47 +29,45 @@ class Row:
 
 
 def main(names: list[str], check: bool, device: str = "auto", out: str = "") -> int:
-    """Run the named measurements, all if none is named, and print the table; 1 where `check` finds a target missed.
-    "gpu" stands alone: the pack of `device`, whose figures go to the JSON file `out` besides."""
-    if names == [PACK]:
-        return _pack(check, device, out)
-    unknown = [name for name in names if name not in MEASUREMENTS]
-    if unknown:
-        known = ", ".join(MEASUREMENTS)
-        raise ParameterError(f"There is no measurement '{unknown[0]}'; expected {known}, or {PACK} by itself.")
-    print(line("what", "measured", "target", ""))
-    missed = 0
-    for name in dict.fromkeys(names or MEASUREMENTS):
+    """Run the named measurements (all four if none is named) and print the table; 1 if `check` and a target is missed.
+
+    `gpu` runs alone: it measures `device` and also writes its figures to the JSON file `out`."""
+    if names == [GPU]:
+        from . import gpu
+
+        rows = gpu.measure(device, out)
+        return 1 if check and not all(row.ok for row in rows) else 0
+    for name in names:
+        if name not in THREADS:
+            raise ParameterError(f"Unknown measurement '{name}'; expected {', '.join(THREADS)}, or {GPU} alone.")
+    rows = []
+    for name in dict.fromkeys(names or THREADS):
         for row in measured(name):
-            missed += not row.ok
-            print(line(row.what, row.measured, row.target, "ok" if row.ok else "missed"), flush=True)
-    return 1 if check and missed else 0
-
-
-def _pack(check: bool, device: str, out: str) -> int:
-    from . import gpu
-
-    rows = gpu.pack(device, out)
-    print(gpu.markdown(rows))
+            rows.append(row)
+            print(line(row), flush=True)
     return 1 if check and not all(row.ok for row in rows) else 0
 
 
-def line(what: str, figure: str, target: str, verdict: str) -> str:
-    return f"{what:<62} {figure:<36} {target:<22} {verdict}".rstrip()
+def line(row: Row) -> str:
+    verdict = "ok" if row.ok else "missed"
+    return f"{row.what:<62} {row.measured:<36} {row.target:<22} {verdict}"
 
 
 def measured(name: str) -> list[Row]:
-    """One measurement's rows, from a fresh process."""
-    module, threads = MEASUREMENTS[name]
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tools.bench", module], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    """Rows of one measurement, from a fresh process."""
+    environment = os.environ | {
+        "OMP_NUM_THREADS": str(THREADS[name]),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "HF_HUB_OFFLINE": "1",
+    }
+    process = subprocess.run(
+        [sys.executable, "-m", "tools.bench", name], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
     )
-    if done.returncode:
-        raise JobError(f"The measurement {name} ended with exit code {done.returncode}; what went wrong stands above.")
-    return [Row(**row) for row in json.loads(done.stdout.splitlines()[-1])]
+    if process.returncode:
+        raise JobError(f"The measurement {name} failed with exit code {process.returncode}; its error is above.")
+    return [Row(**row) for row in json.loads(process.stdout.splitlines()[-1])]
 
 
 def report(rows: list[Row]) -> None:
-    """The measuring process' side of `measured`."""
+    """Print rows in the form that `measured` reads."""
     print(json.dumps([asdict(row) for row in rows]))

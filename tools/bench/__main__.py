@@ -1,14 +1,14 @@
-"""The process of one measurement: `python -m tools.bench MODULE`."""
+"""The process of one measurement: `python -m tools.bench NAME`."""
 
 import argparse
 from importlib import import_module
 
 from ed_core.sources import permits
 
-from . import MEASUREMENTS, report
+from . import THREADS, report
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("module", choices=sorted({module for module, _ in MEASUREMENTS.values()}))
-module = parser.parse_args().module
+parser.add_argument("name", choices=THREADS)
+name = parser.parse_args().name
 permits.as_owner()
-report(import_module(f".{module}", __package__).measure())
+report(import_module(f".{name}", __package__).measure())

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -12,39 +16,45 @@ from ed_core.models.verify import verify
 from ed_core.types import ModelSpec, Prompt
 
 
-def random_llama(n_layers: int, d_model: int, d_vocab: int, seed: int = 0) -> LanguageModel:
-    """Random weights, float32: heads of 64 features at most, an MLP three times as wide as the stream; identities
-    checked."""
-    torch.manual_seed(seed)
+def random_llama(
+    n_layers: int, d_model: int, d_vocab: int, dtype: torch.dtype = torch.float32, device: str = "cpu", **sizes: int
+) -> LanguageModel:
+    """A Llama with random weights made on `device`, its identities checked: heads of at most 64 features, an MLP three
+    times as wide as the stream, unless `sizes` of its config say otherwise."""
+    torch.manual_seed(0)
+    sizes = {"intermediate_size": 3 * d_model, "num_attention_heads": max(d_model // 64, 2)} | sizes
     config = AutoConfig.for_model(
         "llama",
         vocab_size=d_vocab,
         hidden_size=d_model,
-        intermediate_size=3 * d_model,
         num_hidden_layers=n_layers,
-        num_attention_heads=max(d_model // 64, 2),
         max_position_embeddings=512,
+        **sizes,
     )
-    hf = AutoModelForCausalLM.from_config(config)
-    model = LanguageModel(
-        hf,
-        word_tokenizer(d_vocab),
-        find("llama"),
-        ModelSpec("random", content_hash=f"{n_layers}x{d_model}x{d_vocab}.{seed}"),
-    )
+    with torch.device(device):
+        hf = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[dtype]
+    content = f"{n_layers}x{d_model}x{d_vocab}"
+    spec = ModelSpec("random", content_hash=content, precision=precision, device=device)
+    model = LanguageModel(hf, word_tokenizer(d_vocab), find("llama"), spec)
     verify(model).require(model.architecture)
     return model
 
 
 def word_tokenizer(d_vocab: int) -> PreTrainedTokenizerFast:
-    """One token per number: "0 1 2"."""
+    """A tokenizer with one token per number: "0 1 2"."""
     tokenizer = Tokenizer(models.WordLevel({str(i): i for i in range(d_vocab)}, unk_token="0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-def prompt(n_tokens: int, d_vocab: int, n_answer: int = 0) -> Prompt:
-    """A prompt of exactly `n_tokens` tokens, spread over the vocabulary; the last `n_answer` of them are its answer."""
-    words = [str((7919 * i + 11) % d_vocab) for i in range(n_tokens)]
-    n_text = n_tokens - n_answer
-    return Prompt(" ".join(words[:n_text]), "".join(f" {word}" for word in words[n_text:]))
+def prompt(n_tokens: int, d_vocab: int) -> Prompt:
+    """A prompt of exactly `n_tokens` tokens, spread over the vocabulary."""
+    return Prompt(" ".join(str((7919 * i + 11) % d_vocab) for i in range(n_tokens)))
+
+
+def timed(run: Callable[[], Any]) -> tuple[float, Any]:
+    """CPU seconds of this process, and the result of `run`."""
+    start = time.process_time()
+    result = run()
+    return time.process_time() - start, result

@@ -1,0 +1,61 @@
+"""The documentation: its links resolve, README's first program runs, and the settings it names exist."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ed_core.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+FENCE = re.compile(r"^( *)(```+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^()\s]+)\)")
+
+
+def documents() -> list[Path]:
+    folders = (ROOT / "docs", ROOT / "ed_core", ROOT / "examples")
+    return sorted([*ROOT.glob("*.md"), *(file for folder in folders for file in folder.rglob("*.md"))])
+
+
+def prose(file: Path) -> str:
+    """The text of a document without its code."""
+    return re.sub(r"`[^`\n]*`", "", FENCE.sub("", file.read_text(encoding="utf-8")))
+
+
+@cache
+def anchors(file: Path) -> set[str]:
+    """Names of a document's headings in a link, as GitHub and MkDocs make them."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", file.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+@pytest.mark.parametrize("file", documents(), ids=lambda file: file.relative_to(ROOT).as_posix())
+def test_every_relative_link_resolves(file):
+    for link in LINK.findall(prose(file)):
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        place, _, anchor = link.partition("#")
+        target = (file.parent / place).resolve() if place else file
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_readmes_first_python_runs(capsys):
+    code = re.search(
+        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert code is not None
+    exec(compile(code[1], "README.md", "exec"), {"__name__": "readme"})
+
+
+def test_the_settings_that_are_documented_are_those_there_are():
+    text = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    table = text.partition("<!-- settings -->")[2].partition("<!-- /settings -->")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(Settings.model_fields)
+    example = tomllib.loads((ROOT / "docs" / "lab.example.toml").read_text(encoding="utf-8"))
+    assert example.keys() <= Settings.model_fields.keys()
+    Settings(**example)
