@@ -1,5 +1,5 @@
 """The command line: `effective-depth app | run | verify | estimate | fetch | local | audit | models | cache |
-settings | ready | bench | fit | study | reproduce | leaderboard | claims | card | case | backup | restore | check |
+settings | bench | fit | study | reproduce | leaderboard | claims | card | case | backup | restore | check |
 publish | deploy`.
 
 Exit code 2 and one sentence for everything refused.
@@ -27,7 +27,7 @@ from ..errors import EffectiveDepthError, ModelError, ParameterError
 from ..machine import gigabytes, uncollected
 from ..notebook.model import Model
 from ..probes import PROBES
-from ..settings import current
+from ..settings import ROOT, current
 from ..sources import gguf_files, permits
 from . import models
 from .models import DEVICE, MODEL, STORED, how_to_open, only, opened_as, whole
@@ -224,10 +224,6 @@ def parser(command: str = "") -> argparse.ArgumentParser:
         "--markdown", action="store_true", help="all there are, with defaults and meaning: the table of docs/deploy.md"
     )
     p.set_defaults(run=show_settings)
-    p = commands.add_parser("ready", help="whether a running server can do its work; exit 1 and the reasons where not")
-    where = "where it is reached, base path included (%(default)s unless given)"
-    p.add_argument("--url", default="http://127.0.0.1:8501", help=where)
-    p.set_defaults(run=ready)
     p = commands.add_parser("bench", help="speed as ratios measured in one run")
     p.add_argument("names", nargs="*", help="which measurements (all unless given)")
     p.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
@@ -241,14 +237,15 @@ def parser(command: str = "") -> argparse.ArgumentParser:
 
 
 def app(args: argparse.Namespace) -> None:
-    """Replace this process, which may do what the shell may, by the server, which may do what the settings permit."""
+    """Replace this process by `streamlit run app.py`."""
     machine.require_package("streamlit", "The app")
     current()
     _require_free(args.address, args.port)
     options = ["--server.address", args.address, "--server.port", str(args.port)]
     host = f"[{args.address}]" if ":" in args.address else args.address  # IPv6
     print(f"The effective-depth laboratory: http://{host}:{args.port}  (Ctrl-C stops it)", flush=True)
-    os.execv(sys.executable, [sys.executable, "-m", "ed_ui.server", *options])
+    script = next(place for place in (ROOT / "ed_ui" / "app" / "app.py", ROOT / "app.py") if place.is_file())
+    os.execv(sys.executable, [sys.executable, "-m", "streamlit", "run", str(script), *options])
 
 
 def _require_free(address: str, port: int) -> None:
@@ -426,14 +423,6 @@ def show_settings(args: argparse.Namespace) -> None:
     for name in type(found).model_fields:
         value = getattr(found, name)
         print(f"{name:>{width}}: {', '.join(value) if isinstance(value, tuple) else '' if value is None else value}")
-
-
-def ready(args: argparse.Namespace) -> int:
-    from ..service.pool import ask_problems
-
-    found = ask_problems(args.url)
-    print("\n".join(found) or "ready")
-    return 1 if found else 0
 
 
 def bench(args: argparse.Namespace) -> int:
