@@ -80,10 +80,10 @@ def say_link() -> None:
     with place.container():
         query = f"?{urlencode(known.link.values)}" if known.link.values else ""
         st.code(f"{known.link.base}{known.link.page or ''}{query}", language=None, wrap_lines=True)
-        st.caption(CARRIED if _names_prompt(known.link.values, prompt) else NOT_CARRIED)
+        st.caption(CARRIED if names_prompt(known.link.values, prompt) else NOT_CARRIED)
 
 
-def _names_prompt(values: Mapping[str, str], prompt: bool) -> bool:
+def names_prompt(values: Mapping[str, str], prompt: bool) -> bool:
     """Whether a link names what its page is about."""
     prompts = values.get("prompts")
     if prompts in ("pasted", "lines"):

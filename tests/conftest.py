@@ -235,13 +235,6 @@ def client(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def figures_made_anew(monkeypatch):
-    """A figure that one test made is not what another looks at, which may have something else draw it."""
-    if show := sys.modules.get("ed_ui.show"):
-        monkeypatch.setattr(show, "_shelf", type(show._shelf)(show.HELD, lambda ready: len(ready.json)))
-
-
-@pytest.fixture(autouse=True)
 def failures():
     """What pages failed with for a reason nobody foresaw: a page then shows one sentence (`ed_ui.live`), so a test
     that neither asks for such a failure nor clears this list fails here."""
