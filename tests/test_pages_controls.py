@@ -168,8 +168,7 @@ def test_five_stored_twins_are_read_without_being_asked_for_and_fewer_are_not(st
         for name in ("contributions", "logit_lens"):
             spec = twin(resolve("small"), "untrained", seed)
             lookup.store().put(computed(replace(stored[name].request, models=(spec,))))
-    for test in (app("pages/prompt/home.py"), opened("pages/prompt/home.py")):
-        assert "; five untrained twins: " in settles(test)
+    assert "; five untrained twins: " in settles(app("pages/prompt/home.py"))
 
 
 def test_the_story_draws_the_twins_ranks_where_their_curves_are_stored_and_nothing_where_not():

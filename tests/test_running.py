@@ -1,16 +1,13 @@
-"""A page's jobs: handed to the queue a few at a time, cancelled whole, their troubles told once. What of a page is
-drawn again meanwhile: only what has something new, and no more often than the browser keeps up with."""
+"""A page's jobs: handed to the queue a few at a time, cancelled whole, their troubles told once."""
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from kept_cases import results
 from streamlit.testing.v1 import AppTest
-from test_pages import ROOT
 
 from ed_core.errors import Cancelled, JobError, PromptError
 from ed_core.probes import Contributions, Surgery, find
@@ -22,7 +19,7 @@ from ed_core.service.jobs import Job
 from ed_core.service.resolve import resolve
 from ed_core.service.turns import Place
 from ed_core.types import ModelSpec, Prompt
-from ed_ui import control_model, live, running, session
+from ed_ui import control_model, running, session
 
 
 class Queue:
@@ -141,15 +138,15 @@ def test_a_visitor_is_there_while_his_page_is_drawn_anew(queue, monkeypatch):
     there, now = {"tab"}, [0.0]
     monkeypatch.setattr(running, "_open", {})
     monkeypatch.setattr(running.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(running.streamlit_edges, "connected", lambda session: session in there)
-    monkeypatch.setattr(running.streamlit_edges, "session_id", lambda: "tab")
+    monkeypatch.setattr(running, "connected", lambda session: session in there)
+    monkeypatch.setattr(running, "session_id", lambda: "tab")
     made = batch(1)
     job = Job(next(iter(made.requests.values())), {"me"})
     running.page_begins()
     assert not running._on_screen(job)
     running.shown(made)
     running.page_ended()
-    assert running._on_screen(job) and running.sessions() == 1
+    assert running._on_screen(job)
     running.page_begins()
     assert running._on_screen(job), "not drawn yet"
     now[0] += running.DRAWN_SECONDS - 1
@@ -162,18 +159,7 @@ def test_a_visitor_is_there_while_his_page_is_drawn_anew(queue, monkeypatch):
     assert not running._on_screen(job), "another page is there now"
     running.shown(made)
     there.clear()
-    assert not running._on_screen(job) and running.sessions() == 0, "the tab is closed"
-
-
-def test_a_server_without_a_pulse_hears_nobody(monkeypatch):
-    now, pulse = [100.0], running.Pulse()
-    monkeypatch.setattr(running.time, "monotonic", lambda: now[0])
-    assert pulse.hears(), "where nothing beats nothing is missed"
-    pulse.beat()
-    now[0] += running.LATE_SECONDS - 0.1
-    assert pulse.hears()
-    now[0] += 0.2
-    assert not pulse.hears()
+    assert not running._on_screen(job), "the tab is closed"
 
 
 def test_a_cancel_takes_back_what_was_not_handed_over(queue):
@@ -283,148 +269,21 @@ def test_the_control_is_the_twin_of_the_chosen_seed(monkeypatch):
     assert (twin.source, twin.control, twin.control_seed) == (spec.source, "shuffled", 3)
 
 
-# ---------------------------------------------------------------- what is drawn again
-
-
-@pytest.fixture
-def home(monkeypatch):
-    """Home's three maps, the lens filling, all of it drawn at second 100, which took the browser 0.2 s."""
-    monkeypatch.setattr(running, "status", lambda home: "computing")
-    found = results()
-    made = running.Batch({name: one.request for name, one in found.items()}, page="home")
-    made.results = {name: one for name, one in found.items() if name in ("contributions", "logit_lens")}
-    made.results["logit_lens"] = partial(made, 1)
-    made.screen.parts = {"lens": ("logit_lens", "logit_lens.control")}
-    live._drawn(made, tuple(made.results))
-    made.screen.begun, made.screen.cost = 100.0, 0.2
-    return made
-
-
-def partial(home, version):
-    return replace(home.results["logit_lens"], complete=False, version=version, progress=0.5)
-
-
-def test_nothing_new_draws_nothing(home):
-    assert live.news(home, 1000.0) == []
-
-
-def test_of_a_result_that_fills_only_its_own_part_is_drawn(home):
-    home.results["logit_lens"] = partial(home, 2)
-    assert live.news(home, 102.0) == ["lens"]
-    live._drawn(home, ("logit_lens",))
-    assert live.news(home, 1e9) == [], "it is known now"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda home: home.results.update(logit_lens=replace(partial(home, 2), complete=True, progress=1.0)),
-        lambda home: home.results.update(layer_skip=replace(partial(home, 1))),
-        lambda home: home.results.pop("logit_lens"),
-        lambda home: home.errors.update(logit_lens=ValueError("no")),
-    ],
-    ids=["ended", "began", "gone", "failed"],
-)
-def test_a_result_that_begins_or_ends_or_fails_draws_the_whole(home, change):
-    change(home)
-    assert live.news(home, 102.0) == [""]
-
-
-def test_a_result_of_no_part_draws_the_whole(home):
-    home.screen.parts.clear()
-    home.results["logit_lens"] = partial(home, 2)
-    assert live.news(home, 102.0) == [""]
-
-
-def test_the_next_drawing_waits_for_a_multiple_of_what_the_last_one_took(home):
-    home.results["logit_lens"] = partial(home, 2)
-    home.screen.cost, home.screen.asked, home.screen.pause = None, 99.5, 0.5  # the browser was to look at 100
-    assert live.news(home, 101.0) == [] and home.screen.cost == 1.0
-    assert live.news(home, 100.0 + live.REST - 0.1) == [] and live.news(home, 100.0 + live.REST) == ["lens"]
-
-
-def test_the_first_panel_never_waits(home):
-    home.screen.seen, home.screen.cost = {}, 60.0
-    assert live.news(home, 100.1) == [""]
-
-
-def test_looks_for_news_become_rarer(home):
-    paused = [live.pause(seconds) for seconds in (0, 1, 4, 10, 30, 1000)]
-    assert paused == sorted(paused) and paused[0] == live.POLLS[0] and paused[-1] == live.POLLS[-1]
-
-
-def test_the_end_of_a_run_is_looked_for_when_it_comes():
-    assert live.pause(30.0, 0.4) == 0.4 and live.pause(30.0, 60.0) == live.pause(30.0) == live.POLLS[-1]
-    assert live.pause(30.0, 0.001) == live.POLLS[0], "it may come a little later than it was told"
-
-
 APP = """
 import streamlit as st
-from ed_ui import live, running
-home, runs = st.session_state["home"], st.session_state["runs"]
-
-def count(name):
-    runs[name] = runs.get(name, 0) + 1
-
-def draw(home):
-    count("whole")
-    live.status(home)
-    live.part(home, "lens", ("logit_lens",), lambda: count("lens"))
-    live.part(home, "norms", ("contributions",), lambda: count("norms"))
-
-live.follow(home, draw)
+from ed_ui import live
+live.follow(st.session_state["home"], lambda home: home.running and live.status(home))
 """
 
 
-def test_only_a_result_that_fills_has_a_part_of_its_own(home, monkeypatch):
-    monkeypatch.setattr(running.Batch, "running", property(lambda self: True))
+def test_what_goes_on_is_said_until_the_last_job_ends(queue):
+    made = batch(1)
+    made.page = "home"
+    running.submit(made)
+    job = queue.all[0]
+    job.state, job.stage = "running", "computing"
     test = AppTest.from_string(APP)
-    test.session_state["home"], test.session_state["runs"] = home, (runs := {})
-    test.run()
-    assert not test.exception and runs == {"whole": 1, "lens": 1, "norms": 1}
-    assert home.screen.parts == {"lens": ("logit_lens",)}, "a complete one is drawn with the whole"
-    assert home.screen.watched and [m.value for m in test.markdown] == ["**computing**"]
-
-
-def test_a_page_that_fails_still_looks_for_news(home, monkeypatch):
-    monkeypatch.setattr(running.Batch, "running", property(lambda self: True))
-    test = AppTest.from_string(
-        APP.replace('count("whole")', "from ed_core.errors import JobError; raise JobError('no')")
-    )
-    test.session_state["home"], test.session_state["runs"] = home, {}
-    test.run()
-    assert home.screen.watched and len(test.error) == 1
-
-
-@pytest.mark.parametrize("left", [False, True])
-def test_a_part_of_a_batch_that_a_click_has_left_runs_the_page(home, monkeypatch, left):
-    """As *Stop here* does, in the whole, in a part, and where news is looked for: nothing else would look again."""
-
-    class PageRuns(Exception):
-        pass
-
-    def runs():
-        raise PageRuns
-
-    found, drawn = [], []
-    monkeypatch.setattr(live, "fragment", lambda draw, *_: found.append(draw) or (lambda: None))
-    monkeypatch.setattr(live.st, "rerun", runs)
-    monkeypatch.setattr(running, "shown", lambda home: None)
-    monkeypatch.setattr(running.Batch, "running", property(lambda self: True))
-    now = running.Batch(home.requests, page="home") if left else home
-    monkeypatch.setattr(live.session, "current", lambda: SimpleNamespace(batches={"home": now}))
-    live.follow(home, lambda home: drawn.append("whole"))
-    live.status(home)
-    live.part(home, "lens", ("logit_lens",), lambda: drawn.append("lens"))
-    assert len(found) == 3
-    for draw in found:
-        if left:
-            with pytest.raises(PageRuns):
-                draw()
-        else:
-            draw()
-    assert drawn == ([] if left else ["whole", "lens"])
-
-
-def test_streamlit_collects_no_garbage_after_every_run():
-    assert tomllib.loads((ROOT / ".streamlit/config.toml").read_text())["runner"]["postScriptGC"] is False
+    test.session_state["home"] = made
+    assert [m.value for m in test.run().markdown] == ["**contributions: computing**"]
+    job.state = "done"
+    assert not test.run().exception and not test.markdown and not made.running

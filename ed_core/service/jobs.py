@@ -116,6 +116,7 @@ ABANDONED_SECONDS = 20.0
 TICK_SECONDS = 0.5  # between two looks at the queue
 FORECAST_SECONDS = 0.5  # a forecast serves all who ask for so long
 RESTART_SECONDS = 5.0  # an idle worker that ended is started again, at most this often
+ANSWER_SECONDS = 3.0  # how long a worker may take to answer a ping
 AHEAD_SECONDS = 15.0  # the longest opening that is begun before anybody asks for it
 KEPT_JOBS = 64  # that are over
 STUCK_SECONDS = 10.0  # a cancelled job that has not stopped by then (a model half loaded) takes its worker down
@@ -124,22 +125,26 @@ STUCK_SECONDS = 10.0  # a cancelled job that has not stopped by then (a model ha
 class Jobs:
     """Queue in front of one worker process. `warm=True` starts it at once, so that importing torch is over before the
     first click. `on_screen`: whether a page that shows a job is open; a browser that is busy, or a tab in the
-    background, may not poll for minutes. `pace`: what a request will take. `environment`: variables of the worker
-    beside this process'."""
+    background, may not poll for minutes. `hears`: whether this server is responsive, or stalled. `pace`: what a
+    request will take. `told` is notified of job events (refused, begun, ended) under the queue's lock. `environment`:
+    variables of the worker beside this process'."""
 
     def __init__(
         self,
         warm: bool = True,
         command: tuple[str, ...] = (sys.executable, "-m", "ed_core.service.worker"),
         on_screen: Callable[[Job], bool] = lambda job: False,
+        hears: Callable[[], bool] = lambda: True,
         pace: Pace | None = None,
+        told: Callable[[str, Job], None] = lambda what, job: None,
         clock: Callable[[], float] = time.monotonic,
         environment: Mapping[str, str] = {},
     ):
-        self._on_screen, self._clock = on_screen, clock
+        self._on_screen, self._hears, self._told, self._clock = on_screen, hears, told, clock
         self._pace = pace or Pace()
         # what the worker can use, with the bytes free there when it started; empty until it is ready
         self.devices: dict[str, int] = {}
+        self.models = (0, 0)  # opened there, and their bytes, when a job ended last
         self._command, self._environment = command, environment
         self._lock = threading.RLock()
         self._queue: list[Job] = []
@@ -153,7 +158,7 @@ class Jobs:
         self._forecast: tuple[float, dict[str, Place]] | None = None
         self._worker: subprocess.Popen[bytes] | None = None
         self._closed, self._warm = False, warm
-        self._started = 0.0
+        self._ready, self._started, self._pong = False, 0.0, threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
         if warm:
             with self._lock:
@@ -237,6 +242,14 @@ class Jobs:
             found = places.get(job.id, Place(0, 0.0))
             return Place(found.ahead, max(0.0, found.seconds - (now - made)))
 
+    def counts(self) -> dict[str, int]:
+        """How many jobs wait, compute, and gave way, of all visitors."""
+        with self._lock:
+            running = [job for job in (self._running, self._inside) if job is not None and job.state == "running"]
+            away = sum(job.gave_way is not None for job in running)
+            waiting = len(self._under_way()) - len(running)
+            return {"waiting": waiting, "running": len(running) - away, "gave way": away}
+
     def cancel(self, job: Job, viewer: str) -> None:
         """This viewer no longer wants it; it stops when nobody does."""
         with self._lock:
@@ -244,6 +257,16 @@ class Jobs:
             if not job.viewers:
                 self._cancel(job)
                 self._dispatch()
+
+    def trouble(self) -> str:
+        """Why this queue can compute nothing at the moment, "" where it can: the worker is asked, and answers even
+        while it computes."""
+        with self._lock:
+            if self._worker is None or not self._ready:
+                return "the worker is starting"
+            self._pong.clear()
+            self._tell({"type": "ping"})
+        return "" if self._pong.wait(ANSWER_SECONDS) else f"the worker does not answer within {ANSWER_SECONDS:g} s"
 
     def close(self) -> None:
         """End the worker; for tests and an app that stops."""
@@ -289,6 +312,7 @@ class Jobs:
     def _end(self, job: Job, state: str, error: EffectiveDepthError | None = None) -> None:
         self._leave(job)
         job.state, job.error, job.ended = state, error, self._clock()
+        self._told("ended", job)
 
     def _leave(self, job: Job) -> None:
         """Take a job out of its place; what gave way to it goes on, what was to run inside it runs by itself."""
@@ -364,7 +388,7 @@ class Jobs:
     def _start_worker(self) -> str:
         """Why that cannot be, for instance for want of memory; "" where it can."""
         env = os.environ | PASSIVE | dict(self._environment)
-        self._started = time.monotonic()
+        self._ready, self._started, self.models = False, time.monotonic(), (0, 0)
         self._ahead = None
         self._pace.nothing_open()
         try:
@@ -383,7 +407,9 @@ class Jobs:
         kind = header["type"]
         if kind == "ready":
             learn(header["totals"])
-            self.devices = header["devices"]
+            self.devices, self._ready = header["devices"], True
+        elif kind == "pong":
+            self._pong.set()
         elif kind == "withdrawn":
             error = BY_NAME.get(header["error"], EffectiveDepthError)(header["message"])
             self._withdrawn |= dict.fromkeys(header["keys"], error)
@@ -392,7 +418,8 @@ class Jobs:
                 self._pace.opened(self._ahead, header["seconds"])
             else:
                 self._not_ahead.add(self._ahead)
-            self._ahead = None
+            opened, n_bytes = header["models"]
+            self.models, self._ahead = (opened, n_bytes), None
         job = next((one for one in (self._running, self._inside) if one and one.id == header.get("job")), None)
         ends, outer = kind in ("done", "failed", "later"), self._running
         if job is not None:
@@ -408,6 +435,7 @@ class Jobs:
             job.state, job.started = "running", self._clock()
             if job is self._inside and self._running is not None:
                 self._running.gives_way(job.started)
+            self._told("begun", job)
         elif kind == "stage":
             job.stage = header["text"]
             job.opened = self._clock() if job.stage == COMPUTING else None
@@ -416,6 +444,8 @@ class Jobs:
             job.progress = header["progress"]
         elif kind == "done":
             job.arrived(body)
+            opened, n_bytes = header["models"]
+            self.models = (opened, n_bytes)
             self._pace.learn(job.request, header["tokens"], header["seconds"], header["opening"])
             self._end(job, "done")
         elif kind == "failed":
@@ -491,7 +521,7 @@ class Jobs:
         """Cancel what nobody polls, end a worker that does not stop when told, start one again that ended, and let pass
         what may by now. `passed`: seconds since the last look; a look that comes late comes from a stalled server,
         which could hear nobody either."""
-        now, heard = self._clock(), min(passed, 2 * TICK_SECONDS)
+        now, heard = self._clock(), min(passed, 2 * TICK_SECONDS) if self._hears() else 0.0
         for job in self._under_way():
             job.unseen = 0.0 if self._on_screen(job) else job.unseen + heard
             if job.unseen > ABANDONED_SECONDS:

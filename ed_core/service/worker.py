@@ -69,6 +69,8 @@ def main() -> None:
             header = frame[0]
             if header["type"] == "cancel":
                 cancelled.add(header["job"])
+            elif header["type"] == "ping":
+                send(out, {"type": "pong"})
             else:
                 todo.put(header)
         os._exit(0)  # the app is gone: nobody waits for what is running
@@ -124,7 +126,7 @@ def opened_ahead(header: dict[str, Any], models: Models, out: Stream) -> None:
         if _fatal(error):
             _end(out)
     took = {"open": there, "seconds": time.monotonic() - begun}
-    send(out, {"type": "opened", **took})
+    send(out, {"type": "opened", **took, "models": [len(models), models.bytes]})
 
 
 def _fatal(error: Exception) -> bool:
@@ -213,7 +215,7 @@ def serve(
             result = with_provenance(result, not_stored=str(error))
         models.computed(request)
         took = {"seconds": result.provenance["seconds"], "opening": opening, "tokens": result.n_tokens}
-        tell("done", pack(result), **took)
+        tell("done", pack(result), **took, models=[len(models), models.bytes])
     except Exception as error:
         if todo is None and isinstance(error, (OutOfMemory, TooLarge)):
             tell("later")
