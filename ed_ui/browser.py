@@ -1,15 +1,15 @@
-"""What the browser keeps and does for the app: a prompt that was typed survives a reload (in this tab alone, never in
-the link or on the server), Ctrl+Enter in it presses Run, a page that ended in an error of Streamlit's own script is
-loaded again, a card that was closed stays so until it is asked for, and figures are drawn anew for paper; and a button
-that shows its address."""
+"""What the browser does for the app: Ctrl+Enter in the prompt presses Run, a card that was closed stays so until it is
+asked for, and figures are drawn for paper; and a button that shows the page's link."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from urllib.parse import urlencode
 
 import streamlit as st
 
-from ed_ui import inputs, session, streamlit_edges
+from ed_ui import session
 
 CARRIED = "Opens this view in a fresh session: model, prompt, parameters, and the run where it is stored here."
 NOT_CARRIED = (
@@ -17,39 +17,16 @@ NOT_CARRIED = (
     "alone, the link names the run."
 )
 
-_mount = streamlit_edges.component("link", streamlit_edges.script("link.js", "picture.js"))
-
 SCRIPT = """(() => {
-const [typed, answered, fresh, welcomed, asked] = %s;
-window.edTold = [typed, answered];
-if (typed && (answered || !window.edAnswer)) document.documentElement.classList.remove('ed-bringing');
-const box = kind => document.querySelector(`.st-key-prompt-box ${kind}`);
-const idle = () => document.querySelector('.stApp').dataset.testScriptState === 'notRunning';
-const put = (element, value) => {
-  if (element.value !== value) {
-    Object.getOwnPropertyDescriptor(Object.getPrototypeOf(element), 'value').set.call(element, value);
-    element.dispatchEvent(new Event('input', {bubbles: true}));
-  }
-  setTimeout(() => element.dispatchEvent(new FocusEvent('focusout', {bubbles: true})));
-};
-const both = () => box('textarea') && box('input');  // each is there when its own script has come
-const held = mine => JSON.stringify([box('textarea').value, mine ? box('input').value : '']);
-const save = (mine = true) => { if (both() && !window.edBringing) sessionStorage.edPrompt = held(mine); };
+const [welcomed, asked] = %s;
 const when = (ready, then, tries = 100) => ready() ? then() : tries && setTimeout(when, 100, ready, then, tries - 1);
 if (!window.edBrowser) {
   window.edBrowser = true;
-  // an error inside Streamlit's script takes the whole page away for good: load it again, once a minute at most
-  setInterval(() => {
-    if (document.querySelector('.stApp') || Date.now() - (sessionStorage.edEnded || 0) < 60000) return;
-    sessionStorage.edEnded = Date.now();
-    location.reload();
-  }, 1000);
+  const idle = () => document.querySelector('.stApp').dataset.testScriptState === 'notRunning';
   let press = 0;
-  const inBox = event => event.target.closest && event.target.closest('.st-key-prompt-box');
-  // the answer of the example that is typed over is not the answer of what is typed
-  addEventListener('input', event => inBox(event) && save(window.edTold[0] || event.target.matches('input')), true);
   addEventListener('keydown', event => {
-    if (!inBox(event) || event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
+    if (event.key !== 'Enter' || !(event.ctrlKey || event.metaKey)) return;
+    if (!event.target.closest?.('.st-key-prompt-box')) return;
     const run = () => document.querySelector('[class*=st-key-run-row] button');
     // the last press alone, and none once something else was pressed: one that waited on would undo a Cancel
     const mine = ++press, over = () => mine !== press;
@@ -57,38 +34,13 @@ if (!window.edBrowser) {
     setTimeout(when, 150, () => over() || run() && !run().disabled && idle(), () => over() || run().click(), 100);
   }, true);
   addEventListener('pointerdown', event => { press += Boolean(event.target.closest('button')); }, true);
-  const kept = sessionStorage.edPrompt && JSON.parse(sessionStorage.edPrompt);
-  // again until the app says that it has both, or somebody does something: while the page is being drawn a box may be
-  // replaced, or keep what was put into it to itself, and take nothing else any more
-  const enough = () => { window.edBringing = window.edAnswer = false; };
-  // until the app has it the page is about another prompt, and hidden but for the inputs
-  const others = '.ed-bringing .st-key-page { visibility: hidden }' +
-    '.ed-bringing :is(.st-key-home-top, .st-key-asked, .st-key-run-row) { visibility: visible }';
-  document.head.appendChild(document.createElement('style')).textContent = others;
-  const hide = () => {
-    document.documentElement.classList.add('ed-bringing');
-    setTimeout(when, 5000, idle, () => document.documentElement.classList.remove('ed-bringing'), 600);
-  };
-  const bring = tries => {
-    const [text, answer] = [box('textarea'), box('input')], [hasText, hasAnswer] = window.edTold;
-    if (!window.edBringing || !text || !answer || !tries) return enough();
-    if (text.value !== kept[0] || !hasText) put(text, kept[0], hide());
-    else if (kept[1] && (answer.value !== kept[1] || !hasAnswer)) put(answer, kept[1], hide());
-    else return enough();
-    setTimeout(when, 300, idle, () => bring(tries - 1));
-  };
-  window.edBringing = Boolean(kept && fresh && kept[0].trim());
-  window.edAnswer = window.edBringing && Boolean(kept[1]);
-  for (const by of ['pointerdown', 'keydown']) addEventListener(by, enough, {capture: true, once: true});
-  if (window.edBringing) setTimeout(when, 0, both, () => bring(10));
-  else delete sessionStorage.edPrompt;
   const print = on => {
     const all = document.documentElement.classList;
     all.toggle('ed-dark', on && getComputedStyle(document.querySelector('.stApp')).colorScheme === 'dark');
     all.toggle('ed-print', on);
     for (const chart of window.edCursor ? window.edCursor.charts : []) chart.fit();
   };
-  // what opens over the page stands outside the app, and takes its colours from the document
+  // what opens over the page lies outside the app, and takes its colours from the document
   const app = document.querySelector('.stApp');
   const follow = () => { document.documentElement.style.colorScheme = getComputedStyle(app).colorScheme; };
   follow();
@@ -96,8 +48,7 @@ if (!window.edBrowser) {
   addEventListener('beforeprint', () => print(true));
   addEventListener('afterprint', () => print(false));
   if (localStorage.edWelcomed) document.documentElement.classList.add('ed-welcomed');
-} else if (typed) setTimeout(when, 100, idle, save);  // once the boxes hold what this run put into them
-else if (!window.edBringing) delete sessionStorage.edPrompt;
+}
 const said = () => document.querySelector('.st-key-headline');
 when(said, () => { said().tabIndex = 0; }, 50);  // it scrolls, so the keyboard must reach it
 if (welcomed) localStorage.edWelcomed = 1;
@@ -106,18 +57,36 @@ if (asked) document.documentElement.classList.remove('ed-welcomed');
 
 
 def listen() -> None:
-    """At the end of every run: tell the browser whether what stands in the prompt's box was typed, and whether there is
-    an answer."""
-    typed = bool(inputs.value("text", "")) and not inputs.value("example", "")
+    """At the end of every run: run the script."""
     known = session.current()
-    answered = bool(inputs.value("answer", ""))
-    told = json.dumps([typed, answered, known.link.open, known.welcomed, known.asked_what])
+    told = json.dumps([known.welcomed, known.asked_what])
     st.html(f"<script>{SCRIPT % told}</script>", unsafe_allow_javascript=True)
 
 
 def share(row, prompt: bool = True) -> None:
-    """A button at the end of a row that shows the link to what is on the screen. The browser reads it from its own
-    address: a part of a page that runs by itself cannot safely write into what stands outside of it. `prompt`: whether
-    the page is about the prompt in the box, unless the address says that it is about others."""
+    """A button at the end of a row that shows the link to what is on the screen. `prompt`: whether the page is about
+    the prompt in the box, unless the link names others."""
     with row.popover("Link", icon=":material/link:", type="tertiary", key="share"):
-        _mount(key="share-link", data={"whole": CARRIED, "partly": NOT_CARRIED, "prompt": prompt})
+        session.current().share = st.empty(), prompt
+    say_link()
+
+
+def say_link() -> None:
+    """Show the link as it is now: when the button is drawn, and when a whole page has written its parameters."""
+    known = session.current()
+    if known.share is None:
+        return
+    place, prompt = known.share
+    with place.container():
+        query = f"?{urlencode(known.link.values)}" if known.link.values else ""
+        st.code(f"{known.link.base}{known.link.page or ''}{query}", language=None, wrap_lines=True)
+        st.caption(CARRIED if names_prompt(known.link.values, prompt) else NOT_CARRIED)
+
+
+def names_prompt(values: Mapping[str, str], prompt: bool) -> bool:
+    """Whether a link names what its page is about."""
+    prompts = values.get("prompts")
+    if prompts in ("pasted", "lines"):
+        return False
+    first = not prompt or prompts == "bundled" or "run" in values or "example" in values
+    return first and (values.get("compare") != "prompts" or "second_run" in values or "second_example" in values)

@@ -20,7 +20,7 @@ from ed_core.depth.verdict import ALL, ANSWER, tokens_of
 from ed_core.errors import ParameterError
 from ed_core.probes import Contributions, Probe, find
 from ed_core.sources import controls
-from ed_ui import session, streamlit_edges
+from ed_ui import session
 
 LONGEST = 300  # characters of a value
 LARGEST = 2**53  # what a browser's number box can hold
@@ -107,9 +107,10 @@ def widget(
     is another. `changed` is called with the key in place of `note`."""
     if draw.__name__ == "segmented_control":  # buttons of which one is always pressed
         more["required"] = True
-    if draw.__name__ in streamlit_edges.AROUND and "width" not in more:  # whose place is kept
-        more["width"] = streamlit_edges.width(draw, map(more.get("format_func", str), more["options"]))
-    streamlit_edges.tell(key, value(key, default), always=not words)
+    held = value(key, default)
+    # again in every run: the browser may not have heard of it; a box for words would lose what is being typed
+    if not words or key not in st.session_state or st.session_state[key] != held:
+        st.session_state[key] = held
     return draw(label, key=key, on_change=changed, args=(key,), **more)
 
 

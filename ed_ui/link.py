@@ -1,16 +1,16 @@
 """What the URL carries: the model, the prompt where it is bundled or stored, the control, a page's own inputs; and how
 a link or a stored result fills the boxes.
 
-A page change is a step in the browser's history, a changed parameter is not: Back always leads to the former page, as
-it was left. What is at its default is left out, and a prompt's text never enters: addresses end in the logs of proxies.
+What is at its default is left out, and a prompt's text never enters: addresses end in the logs of proxies. Whole pages
+write the URL when they end, once the browser has been told which page it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from urllib.parse import urlsplit
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from ed_core.depth.wording import count
 from ed_core.errors import EffectiveDepthError, ParameterError
@@ -19,7 +19,7 @@ from ed_core.results import lookup
 from ed_core.sources.bundled import example_of
 from ed_core.types import ModelSpec, Request
 from ed_core.work.resolve import twin
-from ed_ui import inputs, picker, prompt_box, session, show, streamlit_edges
+from ed_ui import browser, inputs, picker, prompt_box, session, show
 from ed_ui.inputs import Input, boxed, number
 
 MOST_TOKENS = 10**6  # a token's number in a link
@@ -48,15 +48,20 @@ def arrived(page: str) -> bool:
     link = state()
     moved, link.first = link.page != page, link.page is None
     if link.first:
-        link.bare, link.open = not st.query_params, not {"example", "run"} & st.query_params.keys()
+        link.bare = not st.query_params
         link.base = (st.context.url or "").removesuffix(page).removesuffix("/") + "/"
     if moved:
-        link.moved, link.values = True, {}
+        link.values = {}
     link.cut, link.under_way = link.under_way, True
     link.page, link.own, link.written = page, (), False
-    link.arrived = link.first or streamlit_edges.came_by_history() or (moved and bool(st.query_params))
+    link.arrived = link.first or _came_by_history() or (moved and bool(st.query_params))
     link.due = link.arrived or (link.due and not moved)
     return link.arrived
+
+
+def _came_by_history() -> bool:
+    """Whether Back or Forward caused this run, which Streamlit knows and has no public name for."""
+    return bool(getattr(get_script_run_ctx(suppress_warning=True), "is_history_navigation", False))
 
 
 def take(parameters: Iterable[Input], reset: bool = True) -> None:
@@ -211,23 +216,23 @@ def carried(parameters: Iterable[Input]) -> dict[str, str]:
 
 
 def put(values: Mapping[str, str]) -> None:
-    """Make these the URL's parameters, with those of the page. A fragment that runs by itself writes only what has
-    changed: it may be one of a page that the browser has just left. A page that was just opened writes at the end."""
+    """Make these the URL's parameters, with those of the page: at the end of a whole run. A fragment that runs by
+    itself writes only what has changed: it may be one of a page that the browser has just left."""
     link = state()
     before, link.values, link.written = link.values, dict(values) | carried(link.own), True
-    if not link.moved and (link.values != before or (link.under_way and st.query_params.to_dict() != link.values)):
+    if not link.under_way and link.values != before:
         st.query_params.from_dict(link.values)
 
 
 def end_of_run() -> None:
-    """After the page: what its first run puts into the URL is written by a script, which sees what the path is. A page
-    that ended early, with a question or an error, has no run to name."""
+    """After the page: write the URL. A page that ended early, with a question or an error, has no run to name."""
     link = state()
     if link.own and not link.written:
         write()
-    path = urlsplit(link.base).path + (link.page or "")
-    streamlit_edges.steps_are_pages(path, link.values if link.moved else {})
-    link.first = link.moved = link.under_way = link.due = False
+    if link.written and st.query_params.to_dict() != link.values:
+        st.query_params.from_dict(link.values)
+    browser.say_link()
+    link.first = link.under_way = link.due = False
 
 
 def write(run: str = "") -> None:

@@ -11,7 +11,7 @@ from ed_core.sources import tokens
 from ed_core.sources.bundled import CHARACTERS, MODELS, load_prompts
 from ed_core.sources.encoder import spaced
 from ed_core.types import Encoding, Prompt
-from ed_ui import inputs, picker, session, show, streamlit_edges
+from ed_ui import inputs, picker, session, show
 from ed_ui.inputs import choice, flag
 
 TASKS = {
@@ -158,7 +158,6 @@ def draw_examples():
         on_change=_task_picked,
         args=(key,),
         label_visibility="collapsed",
-        width=streamlit_edges.width(row.pills, map(task_name, sorted_by)),
     )
     if here and picker.model() in MODELS and not (here["known"] and here["task"] in sorted_by):
         row.markdown(":orange-badge[outside what this model was taught]", width="content")
@@ -183,21 +182,17 @@ def draw_examples():
 def _undoable(side: str, why: str) -> None:
     """Remember what the boxes hold, before it is replaced."""
     held = {f"{side}{name}": inputs.value(f"{side}{name}", "") for name in ("text", "answer", "example")}
-    session.current().undo = session.Undo(held, why, len(session.current().boxes.get("task", [])))
+    session.current().undo = session.Undo(held, why)
 
 
 def _echo(key: str, value: str) -> bool:
-    """Whether the answer's box only says again what an edited example took along: sent with a press on Run, or with a
-    look for news, by a browser that had not heard of it. Taken for typed it would stand beside another prompt. What is
-    typed comes by itself, before a press; or, where Run is clicked right behind it, with the press, from a browser that
-    has drawn the box of no task, which took the place of the example's."""
+    """Whether the answer's box only says again what an edited example took along: sent with a press on Run by a browser
+    that had not heard of it. Taken for typed it would be the answer to another prompt."""
     pressed = any(name.startswith("run.") and held is True for name, held in st.session_state.items())
-    if not (pressed or streamlit_edges.looks_for_news()) or (undo := session.current().undo) is None:
+    if not pressed or (undo := session.current().undo) is None:
         return False
     taken = undo.held.get(key) if any(held for name, held in undo.held.items() if name.endswith("example")) else None
-    boxes = session.current().boxes.get("task", [])
-    heard = len(boxes) > undo.boxes and streamlit_edges.named(f"task.{len(boxes) - 1}")
-    return key.endswith("answer") and value == taken and not heard and inputs.unheard(undo.at)
+    return key.endswith("answer") and value == taken and inputs.unheard(undo.at)
 
 
 def _undo() -> None:

@@ -17,15 +17,13 @@ from ed_core.figures import View
 from ed_core.figures.pictures import pictures
 from ed_core.probes import Generation
 from ed_core.types import ProbeResult
-from ed_ui import inputs, running, show, streamlit_edges
+from ed_ui import inputs, running, show
 from ed_ui.session import Batch
 
 # -------------------------------------------------------------------- the story
 
 LAST = 60  # characters of the prompt before the guess
 STORY_HEIGHT, TWIN, GHOST = 160, 20, 60  # pixels: all, the line on a twin, the ranks beside those of twins
-
-_mount = streamlit_edges.component("story", streamlit_edges.script("story.js"))
 
 
 def story_of(lens: ProbeResult, twins: Sequence[ProbeResult], reached: Verdict | None) -> dict[str, Any]:
@@ -65,7 +63,7 @@ def story(lens: ProbeResult, twins: Sequence[ProbeResult], reached: Verdict | No
     """The story of this prompt, from what is measured."""
     found = story_of(lens, twins, reached)
     height = STORY_HEIGHT + TWIN * ("twin" in found["steps"][0]) + GHOST * ("ghost" in found)
-    _mount(key="story", data=json.dumps(found).encode(), height=height)
+    show.mount("story", json.dumps({"story": found}).encode(), height)
 
 
 # -------------------------------------------------------------------- one token

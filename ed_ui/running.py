@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import streamlit as st
+from streamlit import runtime
 from streamlit.delta_generator import DeltaGenerator
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from ed_core.depth.wording import count
 from ed_core.errors import Cancelled, EffectiveDepthError, ParameterError, PromptError, QueueFull
@@ -22,14 +24,12 @@ from ed_core.types import ModelSpec, Request
 from ed_core.work import estimate, measure
 from ed_core.work.queue import Job, Queue
 from ed_core.work.resolve import admit
-from ed_ui import browser, metrics, session, show, streamlit_edges, visitor
+from ed_ui import browser, session, show, visitor
 from ed_ui.session import Batch
 
 CONTROL, TWIN = ".control", ".twin."  # in names of requests: the control's, and those of twins of other seeds
 BY_ITSELF = 2.0  # seconds, by the estimate: an example that takes no longer runs as soon as it is chosen
 DRAWN_SECONDS = 120.0  # a page that has not been drawn by then has failed: what it showed before is gone
-BEAT_SECONDS = 0.5  # between two beats of the server's own pulse
-LATE_SECONDS = 2.0  # without one it is stalled
 FIRST_SECONDS = 0.25  # how long Run waits for something to show: a panel that begins at once needs no second run
 DEFAULT = "default speeds ('python -m ed_core estimate --calibrate' measures this device)"
 
@@ -48,22 +48,7 @@ class Page:
         return key in self.keys or (key in self.former and time.monotonic() - self.since < DRAWN_SECONDS)
 
 
-@dataclass
-class Pulse:
-    """Whether the server can hear anybody at all: the loop that takes their messages beats, where this server has
-    one."""
-
-    last: float | None = None
-
-    def beat(self) -> None:
-        self.last = time.monotonic()
-
-    def hears(self) -> bool:
-        return self.last is None or time.monotonic() - self.last < LATE_SECONDS
-
-
 _open: dict[str, Page] = {}  # by viewer
-pulse = Pulse()
 
 
 @st.cache_resource(show_spinner=False)
@@ -74,10 +59,10 @@ def jobs() -> Queue:
 
 def page_begins() -> None:
     """A run of a whole page has begun."""
-    for gone in [name for name, page in list(_open.items()) if not streamlit_edges.connected(page.session)]:
+    for gone in [name for name, page in list(_open.items()) if not connected(page.session)]:
         _open.pop(gone, None)
     before, now = _open.get(viewer()), time.monotonic()
-    page = _open[viewer()] = Page(streamlit_edges.session_id(), since=now)
+    page = _open[viewer()] = Page(session_id(), since=now)
     if before is not None:
         cut = not before.keys and before.former
         page.former, page.since = (before.former, before.since) if cut else (before.keys, now)
@@ -90,9 +75,14 @@ def page_ended() -> None:
         page.former = set()
 
 
-def sessions() -> int:
-    """How many browsers have a page open."""
-    return sum(streamlit_edges.connected(page.session) for page in list(_open.values()))
+def session_id() -> str:
+    """Streamlit's id of the session that runs; "" outside of one."""
+    return getattr(get_script_run_ctx(suppress_warning=True), "session_id", "")
+
+
+def connected(session: str) -> bool:
+    """Whether a session's browser is connected: a closed tab is not. From any thread."""
+    return bool(session) and runtime.exists() and runtime.get_instance().is_active_session(session)
 
 
 def shown(batch: Batch) -> None:
@@ -104,7 +94,7 @@ def shown(batch: Batch) -> None:
 def _on_screen(job: Job) -> bool:
     """Whether somebody has a page open that shows this job; asked by the queue's own thread."""
     pages = [_open.get(name) for name in list(job.viewers)]
-    return any(p and p.shows(job.key) and streamlit_edges.connected(p.session) for p in pages)
+    return any(p and p.shows(job.key) and connected(p.session) for p in pages)
 
 
 def viewer() -> str:
@@ -133,7 +123,6 @@ def batch(page: str, requests: Mapping[str, Request], at_once: int = Batch.at_on
         stored = {name: lookup.find_shown(request) for name, request in requests.items()}
         found = batches[page] = Batch(requests, at_once, page=page)
         found.results.update({name: result for name, result in stored.items() if result is not None})
-        metrics.looked_up(len(found.results), len(stored))
     for name, request in requests.items():
         if name in found.results and (error := jobs().withdrawn(request.key)):
             del found.results[name]
@@ -272,14 +261,9 @@ def _count(batch: Batch) -> str:
     return f"{todo - len(batch.jobs) - len(batch.waiting) + 1} of {todo}" if todo > 1 else ""
 
 
-def left(batch: Batch) -> float | None:
-    """Seconds until all of a batch is there: what is running by its own pace, what waits by earlier measurements; None
-    where one of them is not known, or nothing of it runs."""
-    found = ((name, job) for name, job in batch.jobs.items() if job.state == "running")
-    return next((_left(batch, name, job) for name, job in found), None)
-
-
 def _left(batch: Batch, name: str, running_one: Job) -> float | None:
+    """Seconds until all of a batch is there: what is running by its own pace, what waits by earlier measurements; None
+    where one of them is not known."""
     left = running_one.seconds_left()
     waiting = [batch.requests[n] for n in (*batch.jobs, *batch.waiting) if n != name]
     more = lookup.estimate(waiting, running_one.result.n_tokens) if waiting and running_one.result else 0.0

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from ed_core.cases.case_study import Case
@@ -19,7 +20,6 @@ from ed_core.errors import EffectiveDepthError
 from ed_core.sources.hub import Plan
 from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_core.work.queue import Job
-from ed_ui import streamlit_edges
 
 KEY = "session"
 
@@ -32,8 +32,6 @@ class Link:
     base: str = ""  # the address in front of a page's name
     first: bool = False  # this is the session's first run
     bare: bool = False  # the session's first address had no parameters
-    open: bool = False  # it named no prompt
-    moved: bool = False  # no run of this page has ended since it was opened
     arrived: bool = False  # in this run the URL decides
     due: bool = False  # it decides on the page's own parameters, which are not taken yet
     by_run: bool = False  # a stored run that the URL names has filled the boxes
@@ -43,20 +41,6 @@ class Link:
     own: tuple[Any, ...] = ()  # the page's own inputs (`inputs.Input`)
     values: dict[str, str] = field(default_factory=dict)  # what the URL holds, or is to hold
     troubles: list[str] = field(default_factory=list)  # what the link asked for and did not get
-
-
-@dataclass
-class Screen:
-    """What a page shows of a batch while its jobs are on their way (`live`)."""
-
-    parts: dict[str, tuple[str, ...]] = field(default_factory=dict)  # drawn by themselves: the results each shows
-    seen: dict[str, tuple[int, bool]] = field(default_factory=dict)  # the version of each result drawn; if complete
-    failed: int = 0  # errors drawn
-    watched: bool = False  # something on the page looks for news
-    begun: float = 0.0  # when figures were drawn last
-    cost: float | None = 0.0  # seconds that drawing them took; None: not known yet
-    asked: float = 0.0  # when the browser looked for news last
-    pause: float = 0.0  # after which it was to look again
 
 
 @dataclass
@@ -74,7 +58,6 @@ class Batch:
     page: str = ""
     begun: float = 0.0  # when it was submitted last
     asked: int = 0  # how many requests then lacked a result
-    screen: Screen = field(default_factory=Screen)
     twins: list[tuple[ProbeResult, ProbeResult]] | None = None  # what its verdict is read beside, once looked up
 
     @property
@@ -115,7 +98,6 @@ class Undo:
 
     held: Mapping[str, str]
     why: str
-    boxes: int  # for tasks, that had been drawn
     at: float = field(default_factory=time.monotonic)
 
 
@@ -156,6 +138,7 @@ class Session:
     picked: bool = False  # an example was just chosen: what takes little time runs by itself
     welcomed: bool = False  # the card for newcomers was closed
     asked_what: bool = False  # and is asked for
+    share: tuple[DeltaGenerator, bool] | None = None  # where this run shows the page's link (`browser.share`)
     undo: Undo | None = None  # the way back to what was typed
     # by input: what it held of late, and until when
     replaced: dict[str, list[tuple[Any, float]]] = field(default_factory=dict)
@@ -168,23 +151,26 @@ class Session:
     case_page: str = ""  # where Open live leads to
     gallery: Gallery = field(default_factory=Gallery)
     failures: set[str] = field(default_factory=set)  # ids of what went wrong, told to the log
-    run: object | None = None  # the run that these were found out in
-    found: dict[Hashable, Any] = field(default_factory=dict)
+    found: dict[Hashable, Any] = field(default_factory=dict)  # in this run (`once_a_run`)
+
+
+def begin_run() -> None:
+    """A page, or a part of it, begins to run."""
+    current().found.clear()
+    current().share = None
 
 
 def once_a_run(key: Hashable, find: Callable[[], Any]) -> Any:
     """What several parts of a page ask for, and is not looked for again until the page, or a part of it, runs next.
     What it depends on beside files and settings belongs into its `key`."""
-    known, run = current(), streamlit_edges.this_run()
-    if run is None:
-        return find()
-    if known.run is not run:
-        known.run, known.found = run, {}
-    if key not in known.found:
-        known.found[key] = find()
-    return known.found[key]
+    found = current().found
+    if key not in found:
+        found[key] = find()
+    return found[key]
 
 
 def current() -> Session:
     """This session's object, made when it is first asked for."""
-    return streamlit_edges.kept(KEY, Session)
+    if KEY not in st.session_state:
+        st.session_state[KEY] = Session()
+    return st.session_state[KEY]

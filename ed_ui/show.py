@@ -1,5 +1,5 @@
-"""Showing a measure: one caption line, the figure at its fixed height (a component of our own), and behind a button how
-to read it, its CSV and its origin."""
+"""Showing a measure: one caption line, the figure at its fixed height, and behind a button how to read it, its CSV and
+its origin."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from html import escape
 from types import MappingProxyType
 from typing import Any
 
+import pandas  # noqa: F401 (before a first figure: plotly fails where another thread has imported half of it)
 import plotly.io
 import streamlit as st
 from plotly.basedatatypes import BaseFigure
@@ -27,7 +28,7 @@ from ed_core.probes.base import Picture
 from ed_core.prompts import to_jsonl
 from ed_core.results.shelf import Shelf, frozen
 from ed_core.types import ProbeResult, Prompt
-from ed_ui import inputs, session, streamlit_edges
+from ed_ui import inputs, session
 
 CAPTION = 44  # pixels that a figure's caption line takes
 TALLEST, WIDE = 640, 1000  # pixels of a figure; what is taller, or as wide on a narrow screen, is scrolled in a box
@@ -35,17 +36,25 @@ ONE_LINE = 110  # letters of a sentence that stands beside a button
 PICTURE = {"icon": ":material/image:", "on_click": "ignore"}
 
 
-# -------------------------------------------------------------------- a figure, as a component of our own
-# A new version is drawn into the figure that stands there, where `st.plotly_chart` takes it down and builds another
+# -------------------------------------------------------------------- the figure component
+# A new version is drawn into the figure that is there, where `st.plotly_chart` takes it down and builds another
 # (0.45 s of the browser's time each, a dozen in a run). What makes a figure is a pure function, so one that somebody
-# has looked at is not made again (`once`): to make it takes the server 25 ms, its thread and everybody else's, to hand
-# it over 1.
+# has looked at is not made again (`once`).
 
 HELD = 32 << 20  # bytes of figures that stay ready
 
-# plotly writes its own rules into the page's head, where a shadow root does not see them
-_script = streamlit_edges.script("chart.js", "cursor.js").replace("PLOTLY", streamlit_edges.plotly_script())
-_mount = streamlit_edges.component("figure", _script)
+
+@cache
+def _component() -> Any:
+    """The component `figure` of pyproject.toml, which Streamlit finds where the project is installed (`make setup`).
+    Its styles are the page's: plotly writes its own into the page's head, where a shadow root does not see them."""
+    return st.components.v2.component("effective-depth-lab.figure", js="figure.js", isolate_styles=False)
+
+
+def mount(key: str, data: bytes, height: int) -> Any:
+    """Show a figure, or the depth story, at its fixed height: nothing moves when it is drawn. Returns what was
+    clicked."""
+    return _component()(key=key, data=data, height=height, on_clicked_change=lambda: None).clicked
 
 
 @dataclass(frozen=True)
@@ -110,8 +119,7 @@ def draw(key: str, ready: Ready, alt: str, clickable: bool = False, over: tuple[
     if over is not None:
         sent += b', "over": ' + json.dumps({"alt": over[1]}).encode()[:-1] + b', "figure": ' + over[0].json + b"}"
     sent += b"}"
-    # the height at once, so that nothing moves when it is drawn
-    return _mount(key=key, data=sent, height=ready.height, on_clicked_change=lambda: None).clicked
+    return mount(key, sent, ready.height)
 
 
 # -------------------------------------------------------------------- a measure's figure, and what it is
@@ -378,10 +386,16 @@ def code(text: str, most: int) -> str:
 def plain(text: str) -> str:
     """Text that may hold a stranger's words, so that Markdown shows it as it is: no images, no colours, no lists, and
     no links but addresses that stand there as such."""
-    text = re.sub(r"[\\`*_{}\[\]()#+!|~<>$:&]", r"\\\g<0>", streamlit_edges.unrewritten(text))
+    text = re.sub(r"[\\`*_{}\[\]()#+!|~<>$:&]", r"\\\g<0>", _unrewritten(text))
     return re.sub(
         r"(?m)^(\s*)([-=]|\d+(?=\.(?:\s|$)))", lambda m: f"{m[1]}\\{m[2]}" if m[2] in "-=" else f"{m[0]}\\", text
     )
+
+
+def _unrewritten(text: str) -> str:
+    """Text in which Streamlit's Markdown finds no emoji, icon, arrow or dash to rewrite, which a backslash does not
+    prevent: an invisible word joiner splits them."""
+    return re.sub(r":(?=(?!\d+:)[\w+/-]+:)|(?<!\S)(?=(?:<->|->|<-|--|>=|<=|~=)(?!\S))[<>~-]", "\\g<0>\u2060", text)
 
 
 def error(found: Exception | str, place=st) -> None:

@@ -11,17 +11,6 @@ import streamlit as st
 from ed_core import settings
 from ed_ui import show
 
-CAME_BACK = {  # what the server's door puts behind ?login= when a login did not succeed
-    "denied": (
-        "You were not logged in: the login was cancelled, or the identity provider refused it. Try again, or ask "
-        "whoever runs this installation."
-    ),
-    "failed": (
-        "You were not logged in: what the identity provider sent was not valid for this installation (expired, or from "
-        "another issuer). Try again."
-    ),
-    "unreachable": "You were not logged in: the identity provider does not answer. Try again in a minute.",
-}
 NOT_SET_UP = (
     "Nobody can log in: the settings ask for a login, and Streamlit's secrets.toml has no [auth]; docs/deploy.md says "
     "what belongs there."
@@ -59,11 +48,7 @@ def why_not() -> str:
 
 
 def gate() -> None:
-    """Before anything is drawn: where a login is required nobody else gets further. Says why a login did not
-    succeed."""
-    came_back = CAME_BACK.get(st.query_params.get("login", ""), "") if settings.current().login != "off" else ""
-    if came_back and not name():
-        st.container(key="came-back").warning(came_back, icon=":material/login:")
+    """Before anything is drawn: where a login is required nobody else gets further."""
     if settings.current().login != "required" or name():
         return
     st.subheader(show.plain(settings.current().title), anchor=False)

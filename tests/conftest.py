@@ -25,11 +25,17 @@ ROUNDED = 1e-4  # how far rounding may take a value past what its measure can re
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_collection_after_every_run():
-    """Streamlit collects the garbage of the whole process, torch's objects too, after every run of a page."""
+def quick_pages():
+    """Without what AppTest would do again for every page: collect the garbage of the whole process after each run, and
+    look through all installed packages for components (0.2 s)."""
     from streamlit import config
+    from streamlit.components.v2 import manifest_scanner
 
     config.set_option("runner.postScriptGC", False)
+    with pytest.MonkeyPatch.context() as patch:
+        found = manifest_scanner.scan_component_manifests()
+        patch.setattr(manifest_scanner, "scan_component_manifests", lambda: found)
+        yield
 
 
 def pytest_collection_finish():
@@ -232,13 +238,6 @@ def client(tmp_path):
         return done.returncode, done.stdout, done.stderr.strip()
 
     return run
-
-
-@pytest.fixture(autouse=True)
-def figures_made_anew(monkeypatch):
-    """A figure that one test made is not what another looks at, which may have something else draw it."""
-    if show := sys.modules.get("ed_ui.show"):
-        monkeypatch.setattr(show, "_shelf", type(show._shelf)(show.HELD, lambda ready: len(ready.json)))
 
 
 @pytest.fixture(autouse=True)

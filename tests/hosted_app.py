@@ -1,4 +1,4 @@
-"""The app as `python -m ed_ui.server` serves it, in a process of its own, for tests."""
+"""The app as `streamlit run app.py` serves it, in a process of its own, for tests."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def hosted(
     )
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ed_ui.server", "--server.port", str(port), *options],
+            [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port), *options],
             cwd=ROOT,
             env=env,
             stdout=log,

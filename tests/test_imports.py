@@ -176,3 +176,34 @@ assert not app.exception and not app.error and len(app.get("bidi_component")) >=
 print("heavy:", *sorted({m.split(".")[0] for m in sys.modules} & {"torch", "transformers", "accelerate"}))
 """)
     assert found.strip().endswith("heavy:"), found
+
+
+def attributes_assigned(tree: ast.AST) -> list[ast.Attribute]:
+    """What a file assigns to, or deletes, or sets by name, as `library.thing`."""
+    found: list[ast.AST] = []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Assign, ast.Delete)):
+            found += node.targets
+        elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+            found.append(node.target)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
+            found.append(ast.Attribute(node.args[0], "any"))
+    found += [one for target in found if isinstance(target, ast.Tuple) for one in target.elts]
+    return [one for one in found if isinstance(one, ast.Attribute)]
+
+
+APP = [file for file in files() if file.relative_to(ROOT).parts[0] in ("app.py", "ed_ui", "pages")]
+
+
+@pytest.mark.parametrize("path", APP, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_app_assigns_to_no_attribute_of_another_library(path):
+    tree, names = ast.parse(path.read_text(encoding="utf-8")), {}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            module = "" if isinstance(node, ast.Import) else f"{node.module}."
+            names |= {(one.asname or one.name).split(".")[0]: file_of(module + one.name) for one in node.names}
+    for target in attributes_assigned(tree):
+        root = target.value
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        assert not (isinstance(root, ast.Name) and names.get(root.id, ROOT) is None), ast.unparse(target)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +11,8 @@ from charts import charts, fresh, numbers, sent
 from small_models import computed
 from streamlit.testing.v1 import AppTest
 
-from ed_core import figures
 from ed_core.depth import verdict
 from ed_core.depth.wording import percent, printed
-from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.probes import (
     Continuation,
     Contributions,
@@ -31,10 +25,9 @@ from ed_core.probes import (
 )
 from ed_core.results import lookup
 from ed_core.sources import tokens
-from ed_core.sources.bundled import KINDS, load_prompts
 from ed_core.types import Prompt
 from ed_core.work.resolve import resolve
-from ed_ui import downloads, inputs, live, picker, prompt_box, running, session, show, streamlit_edges
+from ed_ui import picker, running, session, show
 from ed_ui.prompt_box import examples
 
 ROOT = Path(__file__).parent.parent
@@ -121,17 +114,7 @@ def test_home_says_the_verdict_and_what_the_model_continues(stored):
     assert show.plain(reached.lead) in said
     assert all(show.plain(one.sentence) in said for one in reached.statements.values())
     assert "The model continues" in said and "expected" in said
-    assert test.run().query_params["run"] == stored["contributions"].request.key[:12], (
-        "a first run's are put into the URL by the browser"
-    )
-
-
-def test_homes_first_map_is_computed_first_and_then_what_the_model_says(stored):
-    """Maps are there in a moment, words come one by one, and what takes longer waits for both."""
-    requests = session_of(app(control="untrained", depths="true")).batches["home"].requests
-    four = ["contributions", "continuation", "logit_lens", "layer_skip"]
-    more = [f"{n}.twin.{i}" for i in range(1, 5) for n in ("contributions", "logit_lens")]
-    assert list(requests) == [*four, "generation", *(f"{n}.control" for n in four if n != "continuation"), *more]
+    assert test.query_params["run"] == stored["contributions"].request.key[:12]
 
 
 REAL = dict(prompt=None, example="english-b", model="smollm2")  # 30 layers, among the shipped results
@@ -139,27 +122,6 @@ REAL = dict(prompt=None, example="english-b", model="smollm2")  # 30 layers, amo
 
 def figure_named(test: AppTest, trace: str) -> dict:
     return next(spec for spec in charts(test) if any(t.get("name") == trace for t in spec["data"]))
-
-
-@pytest.mark.parametrize("page", ["pages/prompt/home.py", "pages/prompt/logit_lens.py"])
-def test_the_lens_of_a_real_model_can_be_read(page):
-    spec = figure_named(app(page, **REAL), "letters #000000")
-    layout, traces = spec["layout"], {t.get("name"): t for t in spec["data"]}
-    letters = [traces[f"letters {colour}"] for colour in ("#000000", "#ffffff")]
-    assert (layout["height"] - layout["margin"]["t"] - layout["margin"]["b"]) / 31 >= 14
-    assert sum(len(t["text"]) for t in letters) > 150 and all(t["textfont"]["size"] >= 10 for t in letters)
-    assert layout["meta"]["width_px"] == 1100 and layout["xaxis"]["ticktext"][0] == "◆The"
-    assert "·Tokyo" in layout["xaxis4"]["ticktext"][-2]
-    assert layout["xaxis2"]["title"]["text"] == "mean KL, nats"
-
-
-@pytest.mark.parametrize("page", ["pages/prompt/home.py", "pages/prompt/contributions.py"])
-def test_a_sink_stands_outside_the_colours(page):
-    """Its contribution is 0.0001 to 171 times the stream, the others' 0.05 and more."""
-    spec = figure_named(app(page, **REAL), "scale")
-    assert (spec["data"][0]["zmin"], spec["data"][0]["zmax"]) == pytest.approx((0.1, 1.0))
-    assert spec["layout"]["xaxis"]["ticktext"][0] == "◆The"
-    assert next(t for t in spec["data"] if t["name"] == "scale")["marker"]["colorbar"]["ticktext"][-1] == "≥ 1"
 
 
 def test_home_reads_its_strips_where_the_rules_are_read(stored):
@@ -193,43 +155,7 @@ def test_homes_last_place_holds_the_answers_rank_then_the_selected_tokens_course
         np.testing.assert_allclose(curve, stored["contributions"][measure][:, 3], atol=1e-6)
 
 
-def boxes(block, name: str = "") -> list[int]:
-    """Heights in pixels of the containers whose key ends so."""
-    found = []
-    for child in getattr(block, "children", {}).values():
-        proto = getattr(child, "proto", None)
-        if getattr(proto, "id", "").endswith(name) and hasattr(proto, "height_config"):
-            found.append(proto.height_config.pixel_height)
-        found += boxes(child, name)
-    return found
-
-
-def test_the_lens_has_its_place_before_there_is_one():
-    for page, least in (("pages/prompt/home.py", 420), ("pages/prompt/logit_lens.py", 520)):
-        test = app(page, prompt=Prompt("Nobody has asked for"), model="smollm2")
-        assert not plotted(test)
-        assert figures.lens_height(30, figures.View(height=least)) + show.CAPTION in boxes(test.main)
-
-
-def test_a_figure_taller_than_the_screen_is_scrolled(monkeypatch):
-    """In a box of that height; what is as wide as the page is scrolled sideways where there is less room."""
-    for tallest, expected in ((500, 500), (640, 0)):
-        monkeypatch.setattr(show, "TALLEST", tallest)
-        test = app("pages/prompt/logit_lens.py", **REAL)
-        assert 500 < figure_named(test, "letters #000000")["layout"]["height"] < 640
-        assert boxes(test.main, "wide-map") == [expected]
-
-
-@pytest.mark.parametrize(
-    "page, n",
-    [
-        ("pages/prompt/home.py", 3),
-        ("pages/prompt/contributions.py", 3),
-        ("pages/prompt/logit_lens.py", 3),
-        ("pages/intervene/erase.py", 1),
-    ],
-)
-def test_sinks_are_counted_where_one_says_so(page, n):
+def test_sinks_are_counted_where_one_says_so():
     """In the strips and in the means below the maps; the captions say which."""
 
     def says(test):
@@ -237,52 +163,12 @@ def test_sinks_are_counted_where_one_says_so(page, n):
         words = ("sinks (◆) counted", "sinks (◆) left out", "without sinks (◆)")
         return [sum(word in text for text in texts) for word in words]
 
-    test = app(page, **REAL)
+    test = app("pages/prompt/contributions.py", **REAL)
     counted, left_out, without = says(test)
-    assert counted == 0 and left_out + without >= n
+    assert counted == 0 and left_out + without >= 3
     test.toggle(key="count_sinks").set_value(True).run()
-    counted, left_out, without = after = says(test)
-    assert counted >= n and left_out == without == 0
-    assert says(app(page, **REAL, sinks="true")) == after, "a link carries it"
-
-
-class AtOnce(Future):
-    """An answer of the hub that comes while its box is being drawn: not there at the first look, then it is."""
-
-    def __init__(self):
-        super().__init__()
-        self.set_exception(EffectiveDepthError("no hub here"))
-        self.looks = 0
-
-    def done(self) -> bool:
-        self.looks += 1
-        return self.looks > 1
-
-
-@pytest.mark.parametrize("page", ["pages/prompt/home.py", "pages/prompt/contributions.py"])
-def test_a_link_holds_where_the_hub_answers_during_its_first_run(page, monkeypatch):
-    """It then begins the run anew, before the page has come to its own parameters."""
-    monkeypatch.setattr(downloads, "_asking", lambda: SimpleNamespace(submit=lambda *_: AtOnce()))
-    test = app(page, prompt=None, model="Qwen/Qwen2.5-1.5B", sinks="true", first_token="false")
-    assert next(iter(session_of(test).plans.values())).looks > 2, "it was drawn twice"
-    named = "first_token" if "home" in page else "contributions.first_token"
-    assert session_of(test).inputs["count_sinks"] is True and session_of(test).inputs[named] is False
-    test.query_params["sinks"] = "false"
-    assert session_of(test.run()).inputs["count_sinks"] is True, "later the boxes decide"
-
-
-def test_a_prompt_outside_what_the_models_know_is_marked(stored):
-    mark = "outside what this model was taught"
-    assert any(mark in m.value for m in app(prompt=None, example="english-a").markdown)
-    assert not any(mark in m.value for m in app(prompt=None, example="copy-3-a").markdown)
-
-
-def test_a_long_answer_is_judged_to_its_end():
-    """Nine letters take nine tokens: eight of them right are not yet an answer, and not a wrong one either."""
-    asked = next(p for p in load_prompts() if p["id"] == "copy-12-a")
-    spec = resolve("ed-demo-8")
-    result = computed(Continuation().request(spec, Prompt(asked["text"], asked["answer"])))
-    assert len(result["ids"]) == 13 and verdict.right(result) is True
+    counted, left_out, without = says(test)
+    assert counted >= 3 and left_out == without == 0
 
 
 def test_a_link_to_a_stored_run_opens_its_prompt(stored):
@@ -309,7 +195,7 @@ def test_a_dead_link_says_so_and_loses_nothing(stored):
     assert any("No stored result" in w.value for w in test.warning)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", ["pages/prompt/home.py", "pages/intervene/skip.py"])
 def test_what_is_not_computed_teaches_and_starts_nothing(stored, page):
     test = app(page, prompt=Prompt("a=3; b=a; b?", "3"))
     assert not test.exception and not plotted(test)
@@ -321,7 +207,7 @@ def test_what_is_not_computed_teaches_and_starts_nothing(stored, page):
 
 @pytest.mark.parametrize(
     "text, words",
-    [("", "empty"), ("   ", "empty"), ("a\x07b", "control character"), ("x" * 2000, "2000 tokens and the ")],
+    [("", "empty"), ("a\x07b", "control character"), ("x" * 2000, "2000 tokens and the ")],
 )
 def test_a_bad_prompt_is_said_beside_the_box(stored, text, words):
     test = app(prompt=Prompt(text))
@@ -331,7 +217,7 @@ def test_a_bad_prompt_is_said_beside_the_box(stored, text, words):
 
 @pytest.mark.parametrize(
     "model, words",
-    [("/no/such/folder", "no folder"), ("x y z", "not a hub id"), ("![x](http://127.0.0.1/x.png)", "no folder")],
+    [("x y z", "not a hub id"), ("![x](http://127.0.0.1/x.png)", "no folder")],
 )
 def test_a_model_that_cannot_be_had_is_one_sentence_on_top(stored, model, words):
     test = app(model=model)
@@ -376,16 +262,6 @@ def test_an_edited_example_loses_its_answer_and_can_have_it_back(stored):
     assert "undo" not in {b.key for b in test.button}
 
 
-def test_the_browser_hears_whether_the_prompt_was_typed(stored):
-    def typed(test) -> bool:
-        (body,) = (one.proto.body for one in test.get("html") if "const [typed" in one.proto.body)
-        return json.loads(re.search(r"const \[typed.*\] = (\[.*\]);", body)[1])[0]
-
-    test = app(prompt=None)
-    assert session_of(test).inputs["example"] and not typed(test)
-    assert typed(test.text_area(key="text").set_value("words of mine").run())
-
-
 def test_an_example_over_typed_words_can_be_undone(stored):
     test = app(prompt=Prompt("words of mine", "too"))
     test.button_group(key="task.0").select("copy").run()
@@ -394,87 +270,20 @@ def test_an_example_over_typed_words_can_be_undone(stored):
     assert held(test) == ("words of mine", "too") and session_of(test).inputs["example"] == ""
 
 
-def test_an_edited_example_does_not_come_back_with_what_a_browser_still_says(stored):
-    """A look for news, or a press, that was sent before the browser had heard of the edit: it names the boxes of the
-    example, with the values they had."""
-    test = app(prompt=None, model="ed-demo-8", example="copy-3-a")
-    boxes = test.button_group(key="task.0"), test.selectbox(key="level.0")
-    for box in boxes:
-        box.set_value(box.value)
-    said = [box._widget_state for box in boxes]
-    test.text_area(key="text").set_value("words of mine").run()
-    for one in said:
-        states = test._tree.get_widget_states()
-        states.widgets.append(one)
-        test._run(states)
-        assert held(test) == ("words of mine", "") and session_of(test).inputs["example"] == ""
-    test.button_group(key="task.1").select("copy").run()
-    assert session_of(test).inputs["example"] == "copy-3-a", "the box drawn since is heard"
-    test.selectbox(key="level.2").set_value("copy-6-a").run()
-    assert session_of(test).inputs["example"] == "copy-6-a" and test.button_group(key="task.1").value == "copy"
-
-
 def test_an_edited_examples_answer_does_not_come_back_with_a_press_that_knows_nothing_of_it(stored, monkeypatch):
-    """A press on Run right after the typing says again what the answer's box held before; how long the page took in
-    between says nothing, only when its end was sent."""
+    """A press on Run right after the typing says again what the answer's box held before; who types it without a press
+    means it."""
     test = app(prompt=None, model="ed-demo-8", example="copy-3-a")
     answer, known = held(test)[1], session_of(test)
-    test.text_area(key="text").set_value("words of mine").run()
-    assert held(test) == ("words of mine", "") and answer
     monkeypatch.setattr(running, "submit", lambda batch: None)
-
-    def says_again(press: bool) -> None:
-        if press:
+    for pressed in (True, False):
+        test.text_area(key="text").set_value("words of mine").run()
+        assert held(test) == ("words of mine", "") and answer
+        known.ended.clear()  # the run after the typing was cut short by the press
+        if pressed:
             test.button(key="run.home").click()
         test.text_input(key="answer").set_value(answer).run()
-
-    monkeypatch.setattr(inputs, "ECHO", 0.0)
-    known.ended.clear()  # the run after the typing was cut short by the press
-    says_again(press=True)
-    assert held(test) == ("words of mine", "") and known.inputs["example"] == ""
-    known.ended.clear()
-    monkeypatch.setattr(streamlit_edges, "looks_for_news", lambda: True)
-    says_again(press=False)
-    assert held(test) == ("words of mine", ""), "nor with a look for news"
-    monkeypatch.setattr(streamlit_edges, "looks_for_news", lambda: False)
-    known.ended.clear()
-    says_again(press=False)
-    assert held(test) == ("words of mine", answer), "who types it without a press means it"
-    test.text_input(key="answer").set_value("").run()
-    says_again(press=True)
-    assert held(test) == ("words of mine", answer), "and so does who presses once the page was sent"
-    test.text_input(key="answer").set_value("").run()
-    monkeypatch.setattr(inputs, "ECHO", 1e9)
-    says_again(press=True)
-    assert held(test) == ("words of mine", ""), "only just sent"
-    boxes = []
-    with monkeypatch.context() as patch:
-        patch.setattr(streamlit_edges, "named", lambda key: boxes.append(key) or True)
-        says_again(press=True)
-        assert held(test) == ("words of mine", answer), "typed right before the press: the emptied box had been drawn"
-        assert set(boxes) == {f"task.{len(known.boxes['task']) - 1}"}
-        test.text_input(key="answer").set_value("").run()
-        patch.setattr(known, "undo", replace(known.undo, boxes=len(known.boxes["task"])))
-        says_again(press=True)
-        assert held(test) == ("words of mine", ""), "nothing has been drawn since"
-    test.text_input(key="answer").set_value("").run()
-    test.text_input(key="answer").set_value("another").run()
-    assert held(test) == ("words of mine", "another") and prompt_box.examples()["copy-3-a"]["answer"] == answer
-
-
-def test_a_model_has_the_examples_that_it_can_make_something_of(stored):
-    """A bundled one what it was taught, any other kinds of English prompts; the first of each kind is stored for the
-    real one."""
-    of = {model: app(prompt=None, example="english-b", model=model) for model in ("ed-demo-8", "smollm2")}
-    pills = {model: test.button_group(key="task.0") for model, test in of.items()}
-    assert pills["ed-demo-8"].options[0] == "Sums mod 10" and pills["ed-demo-8"].options[-1] == "Plain English"
-    assert pills["smollm2"].options == ["Question and answer", "Two hops", "Arithmetic", "Fact", "Plain text"]
-    assert (pills["ed-demo-8"].value, pills["smollm2"].value) == ("english", "fact")
-    assert of["smollm2"].selectbox(key="level.0").options == ["A capital", "The opposite"]
-    for kind, id in KINDS.items():
-        of["smollm2"].button_group(key="task.0").select(kind).run()
-        assert session_of(of["smollm2"]).inputs["example"] == id
-        assert any("[stored example]" in m.value for m in of["smollm2"].markdown), kind
+        assert held(test) == ("words of mine", "" if pressed else answer)
 
 
 def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(stored, monkeypatch):
@@ -487,13 +296,7 @@ def test_a_model_that_cannot_be_had_leaves_the_last_figures_and_is_said_once(sto
     assert len(before) == len(plotted(test)) >= 4 and all(holds(plotted(test), z) for z in before)
     assert [i.value for i in test.info] == ["Still shown\\: small. The chosen model is unavailable, as said above."]
     assert len(test.error) == 1 and "nowhere" in test.error[0].value
-    begun, begins, shown = [], running.page_begins, session_of(test).batches["home"]
-    monkeypatch.setattr(running, "page_begins", lambda: begun.append(1) or begins())
-    toggle = test.toggle(key="home.depths")
-    assert toggle.disabled
-    toggle.proto.disabled = False  # in a browser that has not heard of it
-    toggle.set_value(True).run()
-    assert not test.exception and len(begun) <= 2 and session_of(test).batches["home"] is shown
+    assert test.toggle(key="home.depths").disabled
     session_of(test).inputs["model"] = "small"
     assert not test.run().info and not test.error
 
@@ -527,12 +330,6 @@ def test_a_selected_token_opens_its_drawer(stored):
     assert not test.dataframe and session_of(test).inputs.get("token") is None
 
 
-def test_a_chance_that_is_neither_none_nor_all_is_not_told_as_that():
-    test = fresh().run()
-    (said,) = (m.value for m in test.markdown if "next token" in m.value)
-    assert "<1 %" in said and " 0 %" not in said
-
-
 def test_the_card_for_newcomers_greets_who_came_without_a_link_and_stays_closed(stored):
     test = fresh().run()
     test.button(key="welcomed").click().run()
@@ -549,37 +346,13 @@ def test_harder_steps_up_the_same_task(stored):
     assert after["task"] == known[before]["task"] and after["difficulty"] > known[before]["difficulty"]
 
 
-def test_the_former_verdict_stands_where_one_stepped_up_and_nowhere_else(stored):
-    def rings(test: AppTest) -> list[str]:
-        return [t["name"] for spec in charts(test) for t in spec["data"] if t.get("name", "").endswith(" before")]
-
-    test = app(prompt=None, model="ed-demo-8")
-    before = session_of(test).inputs["example"]
-    assert not rings(test)
-    assert rings(test.button(key="harder").click().run())
-    after = session_of(test).inputs["example"]
-    for changed, expected in (
-        ({"model": "small"}, False),
-        ({"model": "ed-demo-8"}, True),
-        ({"example": before, **prompt_of(before)}, False),
-        ({"example": after, **prompt_of(after)}, True),
-    ):
-        session_of(test).inputs.update(changed)
-        assert bool(rings(test.run())) == expected, changed
-
-
-def prompt_of(example: str) -> dict[str, str]:
-    return {name: examples()[example][name] for name in ("text", "answer")}
-
-
-@pytest.mark.parametrize("page", ["pages/intervene/erase.py", "pages/intervene/gradients.py"])
-def test_without_an_answer_the_models_own_is_offered(stored, page):
+def test_without_an_answer_the_models_own_is_offered(stored):
+    page, name = "pages/intervene/erase.py", "residual_erasure"
     question = Prompt(PROMPT.text)
     request = Continuation(n_tokens=2).request(resolve("small"), question)
     lookup.store().put(computed(request))
     test = app(page, prompt=question)
     assert not test.exception and not plotted(test)
-    name = "residual_erasure" if "erase" in page else "integrated_gradients"
     typed = app(page, prompt=question)
     typed.text_input(key="answer").set_value("12")
     typed.button(key=f"run.{name}").click().run()  # typing and pressing Run reach the server together
@@ -598,15 +371,8 @@ def test_a_parameter_that_cannot_be_is_refused_on_the_page(stored):
 
 
 def test_hostile_prompts_do_not_break_a_page(stored):
-    for text in (
-        "<script>alert(1)</script>",
-        "`code` **bold** $x^2$ :red[x] ![i](http://127.0.0.1/i.png)",
-        "{{7*7}} %s {0}",
-        "\u202eabc",
-        "好" * 20,
-    ):
-        test = app(prompt=replace(PROMPT, text=text))
-        assert not test.exception
+    text = "<script>alert(1)</script> `code` **bold** :red[x] ![i](http://127.0.0.1/i.png) {{7*7}} %s {0} \u202eabc 好"
+    assert not app(prompt=replace(PROMPT, text=text)).exception
 
 
 def test_without_a_usable_store_the_pages_still_work_and_say_so(stored, tmp_path, monkeypatch):
@@ -622,9 +388,8 @@ def test_without_a_usable_store_the_pages_still_work_and_say_so(stored, tmp_path
         lookup.store.cache_clear()
 
 
-@pytest.mark.parametrize("setting", ["512", "2048"])
-def test_a_prompt_that_is_too_long_is_said_before_the_button(stored, monkeypatch, setting):
-    monkeypatch.setenv("ED_MAX_TOKENS", setting)  # the model has 512 positions
+def test_a_prompt_that_is_too_long_is_said_before_the_button(stored, monkeypatch):
+    monkeypatch.setenv("ED_MAX_TOKENS", "2048")  # the model has 512 positions
     test = app(prompt=Prompt("1 + 2 = 3\n" * 120, ""))
     assert not test.exception and test.button(key="run.home").disabled
     assert any("the model has 512 positions" in c.value for c in test.caption)
@@ -650,42 +415,12 @@ def test_a_page_that_fails_says_one_sentence_and_keeps_everything(stored, monkey
     assert not test.error and plotted(test)
 
 
-def test_an_input_that_nothing_remembers_outlives_a_page_that_fails(stored, monkeypatch, failures):
-    test = app("pages/intervene/gradients.py", prompt=Prompt("3 + 4 = "))
-    test.number_input(key="continuation.n_tokens").set_value(5).run()
-    with monkeypatch.context() as patch:
-        patch.setattr("ed_ui.link.say_troubles", lambda: 1 / 0)
-        assert not test.run().number_input
-    failures.clear()
-    assert test.run().number_input(key="continuation.n_tokens").value == 5
-
-
 def test_a_part_that_runs_by_itself_fails_by_itself(stored, monkeypatch, failures):
     monkeypatch.setattr("ed_core.figures.pictures.skip_map", lambda *_, **__: {}["no such key"])
-    test = app()
+    test = app(token="4")  # whose figures no other test has left ready
     assert not test.exception and [e.value.count("**") for e in test.error] == [2] and "no such key" not in said(test)
     assert "no such key" in failures[0].getMessage() and len(failures) == 1
     assert len(plotted(test)) == 3 and not test.button(key="run.home").disabled and test.text_area(key="text").value
-    failures.clear()
-
-
-def test_a_guard_lets_streamlits_own_stops_pass_and_says_known_errors_in_their_words(monkeypatch, failures):
-    from streamlit.runtime.scriptrunner import RerunData, RerunException, StopException
-
-    told = []
-    monkeypatch.setattr(live.st, "error", lambda text, **_: told.append(text))
-
-    def fail(error):
-        raise error
-
-    for own in (StopException(), RerunException(RerunData())):
-        with pytest.raises(type(own)):
-            live.guarded(lambda own=own: fail(own))
-    assert live.guarded(lambda: None) and live.guarded(lambda: fail(ParameterError("g is 2; expected *less*.")))
-    assert told == [r"g is 2; expected \*less\*."] and not failures
-    assert not live.guarded(lambda: fail(ValueError("one"))) and not live.guarded(lambda: fail(ValueError("two")))
-    one, two = (record.getMessage() for record in failures)
-    assert one[:8] in told[1] and two[:8] in told[2] and one[:8] != two[:8] and "ValueError: two" in two
     failures.clear()
 
 
@@ -707,9 +442,8 @@ def test_home_judges_by_the_thresholds_that_are_set(stored):
     assert len(lines) == 2 and lines[0] == lines[1] and "five untrained twins" in lines[0]
 
 
-@pytest.mark.parametrize("page", ["pages/prompt/home.py", "pages/prompt/contributions.py"])
-def test_the_first_token_is_left_out_of_the_means_where_that_is_asked(stored, page):
-    test = app(page, first_token="false")
+def test_the_first_token_is_left_out_of_the_means_where_that_is_asked(stored):
+    test = app("pages/prompt/contributions.py", first_token="false")
     values = stored["contributions"]["layer_ratio"]
     means = [numbers(t["x"]) for spec in charts(test) for t in spec["data"] if t.get("name") == "mean"]
     assert any(np.allclose(mean, values[:, 1:].mean(1), atol=1e-6) for mean in means if len(mean) == len(values))
@@ -721,14 +455,6 @@ def test_a_page_shows_the_shade_and_marks_the_token_of_its_link(stored):
     assert holds(plotted(test), stored["logit_lens"]["kl"])
     boxes = [shape for spec in charts(test) for shape in spec["layout"].get("shapes", ()) if shape["type"] == "rect"]
     assert boxes and {(box["x0"], box["x1"]) for box in boxes} == {(1.5, 2.5)}
-
-
-def test_a_click_selects_the_token_of_its_cell_not_the_layer(stored, monkeypatch):
-    chosen = []
-    monkeypatch.setattr(show, "draw", lambda key, fig, alt, clickable=False, *more: [3, 2] if clickable else None)
-    monkeypatch.setattr(show, "_choose", chosen.append)
-    test = app("pages/prompt/contributions.py")
-    assert not test.exception and set(chosen) == {2}
 
 
 def test_a_token_cannot_end_its_code():

@@ -12,7 +12,7 @@ from charts import charts, fresh, numbers
 from shell import wrote
 from small_models import computed
 from streamlit.testing.v1 import AppTest
-from test_pages import PAGES, PROMPT, app, holds, plotted, session_of
+from test_pages import PROMPT, app, holds, plotted, session_of
 
 from ed_core.depth import among_others, surgery
 from ed_core.depth.wording import percent
@@ -32,7 +32,6 @@ from ed_core.probes import (
 from ed_core.probes.integrated_gradients import UNSETTLED, completeness, incomplete
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
-from ed_core.sources import specs
 from ed_core.types import Prompt
 from ed_core.work.resolve import resolve
 from ed_ui import show
@@ -174,13 +173,12 @@ def test_one_prompt_is_pruned_as_before(stored, stored_set):
     cheapest = surgery.best_stretch(curves["kl"], 1)[0]
     assert f"Least KL, one layer: {cheapest}" in " ".join(m.value for m in test.markdown)
     assert len(charts(test)) == 7 and not drawn(test, "median", curves["kl"]), "one prompt has no spread"
-    assert test.run().query_params["run"] == stored["prune"].request.key[:12]
+    assert test.query_params["run"] == stored["prune"].request.key[:12]
 
 
 @pytest.mark.parametrize(
     "lines, words",
     [
-        ("not json", ["line 1", "not JSON"]),
         ('{"text": "ab"}\n{"text": 3}', ["line 2", "text"]),
         (json.dumps({"text": "x" * 600}), ["Prompt 0", "600 tokens and the "]),
     ],
@@ -189,29 +187,6 @@ def test_a_bad_list_of_prompts_is_refused_in_one_sentence(stored, lines, words):
     test = prune_on(lines)
     assert not test.exception and len(test.error) == 1 and all(w in test.error[0].value for w in words)
     assert not charts(test)
-
-
-def test_one_listed_prompt_runs_whatever_stands_in_the_hidden_box(stored):
-    test = prune_on([Prompt("ab")], text="", answer="")
-    assert not test.exception and not test.error and not test.button(key="run.prune").disabled
-
-
-def test_a_single_token_is_no_plural_and_has_no_perplexity(laboratory, monkeypatch):
-    one = Prompt("5")
-    for probe in PAGES["pages/intervene/prune.py"]:
-        lookup.store().put(computed(probe.request(resolve("ed-demo-8"), one)))
-    test = app("pages/intervene/prune.py", prompt=one, model="ed-demo-8")
-    said = " ".join(m.value for m in test.markdown)
-    assert "Over **1 prompt**, 1 token." in said and "Least KL, one layer" in said
-    assert "perplexity on this text" not in said and "nan" not in said.split()
-    assert "A single token has no next one whose loss could be measured." in [c.value for c in test.caption]
-    assert "perplexity" not in [chart["layout"]["yaxis"]["title"]["text"] for chart in charts(test)]
-    assert "1 token" in [one.proto.popover.label for one in test.get("popover")]
-    test.segmented_control(key="prompts.source").set_value("Bundled prompts").run()
-    test.number_input(key="prompts.n").set_value(1).run()
-    assert any(c.value.startswith("1 prompt, spread evenly") for c in test.caption)
-    monkeypatch.setattr(specs, "n_layers", lambda spec: 1)
-    assert specs.layers_in_words(resolve("ed-demo-8")) == "1 layer"
 
 
 def test_an_empty_list_is_no_error_and_a_long_one_is_cut_openly(stored):
@@ -246,10 +221,6 @@ def test_bundled_prompts_are_chosen_by_task_and_difficulty(stored):
     test.multiselect(key="prompts.difficulties").set_value([9]).run()
     assert not test.exception
     assert any(c.value.startswith("2 prompts, spread evenly: Copy 9 letters (a)") for c in test.caption)
-    test.multiselect(key="prompts.tasks").set_value(["sum_mod10"]).run()
-    assert not test.exception and any(c.value.startswith("12 prompts") for c in test.caption), (
-        "a difficulty that the task does not have is let go"
-    )
 
 
 def test_more_blocks_than_the_model_has_is_said_before_anything_runs(stored):
@@ -259,11 +230,8 @@ def test_more_blocks_than_the_model_has_is_said_before_anything_runs(stored):
 
 
 COMPARED = {
-    "pages/prompt/contributions.py": "contributions",
     "pages/prompt/logit_lens.py": "logit_lens",
     "pages/intervene/skip.py": "layer_skip",
-    "pages/intervene/erase.py": "residual_erasure",
-    "pages/intervene/gradients.py": "integrated_gradients",
 }
 
 
@@ -279,18 +247,6 @@ def test_the_prompt_is_shown_over_the_spread_of_others(stored_set, page):
     assert f"**{show.plain(among_others.sentence(probe, results[3].summary, others))}**" in [
         m.value for m in test.markdown
     ]
-
-
-def test_without_others_one_sentence_says_how_to_get_some(stored):
-    spec, probe = resolve("small"), LayerSkip(part="mlp")
-    lookup.store().put(computed(probe.request(spec, PROMPT)))
-    test = app("pages/intervene/skip.py")
-    test.segmented_control(key="layer_skip.part").set_value("mlp").run()
-    said = " ".join(m.value for m in test.markdown)
-    assert "No other prompt has been measured with these parameters: measure the bundled set." in said
-    assert "depth score" in said
-    assert not any("median" in figure for figure in traces(test))
-    assert "12 bundled prompts" in test.button(key="measure.layer_skip").label
 
 
 def test_a_boundary_can_be_looked_at_alone(stored):
@@ -309,18 +265,6 @@ def test_a_boundary_can_be_looked_at_alone(stored):
     assert drawn(test, "noise floor", result["noise_floor"])
     largest = [np.nan, *(result["effect"][:layer, layer].max() for layer in range(1, 5))]
     assert any(np.allclose(figure.get("largest effect", 0), largest, equal_nan=True) for figure in traces(test))
-
-
-def test_a_single_layer_that_did_not_settle_is_no_plural(stored):
-    probe, spec = IntegratedGradients(nodes=3), resolve("small")
-    found = computed(probe.request(spec, PROMPT))
-    error = found["completeness_error"].copy()
-    error[:], error[2] = 0, 1
-    named = found.measures["completeness_error"]
-    one = replace(found, measures=found.measures | {"completeness_error": replace(named, values=error)})
-    lookup.store().put(aggregate.summarize(one))
-    test = app("pages/intervene/gradients.py", run=found.request.key)
-    assert "did not settle at layer 2**" in test.warning[0].value
 
 
 def test_layers_whose_integral_did_not_settle_are_empty_and_said_to_be(stored):

@@ -16,23 +16,21 @@ from test_running import queue  # noqa: F401  (fixture)
 from ed_core.depth import among_others, exactness, verdict
 from ed_core.depth.among_others import curves_of
 from ed_core.depth.criteria import COSINES
-from ed_core.probes import Contributions, EarlyExit, LogitLens, Numerics, Prune, find
+from ed_core.probes import Contributions, LogitLens, Numerics, find
 from ed_core.results import lookup
 from ed_core.results.aggregate import summarize
-from ed_core.sources.bundled import KINDS, example_of, load_prompts
+from ed_core.sources.bundled import example_of, load_prompts
 from ed_core.types import ModelSpec, Prompt
 from ed_core.work.resolve import resolve, twin
 from ed_ui import control_model, prompt_panels, running, show
 
 STRIPS = {  # page: probe, and what its strip holds of the control's result
-    "pages/prompt/contributions.py": ("contributions", lambda r: r["layer_ratio"].mean(1)),
     "pages/prompt/logit_lens.py": ("logit_lens", lambda r: r["kl"].mean(1)),
     "pages/intervene/skip.py": ("layer_skip", lambda r: r["output"]),
     "pages/intervene/erase.py": (
         "residual_erasure",
         lambda r: np.fmax.reduce(np.delete(r["effect"], r.answer_start - 1, 1), axis=1),
     ),
-    "pages/intervene/gradients.py": ("integrated_gradients", lambda r: np.abs(r["attribution"]).sum(1)),
 }
 
 
@@ -85,30 +83,6 @@ def test_the_controls_curve_stands_behind_the_models_on_every_probe_page(stored,
     assert not any(holds(figures, m.values) for m in control_z.measures.values() if m.values.ndim == 2), (
         "maps stay the model's own"
     )
-
-
-def test_the_skip_pages_bars_have_the_controls_line(stored, controlled):
-    (found,) = traces(opened("pages/intervene/skip.py"), "untrained twin: output change")
-    assert np.allclose(found, controlled["layer_skip"]["output"], atol=1e-6)
-
-
-def test_pruning_and_early_exit_have_the_controls_curves(stored, controlled):
-    probes = {"prune": Prune(), "early_exit": EarlyExit(), "logit_lens": LogitLens()}
-    spec, twins = controlled["logit_lens"].request.models[0], {}
-    assert not traces(opened("pages/intervene/prune.py"), "untrained twin, seed 3")
-    for name in ("prune", "early_exit"):
-        twins[name] = computed(probes[name].request(spec, PROMPT))
-        lookup.store().put(twins[name])
-    test = opened("pages/intervene/prune.py")
-    assert not test.exception and not test.error
-    behind = traces(test, "untrained twin, seed 3")
-    for probe, names in (("prune", ("kl", "top1_kept", "perplexity")), ("early_exit", ("agreement",))):
-        curves = among_others.over_prompts(probes[probe], [twins[probe].summary])
-        for name in names:
-            assert any(len(f) == len(curves[name]) and np.allclose(f, curves[name], rtol=1e-5) for f in behind), name
-    own, control = (code.value for code in test.code if code.value.startswith("python"))
-    assert "--control" not in own and "--control untrained" in control and "--seed 3" in control
-    assert any("Least KL, one layer" in m.value for m in test.markdown)
 
 
 def test_home_draws_and_says_it_for_each_probe(stored, controlled):
@@ -194,16 +168,12 @@ def test_five_stored_twins_are_read_without_being_asked_for_and_fewer_are_not(st
         for name in ("contributions", "logit_lens"):
             spec = twin(resolve("small"), "untrained", seed)
             lookup.store().put(computed(replace(stored[name].request, models=(spec,))))
-    for test in (app("pages/prompt/home.py"), opened("pages/prompt/home.py")):
-        assert "; five untrained twins: " in settles(test)
+    assert "; five untrained twins: " in settles(app("pages/prompt/home.py"))
 
 
-@pytest.mark.parametrize(
-    ("model", "example", "whole"), [("ed-demo-8", example_of("ed-demo-8"), True), ("smollm2", KINDS["question"], False)]
-)
-def test_the_story_draws_the_twins_ranks_where_their_curves_are_stored_and_nothing_where_not(model, example, whole):
-    """One twin of the prompt that a model opens on is shipped whole; the others have their curves alone, without the
-    lens's guesses."""
+def test_the_story_draws_the_twins_ranks_where_their_curves_are_stored_and_nothing_where_not():
+    """One twin of the prompt that a model opens on is shipped whole, with the lens's guesses."""
+    model, example = "ed-demo-8", example_of("ed-demo-8")
     shipped = next(one for one in load_prompts() if one["id"] == example)
     asked = LogitLens().request(resolve(model, "fp32"), Prompt(shipped["text"], shipped["answer"]))
     lens = lookup.find(asked)
@@ -212,10 +182,8 @@ def test_the_story_draws_the_twins_ranks_where_their_curves_are_stored_and_nothi
     found, ranks = prompt_panels.story_of(lens, twins, None), np.array([one["rank"][:, at] for one in twins])
     assert found["ghost"] == {"best": ranks.min(0).tolist(), "worst": ranks.max(0).tolist(), "twins": 5}
     assert found["ghost"]["best"][-1] == found["ghost"]["worst"][-1] == 1
-    assert ("twin" in found["steps"][0]) is whole
-    if whole:
-        guess = int(twins[0]["top_ids"][3, at, 0])
-        assert found["steps"][3]["twin"] == twins[0].token_text[guess]
+    guess = int(twins[0]["top_ids"][3, at, 0])
+    assert found["steps"][3]["twin"] == twins[0].token_text[guess]
     assert "ghost" not in prompt_panels.story_of(lens, (), None)
 
 

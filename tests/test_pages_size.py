@@ -19,18 +19,15 @@ from streamlit.testing.v1 import AppTest
 from test_pages import PROMPT, app, session_of
 from test_pages_causal import drawn
 
-from ed_core import disk
 from ed_core.depth import audit
-from ed_core.errors import BrokenWeights, Cancelled
-from ed_core.machine import ROOM, gigabytes
+from ed_core.machine import ROOM
 from ed_core.probes import Contributions
 from ed_core.results import lookup
-from ed_core.sources import hub, sizes, specs, tokens, wheels
+from ed_core.sources import hub, sizes, specs, tokens
 from ed_core.sources.bundled import MODELS
-from ed_core.types import ModelSpec
 from ed_core.work import estimate
 from ed_core.work.resolve import in_precisions, resolve
-from ed_ui import downloads, picker, running
+from ed_ui import downloads, running
 
 ABSENT = "Qwen/Qwen2.5-7B"
 
@@ -105,7 +102,7 @@ def test_integrated_gradients_in_int8_are_refused_before_run(stored):
     assert not run_button(opened("pages/intervene/gradients.py", precision="bf16")).disabled
 
 
-@pytest.mark.parametrize("model_type, words", [("mamba", "state-space"), ("t5", "encoder")])
+@pytest.mark.parametrize("model_type, words", [("mamba", "state-space")])
 def test_a_family_that_is_no_plain_sum_is_refused_by_name_at_once(stored, tmp_path, monkeypatch, model_type, words):
     (tmp_path / "config.json").write_text(
         json.dumps(
@@ -128,7 +125,7 @@ def test_a_family_that_is_no_plain_sum_is_refused_by_name_at_once(stored, tmp_pa
 
 @pytest.mark.parametrize(
     "field, value",
-    [("num_hidden_layers", "many"), ("hidden_size", {"a": 1}), ("vocab_size", 1e400), ("text_config", "x")],
+    [("num_hidden_layers", "many"), ("vocab_size", 1e400)],
 )
 def test_a_config_that_makes_no_sense_breaks_no_page(stored, tmp_path, monkeypatch, field, value):
     config = {
@@ -163,18 +160,12 @@ def offered_small(test) -> list[str]:
     return [b.label for b in test.button if b.label.startswith("Take ")]
 
 
-@pytest.mark.parametrize("downloads", ["true", "false"])
-def test_a_small_model_is_offered_in_place_of_one_out_of_a_wheel(stored, monkeypatch, downloads):
-    monkeypatch.setenv("ED_DOWNLOADS", downloads)
+def test_a_small_model_is_offered_in_place_of_one_out_of_a_wheel(stored):
     test = answered(opened(model="smollm2"))
     assert run_button(test).disabled and not test.exception and offered_small(test) == ["Take ed-demo-16"]
-    assert (downloads == "true") == any(b.label == "Download" for b in test.button)
-    assert (downloads == "true") == ("is not here yet" in words(test))
+    assert any(b.label == "Download" for b in test.button) and "is not here yet" in words(test)
     test.button(key="download.small").click().run()
     assert test.selectbox(key="model").value == "ed-demo-16" and not run_button(test).disabled
-    for allowed, label in {"smollm2,ed-demo-8": ["Take ed-demo-8"], "smollm2": []}.items():
-        monkeypatch.setenv("ED_MODELS", allowed)
-        assert offered_small(opened(model="smollm2")) == label, "one that may be used"
 
 
 def answered(test):
@@ -185,23 +176,6 @@ def answered(test):
         time.sleep(0.1)
         test.run()
     raise TimeoutError(words(test))
-
-
-def test_a_download_of_unknown_size_is_not_said_to_be_nothing(stored, monkeypatch):
-    monkeypatch.setitem(wheels.WHEELS, "unsized", wheels.Wheel("some-model", "1.0"))
-    test = answered(opened(model="unsized"))
-    assert "How much there is to download is not known; " in words(test) and "0 MB" not in words(test)
-    monkeypatch.setattr(disk, "free", lambda folder: disk.SPARE_BYTES - 1)
-    test = answered(opened(model="unsized"))
-    assert "set ED_CACHE to a folder on another disk" in words(test)
-    assert next(b for b in test.button if b.label == "Download").disabled
-
-
-def test_the_terms_of_a_wheels_model_stand_beside_the_button(stored):
-    told = {name: [c.value for c in opened(model=name).caption if "Terms" in c.value] for name in wheels.WHEELS}
-    assert not told["smollm2"] and len(told["gemma3-270m"]) == 1
-    assert told["gemma3-270m"][0].endswith(" [Gemma Terms of Use](https://ai.google.dev/gemma/terms)")
-    assert "238 MB to download" in words(opened(model="gemma3-270m"))
 
 
 def test_a_gated_model_says_which_token_and_where(stored, monkeypatch):
@@ -269,16 +243,6 @@ def test_the_catalogue_lists_models_by_group_and_takes_one(stored):
     )
 
 
-def test_the_catalogue_says_of_what_its_publisher_asks(stored):
-    test = opened()
-    test.session_state["Catalogue"] = True
-    test.run().selectbox(key="catalogue.group").set_value("Llama 3.1 and 3.2").run()
-    each = [c.value for c in test.caption if " parameters · " in c.value]
-    assert len(each) == 4 and all(" · gated" in one for one in each)
-    test.selectbox(key="catalogue.group").set_value("GPT-2").run()
-    assert "gated" not in words(test)
-
-
 def test_the_list_of_models_says_what_each_takes(stored, monkeypatch):
     monkeypatch.setattr(running, "free", lambda device: 20 << 30)
     listed = opened().selectbox(key="model").options
@@ -323,65 +287,6 @@ def test_the_audit_page_shows_what_is_stored_as_the_engine_compares_it(stored):
             assert drawn(test, precision, outcome.curves[precision][name]), (name, precision)
 
 
-@pytest.mark.parametrize("other", ["!", "~"])
-def test_the_audit_page_forgets_the_audit_of_other_results(stored, other):
-    test = opened(AUDIT, **{"audit.precisions": ["bf16", "fp32"]})
-    outcome = audit.compare(stored, "fp32")
-    rows = tuple(replace(c, spearman=0.5) for c in outcome.comparisons)
-    session_of(test).audited = ([other], replace(outcome, comparisons=rows))
-    assert outcome.sentence() in words(test.run())
-
-
-def test_the_sentence_follows_the_findings(stored):
-    whole = audit.compare(stored, "fp32")
-    assert whole.sentence().startswith("No: against fp32, in bf16") or whole.findings()
-    worse = replace(whole, comparisons=tuple(replace(c, spearman=0.5) for c in whole.comparisons))
-    assert worse.sentence().startswith(f"{len(worse.findings())} of ")
-    flat = replace(whole, comparisons=tuple(replace(c, spearman=None) for c in whole.comparisons), verdicts={})
-    assert "is constant in fp32 or in bf16" in flat.sentence()
-
-
-def test_where_a_model_comes_from_is_told_with_its_hashes():
-    spec = ModelSpec(
-        "org/base",
-        revision="c" * 40,
-        content_hash="0123456789abcdef",
-        adapter="an-adapter",
-        adapter_hash="fedcba9876543210",
-    )
-    assert picker._origin(spec) == [
-        ("Revision", "commit cccccccccccc"),
-        ("Content", "SHA-256 0123456789ab…"),
-        ("Adapter", "an-adapter, SHA-256 fedcba987654…"),
-    ]
-
-
-def test_a_model_that_was_never_opened_takes_the_memory_of_its_precision():
-    for precision in ("fp32", "bf16"):
-        spec = resolve("ed-demo-8", precision)
-        expected = gigabytes(specs.size_of("ed-demo-8").weight_bytes(precision))
-        assert picker._held(spec, None)[-1] == ("Memory", f"{expected} of weights, by the estimate")
-
-
-def test_a_download_that_ends_while_the_page_is_drawn_is_seen(stored, monkeypatch):
-    """The model comes between the look at which model it is and the look whether it is here."""
-    come = []
-
-    def resolve(*asked, real=picker.resolve, **more):
-        found = real(*asked, **more)
-        come.append(found)
-        return found
-
-    running = {f"{ABSENT}@": SimpleNamespace(over=True, spec=ModelSpec(ABSENT), progress=(1, 1))}
-    monkeypatch.setattr(picker, "resolve", resolve)
-    monkeypatch.setattr(downloads, "_running", lambda: running)
-    monkeypatch.setattr(specs, "cached_commit", lambda *_: "a" * 40 if come else "")
-    monkeypatch.setattr(hub, "is_here", lambda spec: bool(spec.revision))
-    monkeypatch.setattr("ed_ui.running.free", lambda device: 64 << 30)
-    test = opened(model=ABSENT)
-    assert "is not here yet" not in words(test) and not run_button(test).disabled and not running
-
-
 @pytest.fixture
 def a_download(stored, monkeypatch):
     """A model that is not here, what the hub told of it, and a download of it as given."""
@@ -422,19 +327,3 @@ def test_what_a_download_would_bring_is_said_before_it_begins(a_download):
     assert test.button(key="download.start").disabled and "The disk has no room for it" in test.error[0].value
     test = a_download(plan=hub.Plan("Qwen/Qwen2.5-1.5B", "c" * 40, ()), error=None)
     assert "How much there is to download is not known; " in words(test)
-
-
-def test_what_went_wrong_with_a_download_stands_above_the_next_but_no_cancel(a_download):
-    test = a_download(error=None, progress=(0, 0))
-    assert not test.error
-    for error, told in ((BrokenWeights("a *torn* file"), ["a \\*torn\\* file"]), (Cancelled("stopped"), [])):
-        monkey = a_download(progress=(0, 0), over=True)
-        monkey.one.error = error
-        assert [e.value for e in monkey.run().error] == told
-
-
-def test_a_hub_that_cannot_be_asked_can_be_asked_again(a_download):
-    test = a_download(error=ValueError("secret"))
-    assert "The hub could not be asked (ValueError)." in words(test)
-    test.button(key="download.ask").click().run()
-    assert not test.exception and "secret" not in words(test)

@@ -30,7 +30,7 @@ def resolved(lines: list[str]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    short = SHORT.read_text(encoding="utf-8")
+    short = re.sub(r"^-e .*\n", "", SHORT.read_text(encoding="utf-8"), flags=re.MULTILINE)
     app = resolved(short.partition("# --- tests")[0].splitlines())
     every = resolved([*short.splitlines(), *(name for name in app if " ; " not in name)])
     if other := app.keys() - every.keys():

@@ -25,6 +25,7 @@ from markdown_it.utils import OptionsDict
 
 from ..errors import CaseError
 from ..figures.canvas import shown
+from ..settings import ROOT
 from ..types import ProbeResult
 from .case_study import Case, View, of_its_time
 from .drawings import Drawing, Section, says, sections
@@ -43,7 +44,7 @@ def report(case: Case) -> str:
 def plotly_script() -> str:
     """Plotly's script with maps, curves and bars, and without the kinds that no report has: a third of the whole
     (`plotly.js-cartesian-dist-min` of npm, of the version that the package `plotly` brings along)."""
-    return (FOLDER / "plotly.min.js").read_text(encoding="utf-8")
+    return (ROOT / "effective_depth_lab" / "figure" / "plotly.min.js").read_text(encoding="utf-8")
 
 
 def contents(case: Case) -> dict[str, object]:

@@ -26,7 +26,7 @@ from ..errors import EffectiveDepthError, ModelError, ParameterError
 from ..machine import gigabytes, uncollected
 from ..notebook.model import Model
 from ..probes import PROBES
-from ..settings import current
+from ..settings import ROOT, current
 from ..sources import gguf_files, permits
 from . import models
 from .models import DEVICE, MODEL, STORED, how_to_open, only, opened_as, whole
@@ -236,14 +236,15 @@ def parser(command: str = "") -> argparse.ArgumentParser:
 
 
 def app(args: argparse.Namespace) -> None:
-    """Replace this process, which may do what the shell may, by the server, which may do what the settings permit."""
+    """Replace this process by `streamlit run app.py`."""
     machine.require_package("streamlit", "The app")
     current()
     _require_free(args.address, args.port)
     options = ["--server.address", args.address, "--server.port", str(args.port)]
     host = f"[{args.address}]" if ":" in args.address else args.address  # IPv6
     print(f"The effective-depth laboratory: http://{host}:{args.port}  (Ctrl-C stops it)", flush=True)
-    os.execv(sys.executable, [sys.executable, "-m", "ed_ui.server", *options])
+    script = next(place for place in (ROOT / "ed_ui" / "app" / "app.py", ROOT / "app.py") if place.is_file())
+    os.execv(sys.executable, [sys.executable, "-m", "streamlit", "run", str(script), *options])
 
 
 def _require_free(address: str, port: int) -> None:

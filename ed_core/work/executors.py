@@ -124,7 +124,9 @@ class OnRay(ThreadPoolExecutor):
             ray.init(address=address, log_to_driver=False, logging_level="error", **own)
         except Exception as error:  # whatever Ray makes of an address, a full disk or a missing program
             raise JobError(f"Ray at {address} could not be reached ({one_line(error)}).") from error
-        self._ray, self._mine, kind = ray, threading.local(), "GPU" if device.startswith("cuda") else "CPU"
+        self._ray: Any = ray
+        self._mine: Any = threading.local()
+        kind = "GPU" if device.startswith("cuda") else "CPU"
         nodes = [int(node["Resources"].get(kind, 0)) for node in ray.nodes() if node["Alive"]]
         if not sum(nodes):
             ray.shutdown()

@@ -10,7 +10,7 @@ from ed_core.cases.bundle import MAX_BYTES, Card
 from ed_core.cases.kept import SORTS
 from ed_core.errors import EffectiveDepthError
 from ed_core.figures.images import data_uri
-from ed_ui import case_studies, session, show, streamlit_edges
+from ed_ui import case_studies, session, show
 
 AT_ONCE, COLUMNS = 12, 3
 WORDS = 200  # characters of a search
@@ -119,7 +119,6 @@ def taken(key: str) -> None:
             told.append(("done" if new else "here", f"“{case.title}” {came}", case.id))
         except EffectiveDepthError as error:
             told.append(("error", f"{file.name} was not taken in, and nothing of it was kept. {error}", ""))
-        streamlit_edges.forget_upload(file)
     gallery = session.current().gallery
     gallery.said, gallery.imports = told, gallery.imports + 1
 

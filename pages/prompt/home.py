@@ -203,23 +203,22 @@ def panels(batch: running.Batch) -> None:
     upper, (left, right) = maps.columns(2), maps.columns(2)
     below, wide = maps.container(), maps.container()
     parts = [
-        (place, key, (probe, f"{probe}.control"), partial(panel, batch, key, probe, one, view, look))
+        (place, partial(panel, batch, key, probe, one, view, look))
         for place, (key, probe, one) in zip((*upper, left, wide), maps_of(batch), strict=True)
     ]
     chosen = inputs.token(_n_tokens(batch)) is not None
-    read_from, curves = ("contributions", course) if chosen else ("logit_lens", towards_answer)
-    parts.insert(3, (right, "token", (read_from,), partial(curves, batch, view)))
-    for place, key, results, draw in parts:  # from the top of the page, so that nothing moves
+    parts.insert(3, (right, partial(course if chosen else towards_answer, batch, view)))
+    for place, draw in parts:  # from the top of the page, so that nothing moves
         with place:
-            live.part(batch, key, results, draw)
+            live.guarded(draw)
     if (token := inputs.token(_n_tokens(batch))) is not None and not batch.running:
         with below:
             prompt_panels.drawer(batch, token, reached.lines if reached else {})
     if "continuation" in batch.requests:
-        live.part(batch, "says", ("continuation",), partial(what_it_says, batch))
+        live.guarded(partial(what_it_says, batch))
     if "generation" in batch.requests:
         with st.container(key="home-written"):
-            live.part(batch, "written", ("generation",), partial(depths, batch))
+            live.guarded(partial(depths, batch))
 
 
 def panel(

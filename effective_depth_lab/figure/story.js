@@ -1,20 +1,14 @@
-// The depth story (`story.py`): a slider lifts the prompt through the depths, and its next word changes in place. It
+// The depth story (`ed_ui/prompt_panels.py`): a slider lifts the prompt through the depths, and its next word changes in place. It
 // leads the depth cursor through the maps. It plays on request, once.
+
+import { set } from './cursor.js';
 
 const STEP = 260, PAUSE = 1200; // milliseconds a depth
 const SVG = 'http://www.w3.org/2000/svg';
-const stories = new WeakMap();
-
-export default function ({ data, parentElement }) {
-  if (!stories.has(parentElement)) stories.set(parentElement, new Story(parentElement));
-  const story = stories.get(parentElement);
-  story.tell(new TextDecoder().decode(data));
-  return () => parentElement.isConnected || story.stop();
-}
 
 const made = (kind, name, more = {}) => Object.assign(document.createElement(kind), { className: `ed-story-${name}` }, more);
 
-class Story {
+export class Story {
   constructor(parent) {
     this.box = made('div', 'box');
     this.sentence = made('p', 'sentence');
@@ -33,14 +27,14 @@ class Story {
     this.box.append(this.sentence, this.said, row, this.legend, this.twin);
     parent.append(this.box);
     this.slider.setAttribute('aria-label', 'Depth');
-    this.slider.addEventListener('input', () => (this.stop(), this.show(Number(this.slider.value))));
+    this.slider.addEventListener('input', () => (this.stop(), this.go(Number(this.slider.value))));
     this.play.addEventListener('click', () => (this.timer ? this.stop() : this.begin()));
   }
 
-  tell(text) {
+  show(text) {
     if (text === this.text) return;
     this.text = text;
-    this.told = JSON.parse(text);
+    this.told = JSON.parse(text).story;
     const last = this.told.steps.length - 1;
     this.slider.max = last;
     const ends = Array.from({ length: (this.told.passes ?? 1) - 1 }, (_, i) => {
@@ -56,7 +50,7 @@ class Story {
     const words = [...Object.keys(this.told.marks).length ? [`▲ ${Object.keys(this.told.marks).join(', ')}`] : [], ...ends.length ? ['| a pass ends'] : []];
     this.legend.textContent = [...words, ...this.beside()].join(' · ');
     this.stop();
-    this.show(last, false);
+    this.go(last, false);
   }
 
   // The rank of the final word over the depths, before the range of the same in untrained twins; its words. By logarithm,
@@ -79,7 +73,7 @@ class Story {
     return [`line: rank of the final word, 1 on top; grey: ${twins}, each by its own final word`];
   }
 
-  show(depth, lead = true) {
+  go(depth, lead = true) {
     const { before, final, steps, at, passes } = this.told, last = steps.length - 1, step = steps[depth];
     const share = `${step.share < 0.01 ? 'under 1' : Math.round(100 * step.share)} %`;
     this.slider.value = depth;
@@ -90,13 +84,13 @@ class Story {
     this.said.textContent = `${where}: ${share}, ${step.echo && step.rank !== 1 ? 'the word just read, repeated; ' : ''}${rank}.`;
     this.twin.textContent = step.twin === undefined ? '' : `An untrained twin reads ‘${seen(step.twin)}’ here.`;
     this.slider.setAttribute('aria-valuetext', `${where}: ${seen(step.word)}, ${share}`);
-    if (lead) window.edCursor?.go?.({ depth, n: last, token: at });
+    if (lead) set({ depth, n: last, token: at });
   }
 
   begin() {
     const last = this.told.steps.length - 1;
     const on = (depth) => {
-      this.show(depth);
+      this.go(depth);
       if (depth >= last) return this.stop();
       const changes = this.told.steps[depth + 1].word !== this.told.steps[depth].word;
       this.timer = setTimeout(on, changes && !matchMedia('(prefers-reduced-motion: reduce)').matches ? STEP * 2 : depth ? STEP : PAUSE, depth + 1);
@@ -109,6 +103,10 @@ class Story {
     clearTimeout(this.timer);
     this.timer = 0;
     this.play.textContent = 'Play';
+  }
+
+  end() {
+    this.stop();
   }
 }
 

@@ -1,5 +1,8 @@
-// A figure in the page (`show.py`). Plotly draws a new version into the old one; figures in sight come first, the others
-// when the browser has time.
+// The figure component (`ed_ui/show.py`). Plotly draws a new version into the old one; figures in sight come first, the
+// others when the browser has time. Data that begins with "story" is the depth story.
+
+import { join, leave, redrawn } from './cursor.js';
+import { Story } from './story.js';
 
 const MARGIN = 200; // pixels beyond the window that count as in sight
 const FAR = 1e9;
@@ -8,19 +11,18 @@ const NARROW = 440, FITS = 0.7, LABELS = 0.85, LINE = 12, MAP = 0.84, MAP_NARROW
 const CONFIG = { displayModeBar: false, displaylogo: false };
 const FAILED = 'This figure could not be drawn. Reload the page.';
 
-// Streamlit's own copy of plotly; loaded, it stands in `window`.
-const files = document.querySelector('script[src*="static/js/"]').src;
-const plotly = import(new URL('PLOTLY', files)).then(() => window.Plotly);
+const plotly = import('./plotly.min.js').then(() => window.Plotly);
 
-const charts = new WeakMap(), waiting = new Set();
+const shown = new WeakMap(), waiting = new Set();
 let drawing = false;
 
 export default function ({ data, parentElement, setTriggerValue }) {
-  if (!charts.has(parentElement)) charts.set(parentElement, new Chart(parentElement));
-  const chart = charts.get(parentElement);
-  chart.tell = (point) => setTriggerValue('clicked', point);
-  chart.show(new TextDecoder().decode(data));
-  return () => parentElement.isConnected || chart.end();
+  const text = new TextDecoder().decode(data);
+  if (!shown.has(parentElement)) shown.set(parentElement, new (text.startsWith('{"story"') ? Story : Chart)(parentElement));
+  const one = shown.get(parentElement);
+  one.tell = (point) => setTriggerValue('clicked', point);
+  one.show(text);
+  return () => parentElement.isConnected || one.end();
 }
 
 class Chart {

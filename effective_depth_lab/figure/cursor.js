@@ -4,8 +4,7 @@
 // text: the columns of a map of written tokens (`begin`) stand behind the prompt's.
 
 const STEPS = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] };
-const known = (window.edCursor ??= { charts: new Set(), at: null, due: 0 });
-known.go = (at) => set(at); // for whoever else leads through the depths (`story.js`)
+const known = (window.edCursor ??= { charts: new Set(), at: null, due: 0 }); // in the window for printing (`ed_ui/browser.py`)
 
 // Where a depth of a model with n layers lies on a figure's own axis, and back. Of models of other depth: the same share.
 const onAxis = (along, { depth, n }) => {
@@ -73,7 +72,7 @@ function key(chart, event) {
   set({ n: at.n, depth: Math.min(at.n, Math.max(0, at.depth + (known.at ? step[0] : 0))), token, chart });
 }
 
-function set(at) {
+export function set(at) {
   known.at = at;
   soon();
 }
