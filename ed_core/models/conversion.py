@@ -37,11 +37,9 @@ def ensure(held: Held, progress: Progress | None = None, cancelled: Callable[[],
     tensors. Nothing is left behind where it fails or is cancelled."""
     from filelock import FileLock
 
-    if held.converted and not held.file.is_file():
-        return held.place
-    header = gguf_files.read(held.file)  # refuses what was converted before that was known
     if held.converted:
         return held.place
+    header = gguf_files.read(held.file)
     held.place.parent.mkdir(parents=True, exist_ok=True)
     memory = _require_room(held, header)
     with FileLock(held.place.parent / "lock"):  # one at a time: each takes much memory
@@ -133,7 +131,7 @@ def convert(file: Path, folder: Path) -> None:
     logging.set_verbosity_error()
     source = folder / "source"
     source.mkdir()
-    (source / "model.gguf").symlink_to(file)  # a file of Ollama's has no ending
+    (source / "model.gguf").symlink_to(file)  # whatever its ending
     options: dict[str, Any] = {"gguf_file": "model.gguf", "local_files_only": True}
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(

