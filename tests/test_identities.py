@@ -113,10 +113,10 @@ def silence(hf, layer):
             parameter.zero_()
 
 
-@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 40), marks=pytest.mark.slow)], ids=["", "more"])
+@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 30), marks=pytest.mark.process)], ids=["", "more"])
 @pytest.mark.parametrize("name", HARD)
 def test_no_correct_model_is_refused(name, seeds):
-    """40 seeds in bf16 and 5 in the others, the families in turn; each family once in the first ten."""
+    """30 seeds in bf16 and 4 in the others, the families in turn; each family once in the first ten."""
     for seed, family in zip(seeds, cycle(FAMILIES)):
         for precision in DTYPES if seed % 8 == 0 and "huge" not in name else ["bf16"]:  # 10 000 times overflows fp16
             hf = random_hf(family, seed=seed, **SHALLOW)
@@ -125,8 +125,7 @@ def test_no_correct_model_is_refused(name, seeds):
 
 
 @pytest.mark.parametrize("precision", DTYPES)
-@pytest.mark.parametrize("seed", range(3))
-def test_a_processor_that_sums_more_rows_in_another_order_refuses_no_model(monkeypatch, precision, seed):
+def test_a_processor_that_sums_more_rows_in_another_order_refuses_no_model(monkeypatch, precision):
     """Every product of several rows is added up in halves, as a processor with kernels by batch size may do: what a
     layer gives moves in every precision, and the model is right all the same."""
     plain = torch.nn.functional.linear
@@ -139,23 +138,20 @@ def test_a_processor_that_sums_more_rows_in_another_order_refuses_no_model(monke
         return added if bias is None else added + bias
 
     monkeypatch.setattr(torch.nn.functional, "linear", halved)
-    figures = verify(opened(random_hf("llama", seed=seed, num_hidden_layers=48), precision))
+    figures = verify(opened(random_hf("llama", num_hidden_layers=48), precision))
     assert figures.failures() == [] and 0 < figures.batch < figures.miss_limit / 2
     assert figures.suffix_holds and figures.suffix > 0
 
 
+@pytest.mark.parametrize(
+    "mixes",
+    [lambda module, args, out: out + 3 * (out.shape[0] - 1) * out, lambda module, args, out: (out + out.mean(0)) / 2],
+    ids=["", "equal rows would not notice"],
+)
 @pytest.mark.parametrize("precision", DTYPES)
-def test_rows_that_see_each_other_are_refused(precision):
+def test_rows_that_see_each_other_are_refused(precision, mixes):
     hf = random_hf("qwen3")
-    naive.blocks_of(hf)[1].mlp.register_forward_hook(lambda module, args, out: out + 3 * (out.shape[0] - 1) * out)
-    assert "rows see each other" in refusal(opened(hf, precision))
-
-
-@pytest.mark.parametrize("precision", DTYPES)
-def test_rows_that_see_each_other_are_refused_where_equal_rows_would_not_notice(precision):
-    """Half of what a row gets is the mean over rows: of equal rows that is what each has."""
-    hf = random_hf("qwen3")
-    naive.blocks_of(hf)[1].mlp.register_forward_hook(lambda module, args, out: 0.5 * out + 0.5 * out.mean(0))
+    naive.blocks_of(hf)[1].mlp.register_forward_hook(mixes)
     assert "rows see each other" in refusal(opened(hf, precision))
 
 
@@ -171,7 +167,7 @@ def test_a_token_that_goes_to_another_expert_beside_others_is_no_reason_to_refus
     assert figures.failures() == [] and figures.batch < 1e-6
 
 
-@pytest.mark.parametrize("exponent", [6, 7, 8])
+@pytest.mark.parametrize("exponent", [6, 8])
 def test_a_wide_model_with_updates_near_rounding_is_accepted(exponent):
     """4096 wide, the slopes are sharp enough to see that additions below rounding are lost whole: those must not
     count."""
