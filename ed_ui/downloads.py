@@ -102,7 +102,7 @@ def _refused(name: str, error: BaseException) -> None:
 def _offer(spec: ModelSpec, plan: hub.Plan, before: hub.Download | None) -> None:
     """Size, room, and the button; what went wrong with the download before this one."""
     folder, setting = hub.place(plan.hub_id)
-    have = hub.come(plan)
+    have = hub.downloaded_bytes(plan)
     if before is not None and before.error is not None and not isinstance(before.error, Cancelled):
         show.error(before.error)
     come = f", {gigabytes(have)} of them here already" if have else ""

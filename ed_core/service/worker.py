@@ -184,8 +184,9 @@ def serve(
         spec = hub.ensure(request.models[0], come, lambda: job in cancelled)
         request = replace(request, models=(spec,))  # a downloaded model goes by its commit
         if packed := of_gguf(spec):
-            unpacked = lambda done, total: say(f"converting {name}: {done} of {total} tensors")  # noqa: E731
-            conversion.ensure(packed, unpacked, lambda: job in cancelled)
+            if not packed.converted:
+                say(f"converting {name}")
+            conversion.ensure(packed)
         say(f"opening {name}")
         model = models.get(spec)
         opening = time.monotonic() - opening
