@@ -11,8 +11,6 @@ from small_models import BACKGROUND
 from test_budget import ERRORS, raise_
 
 from ed_core.errors import DeviceFailed, PromptError, TooLarge, lost_device, ran_out
-from ed_core.fits import jacobian
-from ed_core.machine import probe_bytes
 from ed_core.models import devices, identities, loading, opening, verify
 from ed_core.models.language_model import LanguageModel
 from ed_core.notebook import model as notebook
@@ -20,7 +18,6 @@ from ed_core.probes import IntegratedGradients, LogitLens, Numerics, ResidualEra
 from ed_core.service import compute, worker
 from ed_core.service.resolve import resolve
 from ed_core.sweeps import gradients, loops, staircase, surgery
-from ed_core.sweeps.budget import Budget
 from ed_core.types import ModelSpec, Prompt
 
 ASKED = Prompt("5 + 7 + 5 = ", "17")
@@ -31,45 +28,12 @@ GIB = 1 << 30
 # ---------------------------------------------------------------- memory that runs out
 
 
-@pytest.mark.parametrize("name", ["torch", "cublas"])
-def test_a_jacobian_lens_goes_on_with_a_smaller_graph(model_of, monkeypatch, name):
-    """The larger graph was used again, so halving ended at one row."""
-    model, ids = model_of("llama"), tuple(range(1, 25))
-    whole, _ = jacobian.of_prompt(model, ids)
-    rows, grad = [], torch.autograd.grad
-
-    def small(outputs, inputs, *more, **options):
-        if len(outputs) > 4:
-            raise ERRORS[name]
-        rows.append(len(outputs))
-        return grad(outputs, inputs, *more, **options)
-
-    monkeypatch.setattr(torch.autograd, "grad", small)
-    found, _ = jacobian.of_prompt(model, ids)
-    assert max(rows) > 2 and torch.allclose(found, whole, atol=1e-6)
-
-
 @pytest.mark.parametrize("error", [ERRORS["torch"], ERRORS["python"]], ids=["torch", "python"])
 def test_memory_that_runs_out_while_a_model_is_opened_is_no_damage(small_folder, monkeypatch, error):
     monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: raise_(error))
     with pytest.raises(TooLarge, match="Memory ran out on cpu while .* was opened in fp32") as caught:
         opening.open_model(resolve(str(small_folder)))
     assert caught.value.__cause__ is caught.value.__context__ is None, "nothing holds what filled the memory"
-
-
-def test_the_oldest_model_is_closed_where_another_does_not_fit_beside_it(small_folder, monkeypatch):
-    """Only a model too large by its config made room."""
-    models, opened = compute.Models(), []
-    load = loading.AutoModelForCausalLM.from_pretrained
-
-    def narrow(*arguments, **options):
-        opened.append(len(models))
-        return raise_(ERRORS["cublas"]) if len(models) else load(*arguments, **options)
-
-    monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", narrow)
-    first, second = (resolve(str(small_folder), precision=name) for name in ("fp32", "bf16"))
-    models.get(first)
-    assert models.get(second).spec.precision == "bf16" and opened == [0, 1, 0] and len(models) == 1
 
 
 # ---------------------------------------------------------------- a device that is lost
@@ -150,15 +114,6 @@ def test_a_probe_finds_its_memory_beside_the_model(gpus):
     assert devices.plan(spec, room + 1) == {"device_map": "auto", "max_memory": {0: room, 1: room}}
     with pytest.raises(TooLarge):
         devices.plan(ModelSpec("m", device="cuda:1"), room + 1)
-
-
-def test_a_probes_memory_goes_by_the_device_and_never_by_what_is_free(gpus):
-    assert [probe_bytes("cpu", 8 * GIB), probe_bytes("cuda"), probe_bytes("cuda", 6 * GIB)] == [
-        GIB,
-        4 * GIB,
-        3 * GIB // 2,
-    ]
-    assert Budget(None, "cuda", "x", 6 * GIB).bytes == 3 * GIB // 2 and Budget(None, "cuda", "x").bytes == 4 * GIB
 
 
 def test_products_are_of_full_float32_whatever_was_asked_for_before(small_folder):

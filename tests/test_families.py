@@ -245,22 +245,6 @@ def test_a_continuation_is_that_of_the_whole_read_anew(variant_model, variant):
     assert read == [n for n in (ids.shape[1], 1, 1, 1, 1, 1) for _ in range(model.n_passes)]
 
 
-@pytest.mark.parametrize("why", ["none is handed back", "quantized"])
-def test_a_continuation_without_a_cache_reads_the_whole_each_time(variant_model, monkeypatch, why):
-    model = variant_model("llama")
-    ids = model.tensor(model.encode(PROMPT))
-    if why == "quantized":
-        monkeypatch.setattr(model, "spec", replace(model.spec, precision="int8"))
-
-    def forget(module, args, output):
-        output.past_key_values = None
-
-    with hooked(model.hf.register_forward_hook(forget)) if why != "quantized" else nullcontext():
-        found, read = continued(model, ids, 3)
-    torch.testing.assert_close(found, greedy(model, ids, 3), rtol=1e-5, atol=1e-6)
-    assert read == [ids.shape[1] + step for step in range(3)]
-
-
 def test_no_probe_is_left_out():
     assert set(CHECKS) == {probe.name for probe in PROBES} - {"continuation"}
 

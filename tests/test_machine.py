@@ -41,16 +41,6 @@ def test_every_worker_has_its_share_of_the_machine(told, n, expected, monkeypatc
     assert {one["OMP_NUM_THREADS"] for one in shares} == {str(9 // n)}
 
 
-def test_gpus_are_counted_where_nobody_names_them(monkeypatch, tmp_path):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(machine, "GPUS", tmp_path / "none")
-    assert machine.gpus() == []
-    for name in ("0000:01:00.0", "0000:02:00.0"):
-        (tmp_path / "gpus" / name).mkdir(parents=True)
-    monkeypatch.setattr(machine, "GPUS", tmp_path / "gpus")
-    assert machine.gpus() == ["0", "1"]
-
-
 @pytest.mark.parametrize(
     "files, quota, cores",
     [

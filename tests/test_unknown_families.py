@@ -3,15 +3,13 @@
 import json
 import shutil
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from shell import refused
 from small_models import VARIANTS, save_random
 
 from ed_core.architectures import families, find
-from ed_core.architectures.families import REFUSED, why_refused
-from ed_core.commands import main
+from ed_core.architectures.families import REFUSED
 from ed_core.errors import RefusedFamily
 from ed_core.models.opening import load_model, open_model
 from ed_core.models.verify import verify
@@ -60,15 +58,6 @@ def test_multipliers_and_caps_that_the_config_names_are_tried(monkeypatch, tmp_p
     forget(monkeypatch, VARIANTS[variant][0])
     model = open_model(resolve(str(save_random(tmp_path / "m", variant))))
     assert model.identities.failures() == [] and "is not described here" in model.architecture.note
-
-
-def test_odd_config_fields_are_named_and_harmless_ones_are_not(monkeypatch, tmp_path, capsys):
-    forget(monkeypatch, "qwen3")
-    folder = save_random(tmp_path / "m", "qwen3", attention_dropout=0.1, stream_gain=3, max_window_layers=5)
-    assert main(["verify", str(folder)]) == 0
-    note = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("note:"))
-    assert "max_window_layers=5" in note and "stream_gain=3" in note
-    assert "attention_dropout" not in note and "hidden_size" not in note
 
 
 @pytest.mark.parametrize(
@@ -122,11 +111,6 @@ def test_families_are_refused_by_name_before_anything_is_loaded(small_folder, tm
     with pytest.raises(RefusedFamily, match=f"Refused: m is of the family '{model_type}', and ") as caught:
         open_model(resolve(str(folder)))
     assert REFUSED[model_type] in str(caught.value)
-
-
-def test_an_unknown_encoder_decoder_is_refused_by_its_config():
-    assert "encoder" in why_refused(SimpleNamespace(model_type="new", is_encoder_decoder=True))
-    assert why_refused(SimpleNamespace(model_type="new", is_encoder_decoder=False)) == ""
 
 
 def test_nothing_is_both_described_and_refused():

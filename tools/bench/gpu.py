@@ -48,7 +48,7 @@ ROUNDED = {"noise_floor", "completeness_error"}  # what another summation order 
 FAMILIES = ("llama", "qwen3", "gemma2", "mixtral")
 BATCHES = (1, 3, 33)
 REPEATS = 20
-PER_BLOCK, PER_PASS = 2, 8  # times that the host may wait, as tests/test_host_reads.py counts them
+PER_BLOCK, PER_PASS = 2, 8  # times that the host may wait
 SWEEP, PANEL = 0.150, 0.2  # seconds asked of the 7B shape: the sweep, and the first panel
 
 
