@@ -13,6 +13,7 @@ from .notebook import open as open
 
 machine.prepare()
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # its downloads cannot be cancelled: exceptions in callbacks are lost
 
 __version__ = "0.2.0"
 

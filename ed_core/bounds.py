@@ -34,7 +34,7 @@ LEAST_CHARACTERS = 10_000  # of a prompt that are read whatever `max_tokens` is
 WHOLE = 10**9  # any size that a config names: layers, width, vocabulary
 LAYERS = 10_000
 RANK = 1 << 16  # of an adapter's matrices
-GGUF_FIELDS, GGUF_TENSORS = 100_000, 1_000_000
+
 
 TEMPLATE = 1 << 18  # characters of a chat template
 TEMPLATE_SECONDS, TEMPLATE_MEMORY = 5.0, 256 << 20  # what rendering one may take

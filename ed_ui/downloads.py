@@ -11,8 +11,9 @@ import streamlit as st
 from ed_core import disk
 from ed_core.errors import Cancelled, EffectiveDepthError
 from ed_core.machine import gigabytes
-from ed_core.sources import catalogue, hub, permits, remote, specs, wheels
+from ed_core.sources import catalogue, hub, permits, remote, specs
 from ed_core.sources.bundled import EXAMPLE, MODELS, load_prompts
+from ed_core.sources.wheels import WHEELS
 from ed_core.types import ModelSpec
 from ed_ui import inputs, live, session, show
 
@@ -81,8 +82,6 @@ def _live(spec: ModelSpec, name: str, asked: Future, was_busy: bool) -> None:
 
 def _progress(download: hub.Download) -> None:
     done, total = download.progress
-    for told in download.terms:
-        st.caption(show.plain(told))
     st.progress(
         min(1.0, done / total) if total else 0.0, f"{gigabytes(done)} of {gigabytes(total)}" if total else "starting"
     )
@@ -103,18 +102,17 @@ def _refused(name: str, error: BaseException) -> None:
 def _offer(spec: ModelSpec, plan: hub.Plan, before: hub.Download | None) -> None:
     """Size, room, and the button; what went wrong with the download before this one."""
     folder, setting = hub.place(plan.hub_id)
-    have = hub.come(plan)
+    have = hub.downloaded_bytes(plan)
     if before is not None and before.error is not None and not isinstance(before.error, Cancelled):
         show.error(before.error)
-    size = f"{gigabytes(plan.bytes)} to download" if plan.bytes else "How much there is to download is not known"
     come = f", {gigabytes(have)} of them here already" if have else ""
-    st.caption(f"{size}{come}; {gigabytes(disk.free(folder))} free on the disk.")
+    st.caption(f"{gigabytes(plan.bytes)} to download{come}; {gigabytes(disk.free(folder))} free on the disk.")
     if not (room := disk.has_room(max(0, plan.bytes - have), folder)):
         st.error(
             f"The disk has no room for it: make room, or set {setting} to a folder on another disk.",
             icon=":material/hard_drive:",
         )
-    if (wheel := wheels.find(spec.source)) and (terms := wheel.terms):
+    if spec.source in WHEELS and (terms := WHEELS[spec.source].terms):
         st.caption(f"{show.plain(terms.sentence)} [{show.plain(terms.name)}]({terms.address})")
     if st.button(
         "Resume" if have else "Download",
@@ -132,7 +130,7 @@ def small(spec: ModelSpec) -> str:
     """The bundled model that is offered in place of one out of a wheel, which is what a first visit meets; "" for
     others, and where none may be used."""
     allowed = (name for name in MODELS if not permits.why_not(permits.model, name))
-    return next(allowed, "") if wheels.find(spec.source) else ""
+    return next(allowed, "") if spec.source in WHEELS else ""
 
 
 def _offer_small(spec: ModelSpec) -> None:

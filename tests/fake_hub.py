@@ -24,11 +24,11 @@ class Hub(ThreadingHTTPServer):
     """`folder`: the model's files. `gated`: 401 or 403 without the token "good". `slow`: seconds per chunk. `silent`:
     never answers.
     `cut`: bytes after which a file's connection is closed, once per file. `lie`: bytes added to every size it states.
-    `spoil`: one byte of the weights is sent wrong. `revisions`: further ones by name, each with a folder and a commit
+    `revisions`: further ones by name, each with a folder and a commit
     of its own. `asked`: what was asked for."""
 
     daemon_threads = True
-    gated, slow, silent, cut, lie, spoil = 0, 0.0, False, 0, 0, False
+    gated, slow, silent, cut, lie = 0, 0.0, False, 0, 0
 
     def __init__(self, folder: Path, revisions: dict[str, Path] | None = None, **behaviour):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -79,21 +79,21 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(404)
 
     def describe(self, path: str) -> None:
+        path, tree, commit = path.partition("/tree/")
         name, _, revision = path.partition("/revision/")
+        revision = commit or revision
         if name != "org/model":
             self.reply(404, b"{}", X_Error_Code="RepoNotFound")
-        elif revision not in ("", "main", "v1", COMMIT, *self.server.revisions):
+        elif revision not in ("", "main", "v1", COMMIT) and self.at(revision) == (self.server.folder, COMMIT):
             self.reply(404, b"{}", X_Error_Code="RevisionNotFound")
         else:
             folder, commit = self.at(revision)
-            files = [
-                {"rfilename": f.name, "size": f.stat().st_size + self.server.lie} for f in sorted(folder.iterdir())
-            ]
-            self.reply(
-                200,
-                json.dumps({"id": name, "modelId": name, "sha": commit, "siblings": files}).encode(),
-                Content_Type="application/json",
-            )
+            files = {f.name: f.stat().st_size + self.server.lie for f in sorted(folder.iterdir())}
+            listed = [{"rfilename": name, "size": size} for name, size in files.items()]
+            answer = {"id": name, "modelId": name, "sha": commit, "siblings": listed}
+            if tree:
+                answer = [{"type": "file", "path": name, "size": size, "oid": name} for name, size in files.items()]
+            self.reply(200, json.dumps(answer).encode(), Content_Type="application/json")
 
     def at(self, revision: str) -> tuple[Path, str]:
         """A revision's folder and commit; `revision`: its name or its commit."""
@@ -111,8 +111,6 @@ class Handler(BaseHTTPRequestHandler):
         data = file.read_bytes()
         first = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0] or 0)
         etag = hashlib.sha256(data).hexdigest()
-        if self.server.spoil and name.endswith(".safetensors"):
-            data = data[:-1] + bytes([data[-1] ^ 1])
         self.send_response(206 if first else 200)
         headers = {
             "ETag": f'"{etag}"',

@@ -6,13 +6,14 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from ed_core.architectures import find
-from ed_core.architectures.small import VARIANTS  # noqa: F401
+from ed_core.architectures.small import VARIANTS
 from ed_core.models import families
 from ed_core.models.language_model import LanguageModel
 from ed_core.types import ModelSpec, ProbeResult, Request
@@ -31,6 +32,26 @@ FAMILIES = (
     "gpt_neox_sequential",
     "granite",
 )
+# One variant of each mechanism a family may be built by; every variant is measured in `process` tests.
+MECHANISMS = (
+    "llama",  # norms before each branch
+    "olmo2",  # norms behind each branch
+    "gemma2",  # norms around, windows, caps
+    "gemma4",  # a third branch, the stream scaled
+    "falcon_40b",  # attention and MLP in parallel, added in place
+    "bloom",  # branches that add the stream themselves, arguments per row
+    "granitemoe",  # multipliers, several experts
+    "cohere2",  # in parallel, a multiplied head
+    "qwen3_next",  # linear attention
+    "looped_input",  # passes, with a norm and the embedding in between
+)
+
+
+def by_mechanism(variants=None, marks=pytest.mark.process):
+    """The variants as parameters: those that are no mechanism of their own are marked."""
+    return [pytest.param(v, marks=() if v in MECHANISMS else marks) for v in variants or VARIANTS]
+
+
 logging.disable_progress_bar()  # what a model says while it is written is no part of what a test reads
 BACKGROUND = str(Path(__file__).parent / "data" / "background.jsonl")  # two short texts: the bundled ones are many
 FIVE_BLOCKS = {"num_hidden_layers": 5, "n_layer": 5}

@@ -10,9 +10,9 @@ import torch
 from small_models import BACKGROUND
 from test_naive import PROMPTS, agree, prompt_ids
 
-from ed_core.errors import JobError, ParameterError, ran_out
+from ed_core.errors import JobError, ParameterError
 from ed_core.probes import EarlyExit, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
-from ed_core.sweeps.budget import Budget, even_chunks, parse
+from ed_core.sweeps.budget import parse
 from ed_core.types import Prompt
 from ed_core.work import compute
 
@@ -121,27 +121,6 @@ def test_another_error_is_not_taken_for_memory(small_memory):
         run(model, LayerSkip())
 
 
-def test_chunks_follow_from_request_and_budget_alone():
-    budget = Budget(1 << 20)
-    assert budget.rows(16, 1 << 12) == 8 and budget.rows(16, 1 << 30) == 1
-    assert budget.rows(100, 1) == 7, "no more tokens a call than a CPU works well with"
-    assert even_chunks(17, 16) == [slice(0, 8), slice(8, 17)]
-    with pytest.raises(RuntimeError):
-        list(budget.each(3, lambda: 2, lambda rows: (_ for _ in ()).throw(RuntimeError("other"))))
-
-
-def test_what_was_done_before_memory_ran_out_is_not_done_again():
-    budget, seen = Budget(1 << 20), []
-
-    def work(rows):
-        if rows.start >= 4 and rows.stop - rows.start > 1:
-            raise MemoryError
-        seen.extend(range(rows.start, rows.stop))
-
-    list(budget.each(8, lambda: 4 >> budget.halvings or 1, work))
-    assert seen == list(range(8)) and budget.halvings == 2
-
-
 @pytest.mark.parametrize(
     "text, expected", [("", None), ("2G", 2 << 30), ("500 MB", 500 << 20), ("1.5GiB", 3 << 29), ("4096", 4096)]
 )
@@ -153,20 +132,6 @@ def test_budgets_in_words(text, expected):
 def test_a_budget_nobody_understands_is_refused(text):
     with pytest.raises(ParameterError, match="memory budget"):
         parse(text)
-
-
-def test_torchs_own_out_of_memory_is_known():
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(1 << 60, dtype=torch.uint8)
-    assert ran_out(caught.value)
-
-
-@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
-def test_memory_that_runs_out_before_there_are_tokens_is_one_sentence(model_of, monkeypatch, error):
-    model = model_of("qwen3")
-    monkeypatch.setattr(model, "encode", lambda *_: raise_(error))
-    with pytest.raises(JobError, match="layer_skip ran out of memory on random-qwen3; use a shorter prompt"):
-        run(model, LayerSkip())
 
 
 def raise_(error):

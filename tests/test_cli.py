@@ -201,7 +201,6 @@ def test_a_bad_parameter_names_what_exists(small_folder, prompts, tmp_path, caps
 
 
 def test_an_unknown_probe_and_missing_folders(small_folder, prompts, tmp_path, capsys):
-    refused(capsys, ["fetch", "pypi:foo"], "'pypi:foo'", "expected pypi:NAME==VERSION")
     unknown = asked(small_folder, prompts, tmp_path / "r.npz", probes=("attention",))
     refused(capsys, unknown, "no probe 'attention'", "contributions")
     refused(capsys, asked(small_folder, tmp_path / "none.jsonl", tmp_path / "r.npz"), "no prompts file")

@@ -37,6 +37,7 @@ MUTATED = (
     "mpt",
 )
 PROMPT = Prompt("5 + 7 = 12")
+pytestmark = pytest.mark.process
 SIZES = {"vocab_size", "vocab_size_per_layer_input"}  # the tokens' ids must exist
 seen = Counter()
 
@@ -84,7 +85,6 @@ def test_a_mutated_config_is_refused_or_its_numbers_are_right():
     assert seen["right"] >= 5 and seen["refused"] >= 3, f"neither all harmless nor all refused: {seen}"
 
 
-@pytest.mark.slow
 def test_configs_that_nobody_chose_are_refused_or_their_numbers_are_right():
     seen.clear()
     settings(max_examples=25, suppress_health_check=list(HealthCheck))(given(mutations())(one_mutation))()

@@ -3,22 +3,17 @@ is asked."""
 
 import json
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from small_models import FAMILIES
 
-from ed_core.architectures.small import COMMON, VARIANTS, config_fields
+from ed_core.architectures.small import VARIANTS, config_fields
 from ed_core.commands import main
-from ed_core.errors import ModelNotFound, ParameterError
-from ed_core.models import devices
+from ed_core.errors import ModelNotFound
 from ed_core.models.devices import measure_rates
 from ed_core.models.verify import verify
-from ed_core.probes import PROBES, Continuation, Generation, IntegratedGradients, LayerSkip, ResidualErasure, Surgery
-from ed_core.probes.base import ANSWER_TOKENS, Shape
-from ed_core.probes.generation import TYPICAL_TOKENS
-from ed_core.probes.integrated_gradients import TYPICAL_NODES
+from ed_core.probes import LayerSkip, ResidualErasure
 from ed_core.sources import catalogue, sizes
 from ed_core.sources.sizes import WIDEST_FIRST
 from ed_core.sources.specs import size_of
@@ -89,22 +84,6 @@ def test_every_family_is_counted_exactly_off_its_defaults_too(family, more):
     assert sizes.read(config).parameters == on_meta(config)
 
 
-def test_an_unknown_family_is_counted_as_a_llama_and_says_so():
-    size = sizes.read({**COMMON, "model_type": "somebody"})
-    assert not size.exact and size.parameters == sizes.read({**COMMON, "model_type": "llama"}).parameters
-    assert any("counted as a Llama" in line for line in estimate.report("x", size, "fp32"))
-    with pytest.raises(ParameterError, match="layers, heads"):
-        sizes.read({"hidden_size": 8, "vocab_size": 9})
-
-
-def test_the_catalogue_names_gating_and_published_figures():
-    entries = {entry.id: entry for entry in catalogue.entries()}
-    assert len(entries) == len(catalogue.entries()) and [e.group for e in catalogue.entries()][:2] == ["Bundled"] * 2
-    assert entries["meta-llama/Llama-3.1-70B"].gated and not entries["Qwen/Qwen2.5-32B"].gated
-    assert sum(bool(e.published) for e in entries.values()) == 12
-    assert entries["Qwen/Qwen2.5-32B"].published == ("hellaswag", "gsm8k", "aime24")
-
-
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-32B", "google/gemma-2-9b", "openai-community/gpt2"])
 def test_narrower_is_smaller_and_longer_needs_more(name):
     size = size_of(name)
@@ -114,49 +93,6 @@ def test_narrower_is_smaller_and_longer_needs_more(name):
     for a, b in zip(short.needs, long.needs):
         assert a.probe == b.probe and b.activations >= a.activations > 0 and b.seconds >= a.seconds > 0, a.probe
         assert math.isfinite(b.seconds)
-
-
-def test_every_probe_has_a_row():
-    assert {need.probe for need in estimate.estimate(size_of("ed-demo-8"), "fp32").needs} == {
-        probe.name for probe in PROBES
-    }
-
-
-@pytest.mark.parametrize("probe", [Generation, Continuation])
-def test_more_tokens_to_write_are_more_work(probe):
-    few, many = (probe(n_tokens=n) for n in (32, 64))
-    assert estimate.work(many, 8, 40) - estimate.work(few, 8, 40) == 8 * 32 and many.work(8, 40)[1] > few.work(8, 40)[1]
-
-
-def test_gradients_are_counted_with_the_nodes_that_they_may_take():
-    counted = [IntegratedGradients(nodes=nodes).work(8, 40)[1] // (8 * ANSWER_TOKENS) for nodes in (3, 33, 100, 256)]
-    assert counted == [3, 33, 65, TYPICAL_NODES]
-    assert IntegratedGradients(nodes=4096).work(8, 40)[1] == 1025 * 8 * ANSWER_TOKENS  # half of the most
-
-
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_a_continuation_is_counted_token_by_token_as_it_is_computed(model_of, monkeypatch, precision):
-    """Every token that goes through a block counts; the weights are read once for each new token."""
-    model, read = model_of("llama"), []
-    monkeypatch.setattr(model, "spec", replace(model.spec, precision=precision))
-    hook = model.blocks[0].register_forward_pre_hook(lambda _, args: read.append(args[0].shape[1]))
-    model.continuation(torch.arange(40)[None], TYPICAL_TOKENS, lambda *_: None)
-    hook.remove()
-    counted = estimate.work(Continuation(), model.n_layers, 40, precision) / model.n_layers
-    if precision == "fp32":
-        assert read == [40] + [1] * (TYPICAL_TOKENS - 1) and counted == sum(read)
-    else:  # a quantized model keeps nothing; that the prompt grows meanwhile is left out
-        assert read == list(range(40, 40 + TYPICAL_TOKENS)) and counted == TYPICAL_TOKENS * 40
-
-    size, head = size_of("Qwen/Qwen2.5-1.5B"), 1536 * 151_936
-    for rate, weights in {(1.0, 0.0): TYPICAL_TOKENS, (0.0, 1.0): counted}.items():
-        rates = dict.fromkeys(estimate.DEFAULT_RATES["cpu"], rate)
-        monkeypatch.setattr(estimate, "load_rates", lambda _, rates=rates: (rates, True))
-        needs = {need.probe: need for need in estimate.estimate(size, precision, 40).needs}
-        expected = size.n_layers * weights * size.block_maps + TYPICAL_TOKENS * head
-        assert needs["continuation"].seconds == pytest.approx(expected, rel=1e-6)
-        cache = 2 * size.n_layers * (40 + TYPICAL_TOKENS) * 2 * 128 * (4 if precision == "fp32" else 2)
-        assert needs["continuation"].activations > cache
 
 
 @pytest.mark.parametrize(
@@ -184,26 +120,6 @@ def test_skips_and_erasure_are_counted_with_their_split_points_and_targets(model
     passes, unembedded = probe.work(model.n_layers, n)
     assert passes == pytest.approx(model.n_layers + sum(tokens) / n, rel=0.15)
     assert unembedded == pytest.approx(sum(read), rel=0.3)
-
-
-@pytest.mark.parametrize("longest", [0, 2])
-@pytest.mark.parametrize("kind", ["drop", "swap", "repeat"])
-def test_surgery_is_counted_as_each_of_its_maps_is_walked(model_of, measure, monkeypatch, kind, longest):
-    """Rows that go through a block, and positions unembedded."""
-    model, rows, read, probe = model_of("llama"), [], [], Surgery(kind, longest)
-    run_block, unembed, L = model.run_block, model.unembed, model.n_layers
-    monkeypatch.setattr(model, "run_block", lambda trace, at, h, **_: (rows.append(len(h)), run_block(trace, at, h))[1])
-    monkeypatch.setattr(model, "unembed", lambda h: (read.append(h[..., 0].numel()), unembed(h))[1])
-    found = measure(model, probe, Prompt("5 + 7 = 12"))
-    walked = L + sum(rows)
-    if kind == "repeat":  # whichever layers were drawn: the middle one is counted
-        drawn = found["random_layer"]
-        walked += sum(drawn[drawn >= 0] - (L - 1) / 2)
-    passes, unembedded = probe.work(L, n := found.n_tokens)
-    assert passes == pytest.approx(walked) and unembedded == pytest.approx(sum(read), rel=0.15)
-    stream = n * model.d_model * 4
-    most = {"drop": (15, 9), "swap": (10, 7), "repeat": (20, 11)}[kind][bool(longest)]
-    assert probe.holds(Shape(L, n, stream, 0, 0, 1 << 30, 1)) == most * stream
 
 
 def test_what_does_not_fit_is_said_with_what_would(capsys):
@@ -237,28 +153,3 @@ def test_a_calibration_is_kept_used_and_distrusted(tmp_path):
         assert estimate.load_rates("cpu") == (estimate.DEFAULT_RATES["cpu"], False)
         estimate.save_rates("cpu", rates)
         assert estimate.load_rates("cpu")[1]
-
-
-def test_whatever_is_done_takes_some_time():
-    told = {0.01: "<0.1 s", 0.44: "0.4 s", 12: "12 s", 7300: "2 h"}
-    assert {seconds: estimate.duration(seconds) for seconds in told} == told
-
-
-def test_a_tenth_of_what_is_free_stays_free():
-    small, large = estimate.Need("layer_skip", 40, 1.0), estimate.Need("layer_skip", 41, 1.0)
-    found = [estimate.Estimate("fp32", 50, (need,), 100, False) for need in (small, large)]
-    assert [e.fits for e in found] == [e.has_room(e.needs[0]) for e in found] == [True, False]
-
-
-def test_a_calibration_tells_reading_from_multiplying(monkeypatch):
-    monkeypatch.setattr(devices, "_maps", lambda weights: {"fp32": lambda x: x})
-    monkeypatch.setattr(devices, "_seconds", lambda call, x: 3.0 + 2.0 * len(x))
-    weights = devices.WIDTH["cpu"] ** 2
-    assert devices.measure_rates("cpu")["fp32"] == pytest.approx((3.0 / weights, 2.0 / weights))
-
-
-def test_a_calibration_leaves_those_of_other_devices():
-    cuda = dict.fromkeys(estimate.DEFAULT_RATES["cuda"], (0.1, 0.2))
-    estimate.save_rates("cuda", cuda)
-    estimate.save_rates("cpu", estimate.DEFAULT_RATES["cpu"])
-    assert estimate.load_rates("cuda") == (cuda, True) and estimate.load_rates("cpu")[1]

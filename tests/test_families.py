@@ -9,7 +9,7 @@ import naive
 import numpy as np
 import pytest
 import torch
-from small_models import BACKGROUND, VARIANTS, byte_tokenizer
+from small_models import BACKGROUND, MECHANISMS, VARIANTS, by_mechanism, byte_tokenizer
 
 from ed_core.architectures import find
 from ed_core.architectures.families import FAMILIES
@@ -17,7 +17,7 @@ from ed_core.commands import main
 from ed_core.errors import IdentityFailed, ParameterError
 from ed_core.models import families
 from ed_core.models import verify as verifying
-from ed_core.models.families import DTYPES, random_hf
+from ed_core.models.families import random_hf
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.modules import first, hooked
 from ed_core.models.verify import verify
@@ -53,6 +53,7 @@ def test_every_family_has_a_small_model():
     assert built <= set(naive.READ), "and the naive way knows where to read it"
 
 
+@pytest.mark.process
 def test_the_sums_hold_and_the_table_of_families_is_what_the_command_prints(monkeypatch, capsys):
     """docs/models.md is made of the identities of every variant in float32 and bfloat16."""
     verify, seen = verifying.verify, {}
@@ -215,14 +216,6 @@ def probe_numerics(model, measure):
 CHECKS = {name.removeprefix("probe_"): check for name, check in list(globals().items()) if name.startswith("probe_")}
 
 
-# What a probe stands on that is built otherwise: norms before, behind and around, beside, several experts, windows,
-# multipliers and caps, a third addition, what is added in place or per row, attention that keeps no keys.
-KINDS = (
-    "llama", "llama4", "qwen3_next", "gemma2", "gemma4", "gemma4_moe", "olmo2", "phi3", "gpt2", "gpt_neox",
-    "falcon_40b", "bloom", "mpt", "granitemoe", "cohere2", "deepseek_v3",
-)  # fmt: skip
-
-
 def greedy(model, ids, n_tokens):
     """The continuation's logits, the whole read anew for every token."""
     rows = []
@@ -240,7 +233,7 @@ def continued(model, ids, n_tokens):
     return torch.stack(rows), read
 
 
-@pytest.mark.parametrize("variant", [pytest.param(v, marks=() if v in KINDS else pytest.mark.slow) for v in VARIANTS])
+@pytest.mark.parametrize("variant", by_mechanism())
 def test_a_continuation_is_that_of_the_whole_read_anew(variant_model, variant):
     model = variant_model(variant)
     ids = model.tensor(model.encode(PROMPT))
@@ -251,37 +244,12 @@ def test_a_continuation_is_that_of_the_whole_read_anew(variant_model, variant):
     assert read == [n for n in (ids.shape[1], 1, 1, 1, 1, 1) for _ in range(model.n_passes)]
 
 
-@pytest.mark.parametrize("why", ["none is handed back", "quantized"])
-def test_a_continuation_without_a_cache_reads_the_whole_each_time(variant_model, monkeypatch, why):
-    model = variant_model("llama")
-    ids = model.tensor(model.encode(PROMPT))
-    if why == "quantized":
-        monkeypatch.setattr(model, "spec", replace(model.spec, precision="int8"))
-
-    def forget(module, args, output):
-        output.past_key_values = None
-
-    with hooked(model.hf.register_forward_hook(forget)) if why != "quantized" else nullcontext():
-        found, read = continued(model, ids, 3)
-    torch.testing.assert_close(found, greedy(model, ids, 3), rtol=1e-5, atol=1e-6)
-    assert read == [ids.shape[1] + step for step in range(3)]
-
-
 def test_no_probe_is_left_out():
     assert set(CHECKS) == {probe.name for probe in PROBES} - {"continuation"}
 
 
-READING = ("contributions", "logit_lens", "prune")  # what a family's description alone can spoil, in every variant
-
-
-@pytest.mark.parametrize(
-    "variant, probe",
-    [
-        pytest.param(v, p, marks=() if v in KINDS or p in READING else pytest.mark.slow)
-        for v in VARIANTS
-        for p in CHECKS
-    ],
-)
+@pytest.mark.parametrize("probe", CHECKS)
+@pytest.mark.parametrize("variant", by_mechanism())
 def test_probes_agree_with_the_naive_way(variant_model, measure, variant, probe):
     check, model = CHECKS[probe], variant_model(variant)
     for found, expected in check(model, measure):
@@ -319,16 +287,18 @@ FORGED = {  # what a reader who believes names would read, and what he would for
 }
 
 
-@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "bf16"])  # with limits far wider
 @pytest.mark.parametrize(
     "variant, forged",
-    [pytest.param(v, f, id=f"{v}-{'-'.join(f)}") for v, forgeries in FORGED.items() for f in forgeries],
+    [
+        pytest.param(v, f, id=f"{v}-{'-'.join(f)}", marks=() if v in MECHANISMS else pytest.mark.process)
+        for v, forgeries in FORGED.items()
+        for f in forgeries
+    ],
 )
-def test_reading_anywhere_else_is_refused(variant, forged, precision):
+def test_reading_anywhere_else_is_refused(variant, forged):
+    """In bfloat16, whose limits are far wider than those of float32."""
     hf = random_hf(variant)
     architecture = replace(find(hf.config.model_type), **forged)
     with pytest.raises(IdentityFailed, match="Refused: .*(families.py|docs/adding-a-model-family.md)"):
-        model = LanguageModel(
-            hf.to(DTYPES[precision]), byte_tokenizer(), architecture, ModelSpec("m", precision=precision)
-        )
+        model = LanguageModel(hf.bfloat16(), byte_tokenizer(), architecture, ModelSpec("m", precision="bf16"))
         verify(model).require(architecture)

@@ -12,6 +12,7 @@ import pytest
 from small_models import save_random
 
 ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.process
 KERNEL = "kernels-community/flash-attn2"
 # The package by which transformers fetches compiled code, as far as it looks, telling whenever it is asked.
 LOADER = """

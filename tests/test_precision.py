@@ -6,13 +6,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from shell import refused
 from small_models import FAMILIES, byte_tokenizer, random_hf, save_random
 
 from ed_core.commands import main
@@ -25,13 +23,19 @@ from ed_core.models.verify import verify
 from ed_core.probes import PROBES, IntegratedGradients, LayerSkip, LogitLens, Loops
 from ed_core.sources import sizes, weights
 from ed_core.sources.specs import config_of
-from ed_core.types import ModelSpec, Prompt
+from ed_core.types import Prompt
 from ed_core.work import estimate
 from ed_core.work.compute import Models, run
 from ed_core.work.resolve import resolve
 
 PROMPT = Prompt("5 + 7 + 5 + 3 = ", "20")
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = pytest.mark.usefixtures("own_cache", "bitsandbytes")
+
+
+@pytest.fixture(scope="session")
+def bitsandbytes():
+    """Its import takes seconds, which are no test's."""
+    quantized.prepare()
 
 
 @pytest.fixture(scope="session")
@@ -55,16 +59,16 @@ def opened(folder, wanted="fp32", **more) -> LanguageModel:
 
 
 # Built otherwise where weights are packed: rotary with norms of keys, maps stored transposed, beside each other with
-# biases, tied under norms all around. The others are opened once, and in the rest by `make test-slow`.
+# biases, tied under norms all around.
 BUILT_OTHERWISE = ("qwen3", "gpt2", "gpt_neox", "gemma2")
 
 
 @pytest.mark.parametrize(
     "family, wanted",
     [
-        pytest.param(f, p, marks=() if p == "4bit" or (p != "fp32" and f in BUILT_OTHERWISE) else pytest.mark.slow)
+        pytest.param(f, p, marks=() if f in BUILT_OTHERWISE else pytest.mark.process)
         for f in FAMILIES
-        for p in ("fp32", "bf16", "int8", "4bit")
+        for p in ("bf16", "int8", "4bit")
     ],
 )
 def test_every_family_opens_in_every_precision_and_holds_the_bytes_that_were_estimated(folder_of, family, wanted):
@@ -80,6 +84,7 @@ def test_every_family_opens_in_every_precision_and_holds_the_bytes_that_were_est
     assert model.bytes == quantized.held_bytes(model.hf), "the first pass must not move the figure"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("wanted", sizes.QUANTIZED)
 def test_every_probe_runs_quantized_or_refuses_with_the_reason(folder_of, wanted):
     model = opened(folder_of("qwen3"), wanted)
@@ -117,7 +122,7 @@ def input_gradient(hf, ids):
     return torch.autograd.grad(loss, x)[0].float()
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen2", "gpt2"])
+@pytest.mark.parametrize("family", ["qwen2", "gpt2"])
 def test_gradients_through_4bit_are_those_of_the_unpacked_weights_after_a_pass_without_gradients(folder_of, family):
     """The library's own repacking in that first pass made them wrong (cosine 0.02 on a bundled model) or raised."""
     model = opened(folder_of(family), "4bit")
@@ -127,13 +132,6 @@ def test_gradients_through_4bit_are_those_of_the_unpacked_weights_after_a_pass_w
     expected = input_gradient(unpacked(model), ids)
     assert torch.cosine_similarity(found.flatten(), expected.flatten(), dim=0) > 0.9999
     assert (found - expected).norm() < 1e-2 * expected.norm()
-
-
-def test_int8_gradients_are_off_which_is_why_they_are_refused():
-    model = opened("ed-demo-8", "int8")
-    ids = model.tensor(model.encode(PROMPT))
-    found, expected = input_gradient(model.hf, ids), input_gradient(unpacked(model), ids)
-    assert (found - expected).norm() > 0.02 * expected.norm()
 
 
 @pytest.mark.parametrize("wanted", sizes.QUANTIZED)
@@ -151,6 +149,7 @@ def test_a_quantized_checkpoint_is_opened_as_it_comes(tmp_path, wanted):
         resolve(str(folder), "fp32")
 
 
+@pytest.mark.process
 def test_the_library_is_imported_without_fetching_compiled_code(monkeypatch):
     code = (
         "import sys, types; k = types.ModuleType('kernels'); k.get_kernel = lambda *a, **b: print('FETCHED'); "
@@ -164,36 +163,12 @@ def test_the_library_is_imported_without_fetching_compiled_code(monkeypatch):
 # ---------------------------------------------------------------- which precision
 
 
-def test_auto_takes_the_widest_that_fits_and_says_why():
-    size = sizes.read(config_of(resolve("ed-demo-16")))
-    assert sizes.WIDEST_FIRST == ("fp32", "bf16", "int8", "4bit")
-    for wanted in sizes.WIDEST_FIRST:
-        need = estimate.estimate(size, wanted).peak
-        chosen, why = estimate.choose(size, free=int(need / ROOM) + 1)
-        assert chosen == wanted and wanted in why and "free on cpu" in why
-    assert estimate.choose(size, free=1000)[0] == "4bit" and "narrowest" in estimate.choose(size, free=1000)[1]
-
-
 def test_the_resolved_precision_is_the_identity_and_the_reason_is_not(monkeypatch):
     monkeypatch.setattr(estimate, "free_memory", lambda: 1 << 40)
     chosen, plain = resolve("ed-demo-8", "auto"), resolve("ed-demo-8", "float32")
     assert chosen.why and not plain.why and chosen.identity() == plain.identity() and chosen == plain
     assert chosen.identity()["precision"] == "fp32" and "auto" not in json.dumps(chosen.identity())
     assert resolve("ed-demo-8", device="cpu").identity() != resolve("ed-demo-8", "4bit").identity()
-
-
-@pytest.mark.parametrize(
-    "given, expected",
-    [
-        ((None, None), "fp32"),
-        (("auto", None), "auto"),
-        (("4bit", None), "4bit"),
-        ((None, "bfloat16"), "bf16"),
-        (("fp16", "float16"), "fp16"),
-    ],
-)
-def test_precision_and_its_other_name(given, expected):
-    assert sizes.asked_precision(*given) == expected
 
 
 @pytest.mark.parametrize(
@@ -294,10 +269,6 @@ def test_missing_truncated_and_overlong_shards_are_refused_before_anything_is_lo
     assert "missing" in message and shards[1].name in message
 
 
-def test_weights_of_other_shapes_are_refused(small_folder, tmp_path):
-    assert "shape" in refusal(BrokenWeights, changed(small_folder, tmp_path, intermediate_size=48))
-
-
 # ---------------------------------------------------------------- adapters
 
 
@@ -337,13 +308,12 @@ def test_an_adapter_is_merged_as_its_formula_says(folder_of, tmp_path, family):
     "targets, more",
     [
         (["q_proj"], {}),
-        (["embed_tokens"], {}),
         (["lm_head"], {}),
         (["embed_tokens", "lm_head"], {}),
         (["embed_tokens"], {"ensure_weight_tying": True}),
         (["q_proj"], {"trainable_token_indices": [4, 8]}),
     ],
-    ids=["neither", "embedding", "head", "both", "both by one", "tokens"],
+    ids=["neither", "head", "both", "both by one", "tokens"],
 )
 def test_an_adapter_of_one_of_two_tied_ends_leaves_the_other(tmp_path, targets, more):
     from peft import PeftModel
@@ -383,19 +353,6 @@ def test_an_adapter_for_another_base_is_refused(folder_of, tmp_path):
         resolve("Qwen/Qwen3-1.7B", adapter=str(named))
 
 
-@pytest.mark.parametrize("rank", [8, 7])
-def test_an_adapter_that_names_no_rank_has_pefts_own(tmp_path, rank):
-    (tmp_path / weights.ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "LORA"}))
-    matrices = {f"base_model.model.q_proj.lora_{x}.weight": torch.ones(shape) for x, shape in
-                (("A", (rank, 16)), ("B", (16, rank)))}  # fmt: skip
-    save_file(matrices, tmp_path / weights.ADAPTER_WEIGHTS)
-    if rank == 8:
-        assert weights.adapter_config(tmp_path) == {"peft_type": "LORA"}
-    else:
-        with pytest.raises(ParameterError, match="rank 8 and its matrices have 7"):
-            weights.adapter_config(tmp_path)
-
-
 def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path):
     adapter = save_adapter(tmp_path / "a", random_hf("qwen3"), "somewhere")
     for wanted in sizes.QUANTIZED:
@@ -427,13 +384,11 @@ SWEEPS = (LogitLens, LayerSkip, IntegratedGradients)  # reading, editing, going 
 @pytest.mark.parametrize(
     "family, probes",
     [
-        ("qwen3", [probe for probe in PROBES if not probe.needs_passes]),
+        pytest.param("qwen3", [probe for probe in PROBES if not probe.needs_passes], marks=pytest.mark.process),
         ("gpt2", SWEEPS),
-        ("gemma2", SWEEPS),
-        ("granite", SWEEPS),
         ("ouro", (*SWEEPS, Loops)),
     ],
-    ids=["qwen3", "gpt2", "gemma2", "granite", "ouro"],
+    ids=["qwen3", "gpt2", "ouro"],
 )
 def test_probes_on_a_model_offloaded_to_disk_equal_those_of_the_plain_model(
     folder_of, tmp_path, monkeypatch, family, probes
@@ -461,51 +416,3 @@ def test_what_fits_nowhere_is_refused_with_what_would(folder_of, tmp_path, monke
     message = refusal(TooLarge, folder_of("qwen3"))
     assert "free on cpu" in message and "estimate" in message and "--offload" in message
     assert "cannot be offloaded" in refusal(TooLarge, folder_of("qwen3"), precision="4bit", offload=str(tmp_path))
-
-
-def test_a_device_that_is_not_there_is_refused(small_folder, capsys):
-    for device in ("cuda:7", "tpu", "mps" if "mps" not in devices.devices() else "cuda:9"):
-        refused(capsys, ["verify", small_folder, "--device", device], "expected auto or one of cpu")
-    assert main(["verify", str(small_folder), "--device", "auto"]) == 0
-
-
-def test_probes_see_one_device_even_where_blocks_lie_on_another(model_of):
-    """Two devices, the second one faked: what comes home is counted."""
-    model = model_of("qwen3")
-    homed = []
-    home = model._home
-    model._home = lambda tensor: homed.append(tensor.shape) or home(tensor)
-    try:
-        trace = model.trace(model.tensor(model.encode(PROMPT)))
-        n = len(homed)
-        model.run_block(trace, 2, trace.resid[2])
-    finally:
-        del model._home
-    assert n == 3 * model.n_layers + 2 and len(homed) == n + 3
-
-
-def test_models_that_lie_idle_make_room_for_one_that_does_not_fit_beside_them(folder_of, monkeypatch):
-    models = Models()
-    specs = [resolve(str(folder_of(family))) for family in ("qwen3", "llama", "gpt2")]
-    models.get(specs[0])
-    second = models.get(specs[1])
-    free = lambda: 1_000_000 if len(models._open) < 2 else 1000
-    monkeypatch.setattr(devices, "free_memory", free)
-    models.get(specs[2])
-    assert len(models._open) == 2 and models.get(specs[1]) is second, "the least recently used one went"
-    monkeypatch.setattr(devices, "free_memory", lambda: 1000)
-    with pytest.raises(TooLarge):
-        models.get(specs[0])
-
-
-def test_a_tenth_of_a_device_stays_free(monkeypatch):
-    spec = ModelSpec("m", device="cpu")
-    monkeypatch.setattr(devices, "free_bytes", lambda device: 100)
-    assert devices.plan(spec, 90) == {"device_map": {"": "cpu"}}
-    with pytest.raises(TooLarge):
-        devices.plan(spec, 91)
-
-
-def test_streams_are_kept_where_something_is_computed():
-    spread = SimpleNamespace(hf_device_map={"embedding": "disk", "first": "cpu", "second": 1, "third": 0})
-    assert devices.main_device(spread) == torch.device("cuda:1")

@@ -91,27 +91,6 @@ def test_the_preview_shows_the_models_tokens_and_knows_the_special_ones(family, 
     assert tokens.chats(spec) is True and tokens.preview(spec, Prompt(TEXT, template="chat")) is None
 
 
-def test_a_preview_neither_cuts_nor_pads_as_a_training_did(tmp_path):
-    spec = save(tmp_path, "llama")
-    seen, added = tokens.preview(spec, Prompt(TEXT)), tokens.added(spec)
-    told = json.loads((tmp_path / "tokenizer.json").read_text())
-    told["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
-    told["padding"] = {"strategy": {"Fixed": 12}, "direction": "Left", "pad_to_multiple_of": None, "pad_id": 2}
-    told["padding"] |= {"pad_type_id": 0, "pad_token": "</s>"}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(told))
-    spec = resolve(str(tmp_path))
-    assert tokens.preview(spec, Prompt(TEXT)) == seen and tokens.added(spec) == added == (["<s>"], [])
-
-
-def test_a_token_that_stands_before_every_text_is_not_told_as_unread(tmp_path):
-    spec = save(tmp_path, "llama")
-    assert tokens.unread(spec, tokens.preview(spec, Prompt("5 zebra"))) == 1
-    told = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(told | {"unk_token": "<s>"}))
-    spec = resolve(str(tmp_path))
-    assert tokens.unread(spec, tokens.preview(spec, Prompt("5 fox"))) == 0
-
-
 @pytest.mark.parametrize("trimmed", [False, True])
 @pytest.mark.parametrize("text, answer, told", [("a = ", "28", True), ("a =", " 28", False), ("a =\n", "28", False)])
 def test_a_token_that_straddles_question_and_answer_is_told(text, answer, told, trimmed):
@@ -124,15 +103,6 @@ def test_a_token_that_straddles_question_and_answer_is_told(text, answer, told, 
     own.post_processor = processors.ByteLevel(trim_offsets=trimmed)
     found = model.encode(Prompt(text, answer))
     assert any("straddles" in note for note in found.notes) == told
-
-
-def test_a_tokenizer_that_does_not_tell_where_characters_are_is_refused(tmp_path):
-    random_hf("gpt2").save_pretrained(tmp_path)
-    (tmp_path / "vocab.json").write_text(json.dumps({word: i for i, word in enumerate(("<unk>", "a</w>", "b</w>"))}))
-    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "CTRLTokenizer"}')
-    with pytest.raises(ModelNotFound, match=r"is of the class CTRLTokenizer, .*; expected a fast one"):
-        open_model(resolve(str(tmp_path)))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "qwen2", "gemma2", "llama"])

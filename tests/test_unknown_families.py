@@ -1,27 +1,22 @@
-"""Families nobody described, families refused by name, and the documents that speak of both."""
+"""Families nobody described, and families refused by name."""
 
 import json
-import re
+import shutil
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from shell import refused
 from small_models import VARIANTS, save_random
 
 from ed_core.architectures import families, find
-from ed_core.architectures.families import REFUSED, why_refused
-from ed_core.commands import main
-from ed_core.errors import BY_NAME, RefusedFamily
+from ed_core.architectures.families import REFUSED
+from ed_core.errors import RefusedFamily
 from ed_core.models.opening import load_model, open_model
 from ed_core.models.verify import verify
 from ed_core.probes import Contributions
 from ed_core.types import Prompt
 from ed_core.work import compute
 from ed_core.work.resolve import resolve
-
-DOCS = Path(__file__).parent.parent / "docs"
 
 
 def forget(monkeypatch, *model_types):
@@ -37,7 +32,6 @@ def forget(monkeypatch, *model_types):
 @pytest.mark.parametrize(
     "variant, like, parallel",
     [
-        ("qwen3", "Llama", False),
         ("olmo3", "Gemma 2", False),
         ("phi3", "Llama", False),
         ("gptj", "GPT-2", True),
@@ -59,29 +53,18 @@ def test_a_family_whose_sums_hold_is_accepted_with_a_note(monkeypatch, tmp_path,
     assert like in result.provenance["family"]
 
 
-@pytest.mark.parametrize("variant", ["granite", "cohere2", "gemma3"])
+@pytest.mark.parametrize("variant", ["granite", "gemma3"])
 def test_multipliers_and_caps_that_the_config_names_are_tried(monkeypatch, tmp_path, variant):
     forget(monkeypatch, VARIANTS[variant][0])
     model = open_model(resolve(str(save_random(tmp_path / "m", variant))))
     assert model.identities.failures() == [] and "is not described here" in model.architecture.note
 
 
-def test_odd_config_fields_are_named_and_harmless_ones_are_not(monkeypatch, tmp_path, capsys):
-    forget(monkeypatch, "qwen3")
-    folder = save_random(tmp_path / "m", "qwen3", attention_dropout=0.1, stream_gain=3, max_window_layers=5)
-    assert main(["verify", str(folder)]) == 0
-    note = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("note:"))
-    assert "max_window_layers=5" in note and "stream_gain=3" in note
-    assert "attention_dropout" not in note and "hidden_size" not in note
-
-
 @pytest.mark.parametrize(
     "variant, words",
     [
-        ("bloom", ["misses the next residual"]),  # BLOOM's own layout is forgotten, and GPT-2's modules are not there
         ("glm4", ["layer 0: h + a + m misses the next residual", "self_attn"]),
         ("mpt", ["no module was found"]),
-        ("gemma4", ["read like"]),
     ],
 )
 def test_where_no_layout_holds_the_nearest_is_told(monkeypatch, tmp_path, capsys, variant, words):
@@ -103,15 +86,6 @@ def test_shared_keys_and_values_are_noticed_where_nobody_named_them(monkeypatch,
     assert any("past the stream" in failure for failure in figures.failures())
 
 
-def test_what_stands_between_passes_is_said_where_there_is_something():
-    told = {name: find(name).modules_read() for name in ("ed_looped", "ouro", "llama")}
-    assert told["ed_looped"].endswith(
-        ", config.n_loops passes with model.loop_norm and the embedding where config.loop_input in between"
-    )
-    assert told["ouro"].endswith(", config.total_ut_steps passes with model.norm in between")
-    assert "passes" not in told["llama"]
-
-
 # ---------------------------------------------------------------- refused by name
 
 
@@ -128,53 +102,16 @@ def test_variants_are_refused_with_the_reason(tmp_path, capsys, variant, config,
 
 
 @pytest.mark.parametrize(
-    "config, words",
-    [
-        ({"model_type": "gemma3n_text"}, ["gemma3n_text", "AltUp", "four residual streams"]),
-        ({"model_type": "mamba"}, ["mamba", "state-space"]),
-        ({"model_type": "falcon_mamba"}, ["state-space"]),
-        ({"model_type": "jamba"}, ["jamba", "in the place of attention"]),
-        ({"model_type": "t5"}, ["t5", "encoder"]),
-        ({"model_type": "bart"}, ["bart", "encoder"]),
-        ({"model_type": "bert"}, ["bert", "both directions"]),
-    ],
-    ids=lambda x: x["model_type"] if isinstance(x, dict) else "",
+    "model_type", ["gemma3n_text", "mamba", "jamba", "t5", "bert", "deepseek_v4", "hrm_text", "albert", "huginn_raven"]
 )
-def test_families_are_refused_by_name_before_anything_is_loaded(tmp_path, config, words):
-    folder = save_random(tmp_path / "m", "llama")
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(RefusedFamily) as caught:
+def test_families_are_refused_by_name_before_anything_is_loaded(small_folder, tmp_path, model_type):
+    folder = shutil.copytree(small_folder, tmp_path / "m")
+    own = {"auto_map": {"AutoModelForCausalLM": "modeling.Own"}} if model_type == "huginn_raven" else {}
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type} | own))
+    with pytest.raises(RefusedFamily, match=f"Refused: m is of the family '{model_type}', and ") as caught:
         open_model(resolve(str(folder)))
-    assert all(word in str(caught.value) for word in words)
-
-
-def test_an_unknown_encoder_decoder_is_refused_by_its_config():
-    assert "encoder" in why_refused(SimpleNamespace(model_type="new", is_encoder_decoder=True))
-    assert why_refused(SimpleNamespace(model_type="new", is_encoder_decoder=False)) == ""
+    assert REFUSED[model_type] in str(caught.value)
 
 
 def test_nothing_is_both_described_and_refused():
     assert not set(REFUSED) & {t for family in families.FAMILIES for t in family.model_types}
-    assert BY_NAME["RefusedFamily"] is RefusedFamily
-
-
-# ---------------------------------------------------------------- documents
-
-
-def test_the_guide_runs(tmp_path, monkeypatch):
-    """Every code block, in order, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    text = (DOCS / "adding-a-model-family.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
-    assert len(blocks) >= 5
-    scope = {"__name__": "guide"}
-    for i, block in enumerate(blocks):
-        exec(compile(block, f"adding-a-model-family.md, block {i}", "exec"), scope)
-
-
-def test_families_are_listed_with_their_figures(capsys, monkeypatch):
-    monkeypatch.setattr(families, "FAMILIES", tuple(f for f in families.FAMILIES if f.family in ("OPT", "Granite")))
-    assert main(["models", "--families"]) == 0
-    out = capsys.readouterr().out
-    assert "OPT (opt): attention's addition at self_attn, the MLP's at fc2" in out and "mlp × multiplier" in out
-    assert out.count("miss, bf16 ≤ 1e-2") == 2 and "mamba" in out

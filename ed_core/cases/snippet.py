@@ -14,9 +14,10 @@ from ..errors import CaseError
 from ..probes import Probe
 from ..prompts import to_jsonl
 from ..results.aggregate import probe_of
-from ..sources import remote, wheels
+from ..sources import remote
 from ..sources.bundled import MODELS as BUNDLED
 from ..sources.sizes import PRECISIONS
+from ..sources.wheels import WHEELS
 from ..types import ModelSpec, command_line
 from .case_study import Case, View
 
@@ -91,7 +92,7 @@ def _notes(view: View) -> Iterator[str]:
     if remote.is_remote(model.source):
         yield f"Measured elsewhere, {model.device}: it takes a key in {remote.KEY}, and in Python ED_NDIF=true."
         return
-    if model.content_hash and model.source not in BUNDLED and wheels.find(model.source) is None:
+    if model.content_hash and model.source not in BUNDLED and model.source not in WHEELS:
         yield (
             f"The model lay on the machine where this was kept, as {model.source!a} "
             f"(SHA-256 {model.content_hash[:12]}): give the path of yours."

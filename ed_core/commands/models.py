@@ -100,7 +100,7 @@ def local(args: argparse.Namespace) -> None:
             told = str(error)
         print(f"{file}  {gigabytes(file.stat().st_size)}  {told}")
     if not found:
-        print("No GGUF files where llama.cpp, Ollama and LM Studio keep theirs; any other is opened by its path.")
+        print("No GGUF files where llama.cpp and LM Studio keep theirs; any other is opened by its path.")
 
 
 def audit(args: argparse.Namespace) -> int:

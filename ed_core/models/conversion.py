@@ -1,58 +1,55 @@
-"""A GGUF file becomes a folder of safetensors, once: opening the file itself takes a quarter of a minute each time.
+"""A GGUF file becomes a folder of safetensors, once: the library takes half a minute to open the file itself.
 
-In a process of its own, which can be stopped and takes its memory with it. The weights are unpacked to float32: many
-of the values that a packed file stands for are exact in no narrower dtype, and the curves would move by the rounding.
-"""
+The weights are unpacked to float32: many of the values that a packed file stands for are exact in no narrower dtype,
+and the curves would move by the rounding."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import secrets
 import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any
 
-from .. import disk, errors
-from ..errors import BrokenWeights, Cancelled, RefusedFamily, TooLarge, said
-from ..machine import ROOM, free_memory, gigabytes, limit_memory
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+from transformers.utils import logging
+
+from .. import disk
+from ..errors import BrokenWeights, RefusedFamily, TooLarge, ran_out, said
+from ..machine import ROOM, free_memory, gigabytes
 from ..sources import gguf_files, sizes
 from ..sources.gguf_files import CONVERTER, RECORD, Header, Held
 
-T = TypeVar("T")
 COPIES = 2.5  # float32 copies of the weights that are held at once, at most
 BESIDE_WEIGHTS = 64 << 20  # tokenizer and config
-BESIDE_MEMORY = 3 << 29  # what the libraries and the tokenizer take while they convert
 NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
-Progress = Callable[[int, int], None]
+# The patterns of byte-level tokenizers that are GPT-2's, which the library takes for every name it does not know.
+# "smollm" splits digits apart besides, and its vocabulary has no token that joins them.
+GPT2_SPLITS = ("gpt-2", "phi-2", "mpt", "olmo", "jais", "smollm")
+SAFETENSORS = "take the same model as safetensors"
 
 
-def ensure(held: Held, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False) -> Path:
-    """The folder of a GGUF file's model; converts the file where that has not been done. `progress(done, all)` in
-    tensors. Nothing is left behind where it fails or is cancelled."""
+def ensure(held: Held) -> Path:
+    """The folder of a GGUF file's model; converts the file where that has not been done. Nothing is left behind where
+    it fails."""
     from filelock import FileLock
 
-    if held.converted and not held.file.is_file():
-        return held.place
-    header = gguf_files.read(held.file)  # refuses what was converted before that was known
     if held.converted:
         return held.place
+    header = gguf_files.read(held.file)
+    _check(held, header)
     held.place.parent.mkdir(parents=True, exist_ok=True)
-    memory = _require_room(held, header)
     with FileLock(held.place.parent / "lock"):  # one at a time: each takes much memory
         if held.converted:  # by another process, meanwhile
             return held.place
         for left in held.place.parent.glob(f"{held.place.name}.*{disk.UNFINISHED}"):
-            shutil.rmtree(left, ignore_errors=True)  # by a process that was killed: whoever works has the lock
+            shutil.rmtree(left, ignore_errors=True)  # by a process that was killed: this one has the lock
         part = held.place.with_name(f"{held.place.name}.{secrets.token_hex(4)}{disk.UNFINISHED}")
         try:
             part.mkdir()
-            _convert_alone(held.file, part, progress, cancelled, memory)
+            _convert(held.file, header, part)
             record = {"file": held.file.name, "packing": next(iter(header.packing)), "weights": header.packing}
             (part / RECORD).write_text(json.dumps(record | {"converter": CONVERTER}, indent=1), encoding="utf-8")
             disk.move(part, held.place)
@@ -61,79 +58,35 @@ def ensure(held: Held, progress: Progress | None = None, cancelled: Callable[[],
     return held.place
 
 
-def _require_room(held: Held, header: Header) -> int:
-    """Refuse what disk or memory has no room for; returns the bytes of memory that the conversion may take."""
-    weights = 4 * max(header.parameters, _promised(held.file, header))
-    disk.require_room(f"{held.file.name}, converted to float32,", weights + BESIDE_WEIGHTS, held.place.parent)
+def _check(held: Held, header: Header) -> None:
+    """Refuse a tokenizer that the library would build as another, and what disk or memory has no room for."""
+    name = held.file.name
+    if header.byte_level and header.split not in (*GGUF_PRE_TOKENIZER_SPLITS, *GPT2_SPLITS):
+        how = f"as {header.split[:40]!r}, which the library does not know" if header.split else "in a way it leaves out"
+        raise BrokenWeights(
+            f"{name} cannot be opened: its tokenizer splits text {how}, so a prompt would be other tokens; "
+            f"{SAFETENSORS}."
+        )
+    if missing := [field for field in NEEDED if not header.config.get(field)]:
+        raise BrokenWeights(
+            f"{name} does not tell its model's {missing[0]}, so the memory it takes is not known; {SAFETENSORS}."
+        )
+    config = {field: 1 if value == gguf_files.PER_BLOCK else value for field, value in header.config.items()}
+    weights = 4 * max(header.parameters, sizes.read(config).parameters)
+    disk.require_room(f"{name}, converted to float32,", weights + BESIDE_WEIGHTS, held.place.parent)
     if COPIES * weights > ROOM * free_memory():
         raise TooLarge(
-            f"Converting {held.file.name} takes {gigabytes(COPIES * weights)} of memory, and "
-            f"{gigabytes(free_memory())} are free; convert it on a larger machine, or take a smaller model."
+            f"Converting {name} takes {gigabytes(COPIES * weights)} of memory, and {gigabytes(free_memory())} are "
+            "free; convert it on a larger machine, or take a smaller model."
         )
-    return int(COPIES * weights) + BESIDE_MEMORY
 
 
-def _promised(file: Path, header: Header) -> int:
-    """Weights of the model that the header's sizes make, however few of them the file holds. A size that is not there
-    is refused: the library would take its own for it."""
-    if missing := [name for name in NEEDED if not header.config.get(name)]:
-        raise BrokenWeights(
-            f"{file.name} does not tell its model's {missing[0]}, so nobody knows what memory it takes; take the same "
-            "model as safetensors."
-        )
-    told = {name: 1 if value == gguf_files.PER_BLOCK else value for name, value in header.config.items()}
-    return sizes.read(told).parameters
-
-
-def _convert_alone(
-    file: Path, folder: Path, progress: Progress | None, cancelled: Callable[[], bool], memory: int = 0
-) -> None:
-    """`memory`: bytes that the process may take; 0 is no limit."""
-    command = [sys.executable, "-m", "ed_core.models.conversion", str(file), str(folder), str(memory)]
-    root = str(Path(__file__).parents[2])
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
-    with tempfile.TemporaryFile("w+") as said:
-        with subprocess.Popen(command, stdout=said, stderr=subprocess.DEVNULL, env=environment) as process:
-            while process.poll() is None:
-                if cancelled():
-                    process.kill()
-                    raise Cancelled(f"Converting {file.name} was cancelled; nothing of it is left.")
-                done, _, total = _last_line(said).partition("/")
-                if progress and total.isdigit():
-                    progress(int(done), int(total))
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(0.2)
-        last = _last_line(said)
-    if process.returncode:
-        try:
-            told = json.loads(last)
-            raise errors.BY_NAME[told["error"]](told["message"])
-        except (ValueError, KeyError, TypeError):
-            raise BrokenWeights(
-                f"{file.name} could not be converted (the process ended with {process.returncode}, which may mean that "
-                "the memory ran out); take a smaller model, or one as safetensors."
-            ) from None
-
-
-def _last_line(said: TextIO) -> str:
-    said.seek(0)
-    return next(iter(said.read().splitlines()[-1:]), "")
-
-
-# -------------------------------------------------------------------- in the process of its own
-
-
-def convert(file: Path, folder: Path) -> None:
-    """Unpack a file's weights to float32 and write them, config and tokenizer into a folder, as `save_pretrained`
-    does."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils import logging
-
+def _convert(file: Path, header: Header, folder: Path) -> None:
+    """Write weights in float32, config and tokenizer into a folder, as `save_pretrained` does."""
     logging.set_verbosity_error()
     source = folder / "source"
     source.mkdir()
-    (source / "model.gguf").symlink_to(file)  # a file of Ollama's has no ending
+    (source / "model.gguf").symlink_to(file)  # alone, whatever is next to the file
     options: dict[str, Any] = {"gguf_file": "model.gguf", "local_files_only": True}
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -146,49 +99,26 @@ def convert(file: Path, folder: Path) -> None:
         model, report = loaded
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except Exception as error:  # whatever a stranger's file provokes inside the library
-        told = said(error)
-        if "not supported" in told or isinstance(error, NotImplementedError):
-            family = gguf_files.read(file).architecture[:60]
+        if ran_out(error):
+            raise
+        reason = said(error)
+        if "architecture" in reason and "not supported" in reason:
             raise RefusedFamily(
-                f"Refused: {file.name} holds a model of the family {family!r}, which the library does not read from "
-                f"GGUF ({told}); take the same model as safetensors."
+                f"Refused: {file.name} holds a model of the family {header.architecture[:60]!r}, which the library "
+                f"does not read from GGUF; {SAFETENSORS}."
             ) from error
-        raise BrokenWeights(f"{file.name} cannot be converted: {told}; take the same model as safetensors.") from error
+        raise BrokenWeights(f"{file.name} cannot be converted: {reason}; {SAFETENSORS}.") from error
     if missing := sorted(report["missing_keys"]):
         raise BrokenWeights(
             f"{file.name} lacks {len(missing)} weights of its model, the first is {missing[0]}; running it would show "
-            "random layers: take the same model as safetensors."
+            f"random layers: {SAFETENSORS}."
         )
     read = sum({weight.data_ptr(): weight.numel() for weight in model.state_dict().values()}.values())
-    if more := max(0, gguf_files.read(file).parameters - read):
+    if more := max(0, header.parameters - read):
         raise BrokenWeights(
             f"{file.name} holds {more} weights, as of biases, that the library leaves out of what it reads, so every "
-            "number would be another model's; take the same model as safetensors."
+            f"number would be another model's; {SAFETENSORS}."
         )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     shutil.rmtree(source)
-
-
-def _main(file: str, folder: str, memory: str = "0") -> int:
-    """Convert; print "done/all" as it goes, and at the end what went wrong."""
-    from transformers import modeling_gguf_pytorch_utils as library
-
-    def counted(tensors: Collection[T], **_: object) -> Iterator[T]:
-        for done, tensor in enumerate(tensors):
-            print(f"{done}/{len(tensors)}", flush=True)
-            yield tensor
-
-    library.tqdm = counted  # type: ignore[attr-defined]  # in the place of its progress bar
-    if int(memory):
-        limit_memory(int(memory))
-    try:
-        convert(Path(file), Path(folder))
-    except errors.EffectiveDepthError as error:
-        print(json.dumps({"error": type(error).__name__, "message": str(error)}), flush=True)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_main(*sys.argv[1:]))

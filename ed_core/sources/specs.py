@@ -18,10 +18,11 @@ from .. import bounds, outside
 from ..architectures import find
 from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
 from ..types import ModelSpec
-from . import catalogue, gguf_files, permits, remote, sizes, wheels
+from . import catalogue, gguf_files, permits, remote, sizes
 from .bundled import MODELS as BUNDLED
 from .catalogue import cached_commit, hub_cache
 from .weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from .wheels import WHEELS
 
 IDENTITY_FILES = (
     "config.json",
@@ -54,8 +55,8 @@ _hashes: dict[tuple[tuple[str, int, int, int, int], ...], str] = {}
 
 
 def named(source: str) -> ModelSpec:
-    """What a name refers to, without a look at the content: a bundled model, a folder, a GGUF file, a wheel that holds
-    one, or a hub id with the commit that is here."""
+    """What a name refers to, without a look at the content: a bundled model, a folder, a GGUF file, a model in
+    wheels, or a hub id with the commit that is here."""
     if not os.path.exists(os.path.expanduser(source)):
         source = source.strip()
     if not source:
@@ -67,14 +68,14 @@ def named(source: str) -> ModelSpec:
         if remote.is_remote(inner := source.removeprefix(remote.PREFIX)):
             raise ModelNotFound(f"{source[:80]} names the service twice; take {remote.PREFIX}ORG/NAME.")
         return remote.asked(named(inner))
-    if wheels.find(source):
+    if source in WHEELS:
         return ModelSpec(source)
     if file := _gguf_file(source):
         return ModelSpec(str(file))
     if source in BUNDLED and os.path.isdir(BUNDLED[source]):
         return ModelSpec(source)
     bundled, at, revision = source.partition("@")
-    if at and (bundled in BUNDLED or wheels.find(bundled)):
+    if at and (bundled in BUNDLED or bundled in WHEELS):
         whence = "with the program" if bundled in BUNDLED else "out of a wheel"
         raise ModelNotFound(f"{bundled} comes {whence} and has no revision {revision!r}; leave it out.")
     folder = Path(os.path.expanduser(source))
@@ -82,8 +83,6 @@ def named(source: str) -> ModelSpec:
         return ModelSpec(
             next((name for name, place in BUNDLED.items() if place.resolve() == folder.resolve()), _path(folder))
         )
-    if source.startswith("pypi:") and not wheels.find(source):
-        raise ModelNotFound(f"{source!r} names no wheel with its version; expected pypi:NAME==VERSION.")
     if not HUB_ID.fullmatch(source):
         raise ModelNotFound(
             f"There is no folder {source!r}, and it is not a hub id like 'Qwen/Qwen2.5-1.5B'; check the path."
@@ -95,7 +94,7 @@ def named(source: str) -> ModelSpec:
 def _path(folder: Path) -> str:
     """A folder as it was named; its whole path where that is the name of something else, or none."""
     named = str(folder)
-    return os.path.abspath(named) if named in BUNDLED or wheels.find(named) or folder.name in ("", "..") else named
+    return os.path.abspath(named) if named in BUNDLED or named in WHEELS or folder.name in ("", "..") else named
 
 
 def _name_and_revision(source: str) -> tuple[str, str]:
@@ -111,8 +110,8 @@ def of_gguf(spec: ModelSpec) -> gguf_files.Held | None:
     refused before the disk is looked at."""
     permits.model(spec.source, spec.revision)
     spec = remote.here(spec)
-    if wheel := wheels.find(spec.source):
-        return wheels.held(wheel)
+    if spec.source in WHEELS:
+        return WHEELS[spec.source].held
     file = None if spec.revision else _gguf_file(spec.source)
     return gguf_files.held(file) if file else None
 

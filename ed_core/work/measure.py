@@ -87,5 +87,7 @@ def _fetched(turn: Turn, spec: ModelSpec) -> ModelSpec:
     name, size = spec.name, machine.gigabytes
     spec = hub.ensure(spec, says(lambda done, n: f"downloading {name}: {size(done)} of {size(n)}"), turn.cancelled)
     if packed := of_gguf(spec):
-        conversion.ensure(packed, says(lambda done, n: f"converting {name}: {done} of {n} tensors"), turn.cancelled)
+        if not packed.converted:
+            turn.say(f"converting {name}")
+        conversion.ensure(packed)
     return spec
