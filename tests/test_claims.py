@@ -28,7 +28,6 @@ from ed_core.claims.claim import (
     Quantity,
     by_draws,
     judged,
-    line,
     reliability,
     together,
 )
@@ -36,7 +35,7 @@ from ed_core.claims.record import Curve
 from ed_core.commands import main
 from ed_core.depth import sinks
 from ed_core.depth.continuous import mean_depth_kl
-from ed_core.errors import ClaimRefused, PromptError, StudyError
+from ed_core.errors import ClaimRefused, PromptError
 from ed_core.fits import replacement
 from ed_core.probes import Answers, Prune
 from ed_core.sources.bundled import SETS
@@ -90,19 +89,6 @@ def keeping(share) -> Evidence:
     curve = np.broadcast_to(share, L).copy()
     curve[[0, -1]] = 0.0  # the first and the last layer do not count
     return evidence(one=per_token(top1_kept=drawn(curve, 0.002)))
-
-
-def graded(step: float) -> Evidence:
-    """The centre of what skips break moves by `step` layers a level, and so does the lens."""
-    level = np.arange(N) % 3
-    effect, kl = np.zeros((N, L, L)), np.zeros((N, L + 1))
-    for i in range(N):
-        at = 1 + int(step * level[i])
-        effect[i, at, at + 1 :] = 1.0
-        kl[i] = np.where(np.arange(L + 1) <= at, 9.0, 0.0)
-    skipped = in_levels({"effect": effect, "n_tokens": np.full(N, 5.0)})
-    columns = {"kl.sum": kl * TOKENS, "overlap.sum": (kl == 0) * float(TOKENS), "n_tokens": np.full(N, float(TOKENS))}
-    return evidence(future=skipped, logit_lens=in_levels(columns))
 
 
 def replaced(costs) -> Evidence:
@@ -189,15 +175,6 @@ def test_any_one_layer_means_the_worst_one():
     one = np.full(L, 0.95)
     one[3] = 0.72
     assert told("one-layer-robust", keeping(one)) == CANNOT_BE_TOLD
-
-
-def test_one_nan_makes_nothing_hold():
-    assert told("no-harder-deeper", graded(0)) == HOLDS and told("no-harder-deeper", graded(2)) == DOES_NOT
-    of = graded(0)
-    columns = {name: values.copy() for name, values in of.parts["logit_lens"].columns.items()}
-    columns["kl.sum"][4, 2] = np.nan
-    lens = in_levels(columns)
-    assert told("no-harder-deeper", replace(of, parts=of.parts | {"logit_lens": lens})) == CANNOT_BE_TOLD
 
 
 def test_what_is_not_defined_cannot_be_told():
@@ -328,47 +305,6 @@ def test_values_are_those_of_the_plainest_computation():
                 assert estimate.low - 1e-9 <= estimate.value <= estimate.high + 1e-9, (name, quantity.name)
     assert find("even-turns").of(made["even-turns"]).beside == "Middle layers: 7 to 22.", "both are counted"
     assert value("turn", turning_at(4)).value == 5 / 8 and not value("turn", turning_at(L)).value > 0
-
-
-def test_where_likelihood_is_lost_does_not_depend_on_how_much():
-    name = "likelihood-or-generation"
-    claim, made = find(name), MADE_UP[name](Draw("holds", 10, np.random.default_rng(3)))
-    columns = made.parts["answers"].columns
-    whole = columns["loss_whole"][:, None]
-    little = replace(made.parts["answers"], columns=columns | {"loss": whole + 1e-4 * (columns["loss"] - whole)})
-    before, after = (
-        next(iter(claim.of(one).estimates.values())) for one in (made, replace(made, parts={"answers": little}))
-    )
-    for end in ("value", "low", "high", "layers"):
-        assert getattr(after, end) == pytest.approx(getattr(before, end), rel=1e-4), end
-
-
-def test_units_are_templates_where_there_are_enough_of_them():
-    """As many prompts of 8 forms have a wider interval than those of no known form, and the words say so."""
-    spread = np.repeat(np.random.default_rng(0).normal(0.8, 0.05, 8), 3)[:, None] * np.ones(L)
-    part = per_token(top1_kept=spread)
-    claim, widths = find("one-layer-robust"), {}
-    for forms in ((), tuple(f"f{i // 3}" for i in range(N)), ("f",) * N):
-        found = claim.of(evidence(one=replace(part, forms=forms)))
-        one = found.estimates[claim.quantities[1].name]
-        widths[found.over] = one.high - one.low
-    assert list(widths) == ["24 prompts", "24 prompts of 8 forms", "24 prompts of one form; other text may differ"]
-    assert widths["24 prompts of 8 forms"] > 1.5 * widths["24 prompts"]
-
-
-def test_a_line_through_levels_is_over_pairs_where_there_are_some():
-    values = [np.arange(10.0) + 3 * level for level in range(3)]
-    marks = tuple(map(str, range(10)))
-    paired = [Part({"": v}, ("",) * 10, marks) for v in values]
-    alone = [Part({"": v}) for v in values]
-    one, other = line(values, paired, 0), line(values, alone, 0)
-    assert one.pairs == 10 and other.pairs == 0 and one.slope.value == other.slope.value == 3
-    assert one.slope.error < 1e-9 < other.slope.error, "what pairs have in common does not blur their slope"
-    assert np.allclose(other.levels.value, [4.5, 7.5, 10.5])
-    twice = [paired[0], replace(paired[1], pairs=("0", "0", *marks[2:])), paired[2]]
-    assert line(values, twice, 0).pairs == 8, "a mark that stands twice on a level says not which belongs to it"
-    gone = [values[0], np.full(10, np.nan), values[2]]
-    assert line(gone, paired, 0) == line(gone, alone, 0) == "prompts with a value on one level: only 0"
 
 
 def test_reliability_is_the_share_of_the_differences_that_is_no_noise():
@@ -555,12 +491,3 @@ def test_models_of_one_family_are_compared_and_others_refused(model, prompts, tm
     stranger = save_random(tmp_path / "stranger", family="llama")
     assert asked(model, prompts, tmp_path / "other", "--claim", "static-ratio", "--also", str(stranger)) == 2
     assert "is of the family llama" in capsys.readouterr().err
-
-
-def test_a_set_that_is_not_there_and_a_damaged_file_are_refused(model, tmp_path, capsys):
-    assert asked(model, "sum_mod11", tmp_path / "out") == 2
-    assert "did you mean 'sum_mod10'" in capsys.readouterr().err
-    (tmp_path / running.FOUND).write_text("{")
-    with pytest.raises(StudyError, match="damaged"):
-        running.read(tmp_path)
-    assert running.read(tmp_path / "nowhere") is None

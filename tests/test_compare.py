@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 
 from ed_core.cases import export
-from ed_core.depth import among_others, sinks, wording
+from ed_core.depth import among_others, sinks
 from ed_core.probes import Contributions, IntegratedGradients, LayerSkip, LogitLens, Prune, ResidualErasure
 from ed_core.probes.base import depth_score, layer_effect
 from ed_core.probes.integrated_gradients import completeness, incomplete
 from ed_core.results import lookup
-from ed_core.results.store import Store
-from ed_core.sources.bundled import EXAMPLE, load_prompts
 from ed_core.types import Prompt
-from ed_core.work.resolve import resolve
 
 TEXTS = ("5 + 7 + 5 = ", "a=3; b=a; b?", "The capital of France is", "copy a b c: a b", "one two three four")
 COMPARED = (Contributions(), LogitLens(), LayerSkip(), ResidualErasure(), IntegratedGradients())
@@ -43,47 +40,6 @@ def test_the_command_line_writes_the_scores(model_of, measure):
     assert data["layer_skip.depth_score"] == pytest.approx(depth_score(layer_effect(effects.max(0))))
     assert data["layer_skip.depth_score_mean"] == pytest.approx(depth_score(layer_effect(effects.mean(0))), rel=1e-5)
     assert data["layer_skip.depth_score"].dtype == np.float32 and "layer_skip.depth_score_mean.0" not in data
-
-
-def test_a_series_is_everything_but_the_prompt(model_of):
-    spec = model_of("qwen3").spec
-    one, two = (LayerSkip().request(spec, Prompt(text)) for text in TEXTS[:2])
-    assert one.series == two.series and one.key != two.key and one.series not in (one.key, two.key)
-    others = [LayerSkip(mode="future").request(spec, Prompt(TEXTS[0])), LogitLens().request(spec, Prompt(TEXTS[0]))]
-    others += [
-        LayerSkip().request(replace(spec, **change), Prompt(TEXTS[0]))
-        for change in ({"precision": "bf16"}, {"content_hash": "other"})
-    ]
-    assert len({one.series, *(r.series for r in others)}) == 5
-
-
-def test_the_store_finds_a_series_newest_first_and_nothing_else(model_of, measure, own_cache):
-    store, model = Store(own_cache), model_of("qwen3")
-    results = [measure(model, LogitLens(), Prompt(text)) for text in TEXTS[:3]]
-    for result in [
-        *results,
-        measure(model, LogitLens(k=3), Prompt(TEXTS[0])),
-        measure(model, Contributions(), Prompt(TEXTS[0])),
-    ]:
-        store.put(result)
-    found = store.series(results[0].request.series)
-    assert list(found) == [r.request.key for r in results[::-1]]
-    assert list(store.series(results[0].request.series, 2)) == [r.request.key for r in results[:0:-1]]
-    for result in results:
-        assert {name: v.tolist() for name, v in found[result.request.key].items()} == {
-            name: np.asarray(v).tolist() for name, v in result.summary.items()
-        }
-    others = list(lookup.alike(results[1].request).values())
-    assert sorted(int(s["n_tokens"]) for s in others) == sorted(r.n_tokens for r in (results[0], results[2])), (
-        "itself is none of the others"
-    )
-
-
-def test_shipped_examples_count_as_other_prompts(own_cache):
-    shipped = next(p for p in load_prompts() if p["id"] == EXAMPLE)
-    spec = resolve("ed-demo-8")
-    assert len(lookup.alike(LayerSkip().request(spec, Prompt("something else")))) == 1
-    assert lookup.alike(LayerSkip().request(spec, Prompt(shipped["text"], shipped["answer"]))) == {}
 
 
 @pytest.mark.parametrize("probe", COMPARED, ids=lambda p: p.name)
@@ -125,26 +81,6 @@ def test_completeness_is_measured_against_the_scale_and_by_the_engines_own_limit
             )
             assert share == pytest.approx(result["completeness_error"][layer] / scale, rel=1e-5)
     assert incomplete(poor) == [i for i, share in enumerate(completeness(poor)) if share > 0.005] != []
-
-
-def test_prompts_whose_completeness_fails_are_in_no_spread_and_counted(model_of, measure):
-    model, rough = model_of("qwen3"), IntegratedGradients(nodes=3)
-    good = [measure(model, IntegratedGradients(nodes=1024), Prompt(text, " 17")) for text in TEXTS]
-    poor = [measure(model, rough, Prompt(text, " 17")) for text in TEXTS[:2]]
-    for result in (*good, *poor):
-        np.testing.assert_allclose(result.summary["completeness"], completeness(result), rtol=1e-6)
-        assert IntegratedGradients.sound(result.summary) == (not incomplete(result))
-    assert not any(map(IntegratedGradients.sound, (r.summary for r in poor)))
-    mine, *others = (r.summary for r in good)
-    alone, mixed = (
-        among_others.spreads(rough, mine, found)[0] for found in (others, [*others, *(r.summary for r in poor)])
-    )
-    assert mixed.n == alone.n == 4 and np.array_equal(mixed.quantiles, alone.quantiles)
-    said = among_others.sentence(rough, mine, [*others, *(r.summary for r in poor)])
-    assert "median of 4 other prompts" in said
-    told = among_others.reasons(rough, mine, [*others, *(r.summary for r in poor)])
-    assert told == ["2 other prompts are left out: they fail their check."]
-    assert among_others.reasons(rough, mine, others) == []
 
 
 def test_the_updates_cosine_of_one_block_is_the_cosine_criterions(model_of, measure):
@@ -191,23 +127,6 @@ def test_a_controls_curve_is_told_by_order_and_course(case):
         assert found[0].size == pytest.approx((FALLING / 10 + 3).mean() / FALLING.mean())
         assert "ρ = 1.00; each scaled to its own range, at most 0 % apart" in found[0].text
         assert "at most 1 % apart" in replace(found[0], apart=0.004).distance
-
-
-@pytest.mark.parametrize("kind", among_others.SAYS)
-def test_several_controls_are_counted_and_a_minority_concludes_nothing(kind):
-    many = wording.KINDS[kind][1]
-    for n_same in range(6):
-        twins = [likenesses(FALLING, FALLING if i < n_same else FALLING[::-1].copy()) for i in range(5)]
-        said = among_others.against_control(kind, twins)
-        assert said.startswith(f"{n_same or 'None'} of 5 {many} show{'s' * (n_same == 1)} the same shape for ")
-        assert (among_others.SAYS[kind][1] in said) == (n_same >= 3)
-    mixed = [[a, b] for a, b in zip(*(likenesses(FALLING, c) for c in (FALLING, FALLING[::-1].copy())), strict=True)]
-    twins = [[mixed[0][0], mixed[1][1]] for _ in range(3)]
-    said = among_others.against_control(kind, twins)
-    assert said.startswith(f"3 of 3 {many} show") and "; none of 3 show the same shape for best tokens" in said
-    flat = [likenesses(FALLING, np.ones(7))] * 2
-    assert "cannot be compared" in among_others.against_control(kind, flat)
-    assert f"2 {many}" in (among_others.against_control(kind, flat))
 
 
 def test_noise_does_not_pass_for_the_same_curve_and_a_clear_one_does():

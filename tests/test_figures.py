@@ -7,17 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kept_cases import results
 
 from ed_core import figures
 from ed_core.depth import verdict
-from ed_core.figures import View, pictures
+from ed_core.figures import View
 from ed_core.figures.canvas import shown
 from ed_core.figures.panel import MOST_TEXTS
-from ed_core.figures.pictures import Look
 from ed_core.fits import measured
-from ed_core.probes import ResidualErasure, find
-from ed_core.results import aggregate
+from ed_core.probes import find
 from ed_core.results.aggregate import summarize
 from ed_core.sources.catalogue import published, published_marks
 from ed_core.sweeps.recorder import Recorder
@@ -106,36 +103,6 @@ def test_z_is_the_measure_itself(name, window):
     np.testing.assert_array_equal(heatmap.z, values[..., 0] if name == "lens" else values)
 
 
-@pytest.mark.parametrize("name", MAPS)
-def test_nothing_jumps_while_a_result_fills(name):
-    stages = [draw(name, fake(PROBE[name], filled=share)).update_layout(template="none") for share in (0.0, 0.5, 1.0)]
-    for fig in stages:
-        json.loads(fig.to_json())
-    for what in (
-        lambda f: f.layout.to_plotly_json(),
-        lambda f: (f.data[0].zmin, f.data[0].zmax),
-        lambda f: [t.name for t in f.data],
-    ):
-        assert what(stages[0]) == what(stages[1])
-    assert stages[0].layout.yaxis == stages[2].layout.yaxis
-    if name != "contributions":  # whose colours fit themselves to the values once all are there
-        assert stages[0].data[0].zmin == stages[2].data[0].zmin
-
-
-def test_a_logarithmic_range_shows_differences_and_leaves_out_the_first_token():
-    result = fake("contributions")
-    result["layer_ratio"][:] = 0.3
-    result["layer_ratio"][:, 0] = 1e5
-    heatmap = figures.contribution_norms(result, View()).data[0]
-    low, high = heatmap.zmin, heatmap.zmax
-    assert (low, high) == pytest.approx((0.1, 1.0)), "a factor of four around 0.3, at steps of 1, 2 and 5"
-    result["layer_ratio"][2:, 1:] = 30.0
-    assert figures.contribution_norms(result, View()).data[0].zmax == pytest.approx(50.0)
-    positions = [p for p, _ in heatmap.colorscale]
-    assert positions == sorted(positions) and positions[0] == 0 and positions[-1] == pytest.approx(1)
-    assert positions[20] == pytest.approx((10**-0.5 - 0.1) / 0.9)  # halfway in colour is halfway in decades
-
-
 @pytest.mark.parametrize("name", ["contributions", "cosines", "lens"])
 @pytest.mark.parametrize("n_layers,n_tokens", [(1, 1), (1, 2), (2, 1)])
 def test_the_smallest_results(name, n_layers, n_tokens):
@@ -176,12 +143,6 @@ def told(fig) -> dict[tuple[int, int], str]:
     heatmap = fig.data[0]
     assert "%{text}" in heatmap.hovertemplate and heatmap.hoverinfo is None
     return {(y, x): text for y, row in enumerate(heatmap.text) for x, text in enumerate(row) if text}
-
-
-def test_every_cell_that_is_shown_tells_its_place():
-    fig = draw("contributions", fake("contributions"), window=(1, 2))
-    assert sorted(told(fig)) == [(layer, token) for layer in range(4) for token in (1, 2)]
-    assert fig.data[0].hovertemplate.startswith("layer %{y} · token %{x:d}")
 
 
 def lens(best, tokens: tuple[str, ...], words: dict[int, str], probs=0.5) -> ProbeResult:
@@ -237,20 +198,6 @@ def test_what_is_beyond_the_colours_says_so():
     spec = MeasureSpec("effect", ("layer", "pos"), "change", "what", 0.0)
     large = replace(result, measures={"effect": Measure(spec, np.full((4, 4), 1500.0, np.float32))})
     assert figures.token_map(large, View(), "effect").data[0].colorbar.ticktext == ("0", "250", "500", "750", "≥ 1000")
-
-
-def test_the_erasures_strip_leaves_out_the_position_that_predicts_the_answer():
-    result = replace(fake("residual_erasure"), answer_start=3)
-    result["effect"][:] = np.array([0.1, 0.2, 0.9, 0.3])
-    for target, expected, said in (("answer", 0.3, True), ("future", 0.9, False)):
-        asked = ResidualErasure(target=target).request(ModelSpec("fake"), Prompt("x"))
-        found = replace(result, request=asked)
-        fig = pictures.draw(ResidualErasure.pictures[0], found, View())
-        np.testing.assert_allclose(strip_of(fig), expected, rtol=1e-6)
-        assert (fig.layout.xaxis2.title.text == "maximum without<br>token 2, L2 ≤ √2") == said
-        caption = pictures.caption(ResidualErasure.pictures[0], found, Look())
-        assert ("without token 2, which predicts the answer" in caption) == said
-        np.testing.assert_array_equal(fig.data[0].z, result["effect"])
 
 
 def test_skip_map_marks_what_is_beyond_its_colours_and_what_is_zero_by_construction():
@@ -358,54 +305,6 @@ def strip_of(fig) -> np.ndarray:
 
 # ---------------------------------------------------------------- sinks beside the maps
 
-SUNK = {"sinks": (0, 2), "count_sinks": False}
-
-
-def strip_with(fig):
-    return [trace.x for trace in fig.data if trace.name == "with sinks"]
-
-
-@pytest.mark.parametrize("read_at, kept", [(None, [1, 3]), ((1, 2), [1]), ((1,), []), ((2,), [])])
-def test_what_a_criterion_reads_is_drawn_without_the_sinks_and_dotted_with_them(read_at, kept):
-    """Nothing is dotted where no sink was read, or nothing else."""
-    made, lens = fake("contributions"), fake("logit_lens")
-    view = View(**SUNK, read_at=read_at)
-    at = list(range(4) if read_at is None else read_at)
-    cosine = np.mean([made[name] for name in verdict.COSINES], axis=0)
-    for fig, z in ((figures.cosine_map(made, view), cosine), (figures.lens_map(lens, view), lens["kl"])):
-        np.testing.assert_allclose(strip_of(fig), z[:, kept or at].mean(1), rtol=1e-5)
-        dotted = strip_with(fig)
-        assert len(dotted) == bool(kept)
-        for curve in dotted:
-            np.testing.assert_allclose(curve, z[:, at].mean(1), rtol=1e-5)
-    counted = figures.cosine_map(made, replace(view, count_sinks=True))
-    assert strip_with(counted) == []
-    np.testing.assert_allclose(strip_of(counted), cosine[:, at].mean(1), rtol=1e-5)
-
-
-def test_the_erasures_strip_leaves_the_sinks_out_and_a_sum_stays_whole():
-    erased = replace(fake("residual_erasure"), answer_start=2)
-    fig = figures.token_map(erased, View(**SUNK), "effect", left_out=ResidualErasure.left_out)
-    np.testing.assert_allclose(strip_of(fig), erased["effect"][:, 3], rtol=1e-6)
-    assert fig.layout.xaxis2.title.text == "maximum without<br>token 1 and sinks"
-    given = fake("integrated_gradients")
-    fig = figures.token_map(given, View(**SUNK), "attribution")
-    np.testing.assert_allclose(strip_of(fig), np.abs(given["attribution"]).sum(1), rtol=1e-5)
-
-
-def test_means_without_some_tokens_are_those_of_the_others():
-    for probe in ("contributions", "logit_lens"):
-        result = fake(probe)
-        found = aggregate.without(result, {0, 2})
-        for name in ("layer_cos", "resid_norm") if probe == "contributions" else ("kl", "settle_depth"):
-            np.testing.assert_allclose(found[name], result[name][..., [1, 3]].mean(-1), rtol=1e-5)
-        name = "layer_cos" if probe == "contributions" else "kl"
-        np.testing.assert_allclose(
-            aggregate.without(result, {2}, False)[name], result[name][:, [1, 3]].mean(1), rtol=1e-5
-        )
-        np.testing.assert_allclose(aggregate.without(result, {0, 1, 2, 3})[name], result[name].mean(1), rtol=1e-5)
-        np.testing.assert_allclose(aggregate.without(result, (), False)[name], result[name][:, 1:].mean(1), rtol=1e-5)
-
 
 def maps_of_two() -> measured.Maps:
     """Of a model of 3 layers named like markup and one of 7; the last of A's taps beats no control."""
@@ -445,34 +344,6 @@ def test_best_matches_stand_on_relative_depth_beside_their_controls():
     assert np.allclose(by_r2.y, by_error.y)
     best, shuffled, mean = figures.best_errors(found).data
     assert np.allclose(best.y, [0.2, 0.3, 0.55]) and np.allclose(shuffled.y, 0.7) and np.allclose(mean.y, 0.58)
-
-
-def test_a_spread_is_drawn_from_its_own_quantiles():
-    low, median, high = np.zeros(3), np.ones(3), np.full(3, 5.0)
-    fig = figures.spread_curve(np.full(3, 2.0), np.stack([low, median, high]), "unit", others="all 9 others")
-    found = {t.name: t.y[0] for t in fig.data}
-    assert found == {"lower end": 0, "all 9 others": 5, "median": 1, "this prompt": 2}
-    assert [t.meta for t in fig.data][1] == "upper end", "what is pointed at is one number, and no range"
-    assert "; upper end, smallest 5 at layer 0" in figures.describe_curves(fig, "It")
-
-
-def test_slopes_are_drawn_within_their_limit():
-    found = results()["numerics"]
-    limit = found.provenance["limits"]["slope"]
-    lines = [s.y0 for s in figures.slope_curves(found).layout.shapes if s.name == "limit"]
-    assert lines == [-limit, limit]
-
-
-def test_a_strip_leaves_the_sinks_out_and_says_so():
-    result, kept = fake("contributions"), [1, 3]
-    for first_token, title in ((True, "mean, no sinks"), (False, "mean, no first<br>and no sinks")):
-        fig = figures.contribution_norms(result, View(**SUNK), first_token=first_token)
-        np.testing.assert_allclose(strip_of(fig), result["layer_ratio"][:, kept].mean(1), rtol=1e-6)
-        assert fig.layout.xaxis2.title.text == title
-    counted = figures.contribution_norms(result, View(sinks=(0, 2), count_sinks=True))
-    np.testing.assert_allclose(strip_of(counted), result["layer_ratio"].mean(1), rtol=1e-6)
-    every = figures.contribution_norms(result, View(sinks=(0, 1, 2, 3), count_sinks=False))
-    np.testing.assert_allclose(strip_of(every), result["layer_ratio"].mean(1), rtol=1e-6)
 
 
 def test_replacement_is_drawn_as_what_it_adds_to_the_loss():

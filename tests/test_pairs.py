@@ -12,12 +12,8 @@ from test_figures import fake
 from ed_core import figures
 from ed_core.cases import export
 from ed_core.depth import among_others, side_by_side
-from ed_core.depth.answer import Seen
-from ed_core.depth.continuous import MeanDepth, Turn
 from ed_core.depth.criteria import Criterion
 from ed_core.depth.side_by_side import Pair
-from ed_core.depth.verdict import Verdict
-from ed_core.depth.wording import Statement, Twins
 from ed_core.figures import View
 from ed_core.probes import PROBES, Contributions, find
 from ed_core.results.aggregate import summarize
@@ -144,12 +140,6 @@ def test_a_difference_is_b_minus_a_around_zero():
     assert "B − A" in told and "A " in told
 
 
-def test_a_difference_fills_where_both_sides_are_there():
-    half = fake("contributions", filled=0.5)
-    z = figures.difference_map(fake("contributions"), half, "layer_ratio", VIEW).data[0].z
-    assert np.isfinite(z[:2]).all() and np.isnan(z[2:]).all()
-
-
 def test_no_difference_where_a_cell_would_not_mean_the_same():
     a, other_tokens = fake("contributions"), fake("contributions", tokens=("a", " b", "x", "c"))
     shorter = fake("contributions", tokens=("a", " b", "a"))
@@ -180,45 +170,6 @@ def test_models_of_different_depth_differ_at_the_nearest_layers_of_the_deeper_on
 
 
 # ---------------------------------------------------------------- ruler, names, CSV
-
-
-def judged(n, criteria, means, turn=None, cosine=None, unclear=()) -> Verdict:
-    """A verdict of `n` layers with these marks."""
-    said = {name: Statement("", name not in unclear, None, None) for name in criteria}
-    of = {name: Criterion(name, depth, depth, n) for name, depth in criteria.items()}
-    depths = {name: MeanDepth(name, depth, n) for name, depth in means.items()}
-    turned = None if turn is None else Turn(n, turn, -0.2, 0.3, 0.01, "")
-    seen = (Seen(2, "<b>", True, n // 2, n // 2, 5, n),)
-    curves = {} if cosine is None else {"cosine": np.asarray(cosine)}
-    return Verdict(of, curves, {}, said, depths, turned, seen, Twins())
-
-
-def test_both_verdicts_stand_at_their_share_of_the_depth_above_and_below_with_what_was_measured():
-    a = judged(8, {"cosine": None, "kl": 3, "overlap": 1}, {"kl": 2.0, "overlap": None}, 5, [-0.3] * 4 + [0.1] * 4)
-    b = judged(
-        16, {"cosine": 5, "kl": None, "overlap": 15}, {"kl": 12.0, "overlap": 8.0}, None, [0.7] * 16, ("cosine",)
-    )
-    fig = figures.pair_ruler((a, b), (8, 16), ("x", "y"))
-    marks = {t.name: t for t in fig.data if t.type == "scatter"}
-    places = {name: t.x[0] for name, t in marks.items()}
-    assert places == {
-        "A kl": 0.25, "A cosine": 6 / 8, "A answer": 0.5, "A kl rule": 0.5, "A overlap rule": 0.25,
-        "B kl": 0.75, "B overlap": 0.5, "B answer": 0.5, "B cosine rule": 6 / 16, "B overlap rule": 1.0,
-    }  # fmt: skip
-    assert all((t.y[0] > 0) == name.startswith("A") for name, t in marks.items())
-    assert marks["A kl"].y[0] == marks["A kl rule"].y[0] == -marks["B kl"].y[0], "one row for each, mirrored"
-    assert marks["B cosine rule"].marker.symbol == "diamond-open"
-    assert "not clear" in marks["B cosine rule"].customdata[0]
-    assert marks["A kl rule"].marker.symbol == "diamond" and "ratio 0.5" in marks["A kl rule"].customdata[0]
-    assert "&lt;b&gt;" in marks["A answer"].customdata[0] and marks["A kl"].text == ("2.0",)
-    bars = {t.name: t for t in fig.data if t.type == "heatmap"}
-    assert list(bars) == ["blocks A", "blocks B"] and bars["blocks A"].z[0][0] == -0.3
-    assert {(t.zmin, t.zmax) for t in bars.values()} == {(-1.0, 1.0)}, "one colour scale, which holds B's 0.7"
-    for t, n in zip(bars.values(), (8, 16), strict=True):
-        assert t.x0 == 0.5 / n and t.dx == 1 / n and len(t.z[0]) == n, "each layer over its share of the depth"
-    waiting = figures.pair_ruler((None, None), (8, 16), ("x", "y"))
-    assert [t.name for t in waiting.data] == ["blocks A", "blocks B"], "no marks"
-    assert all(v is None for t in waiting.data for v in t.z[0]) and waiting.layout.height == fig.layout.height
 
 
 def test_the_csv_holds_both_sides_with_all_digits():

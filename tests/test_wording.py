@@ -72,17 +72,6 @@ def test_what_a_rule_gives_of_several_prompts_is_so_and_not_the_wrong_claim(row)
     assert found.sentence == row["said"]
 
 
-def test_a_rule_over_templates_says_over_how_many():
-    of = units(10, [f"form {i % 5}" for i in range(10)])
-    criterion, curve, interval, _ = over("kl", [a_step("kl", 5)] * 10, [3] * 10)
-    said = wording.over_prompts(criterion, curve, interval, of).sentence
-    assert "(5 in at least 90 % of resamples of 10 prompts of 5 forms)" in said
-    few = units(10, ["one"] * 10)
-    assert "resamples of 10 prompts of one form; other text may differ)" in (
-        wording.over_prompts(criterion, curve, interval, few).sentence
-    )
-
-
 # ---------------------------------------------------------------- the two lines
 
 
