@@ -131,7 +131,7 @@ class OnRay(ThreadPoolExecutor):
             raise ParameterError(f"The Ray cluster has no {kind}; start it with some, or leave --ray out.")
         actor = ray.remote(Actor).options(num_cpus=1, num_gpus=int(kind == "GPU"), max_restarts=0, max_task_retries=0)
         new: Callable[..., Any] = actor.remote
-        self._new = lambda: new(max(nodes), permits.is_owner())
+        self._new: Callable[[], Any] = lambda: new(max(nodes), permits.is_owner())
         super().__init__(sum(nodes))
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
