@@ -259,3 +259,14 @@ def test_what_is_being_typed_outlives_the_end_of_a_run(slow, page):
     wait(page, page.get_by_role("button", name="Cancel").is_disabled)
     settled(page)
     assert box.input_value() == "4 + 4 + 1 = and then"
+
+
+def test_a_killed_worker_is_said_in_a_sentence_and_replaced(slow, page):
+    start(page, slow.address, "/?model=ed-demo-16", TEXT + "1 ", ANSWER)
+    page.wait_for_timeout(1000)
+    app = psutil.Process(slow.process.pid)
+    (worker,) = [p for p in app.children(recursive=True) if p.cmdline()[-2:] == ["ed_core.work.worker", "interactive"]]
+    worker.kill()
+    page.get_by_text("The worker process ended while computing").first.wait_for(timeout=60_000)
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.locator(".st-key-headline", has_text="best guess").wait_for(timeout=120_000)

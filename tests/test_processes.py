@@ -60,8 +60,7 @@ class InThread(ThreadPoolExecutor):
 def engine(monkeypatch):
     """Makes an engine of it."""
     with InThread() as executor:
-        own = executors.Own(running.opened_models(), lambda: False)
-        monkeypatch.setattr("ed_core.work.runs.engine.process", lambda: own)
+        monkeypatch.setattr(executors.own, "models", running.opened_models())
 
         def begin(*arguments):
             executor.may_begin.set()
@@ -286,8 +285,7 @@ class FakeRay:
 @pytest.fixture
 def on_ray(monkeypatch, made):
     """Runs the study on such a Ray."""
-    own = executors.Own(running.opened_models(), lambda: False)
-    monkeypatch.setattr("ed_core.work.runs.engine.process", lambda: own)
+    monkeypatch.setattr(executors.own, "models", running.opened_models())
     monkeypatch.setattr("ed_core.machine.installed", lambda package: True)
 
     def run(ray):

@@ -111,21 +111,11 @@ def test_of_a_run_in_processes_that_is_killed_nothing_is_left_and_it_goes_on(und
 @needs_ray
 def test_actors_that_are_killed_are_replaced(undisturbed, tmp_path):
     file, expected = undisturbed
-    process = begin(file, tmp_path, "--engine", "ray")
+    process = begin(file, tmp_path, "--ray", "local")
     for kill in (1, 2):
         until(lambda: n_items(tmp_path) >= 4 * kill and actors(process.pid), process)
         actors(process.pid)[0].kill()
     ends_as(expected, process, tmp_path)
-
-
-@needs_ray
-def test_of_a_driver_that_is_killed_nothing_is_left_and_the_study_goes_on(undisturbed, tmp_path):
-    file, expected = undisturbed
-    process = begin(file, tmp_path, "--engine", "ray")
-    killed_with_all(process, tmp_path, 6)  # a cluster was there
-    until(lambda: not left_by(process.pid))
-    assert n_items(tmp_path) < N_ITEMS
-    ends_as(expected, begin(file, tmp_path, "--engine", "ray"), tmp_path)
 
 
 def actors(driver: int) -> list[psutil.Process]:
@@ -133,7 +123,7 @@ def actors(driver: int) -> list[psutil.Process]:
     found = []
     for process in psutil.Process(driver).children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::Worker"):
+            if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::Actor"):
                 found.append(process)
     return sorted(found, key=lambda process: process.create_time())
 
@@ -142,14 +132,3 @@ def alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
-
-
-def left_by(driver: int) -> list[int]:
-    """The program that waits for the end of that driver, which ends last."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            line = process.cmdline()
-            if len(line) == 5 and line[1].endswith("leftovers.py") and line[4] == str(driver):
-                found.append(process.pid)
-    return found

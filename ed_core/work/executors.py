@@ -1,7 +1,7 @@
 """Several processes that compute the items of a study: of this machine, or Ray's on several.
 
 Both are `submit(function, *arguments)` to a `Future`, as `concurrent.futures` has it; functions and arguments are
-pickled, and a function finds its process' models in `process()`. On a CPU two processes of one thread do more than one
+pickled, and a function finds its process' models in `own`. On a CPU two processes of one thread do more than one
 process of two threads. Each has the models in its own memory."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from .. import machine
@@ -23,26 +23,12 @@ from ..sources import permits
 
 MOST = 64  # processes; more than any machine's memory has room for models
 RETRIES = 2  # how often a call is made again whose process on Ray ended
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}  # read by Ray when it is imported
 LOST = "A process that computed ended ({}); what is computed stays. Run the same command again, with fewer processes."
 FULL = LOST.format("for instance because the memory was full")
 
 
-@dataclass
-class Own:
-    """What a process that computes keeps between calls."""
-
-    models: Any
-    stopped: Callable[[], bool]
-
-
-_own: Own | None = None
-
-
-def process() -> Own:
-    """This process', inside a function that was submitted."""
-    assert _own is not None
-    return _own
+own = SimpleNamespace(models=None, stopped=bool)
+"""Of a process that computes: its models, and whether it is to stop; for functions that were submitted."""
 
 
 @contextlib.contextmanager
@@ -66,8 +52,7 @@ class Processes(ProcessPoolExecutor):
             raise ParameterError(f"--processes is {n}; expected 1 to {MOST}, at most one for each core.")
         if device != "cpu" and n > (n_gpus := len(machine.gpus()) if device == "cuda" else 0):
             raise ParameterError(
-                f"--processes is {n}, and {n_gpus} of {device} are here, one for each; give --device cuda and at most "
-                "as many as there are GPUs, or --device cpu."
+                f"--processes is {n}, and {n_gpus} of {device} are here, one for each; give --device cpu."
             )
         context = multiprocessing.get_context("spawn")
         self._stopped, shares = context.Event(), [machine.share(i, n) for i in range(n)]
@@ -102,12 +87,11 @@ def _end_with(parent: Any) -> None:
 
 
 def _open(share: int, owner: bool, stopped: Callable[[], bool]) -> None:
-    global _own
     if owner:
         permits.as_owner()
     from .compute import Models
 
-    _own = Own(Models(share=share), stopped)
+    own.models, own.stopped = Models(share=share), stopped
 
 
 class OnRay(ThreadPoolExecutor):
@@ -116,7 +100,7 @@ class OnRay(ThreadPoolExecutor):
 
     def __init__(self, address: str, device: str):
         machine.require_package("ray", "Computing on Ray")
-        os.environ.update(QUIET)
+        os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_ENABLE_UV_RUN_RUNTIME_ENV="0")  # read when it is imported
         import ray
 
         try:

@@ -15,7 +15,7 @@ from ...errors import JobError
 from ...studies import running
 from ...studies.plan import Chunk, Item, Plan, StudyModel
 from ...studies.running import Group, MakesEngine, Status, Todo
-from ..executors import FULL, process
+from ..executors import FULL, own
 from ..turn import Turn
 
 
@@ -124,16 +124,14 @@ def _bare(plan: Plan) -> Plan:
 
 
 def _try_out(plan: Plan, model: StudyModel, chunks: list[Chunk]) -> str:
-    return running.try_out(process().models, plan, model, chunks)
+    return running.try_out(own.models, plan, model, chunks)
 
 
 def _compute(plan: Plan, out: Path, item: Item) -> tuple[str, str]:
-    own = process()
     found = running.status(own.models, plan, out, item, cancelled=own.stopped)
     return found.what, found.why
 
 
 def _together(group: Group) -> list[bool]:
     """Of each item of a group whether it is there."""
-    own = process()
     return list(running.together(own.models, group, set(), own.stopped))
