@@ -87,7 +87,7 @@ def test_what_was_found_is_listed_drawn_and_quoted(laboratory):
             if quantity.value:
                 assert show.plain(finding.both_ways(quantity)) in said
     assert show.plain("It has <b>no</b> answers.") in said and "<b>no</b>" not in said
-    assert test.code[0].value == found["turn"].sentence
+    assert test.code[1].value == found["turn"].sentence
     assert all(show.plain(reason) in said for reason in found["turn"].reasons)
     (figure,) = charts(test)
     for trace, label in zip(figure["data"], ("model", "untrained twin"), strict=True):

@@ -153,7 +153,7 @@ print("walked")
 def copy(tmp_path_factory):
     """The product with the toy in it."""
     folder = tmp_path_factory.mktemp("copy")
-    for name in ("ed_core", "ed_ui", "pages", ".streamlit"):
+    for name in ("ed_core", "ed_ui", "effective_depth_lab", "pages", ".streamlit"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.safetensors"))
     shutil.copy(ROOT / "app.py", folder)
     for weights in (ROOT / "ed_core" / "demo" / "models").glob("*/*.safetensors"):
