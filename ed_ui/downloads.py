@@ -1,4 +1,4 @@
-"""A hub model that is not here: what a download would bring, a button, progress, cancel, resume. The hub is asked in
+"""A hub model that is not here: what a download would bring, a button, progress, cancel. The hub is asked in
 the background."""
 
 from __future__ import annotations

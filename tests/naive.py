@@ -57,6 +57,7 @@ READ = {  # model_type: blocks, final norm, what attention adds, what the MLP ad
     **dict.fromkeys(("llama4_text", "llama4"), (*LLAMA, "self_attn", "feed_forward")),
     "qwen3_next": (*LLAMA, "self_attn|linear_attn", "mlp"),
     "granitemoe": (*LLAMA, "self_attn", "block_sparse_moe"),
+    "granitemoehybrid": (*LLAMA, "self_attn", "shared_mlp"),
     "phi": ("model.layers", "model.final_layernorm", "self_attn", "mlp"),
     **dict.fromkeys(["gpt2", "gpt_neo", "gptj", "gpt_bigcode"], (*GPT, "attn", "mlp")),
     "gpt_neox": ("gpt_neox.layers", "gpt_neox.final_layer_norm", "attention", "mlp"),

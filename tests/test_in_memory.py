@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_models import BACKGROUND, by_mechanism, byte_tokenizer, random_hf
+from small_models import BACKGROUND, MECHANISMS, byte_tokenizer, random_hf
 from torch import nn
 
 import ed_core
@@ -96,7 +96,7 @@ def trained(family: str = "llama", **overrides) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("variant", by_mechanism())
+@pytest.mark.parametrize("variant", MECHANISMS)
 def test_every_family_gives_what_its_folder_gives_to_the_last_bit(variant, tmp_path):
     hf = families.random_hf(variant)
     hf.save_pretrained(tmp_path)

@@ -21,7 +21,6 @@ from ed_core.probes import (
     LayerSkip,
     LogitLens,
     Prune,
-    ResidualErasure,
 )
 from ed_core.sources.bundled import load_prompts
 from ed_core.sources.wheels import WHEELS
@@ -65,17 +64,6 @@ def test_logit_lens(real, measure):
 
 def test_layer_skip(real, measure):
     agree(measure(real, LayerSkip(), PROMPT), naive.layer_skip(real.hf, ids_of(real)))
-
-
-def test_residual_erasure(real, measure, tmp_path):
-    file = tmp_path / "background.jsonl"
-    texts = ("It rains in the north.", "Two and two are four.")
-    file.write_text("\n".join(f'{{"text": "{text}"}}' for text in texts))
-    found = measure(real, ResidualErasure("answer", str(file)), PROMPT)
-    others = [real.encode(Prompt(text)).ids for text in texts]
-    expected = naive.residual_erasure(real.hf, found.token_ids, found.answer_start, others, "answer")
-    assert found["effect"].shape == expected.shape
-    assert np.nanmax(np.abs(found["effect"] - expected)) <= 1e-4 * np.nanmax(expected)
 
 
 def test_integrated_gradients(real, measure):

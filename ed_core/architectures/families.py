@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol, TypedDict, runtime_checkable
 
-from . import Architecture, layer_kinds
+from . import Architecture, find, layer_kinds
 
 
 class Stream(TypedDict):
@@ -58,10 +58,10 @@ FAMILIES: tuple[Architecture, ...] = (
     Architecture("Mistral", ("mistral",)),
     Architecture("Ministral", ("ministral", "ministral3")),
     Architecture("Mixtral", ("mixtral",)),
-    Architecture("Qwen2", ("qwen2", "qwen2_vl_text", "qwen2_5_vl_text")),
+    Architecture("Qwen2", ("qwen2",)),
     Architecture("Qwen2-MoE", ("qwen2_moe",)),
-    Architecture("Qwen3", ("qwen3", "qwen3_vl_text")),
-    Architecture("Qwen3-MoE", ("qwen3_moe", "qwen3_vl_moe_text")),
+    Architecture("Qwen3", ("qwen3",)),
+    Architecture("Qwen3-MoE", ("qwen3_moe",)),
     # Three blocks in four mix tokens by a gated delta rule instead of attention.
     Architecture("Qwen3-Next", ("qwen3_next",), attn=("self_attn", "linear_attn")),
     Architecture("Gemma", ("gemma",)),
@@ -348,9 +348,19 @@ class Config(Protocol):
     def is_encoder_decoder(self) -> bool: ...
 
 
-def inside(family: Architecture) -> Architecture:
-    """The same family as the text decoder of a model that also sees."""
-    return replace(family, **INSIDE)
+DECODERS = {  # of models that also see, by their own `model_type`: the family that they are
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+}
+
+
+def text_decoder(model_type: str) -> Architecture | None:
+    """The family of the text decoder of a model that also sees, read inside that model; None where nobody described
+    it."""
+    family = find(DECODERS.get(model_type, model_type))
+    return replace(family, **INSIDE) if family else None
 
 
 def why_refused(config: Config) -> str:

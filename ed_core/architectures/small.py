@@ -156,6 +156,17 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # name: model_type, config 
     "nemotron": ("nemotron", {}),
     "granite": ("granite", GRANITE),
     "granitemoe": ("granitemoe", GRANITE | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "granite4": (
+        "granitemoehybrid",
+        GRANITE
+        | {
+            "layer_types": ["attention"] * 4,
+            "num_local_experts": 0,
+            "shared_intermediate_size": 64,
+            "position_embedding_type": "rope",
+            "mamba_n_heads": 8,
+        },
+    ),
     "glm": ("glm", {}),
     "glm4": ("glm4", {}),
     "exaone4": ("exaone4", SLIDING),

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from pydantic import BaseModel, PositiveInt
@@ -32,7 +32,6 @@ from ..types import ModelSpec, Prompt, canonical_json
 
 if TYPE_CHECKING:
     from .measured import Plan
-    from .streams import Sums
 
 ENDING = ".safetensors"
 FORMAT, VERSION = "effective-depth fit", 1
@@ -262,6 +261,14 @@ def told_of(prompts: Sequence[Prompt]) -> dict[str, Any]:
     return {"n": len(prompts), "digest": digest_of_prompts(prompts)}
 
 
+class Summed(Protocol):
+    """Sums that are kept and put back as arrays."""
+
+    def arrays(self) -> Mapping[str, np.ndarray]: ...
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None: ...
+
+
 class Checkpoint:
     """The sums of one fit, `what` says which; another fit's are not read. Without a `file` nothing is kept."""
 
@@ -290,14 +297,14 @@ class Checkpoint:
         write_sealed(self.file, CHECKPOINT, {"what": self.what}, arrays)
         self._written = time.monotonic()
 
-    def restore(self, sources: Sequence[int], sums: Sequence[Sums]) -> int:
+    def restore(self, sources: Sequence[int], sums: Sequence[Summed]) -> int:
         """Fill the sums of these sources with those kept last; returns the prompt to go on from."""
         if (found := self.read()) is None:
             return 0
         fill(sources, sums, found)
         return int(found["next"])
 
-    def keep(self, sources: Sequence[int], sums: Sequence[Sums], following: int, now: bool = False) -> None:
+    def keep(self, sources: Sequence[int], sums: Sequence[Summed], following: int, now: bool = False) -> None:
         """Keep the sums up to the prompt before `following`, once a minute unless `now`."""
         if now or self.due():
             self.write(arrays(sources, sums) | {"next": np.asarray(following)}, now)
@@ -313,12 +320,12 @@ def checkpoint_file(out: Path, number: int = 0) -> Path:
     return out.with_name(f"{out.name}.{number or ''}part")
 
 
-def arrays(sources: Sequence[int], sums: Sequence[Sums]) -> dict[str, np.ndarray]:
+def arrays(sources: Sequence[int], sums: Sequence[Summed]) -> dict[str, np.ndarray]:
     """Sums by the names they have in a file."""
     return {f"{source}.{name}": a for source, one in zip(sources, sums) for name, a in one.arrays().items()}
 
 
-def fill(sources: Sequence[int], sums: Sequence[Sums], found: Mapping[str, np.ndarray]) -> None:
+def fill(sources: Sequence[int], sums: Sequence[Summed], found: Mapping[str, np.ndarray]) -> None:
     """Put back what `arrays` named."""
     for source, one in zip(sources, sums):
         one.restore({name: found[f"{source}.{name}"] for name in one.arrays()})
@@ -351,7 +358,7 @@ class Rows:
         """How much of all sources is done, `within` of these."""
         return float(self.done.sum() + within * len(taps)) / len(self.done)
 
-    def restore(self, taps: Sequence[int], sums: Sequence[Sums]) -> int:
+    def restore(self, taps: Sequence[int], sums: Sequence[Summed]) -> int:
         """Fill the sums of a group with what was kept; returns the prompt to go on from."""
         found, self._found = self._found, {}
         if "taps" not in found or found["taps"].tolist() != list(taps):
@@ -359,7 +366,7 @@ class Rows:
         fill(taps, sums, found)
         return int(found["next"])
 
-    def keep(self, taps: Sequence[int], sums: Sequence[Sums], following: int) -> None:
+    def keep(self, taps: Sequence[int], sums: Sequence[Summed], following: int) -> None:
         """The sums of a group up to the prompt before `following`."""
         if self.planned.bytes <= KEPT_BYTES and self.kept.due():
             self._write(arrays(taps, sums) | {"taps": np.asarray(taps), "next": np.asarray(following)})

@@ -84,6 +84,7 @@ def _check(held: Held, header: Header) -> None:
 def _convert(file: Path, header: Header, folder: Path) -> None:
     """Write weights in float32, config and tokenizer into a folder, as `save_pretrained` does."""
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     source = folder / "source"
     source.mkdir()
     (source / "model.gguf").symlink_to(file)  # alone, whatever is next to the file

@@ -27,7 +27,7 @@ from transformers.utils import logging as transformers_logging
 
 from .. import bounds, machine
 from ..architectures import Architecture, find
-from ..architectures.families import REFUSED, inside, why_refused
+from ..architectures.families import REFUSED, text_decoder, why_refused
 from ..errors import (
     BrokenWeights,
     EffectiveDepthError,
@@ -96,8 +96,8 @@ def described(config: Config, name: str, architecture: Architecture | None = Non
     `name` is not read. `architecture`: instead of the family's own."""
     text = config.get_text_config()
     architecture = architecture or find(config.model_type)
-    if architecture is None and text is not config and (of_text := find(text.model_type)):
-        architecture = inside(of_text)
+    if architecture is None and text is not config:
+        architecture = text_decoder(text.model_type)
     refusal = architecture.refusal(text) if architecture else why_refused(text if text is not config else config)
     if architecture and not refusal:
         refusal = _too_many_passes(architecture, config.get_text_config())

@@ -154,7 +154,7 @@ class Encoder:
         piece = self.tokenizer.id_to_token(token_id)
         if piece is None:
             return f"[id {token_id}]"
-        if BYTE.fullmatch(piece) or token_id in self._added_tokens:
+        if BYTE.fullmatch(piece) or token_id in self._added_tokens or self.tokenizer.decoder is None:
             return str(piece)
         before, base = self._anchor
         text = self.decode([*before, token_id])

