@@ -97,7 +97,7 @@ def test_what_was_found_is_listed_drawn_and_quoted(laboratory):
         assert np.allclose(up, np.subtract(curve.high, curve.values))
         assert np.allclose(down, np.subtract(curve.values, curve.low))
     other = page(claim="one-layer-robust")
-    assert other.code[0].value == found["one-layer-robust"].sentence
+    assert other.code[1].value == found["one-layer-robust"].sentence
     assert show.plain("No control: no twin.") in words(other) and len(charts(other)[0]["data"]) == 1
     assert not charts(page(claim="adaptive"))
 
