@@ -19,7 +19,7 @@ from ed_core.types import ProbeResult, Request
 from ed_ui import inputs, link, navigation, prompt_set, running, session, show, visitor
 from ed_ui.inputs import Input, boxed
 
-GALLERY, CASE = "pages/case_studies/gallery.py", "pages/case_studies/case.py"
+GALLERY, CASE = (str(navigation.ROOT / "pages" / "case_studies" / name) for name in ("gallery.py", "case.py"))
 WORDS = ("title", "tags", "notes")
 THRESHOLDS = ("kl_threshold", "overlap_threshold")
 
