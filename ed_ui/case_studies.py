@@ -158,9 +158,6 @@ def open_live(case: Case) -> str:
     if len(prompts) > 1:
         inputs.put({"prompts.lines": to_jsonl(prompts)})
     page = first.shown.page if first.shown.page in navigation.KEPT_FROM else "home"
-    if page == "audit":
-        precisions = dict.fromkeys(m.precision for request in requests for m in request.models)
-        inputs.put({"audit.precisions": list(precisions)})
     if page == "two":
         _side_b(shown_of, requests)
     _look(case, first, page)

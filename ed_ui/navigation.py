@@ -75,7 +75,6 @@ ROOMS = (
         "compare_arrows",
         (
             Entry("pages/compare/two.py", "A | B", "two"),
-            Entry("pages/compare/audit.py", "Precisions", "audit"),
             Entry("pages/compare/maps.py", "Linear maps"),
         ),
     ),

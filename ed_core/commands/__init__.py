@@ -1,4 +1,4 @@
-"""The command line: `effective-depth app | run | verify | estimate | fetch | local | audit | models | cache |
+"""The command line: `effective-depth app | run | verify | estimate | fetch | local | models | cache |
 settings | bench | fit | study | reproduce | claims | card | case | check | publish`.
 
 Exit code 2 and one sentence for everything refused.
@@ -193,20 +193,6 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     p.set_defaults(run=models.fetch)
     p = commands.add_parser("local", help="list the GGUF files of llama.cpp and LM Studio on this machine")
     p.set_defaults(run=models.local)
-    p = commands.add_parser(
-        "audit", help="the same prompts through several precisions: is a number an artefact of one?"
-    )
-    p.add_argument("model", help=MODEL)
-    p.add_argument(
-        "--precisions",
-        default="fp32,bf16,int8,4bit",
-        metavar="P,P,…",
-        help="two or more (%(default)s unless given); the widest is the reference",
-    )
-    p.add_argument("--prompts", default="", metavar="FILE.jsonl", help="every fourth of the bundled ones unless given")
-    p.add_argument("--device", default="auto", help=DEVICE)
-    p.add_argument("--out", metavar="FILE.npz", help="write curves, correlations and verdicts")
-    p.set_defaults(run=models.audit, stopped=STORED)
     p = commands.add_parser("models", help="list the catalogue and the supported families")
     p.add_argument(
         "--families",

@@ -1,4 +1,4 @@
-"""The commands around a model's size and precision (fetch, estimate, audit, models), and what all commands share."""
+"""The commands around a model's size and precision (fetch, estimate, models), and what all commands share."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from .. import bounds, disk
+from .. import bounds
 from ..errors import BrokenWeights, ParameterError
 from ..machine import gigabytes
 from ..notebook import model as opened
 from ..sources import gguf_files, remote
-from ..sources.specs import read_for
 from ..types import ModelSpec
 
 DEVICE = "auto (a GPU where there is one; unless given), cpu, cuda (as many GPUs as it takes), cuda:1 or mps"
@@ -101,15 +100,6 @@ def local(args: argparse.Namespace) -> None:
         print(f"{file}  {gigabytes(file.stat().st_size)}  {told}")
     if not found:
         print("No GGUF files where llama.cpp and LM Studio keep theirs; any other is opened by its path.")
-
-
-def audit(args: argparse.Namespace) -> int:
-    if args.out is not None:
-        disk.require_out(args.out, [args.prompts, *read_for(args.model)], expected=".npz")
-    precisions = tuple(dict.fromkeys(name.strip() for name in args.precisions.split(",")))
-    from ..work.runs import fit, foreground
-
-    return foreground.run(fit.audit, args.model, precisions, args.prompts, args.device, args.out or "")
 
 
 def estimate(args: argparse.Namespace) -> None:

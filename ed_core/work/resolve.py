@@ -3,7 +3,6 @@ which device), and whether a request may enter the queue. Torch-free."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,11 +94,6 @@ def _as_served(spec: ModelSpec) -> ParameterError:
         f"{spec.source} is measured as the service runs it: precision, adapter, offload and control are for models "
         "that are here; leave them out."
     )
-
-
-def in_precisions(spec: ModelSpec, precisions: Iterable[str]) -> dict[str, ModelSpec]:
-    """One model in each of these precisions, by what their names come to, for an audit."""
-    return {one.precision: replace(one, why="") for one in (settle(spec, name) for name in precisions)}
 
 
 def _adapted(spec: ModelSpec, adapter: ModelSpec) -> ModelSpec:
