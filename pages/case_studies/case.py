@@ -8,6 +8,7 @@ from html import escape
 
 import streamlit as st
 
+from ed_core import settings
 from ed_core.cases.case_study import Case, edited, of_its_time
 from ed_core.cases.drawings import Drawing, Section, says, sections
 from ed_core.cases.export import tables
@@ -99,9 +100,10 @@ def actions(case: Case, state: str) -> None:
     look = {"icon": ":material/content_copy:"} | off(barrier, "A copy of your own to edit")
     if row.button("Duplicate", key="case.duplicate", **look):
         case_studies.attempt(lambda: go(case_studies.duplicate(case)))
-    look = {"icon": ":material/delete:"} | off(not_here, "Deletes this case study")
+    kept = "Nothing can be deleted here from the browser." if settings.current().hosted else not_here
+    look = {"icon": ":material/delete:"} | off(kept, "Deletes this case study")
     with row.popover("Delete", key="case.delete", **look):
-        if not not_here:
+        if not kept:
             delete(case)
 
 
