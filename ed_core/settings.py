@@ -100,8 +100,8 @@ class Settings(BaseSettings):
     # what visitors may use
     hosted: bool = Field(
         False,
-        description="visitors are strangers: the `models` listed alone (for `*`, bundled and catalogued ones), no paths, "
-        "adapters, downloads, fits or studies, and nothing can be deleted from the browser",
+        description="visitors are strangers: the `models` listed alone (for `*`, bundled and catalogued ones), no "
+        "paths, adapters, downloads, fits or studies, and nothing can be deleted from the browser",
     )
     models: Names = Field(
         ("*",),

@@ -251,7 +251,7 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("gemma3n", "gemma3n_text"), ALTUP),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "recurrent_gemma"), STATE_SPACE),
     **dict.fromkeys(
-        (
+        [
             "jamba",
             "bamba",
             "zamba",
@@ -265,11 +265,11 @@ REFUSED: dict[str, str] = {
             "bailing_hybrid",
             "minimax",
             "olmo_hybrid",
-        ),
+        ],
         HYBRID,
     ),
     **dict.fromkeys(
-        (
+        [
             "t5",
             "mt5",
             "umt5",
@@ -297,11 +297,11 @@ REFUSED: dict[str, str] = {
             "encoder-decoder",
             "musicgen",
             "musicgen_melody",
-        ),
+        ],
         ENCODER_DECODER,
     ),
     **dict.fromkeys(
-        (
+        [
             "bert",
             "bert-generation",
             "roberta",
@@ -324,7 +324,7 @@ REFUSED: dict[str, str] = {
             "reformer",
             "xlm",
             "xlnet",
-        ),
+        ],
         ENCODER,
     ),
     **dict.fromkeys(

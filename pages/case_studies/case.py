@@ -9,7 +9,7 @@ from html import escape
 import streamlit as st
 
 from ed_core import settings
-from ed_core.cases.case_study import Case, edited, of_its_time
+from ed_core.cases.case_study import Case, edited
 from ed_core.cases.drawings import Drawing, Section, says, sections
 from ed_core.cases.export import tables
 from ed_core.cases.report import to_html
@@ -38,8 +38,6 @@ def page() -> None:
         if under_edit is not None:
             edit(under_edit)
         verdicts(case.verdict.splitlines())
-        if said := of_its_time(case):
-            st.caption(said)
         if case.notes.strip() and under_edit is None:
             notes(case.notes)
         for i, one in enumerate(sections(case)):
