@@ -191,27 +191,14 @@ EXPECTED = {  # in our words, by the kind of the library's error
 }
 
 
-_seen: tuple[dict[object, object], tuple[tuple[str, str], ...]] = (
-    {},
-    (),
-)  # all variables when they were looked through last
-
-
 def current() -> Settings:
     """The settings of this process. The file is read once; `SettingsError` says what is wrong with which of them."""
     return _read(_environment())
 
 
 def _environment() -> tuple[tuple[str, str], ...]:
-    """The variables that settings are read from. Looked through only where any variable has changed: a page asks for
-    settings 200 times, and to decode all variables each time took a sixth of it."""
-    global _seen
-    now, (before, found) = os.environ._data, _seen  # type: ignore[attr-defined]  # CPython's, undecoded
-    if now != before:
-        before = dict(now)
-        found = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(PREFIX)))
-        _seen = before, found
-    return found
+    """The variables that settings are read from."""
+    return tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(PREFIX)))
 
 
 def file() -> Path | None:

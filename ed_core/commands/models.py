@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from .. import bounds
-from ..errors import BrokenWeights, ParameterError
-from ..machine import gigabytes
+from ..errors import ParameterError
 from ..notebook import model as opened
 from ..sources import gguf_files, remote
 from ..types import ModelSpec
@@ -88,18 +87,6 @@ def fetch(args: argparse.Namespace) -> None:
         print(f"{args.model}: here, {gguf_files.packed(packed)} in the file, converted to float32 in {packed.place}")
     else:
         print(f"{args.model}: {commit or 'a folder, nothing to download'}")
-
-
-def local(args: argparse.Namespace) -> None:
-    found = gguf_files.local()
-    for file in found:
-        try:
-            told = ", ".join(gguf_files.read(file).packing)
-        except BrokenWeights as error:
-            told = str(error)
-        print(f"{file}  {gigabytes(file.stat().st_size)}  {told}")
-    if not found:
-        print("No GGUF files where llama.cpp and LM Studio keep theirs; any other is opened by its path.")
 
 
 def estimate(args: argparse.Namespace) -> None:
