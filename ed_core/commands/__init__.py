@@ -19,7 +19,6 @@ from hashlib import sha256
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
 
 from .. import disk, machine
 from ..errors import EffectiveDepthError, ModelError, ParameterError
