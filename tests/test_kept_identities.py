@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from small_models import save_random
@@ -22,6 +23,7 @@ from ed_core.types import Prompt
 from ed_core.work import compute, measure
 from ed_core.work.queue import Queue
 from ed_core.work.resolve import resolve
+from ed_core.work.worker import Process
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 ASKED = Prompt("5 + 7 = ")
@@ -135,11 +137,12 @@ def test_a_model_that_is_closed_before_is_measured_then(spec, tmp_path, monkeypa
 
 
 @pytest.mark.process
-def test_a_worker_measures_when_it_is_idle_and_its_queue_hears_of_it(spec, own_cache):
+def test_a_worker_measures_when_it_is_idle_and_its_queue_hears_of_it(spec, own_cache, tmp_path, monkeypatch):
     """The file that was kept is of another opening: this one's head is broken meanwhile, so the sums fail."""
     opening.open_model(spec, trust_kept=True)
     (file,) = own_cache.glob("identities/*.json")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    (tmp_path / "broken_worker.py").write_text(BROKEN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     jobs = Queue(partial(Process, module="broken_worker"))
     try:
         request = LogitLens().request(spec, ASKED)
@@ -200,5 +203,5 @@ from ed_core.models.verify import verify
 from ed_core.work import worker
 opening.verify = lambda model: replace(verify(model), closure=0.5)
 worker.IDLE = 0.1
-worker.main()
+worker.main("interactive")
 """
