@@ -54,7 +54,7 @@ _open: dict[str, Page] = {}  # by viewer
 @st.cache_resource(show_spinner=False)
 def jobs() -> Queue:
     """This server's queue with its two lanes; one for all sessions."""
-    return Queue(on_screen=_on_screen)
+    return Queue(on_screen=on_screen)
 
 
 def page_begins() -> None:
@@ -91,7 +91,7 @@ def shown(batch: Batch) -> None:
         page.keys |= {request.key for request in batch.requests.values()}
 
 
-def _on_screen(job: Job) -> bool:
+def on_screen(job: Job) -> bool:
     """Whether somebody has a page open that shows this job; asked by the queue's own thread."""
     pages = [_open.get(name) for name in list(job.viewers)]
     return any(p and p.shows(job.key) and connected(p.session) for p in pages)

@@ -16,7 +16,6 @@ from charts import fresh
 from small_models import opened_models, save_random
 from test_report import Page
 
-from ed_core import settings
 from ed_core.cards import card, making, page, words
 from ed_core.claims import CLAIMS
 from ed_core.commands import main
@@ -232,13 +231,10 @@ def test_a_drawing_holds_every_value_within_its_frame():
 
 
 @pytest.mark.parametrize("file", card.shipped(), ids=lambda file: file.stem)
-def test_a_shipped_card_is_what_the_program_writes_and_says(file):
+def test_a_shipped_card_is_what_the_program_writes(file):
     told = card.read(file)
     assert card.to_json(told) == file.read_bytes()
     assert not told.identities.failures and len(told.claims) == len(CLAIMS)
-    written = settings.ROOT / "docs" / "cards"
-    assert (written / f"{file.stem}.md").read_text(encoding="utf-8") == words.markdown(told)
-    assert (written / f"{file.stem}.html").read_bytes() == page.html(told)
 
 
 def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):

@@ -3,12 +3,13 @@ reports of itself. Errors are injected, reports are faked."""
 
 from __future__ import annotations
 
-import io
+import pickle
 
 import pytest
 import torch
 from small_models import BACKGROUND
 from test_budget import ERRORS, raise_
+from workers import Direct
 
 from ed_core.errors import DeviceFailed, PromptError, TooLarge, lost_device, ran_out
 from ed_core.models import devices, identities, loading, opening, verify
@@ -17,7 +18,7 @@ from ed_core.notebook import model as notebook
 from ed_core.probes import IntegratedGradients, LogitLens, Numerics, ResidualErasure, Surgery
 from ed_core.sweeps import gradients, loops, staircase, surgery
 from ed_core.types import ModelSpec, Prompt
-from ed_core.work import compute, worker
+from ed_core.work import compute, measure
 from ed_core.work.resolve import resolve
 
 ASKED = Prompt("5 + 7 + 5 = ", "17")
@@ -52,15 +53,14 @@ def test_what_an_error_says_is_told_apart():
 
 def test_a_lost_device_is_named_and_ends_the_worker(small_folder, monkeypatch):
     """Every later job failed too."""
-    models, ended = compute.Models(), []
+    models, said = compute.Models(), []
     request = LogitLens().request(resolve(str(small_folder)), ASKED)
-    out, model = io.BytesIO(), models.get(request.models[0])
-    monkeypatch.setattr(worker.os, "_exit", ended.append)
-    for error, code in ((RuntimeError("shapes"), []), (ASSERT, [worker.DEVICE_LOST])):
+    model, server = models.get(request.models[0]), Direct(models, lambda header, body: said.append(header))
+    for error, ends in ((RuntimeError("shapes"), False), (ASSERT, True)):
         monkeypatch.setattr(model, "trace", lambda *_, error=error, **__: raise_(error))
-        worker.serve({"job": "1", "request": request.to_json()}, models, out, set())
-        assert ended == code
-    assert b'"DeviceFailed"' in out.getvalue() and b"a new process is needed" in out.getvalue()
+        server.step("1", True, pickle.dumps((measure.compute, (request,))))
+        assert server.ended == ends
+    assert said[-1]["error"] == "DeviceFailed" and "a new process is needed" in said[-1]["message"]
     with pytest.raises(DeviceFailed):
         compute.run(model, request)
 

@@ -3,15 +3,14 @@ waits, and what was computed on them withdrawn where they do not hold any more."
 
 from __future__ import annotations
 
-import io
 import json
-import sys
+import pickle
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from ed_core.work.jobs import Jobs
-from hosted_app import until
 from small_models import save_random
+from workers import Direct, until
 
 from ed_core.commands import main
 from ed_core.errors import IdentityFailed, NotFinite
@@ -21,8 +20,10 @@ from ed_core.notebook import model
 from ed_core.probes import Contributions, LogitLens
 from ed_core.results.store import Store
 from ed_core.types import Prompt
-from ed_core.work import compute, worker
+from ed_core.work import compute, measure
+from ed_core.work.queue import Queue
 from ed_core.work.resolve import resolve
+from ed_core.work.worker import Process
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 ASKED = Prompt("5 + 7 = ")
@@ -91,31 +92,28 @@ def test_a_file_that_says_anything_else_is_measured_anew(spec, measured, own_cac
 
 def stored(spec, models):
     """A result, computed and stored as a worker does it."""
-    out, request = io.BytesIO(), Contributions().request(spec, ASKED)
-    worker.serve({"job": "1", "request": request.to_json()}, models, out, set())
+    said, request = [], Contributions().request(spec, ASKED)
+    server = Direct(models, lambda header, body: said.append(header))
+    server.step("1", True, pickle.dumps((measure.compute, (request,))))
     assert Store().get(request.key) is not None
-    return request
+    said.clear()
+    return server, said, request
 
 
 def believed(spec, **more):
-    """Models whose kept identities are believed, what is said of them, and a result that is stored."""
+    """A worker whose models' kept identities are believed, what it says from now on, and a result that is stored."""
     opening.open_model(spec, trust_kept=True)
-    models = compute.Models(trust_kept=True, **more)
-    return models, io.BytesIO(), stored(spec, models)
-
-
-def frames(out: io.BytesIO):
-    out.seek(0)
-    return [frame[0] for frame in iter(lambda: worker.receive(out), None)]
+    return stored(spec, compute.Models(trust_kept=True, **more))
 
 
 @pytest.mark.parametrize("error", [None, NotFinite("not finite")])
 def test_what_rests_on_identities_that_fail_is_withdrawn(spec, monkeypatch, error):
-    models, out, request = believed(spec)
+    server, told, request = believed(spec)
+    models = server.models
     assert models.to_recheck
     breaks(monkeypatch, error)
-    worker.rechecked(models, out)
-    (said,) = frames(out)
+    server.recheck()
+    (said,) = told
     assert said["type"] == "withdrawn" and said["keys"] == [request.key]
     assert said["error"] == ("NotFinite" if error else "IdentityFailed") and said["message"]
     assert Store().get(request.key) is None and not len(models) and not models.to_recheck
@@ -126,32 +124,35 @@ def test_what_rests_on_identities_that_fail_is_withdrawn(spec, monkeypatch, erro
 def test_a_model_that_is_closed_before_is_measured_then(spec, tmp_path, monkeypatch):
     another = resolve(str(save_random(tmp_path / "another", "llama")))
     opening.open_model(another, trust_kept=True)
-    models, out, request = believed(spec, budget=1)
+    server, told, request = believed(spec, budget=1)
+    models = server.models
     breaks(monkeypatch)
     models.get(another)
     assert len(models) == 1 and models.to_recheck
-    worker.rechecked(models, out)
-    (said,) = frames(out)
+    server.recheck()
+    (said,) = told
     assert said["keys"] == [request.key] and said["error"] == "IdentityFailed"
     assert Store().get(request.key) is None and not models.to_recheck
     assert len(models) == 1, "the other one stays"
 
 
 @pytest.mark.process
-def test_a_worker_measures_when_it_is_idle_and_its_queue_hears_of_it(spec, own_cache):
+def test_a_worker_measures_when_it_is_idle_and_its_queue_hears_of_it(spec, own_cache, tmp_path, monkeypatch):
     """The file that was kept is of another opening: this one's head is broken meanwhile, so the sums fail."""
     opening.open_model(spec, trust_kept=True)
     (file,) = own_cache.glob("identities/*.json")
-    jobs = Jobs(command=(sys.executable, "-c", BROKEN))
+    (tmp_path / "broken_worker.py").write_text(BROKEN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    jobs = Queue(partial(Process, module="broken_worker"))
     try:
         request = LogitLens().request(spec, ASKED)
-        job = jobs.submit(request, "me")
+        job = measure.submit(jobs, request, "me")
         until(lambda: job.over)
         assert job.state == "done" and jobs.withdrawn(request.key) is None
         until(lambda: jobs.withdrawn(request.key) is not None)
         assert "Refused" in str(jobs.withdrawn(request.key)) and Store().get(request.key) is None
         assert not file.exists()
-        job = jobs.submit(request, "me")
+        job = measure.submit(jobs, request, "me")
         assert jobs.withdrawn(request.key) is None, "it was asked for again"
         until(lambda: job.over)
         assert isinstance(job.error, IdentityFailed)
@@ -202,5 +203,5 @@ from ed_core.models.verify import verify
 from ed_core.work import worker
 opening.verify = lambda model: replace(verify(model), closure=0.5)
 worker.IDLE = 0.1
-worker.main()
+worker.main("interactive")
 """

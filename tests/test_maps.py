@@ -13,13 +13,13 @@ from archives import sealed_anew
 from shell import refused
 from small_models import byte_tokenizer, random_model, save_random
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from ed_core.commands import main
 from ed_core.depth import matching
 from ed_core.errors import FitRefused, TooLarge
 from ed_core.fits import maps, measured, replacement
 from ed_core.fits.file import checkpoint_file
+from ed_core.sources.encoder import Encoder
 from ed_core.types import Prompt
 
 TEXT = "the cat sat on a mat while seven dogs ran over the hill and back again before it rained 1 + 2 = 3"
@@ -146,10 +146,10 @@ def test_two_tokenizers_are_refused(pair):
     vocab = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet(), reverse=True))}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    b.tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    b.encoder = Encoder(tokenizer)
     with pytest.raises(FitRefused, match="different tokens"):
         maps.fit(pair[0], b, USED, test=HELD_OUT)
-    b.tokenizer = byte_tokenizer()
+    b.encoder = Encoder(byte_tokenizer().backend_tokenizer)
     assert maps.fit(pair[0], b, USED, test=HELD_OUT).tokens
 
 

@@ -238,7 +238,7 @@ def test_controls_change_what_is_shown_not_what_is_stored(stored):
 
 def test_the_preview_shows_the_models_own_tokens(stored):
     result = stored["contributions"]
-    assert tuple(tokens.preview(result.request.models[0], PROMPT)) == result.tokens
+    assert tokens.preview(result.request.models[0], PROMPT).tokens == result.tokens
     test = app()
     test.toggle(key="special_tokens").set_value(False).run()
     assert not test.exception and not plotted(test), "another encoding is another prompt"

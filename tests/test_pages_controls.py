@@ -114,7 +114,7 @@ def test_the_controls_jobs_stand_behind_the_models_own(queue, monkeypatch, small
     }
     batch = running.Batch(control_model.with_control(own))
     running.submit(batch)
-    asked = [(job.request.probe, job.request.models[0].control) for job in queue.all]
+    asked = [(request.probe, request.models[0].control) for request in queue.requests]
     assert asked == [
         ("contributions", ""),
         ("logit_lens", ""),

@@ -139,8 +139,7 @@ BOTH = "ed-demo-8-affine,ed-demo-8-jacobian"
 
 
 def opened(page: str, **query: str) -> AppTest:
-    app = fresh(**query).run()
-    app.switch_page(f"pages/prompt/{page}.py").run()
+    app = fresh(f"pages/prompt/{page}.py", **query).run()
     assert not app.exception
     return app
 

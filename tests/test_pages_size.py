@@ -324,5 +324,3 @@ def test_what_a_download_would_bring_is_said_before_it_begins(a_download):
     assert "3.2 GB to download; " in words(test) and not test.button(key="download.start").disabled
     test = a_download(room=False)
     assert test.button(key="download.start").disabled and "The disk has no room for it" in test.error[0].value
-    test = a_download(plan=hub.Plan("Qwen/Qwen2.5-1.5B", "c" * 40, ()), error=None)
-    assert "How much there is to download is not known; " in words(test)

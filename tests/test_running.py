@@ -1,5 +1,5 @@
-"""A page's jobs: handed to the queue a few at a time, cancelled whole, their troubles told once. What of a page is
-drawn again meanwhile: only what has something new, and no more often than the browser keeps up with."""
+"""A page's jobs: handed to the queue a few at a time, cancelled whole, their troubles told once. And when
+a page is drawn again meanwhile."""
 
 from __future__ import annotations
 
@@ -106,33 +106,32 @@ def test_progress_tells_which_of_how_many_and_the_time_left_of_all(queue, monkey
     assert "· 2 of 3" in running.status(made)
 
 
-def test_a_visitor_is_there_while_his_page_is_drawn_anew(queue, monkeypatch):
+def test_a_job_counts_as_shown_while_its_page_is_drawn_again(queue, monkeypatch):
     """A run of the page that takes long on a stalled server shows nothing yet: what it showed before stays."""
     there, now = {"tab"}, [0.0]
-    monkeypatch.setattr(running, "_open", {})
     monkeypatch.setattr(running.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(running.streamlit_edges, "connected", lambda session: session in there)
-    monkeypatch.setattr(running.streamlit_edges, "session_id", lambda: "tab")
+    monkeypatch.setattr(running, "connected", lambda session: session in there)
+    monkeypatch.setattr(running, "session_id", lambda: "tab")
     made = batch(1)
     job = Job(len, (), next(iter(made.requests.values())).key, "", "", "interactive", viewers={"me"})
     running.page_begins()
-    assert not running._on_screen(job)
+    assert not running.on_screen(job)
     running.shown(made)
     running.page_ended()
-    assert running._on_screen(job) and running.sessions() == 1
+    assert running.on_screen(job)
     running.page_begins()
-    assert running._on_screen(job), "not drawn yet"
+    assert running.on_screen(job), "not drawn yet"
     now[0] += running.DRAWN_SECONDS - 1
     running.page_begins()
-    assert running._on_screen(job), "cut short, and begun anew"
+    assert running.on_screen(job), "cut short, and begun again"
     now[0] += 2
-    assert not running._on_screen(job), "such a page has failed"
+    assert not running.on_screen(job), "such a page has failed"
     now[0] -= 2
     running.page_ended()
-    assert not running._on_screen(job), "another page is there now"
+    assert not running.on_screen(job), "another page is there now"
     running.shown(made)
     there.clear()
-    assert not running._on_screen(job) and running.sessions() == 0, "the tab is closed"
+    assert not running.on_screen(job), "the tab is closed"
 
 
 def test_a_cancel_takes_back_what_was_not_handed_over(queue):
@@ -210,121 +209,29 @@ def test_the_time_of_a_stored_run_is_scaled_by_tokens(monkeypatch):
 # ---------------------------------------------------------------- what is drawn again
 
 
-@pytest.fixture
-def home(monkeypatch):
-    """Home's three maps, the lens filling, all of it drawn at second 100, which took the browser 0.2 s."""
-    monkeypatch.setattr(running, "status", lambda home: "computing")
-    found = results()
-    made = running.Batch({name: one.request for name, one in found.items()}, page="home")
-    made.results = {name: one for name, one in found.items() if name in ("contributions", "logit_lens")}
-    made.results["logit_lens"] = partial(made, 1)
-    made.screen.parts = {"lens": ("logit_lens", "logit_lens.control")}
-    live._drawn(made, tuple(made.results))
-    made.screen.begun, made.screen.cost = 100.0, 0.2
-    return made
-
-
-def partial(home, version):
-    return replace(home.results["logit_lens"], complete=False, version=version, progress=0.5)
-
-
-def test_of_a_result_that_fills_only_its_own_part_is_drawn(home):
-    home.results["logit_lens"] = partial(home, 2)
-    assert live.news(home, 102.0) == ["lens"]
-    live._drawn(home, ("logit_lens",))
-    assert live.news(home, 1e9) == [], "it is known now"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda home: home.results.update(logit_lens=replace(partial(home, 2), complete=True, progress=1.0)),
-        lambda home: home.results.update(layer_skip=replace(partial(home, 1))),
-        lambda home: home.results.pop("logit_lens"),
-        lambda home: home.errors.update(logit_lens=ValueError("no")),
-    ],
-    ids=["ended", "began", "gone", "failed"],
-)
-def test_a_result_that_begins_or_ends_or_fails_draws_the_whole(home, change):
-    change(home)
-    assert live.news(home, 102.0) == [""]
-
-
-def test_the_next_drawing_waits_for_a_multiple_of_what_the_last_one_took(home):
-    home.results["logit_lens"] = partial(home, 2)
-    home.screen.cost, home.screen.asked, home.screen.pause = None, 99.5, 0.5  # the browser was to look at 100
-    assert live.news(home, 101.0) == [] and home.screen.cost == 1.0
-    assert live.news(home, 100.0 + live.REST - 0.1) == [] and live.news(home, 100.0 + live.REST) == ["lens"]
-
-
-def test_the_first_panel_never_waits(home):
-    home.screen.seen, home.screen.cost = {}, 60.0
-    assert live.news(home, 100.1) == [""]
-
-
-def test_looks_for_news_become_rarer(home):
-    paused = [live.pause(seconds) for seconds in (0, 1, 4, 10, 30, 1000)]
-    assert paused == sorted(paused) and paused[0] == live.POLLS[0] and paused[-1] == live.POLLS[-1]
-
-
-def test_the_end_of_a_run_is_looked_for_when_it_comes():
-    assert live.pause(30.0, 0.4) == 0.4 and live.pause(30.0, 60.0) == live.pause(30.0) == live.POLLS[-1]
-    assert live.pause(30.0, 0.001) == live.POLLS[0], "it may come a little later than it was told"
-
-
 APP = """
 import streamlit as st
-from ed_ui import live, running
-home, runs = st.session_state["home"], st.session_state["runs"]
-
-def count(name):
-    runs[name] = runs.get(name, 0) + 1
-
-def draw(home):
-    count("whole")
-    live.status(home)
-    live.part(home, "lens", ("logit_lens",), lambda: count("lens"))
-    live.part(home, "norms", ("contributions",), lambda: count("norms"))
-
-live.follow(home, draw)
+from ed_ui import live
+live.follow(st.session_state["batch"], lambda batch: (live.status(batch), st.session_state["drawn"].append(1)))
 """
 
 
-def test_only_a_result_that_fills_has_a_part_of_its_own(home, monkeypatch):
-    monkeypatch.setattr(running.Batch, "running", property(lambda self: True))
-    test = AppTest.from_string(APP)
-    test.session_state["home"], test.session_state["runs"] = home, (runs := {})
-    test.run()
-    assert not test.exception and runs == {"whole": 1, "lens": 1, "norms": 1}
-    assert home.screen.parts == {"lens": ("logit_lens",)}, "a complete one is drawn with the whole"
-    assert home.screen.watched and [m.value for m in test.markdown] == ["**computing**"]
-
-
 @pytest.mark.parametrize("left", [False, True])
-def test_a_part_of_a_batch_that_a_click_has_left_runs_the_page(home, monkeypatch, left):
-    """As *Stop here* does, in the whole, in a part, and where news is looked for: nothing else would look again."""
-
-    class PageRuns(Exception):
-        pass
-
-    def runs():
-        raise PageRuns
-
-    found, drawn = [], []
-    monkeypatch.setattr(live, "fragment", lambda draw, *_: found.append(draw) or (lambda: None))
-    monkeypatch.setattr(live.st, "rerun", runs)
-    monkeypatch.setattr(running, "shown", lambda home: None)
-    monkeypatch.setattr(running.Batch, "running", property(lambda self: True))
-    now = running.Batch(home.requests, page="home") if left else home
-    monkeypatch.setattr(live.session, "current", lambda: SimpleNamespace(batches={"home": now}))
-    live.follow(home, lambda home: drawn.append("whole"))
-    live.status(home)
-    live.part(home, "lens", ("logit_lens",), lambda: drawn.append("lens"))
-    assert len(found) == 3
-    for draw in found:
-        if left:
-            with pytest.raises(PageRuns):
-                draw()
-        else:
-            draw()
-    assert drawn == ([] if left else ["whole", "lens"])
+def test_while_jobs_run_a_batch_is_drawn_again_unless_a_click_asked_for_another(queue, monkeypatch, left):
+    """When the last job has ended, or another batch is asked for, the page runs as a whole."""
+    whole = []
+    monkeypatch.setattr(live.st, "rerun", lambda: whole.append(1))
+    monkeypatch.setattr(running, "status", lambda batch: "computing")
+    made = batch(1, page="home")
+    running.submit(made)
+    now = session.Session(batches={"home": batch(1) if left else made})
+    monkeypatch.setattr(session, "current", lambda: now)
+    test = AppTest.from_string(APP)
+    test.session_state["batch"], test.session_state["drawn"] = made, (drawn := [])
+    test.run()
+    assert not test.exception and [m.value for m in test.markdown] == ["**computing**"]
+    assert bool(whole) == left and len(drawn) == 1
+    if not left:
+        queue.all[0].state = "done"
+        test.run()
+        assert whole and not test.exception

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from datetime import datetime
 
 import pytest
-from small_models import random_hf, random_model
+from small_models import byte_tokenizer, random_hf
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
-from transformers.utils import chat_template_utils
 
 from ed_core.errors import ModelNotFound, PromptError
 from ed_core.models.opening import open_model
 from ed_core.sources import tokens
 from ed_core.sources.bundled import MODELS
+from ed_core.sources.encoder import Encoder
 from ed_core.sources.specs import content_hash, location
 from ed_core.types import Prompt
 from ed_core.work.resolve import resolve
@@ -67,17 +66,20 @@ def ids(text):
 
 
 @pytest.mark.parametrize("family", ("qwen2", "phi3", "nemotron", "qwen3", "llama", "gpt2"))
-def test_the_folders_tokenizer_is_taken_with_special_tokens_and_template(family, tmp_path):
+def test_the_folders_tokenizer_is_taken_with_its_special_tokens(family, tmp_path):
     spec = save(tmp_path / family, family)
     library = AutoTokenizer.from_pretrained(location(spec))
     assert (library.encode(TEXT, add_special_tokens=False) != list(ids("5 + 7 = 1 2 fox ."))) == (family in REPLACED)
     model = open_model(spec)
     assert model.encode(Prompt(TEXT)).ids == ids("<s> 5 + 7 = 1 2 fox .")
     assert model.encode(Prompt(TEXT, special_tokens=False)).ids == ids("5 + 7 = 1 2 fox .")
-    assert model.encode(Prompt("<s> fox")).ids == ids("<s> <s> fox")
-    tokenizer = model.tokenizer
-    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.chat_template) == ("<s>", "</s>", TEMPLATE)
-    chat = model.encode(Prompt("a + b", "7", template="chat"))
+    typed = model.encode(Prompt("<s> fox"))
+    assert typed.ids == ids("<s> fox") and any("no second one is added" in note for note in typed.notes)
+
+
+@pytest.mark.process
+def test_a_chat_is_written_by_the_folders_template(tmp_path):
+    chat = open_model(save(tmp_path, "qwen2")).encode(Prompt("a + b", "7", template="chat"))
     assert chat.ids == ids("<s> user a + b </s> 7") and chat.answer_start == 6
 
 
@@ -85,8 +87,8 @@ def test_the_folders_tokenizer_is_taken_with_special_tokens_and_template(family,
 def test_the_preview_shows_the_models_tokens_and_knows_the_special_ones(family, tmp_path):
     spec = save(tmp_path / family, family)
     seen = tokens.preview(spec, Prompt(TEXT))
-    assert tuple(seen) == open_model(spec).encode(Prompt(TEXT)).tokens and seen[0] == "<s>"
-    assert tokens.preview(spec, Prompt(TEXT, special_tokens=False)) == seen[1:]
+    assert seen.tokens == open_model(spec).encode(Prompt(TEXT)).tokens and seen.tokens[0] == "<s>"
+    assert tokens.preview(spec, Prompt(TEXT, special_tokens=False)).tokens == seen.tokens[1:]
     assert {"<s>", "</s>"} <= tokens.special(spec) and "fox" not in tokens.special(spec)
     assert tokens.chats(spec) is True and tokens.preview(spec, Prompt(TEXT, template="chat")) is None
 
@@ -95,37 +97,29 @@ def test_the_preview_shows_the_models_tokens_and_knows_the_special_ones(family, 
 @pytest.mark.parametrize("text, answer, told", [("a = ", "28", True), ("a =", " 28", False), ("a =\n", "28", False)])
 def test_a_token_that_straddles_question_and_answer_is_told(text, answer, told, trimmed):
     """Also where the tokenizer leaves spaces out of a token's characters, as GPT-NeoX's does."""
-    model = random_model("llama")
-    own = model.tokenizer.backend_tokenizer
+    own = byte_tokenizer().backend_tokenizer
     vocab = own.get_vocab()
     vocab |= {"Ġ2": len(vocab), "Ġ28": len(vocab) + 1}
     own.model = models.BPE(vocab=vocab, merges=[("Ġ", "2"), ("Ġ2", "8")])
     own.post_processor = processors.ByteLevel(trim_offsets=trimmed)
-    found = model.encode(Prompt(text, answer))
-    assert any("straddles" in note for note in found.notes) == told
+    notes = Encoder(own).encode(text, answer).notes
+    assert any("Question and answer meet in token" in note for note in notes) == told
 
 
 @pytest.mark.parametrize("family", ["gpt2", "qwen2", "gemma2", "llama"])
 def test_a_folder_without_a_tokenizer_is_refused(family, tmp_path):
     random_hf(family).save_pretrained(tmp_path)
-    with pytest.raises(ModelNotFound, match=r"has no usable tokenizer: .*[Ee]xpected tokenizer.json beside"):
+    with pytest.raises(ModelNotFound, match=r"has no usable tokenizer: .*[Ee]xpected tokenizer.json next to"):
         open_model(resolve(str(tmp_path)))
 
 
-@pytest.mark.parametrize("day", [1, 2])
-def test_a_chat_template_writes_the_same_date_on_every_day(tmp_path, monkeypatch, day):
-    class Today(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return cls(2026, 1, day)
-
-    monkeypatch.setattr(chat_template_utils, "datetime", Today)
+@pytest.mark.process
+def test_a_chat_template_writes_the_same_date_on_every_day(tmp_path):
     template = "{{ strftime_now('%d') }} + {{ messages[0]['content'] }}"
     model = open_model(save(tmp_path, "llama", template))
     found = model.encode(Prompt("a", template="chat"))
     assert found.ids == ids("2 <unk> + a") and any("26 July 2024" in note for note in found.notes)
     assert not any("2024" in note for note in model.encode(Prompt("a")).notes)
-    assert chat_template_utils.datetime is Today, "for the template alone"
 
 
 def test_a_model_without_a_chat_template_is_known_and_refuses(tmp_path):
@@ -138,7 +132,9 @@ def test_a_model_without_a_chat_template_is_known_and_refuses(tmp_path):
     assert tokens.chats(resolve("org/elsewhere", "fp32")) is None
 
 
-@pytest.mark.parametrize("names", [("rag",), ("rag", "tool_use"), ("rag", "default")])
+@pytest.mark.parametrize(
+    "names", [("rag",), ("rag", "tool_use"), pytest.param(("rag", "default"), marks=pytest.mark.process)]
+)
 def test_of_several_chat_templates_the_default_is_used(names, tmp_path):
     spec = save(tmp_path / "m", "llama")
     (tmp_path / "m" / "chat_template.jinja").unlink()

@@ -151,5 +151,24 @@ A family that is not in the table is tried under the layouts that are; if its su
 [adding a model family](adding-a-model-family.md).
 """
 REFUSALS = """
+## What goes in
+
+Sums say nothing about the text, so that is checked too: when a model opens, and for every prompt. What does not hold is a note next to the
+prompt, or a refusal.
+
+| identity | holds when | otherwise |
+|---|---|---|
+| tokens | the library gives the ids of `tokenizer.json` for hard samples | the file's ids, and a note |
+| BOS | it is there exactly where the tokenizer's configuration asks for it, once | added or left out, and a note |
+| chat | the rendered chat contains the user's text | a note where spaces or capitals changed, else a refusal |
+| round trip | the ids decode to the text | a note: what became what |
+| seam | the question's ids begin the ids of question and answer | a note that names the token |
+| space | question and answer do not run together as one word | a note, and the answer with its space in one click |
+| causality | another last token changes no earlier logit | a refusal |
+| head | there is one over the vocabulary, tied where the configuration says so | a refusal; a note |
+| positions | writing with a cache equals reading the whole again | past a change of rotary scaling the whole is read again |
+
+A vision-language checkpoint is measured as its text decoder, and a family is judged by the layers that this model's configuration lists.
+
 ## Refused by name
 """
