@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer as Words
+from tokenizers.models import WordLevel
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from ..architectures import Architecture, find
 from ..architectures.small import VARIANTS, config_fields
@@ -47,7 +49,9 @@ def jitter(hf: nn.Module) -> None:
 
 
 def random_model(variant: str, precision: str = "fp32", tokenizer: Tokenizer = None, **overrides: Any) -> LanguageModel:
-    """The same behind its family's description; identities not yet checked."""
+    """The same behind its family's description; identities not yet checked. Without a tokenizer all text is unknown to
+    it, and evenly spread ids are read in its place (`verify.short_prompt`)."""
+    tokenizer = tokenizer or PreTrainedTokenizerFast(tokenizer_object=Words(WordLevel({"?": 0}, unk_token="?")))
     hf = random_hf(variant, **overrides).to(DTYPES[precision])
     spec = ModelSpec(f"random-{variant}", content_hash=variant, precision=precision)
     architecture = find(hf.config.model_type)
