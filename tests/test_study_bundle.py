@@ -28,7 +28,7 @@ from ed_core.types import canonical_json
 TOML = (
     'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nprobes = ["contributions", "logit_lens"]\nchunk = 3\n'
     'pairs = [{base = "ed-demo-8", other = "ed-demo-16"}]\n'
-    '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\nper_level = 4\n'
+    '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\nper_level = 3\n'
 )
 
 FIRST = "set == 'sums' and model == 'ed-demo-8'"
@@ -228,7 +228,7 @@ def test_a_full_disk_is_not_blamed_on_the_file(good, tmp_path, monkeypatch):
 def test_prompt_by_prompt_the_numbers_come_to_the_aggregates(computed):
     folder = open_folder(computed)
     found = tables.by_prompt(folder).to_pandas().query("model == 'ed-demo-8'")
-    assert set(found.prompt) == {f"{level}-{i}" for level in (2, 3) for i in range(4)}
+    assert set(found.prompt) == {f"{level}-{i}" for level in (2, 3) for i in range(3)}
     lens = folder.sums("ed-demo-8", "sums").probe("logit_lens")
     kl = found[(found.probe == "logit_lens") & (found.measure == "kl") & (found.layer == 3)].value.to_numpy()
     np.testing.assert_allclose(kl, lens["kl.sum"][:, 3] / lens["n_tokens"], rtol=1e-6)
