@@ -35,16 +35,18 @@ FIRST = "set == 'sums' and model == 'ed-demo-8'"
 
 
 @pytest.fixture(scope="module")
-def computed(tmp_path_factory):
+def computed(made_once):
     """A finished study's folder, with an item that is of no plan any more."""
-    out = tmp_path_factory.mktemp("study") / "out"
-    made = plan.make(study.parse(TOML), out.parent)
-    plan.write_plan(made, out)
-    running.run(made, out)
-    report.write(out)
-    first = next(out.glob("items/*/*.parquet"))
-    shutil.copy(first, first.with_stem("0" * 16))
-    return out
+
+    def make(here):
+        made, out = plan.make(study.parse(TOML), here), here / "out"
+        plan.write_plan(made, out)
+        running.run(made, out)
+        report.write(out)
+        first = next(out.glob("items/*/*.parquet"))
+        shutil.copy(first, first.with_stem("0" * 16))
+
+    return made_once("bundled", make) / "out"
 
 
 @pytest.fixture(scope="module")
