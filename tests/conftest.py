@@ -278,7 +278,7 @@ def visitor(browser):
 
     def opened(**options):
         contexts.append(browser.new_context(**{"viewport": {"width": 1440, "height": 1500}, **options}))
-        contexts[-1].set_default_timeout(240_000)
+        contexts[-1].set_default_timeout(90_000)
         return contexts[-1].new_page()
 
     yield opened

@@ -87,7 +87,7 @@ def screen(page) -> str:
     return f"{page.url}, {state}: {held} {' '.join(' '.join(texts).split())}"[:6000]
 
 
-def wait(page, condition, seconds=240.0):
+def wait(page, condition, seconds=90.0):
     """Wait for a condition and give its value; the time is a bound for a busy machine, no promise."""
     end = time.monotonic() + seconds
     while not (value := condition()):
