@@ -65,8 +65,8 @@ QUIET = """() => new Promise(done => {
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory):
-    """An app in which every block takes 0.3 s longer, so that the filling can be watched."""
-    with serving(tmp_path_factory.mktemp("cache"), ED_TEST_STEP_DELAY="0.3") as app:
+    """An app in which every block takes 0.15 s longer, so that the filling can be watched."""
+    with serving(tmp_path_factory.mktemp("cache"), ED_TEST_STEP_DELAY="0.15") as app:
         yield app
 
 
@@ -151,7 +151,7 @@ def little_by_little(page, app) -> None:
                 page.wait_for_timeout(100)
         finally:
             worker.resume()
-        page.wait_for_timeout(600)  # about two of its steps
+        page.wait_for_timeout(300)  # about two of its steps
 
 
 TEXT, ANSWER = "Sums mod 10:\n3 + 4 = 7\n8 + 5 = 3\n6 + 6 = ", "2"
