@@ -1,101 +1,11 @@
-"""The frame around every page: its title, the six rooms in the sidebar, the owner's line; on top the room's question,
-its tabs and the model. `streamlit run app.py`."""
+"""`streamlit run app.py`: serves the frame around every page, `ed_ui/frame.py`. That script has no folder `pages/` next
+to it, which Streamlit would take for an app without `st.navigation`: its first link would be "page not found"."""
 
-from collections.abc import Callable
-from pathlib import Path
+from streamlit.starlette import App
 
-import streamlit as st
+from ed_ui import frame
 
-import ed_core  # noqa: F401  (sets OpenMP's waiting policy before anything can import torch)
-from ed_core import settings
-from ed_core.errors import SettingsError
-from ed_ui import browser, link, live, picker, running, session, show, visitor
-from ed_ui.navigation import ROOMS, Entry, Room
-
-FOLDER = Path(show.__file__).parent
-
-
-def draw() -> None:
-    """The page that the browser asks for."""
-    look = {"page_icon": FOLDER / "icon.svg", "layout": "wide", "initial_sidebar_state": 200}
-    st.set_page_config(page_title=title(), **look)
-    stop_if_wrong()
-
-    pages = {
-        entry: st.Page(
-            entry.file, title=f"{entry.title} · {room.title}", url_path=entry.url, default=entry.kept_as == "home"
-        )
-        for room in ROOMS
-        for entry in room.tabs
-    }
-    st.html(FOLDER / "style.css")
-    page = st.navigation(list(pages.values()), position="hidden")  # `sidebar` and `framed` draw the links
-    room, tab = next((room, tab) for room in ROOMS for tab in room.tabs if pages[tab].url_path == page.url_path)
-    session.begin_run()
-    visitor.gate()
-    running.page_begins()
-    running.jobs()  # the worker imports torch while the first page is being read
-    link.open_link(page.url_path)
-    sidebar(room)
-    visitor.sidebar()
-    banner()
-    whole = framed(room, tab, lambda: live.guarded(page.run))
-    running.page_ended()
-    if tab.model:
-        picker.open_ahead()
-    link.end_of_run()
-    browser.listen()
-    if not whole:
-        st.stop()  # so that Streamlit forgets no input which the page did not come to
-
-
-def title() -> str:
-    """The pages' title; the product's own where the settings cannot be read."""
-    try:
-        return settings.current().title
-    except SettingsError:
-        return settings.Settings.model_fields["title"].default
-
-
-def stop_if_wrong() -> None:
-    """With settings that are wrong nothing is served: what was meant to be closed might be open."""
-    try:
-        settings.current()
-    except SettingsError as error:
-        st.error(show.plain(str(error)), icon=":material/settings:")
-        st.stop()
-
-
-def banner() -> None:
-    """The owner's line above every page."""
-    if said := settings.current().banner:
-        st.container(key="banner").info(show.plain(said), icon=":material/campaign:")
-
-
-def sidebar(here: Room) -> None:
-    """A link to each room; the one that is open is marked."""
-    for room in ROOMS:
-        place = st.sidebar.container(key="here") if room is here else st.sidebar
-        place.page_link(room.tabs[0].file, label=room.title, icon=f":material/{room.icon}:", width="stretch")
-
-
-def framed(here: Room, tab: Entry, page: Callable[[], bool]) -> bool:
-    """Draw the page below the room's question, its tabs and the model; returns what the page says. The frame is drawn
-    first, and stands behind the page for the keyboard: Run is a few steps away."""
-    body, frame = st.container(key="page"), st.container(key="frame")
-    with frame:
-        with st.container(horizontal=True, vertical_alignment="center", gap="small", key="room"):
-            st.subheader(here.question, anchor=False, width="content")
-            shown = [one for one in here.tabs if not one.hidden]
-            with st.container(horizontal=True, gap="xsmall", key="tabs"):
-                for one in shown if len(shown) > 1 else ():
-                    st.page_link(one.file, label=one.title)
-            if tab.model:
-                picker.box()
-        if tab.model:
-            picker.trouble()
-    with body:
-        return page()
-
-
-draw()
+if __name__ == "__main__":  # run as a script, as Streamlit's AppTest does
+    frame.draw()
+else:
+    app = App(frame.__file__)

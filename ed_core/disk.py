@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import glob
 import os
 import secrets
 import shutil
 import sqlite3
 import stat
+import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -25,6 +26,7 @@ LOG_BYTES = 1 << 20  # after which a log is begun anew
 SPARE_BYTES = 200 << 20  # what a download or a conversion leaves free
 BUSY_SECONDS = 10  # how long a write waits for another process's write
 UNFINISHED = ".unfinished"  # the ending of a file that is being written
+STALE_SECONDS = 24 * 3600  # after which an unfinished file belongs to a run that was killed
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 # SQLite's errors that tell of the disk, of permissions or of other processes; any other one tells of a damaged
@@ -49,9 +51,8 @@ def written(file: Path) -> Iterator[BinaryIO]:
     part = _part(file)
     try:
         with part.open("wb") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
-                os.fchmod(handle.fileno(), stat.S_IMODE(file.stat().st_mode))
+                part.chmod(stat.S_IMODE(file.stat().st_mode))
             yield handle
             sync(handle)
         move(part, file)
@@ -67,36 +68,10 @@ def _part(file: Path) -> Path:
 
 @contextlib.contextmanager
 def hidden(out: Path) -> Iterator[Path]:
-    """A hidden folder beside `out`, to make something in; gone with all in it when the block ends. What a killed
-    process left there is removed first."""
-    made = out.absolute().with_name(f".{secrets.token_hex(4)}{UNFINISHED}")
-    made.parent.mkdir(parents=True, exist_ok=True)
-    for left in made.parent.glob(f".????????{UNFINISHED}"):
-        if left.is_dir() and _nobodys(left):
-            shutil.rmtree(left, ignore_errors=True)
-    made.mkdir()
-    handle = os.open(made, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-        os.close(handle)
-
-
-def _nobodys(left: Path) -> bool:
-    """Whether no process is at work on something unfinished: whoever is has it locked."""
-    try:
-        handle = os.open(left, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
-    return True
+    """A hidden folder next to `out`, to make something in; gone with all in it when the block ends."""
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", suffix=UNFINISHED, dir=out.absolute().parent) as made:
+        yield Path(made)
 
 
 def require_out(out: str | Path, inputs: Iterable[str | Path] = (), name: str = "--out", expected: str = "") -> Path:
@@ -124,7 +99,7 @@ def require_out(out: str | Path, inputs: Iterable[str | Path] = (), name: str = 
                 if mode and os.path.samefile(read, file):
                     raise ParameterError(f"{name} is {shown}, which is read as well; give the path of another file.")
         for left in file.parent.glob(f"{glob.escape(file.stem)}.????????{UNFINISHED}"):
-            if _nobodys(left):
+            if time.time() - left.stat().st_mtime > STALE_SECONDS:
                 left.unlink(missing_ok=True)
         _try(_part(file))
     return file

@@ -1,43 +1,5 @@
 """Everything that can go wrong, as one tree; and what an error of Python's, of torch's or of a device means, whatever
-its type. Torch-free. Every message is one sentence or two: what was found, what was expected,
-what to do next.
-
-EffectiveDepthError
-├── InputError                 the request is at fault; nothing was computed, nothing is lost
-│   ├── PromptError            empty, too short, too long, unencodable
-│   ├── PromptFileError        a malformed or empty .jsonl
-│   ├── ParameterError         an unknown probe, parameter or value
-│   ├── StudyError             a study's file, prompt set or folder that cannot be used like this
-│   ├── ClaimRefused           a claim that cannot be checked on this model and these prompts
-│   ├── FitRefused             a fitted lens or map that is damaged, or of another model
-│   ├── SettingsError          a setting of this installation that is unknown, or does not fit
-│   ├── NotAllowed             what the settings of this installation do not allow
-│   ├── CaseError              a case study that is not there, or cannot be written like this
-│   │   └── CaseChanged        somebody else changed it since it was opened
-│   └── ImportRefused          a bundle that this program did not write like this, or not for here
-│       └── OtherVersion       written by another version of this program
-├── ModelError                 the model cannot be used
-│   ├── ModelNotFound          no such folder, or a folder without a model
-│   ├── HubUnreachable         a hub id while no network answers
-│   ├── HubRefused             the hub or the package registry does not give it: gated, private, no such id or revision
-│   ├── TooLarge               the model does not fit the free memory, or its download the free disk
-│   ├── BrokenWeights          missing, truncated, damaged, exchanged or pickled weights
-│   ├── UnknownFamily          no architecture describes this model_type, and no known layout fits
-│   ├── RefusedFamily          a family or variant known to be no plain sum; the reason is told
-│   ├── IdentityFailed         the residual identities do not hold: its curves would be wrong
-│   └── NotFinite              NaN or infinite values in the forward pass
-├── CardError                  a depth card that is missing, damaged, or cannot be written
-├── PublishError               a site that cannot be written
-├── JobError                   the computation did not finish
-│   ├── Cancelled
-│   ├── OutOfMemory            a probe ran out of memory beside its model
-│   ├── DeviceFailed           a GPU failed underneath; only a new process can use it again
-│   ├── QueueFull              too many jobs are waiting already
-│   ├── ServiceFailed          a service that measures elsewhere gave no answer, or none that can be used
-│   ├── WorkerDied             the worker process ended underneath the job
-│   └── ImageFailed            a figure could not be drawn as PNG or SVG
-└── StoreError                 the store itself cannot be used (disk full, no permission)
-"""
+its type. Torch-free. Every message is one sentence or two: what was found, what was expected, what to do next."""
 
 import re
 

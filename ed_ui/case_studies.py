@@ -19,7 +19,7 @@ from ed_core.types import ProbeResult, Request
 from ed_ui import inputs, link, navigation, prompt_set, running, session, show, visitor
 from ed_ui.inputs import Input, boxed
 
-GALLERY, CASE = "pages/case_studies/gallery.py", "pages/case_studies/case.py"
+GALLERY, CASE = (str(navigation.ROOT / "pages" / "case_studies" / name) for name in ("gallery.py", "case.py"))
 WORDS = ("title", "tags", "notes")
 THRESHOLDS = ("kl_threshold", "overlap_threshold")
 
@@ -158,9 +158,6 @@ def open_live(case: Case) -> str:
     if len(prompts) > 1:
         inputs.put({"prompts.lines": to_jsonl(prompts)})
     page = first.shown.page if first.shown.page in navigation.KEPT_FROM else "home"
-    if page == "audit":
-        precisions = dict.fromkeys(m.precision for request in requests for m in request.models)
-        inputs.put({"audit.precisions": list(precisions)})
     if page == "two":
         _side_b(shown_of, requests)
     _look(case, first, page)

@@ -4,6 +4,10 @@ it led."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+ROOT = _HERE / "app" if (_HERE / "app").is_dir() else _HERE.parent  # of `pages/`: in the wheel, in a checkout
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,11 @@ class Entry:
     def address(self) -> str:
         """Its path below the app's."""
         return self.url or self.file.rpartition("/")[2].removesuffix(".py")
+
+    @property
+    def path(self) -> str:
+        """Its file, for Streamlit's calls."""
+        return str(ROOT / self.file)
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,6 @@ ROOMS = (
         "compare_arrows",
         (
             Entry("pages/compare/two.py", "A | B", "two"),
-            Entry("pages/compare/audit.py", "Precisions", "audit"),
             Entry("pages/compare/maps.py", "Linear maps"),
         ),
     ),
@@ -100,5 +108,5 @@ ROOMS = (
         ),
     ),
 )
-KEPT_FROM = {entry.kept_as: entry.file for room in ROOMS for entry in room.tabs if entry.kept_as}
+KEPT_FROM = {entry.kept_as: entry.path for room in ROOMS for entry in room.tabs if entry.kept_as}
 ADDRESSES = tuple(entry.address for room in ROOMS for entry in room.tabs)

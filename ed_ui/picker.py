@@ -29,10 +29,7 @@ from ed_core.work.resolve import resolve
 from ed_ui import downloads, inputs, live, running, session, show
 from ed_ui.inputs import Input, choice, text
 
-NOTHING_ELSE = (
-    "A bundled model, or one of the catalogue; this installation takes no others (hub_ids and local_folders are off in "
-    "its settings)."
-)
+NOTHING_ELSE = "One of the models that this installation offers."
 AUTO = "auto"
 SHORT = 28  # characters of a name on top of the page
 PRECISIONS = (AUTO, "fp32", "bf16", "fp16", "int8", "4bit")
@@ -221,14 +218,12 @@ def _allowed(name: str) -> bool:
 
 def about_model() -> str:
     """What may stand in the box."""
-    allowed = settings.current()
-    more = ["the path of a model folder"] * allowed.local_folders
-    more += ["any hub id like Qwen/Qwen2.5-1.5B"] * allowed.hub_ids
-    more += [f"{remote.PREFIX} and a model that NDIF runs"] * allowed.ndif
+    if settings.current().hosted:
+        return NOTHING_ELSE
+    elsewhere = f", {remote.PREFIX} and a model that NDIF runs" * settings.current().ndif
     return (
-        f"A bundled model, one of the catalogue, {' or '.join(more)}: type it and press Enter."
-        if more
-        else NOTHING_ELSE
+        "A bundled model, one of the catalogue, the path of a model folder, any hub id like Qwen/Qwen2.5-1.5B"
+        f"{elsewhere}: type it and press Enter."
     )
 
 
@@ -296,10 +291,9 @@ def _cost(size: sizes.Size, precision: str, device: str, free: int) -> str:
 
 def _more() -> None:
     """What most people leave as it is."""
-    allowed = settings.current()
-    off = "" if allowed.adapters and (allowed.local_folders or allowed.hub_ids) else NO_ADAPTERS
-    _words(ADAPTER, off, ABOUT_ADAPTER, "not allowed here")
-    _words(REVISION, "" if allowed.hub_ids else NO_REVISIONS, ABOUT_REVISION, "main")
+    hosted = settings.current().hosted
+    _words(ADAPTER, NO_ADAPTERS if hosted else "", ABOUT_ADAPTER, "not allowed here")
+    _words(REVISION, NO_REVISIONS if hosted else "", ABOUT_REVISION, "main")
     if len(known := devices()) > 1:
         told = f"auto is {known[0]} here; cuda takes as many GPUs as the model needs, cuda:0 that one."
         DEVICE.draw(st.selectbox, options=[AUTO, *known], help=told)
@@ -433,7 +427,7 @@ LEAVES = (
     "control and no gradient."
 )
 UNKNOWN = "is neither here nor in the catalogue, so its size is not known: download it first."
-NO_ADAPTERS = "No adapters here: the settings of this installation do not allow them."
-NO_REVISIONS = "This installation takes the main branch only (hub_ids is off in its settings)."
+NO_ADAPTERS = "This installation uses no adapters."
+NO_REVISIONS = "This installation offers the main branch only."
 ABOUT_ADAPTER = "Its folder, as peft writes it, in safetensors; it is merged into the weights."
 ABOUT_REVISION = "Of a hub model: a branch, a tag or a commit; empty means its main branch."

@@ -309,7 +309,7 @@ def outlook(
     probes = {spec: tuple(of_one.values()) for spec, of_one in asked.items()}
     found = {spec: _estimate(spec, n_tokens, free, probes[spec]) for spec in specs}
     obstacles = [
-        *(permits.why_not(admit, request, asked_tokens) for request in requests),  # the queue checks it again
+        *(permits.why_not(admit, request) for request in requests),  # the queue checks it again
         _refused(requests),
         _too_short(requests, asked_tokens),
         *(_too_large(spec, e, probes[spec], n_tokens) or _missing(spec) for spec, e in found.items()),

@@ -14,7 +14,6 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from ed_core.cases.case_study import Case
-from ed_core.depth.audit import Audit
 from ed_core.depth.verdict import Verdict
 from ed_core.errors import EffectiveDepthError
 from ed_core.sources.hub import Plan
@@ -133,7 +132,6 @@ class Session:
     absent: ModelSpec | None = None  # the chosen model, where the page says that it is not here
     plans: dict[str, Future[Plan]] = field(default_factory=dict)  # what the hub was asked, by model
     ghost: Ghost | None = None  # Home's former verdict
-    audited: tuple[list[str], Audit] | None = None  # the audit of these runs
     lines_trouble: str = ""  # why an uploaded list of prompts was not taken
     picked: bool = False  # an example was just chosen: what takes little time runs by itself
     welcomed: bool = False  # the card for newcomers was closed

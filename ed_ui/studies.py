@@ -51,8 +51,8 @@ def known() -> dict[str, Path]:
 def take_in(data: bytes) -> str:
     """Open a `.edstudy` of somebody else's; returns its name. `ImportRefused` for what is none, or where a study of
     that name lies here, `NotAllowed` where this installation runs none."""
-    if not settings.current().studies:
-        raise NotAllowed("This installation takes no studies from the browser (studies); open it in the shell.")
+    if settings.current().hosted:
+        raise NotAllowed("This installation takes no studies from the browser. Open it on a machine of your own.")
     name = runs.on_disk(bundle.name_of(io.BytesIO(data)))
     if name in known():
         raise ImportRefused(f"There is a study {name} here already; delete or rename its folder first.")

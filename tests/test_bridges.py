@@ -1,27 +1,21 @@
-"""To other tools and back: names of TransformerLens, nnterp and nnsight, lm-eval's samples, files for mergekit and
-llama.cpp."""
+"""To other tools: names of TransformerLens, nnterp and nnsight, files for mergekit and llama.cpp."""
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
 from small_models import computed, save_random
 
 import ed_core
 from ed_core.depth import surgery
-from ed_core.errors import ParameterError, PromptFileError
+from ed_core.errors import ParameterError
 from ed_core.models.opening import open_model
-from ed_core.notebook.model import Result, of_lens
+from ed_core.notebook.model import Result
 from ed_core.probes import Contributions, LogitLens
 from ed_core.types import Prompt
 from ed_core.work.resolve import resolve
-
-SAMPLES = Path(__file__).parent / "data" / "lm_eval"  # as lm-eval 0.4.13 logged them of SmolLM2 on bundled sums
 
 
 @pytest.fixture(scope="module")
@@ -114,107 +108,6 @@ def test_nnsight_reads_the_same_under_these_names(tmp_path, family):
             seen[name] = (found[0] if isinstance(found, tuple) else found).save()
     assert len(seen) == len(names) == 3 * model.n_layers + 1
     agree(trace, names, seen)
-
-
-# ---------------------------------------------------------------- lm-eval
-
-
-def test_samples_that_lm_eval_logged_are_prompts_with_scores():
-    """Free answers and choices; the first sample of each, and every score as lm-eval gave it."""
-    for task, metric in (("sums_free", "exact_match"), ("sums_choice", "acc")):
-        file = SAMPLES / f"samples_{task}.jsonl"
-        prompts, scores = ed_core.read_lm_eval(file)
-        logged = [json.loads(line) for line in file.read_text().splitlines()]
-        assert len(prompts) == len(logged) == len(scores) and scores == [one[metric] for one in logged]
-        assert 0 < sum(scores) < len(scores)
-        assert prompts[0].text == logged[0]["doc"]["text"] and prompts[0].answer == f" {logged[0]['doc']['answer']}"
-        assert [p.id for p in prompts] == [str(one["doc_id"]) for one in logged]
-
-
-def sample(**more):
-    told = {
-        "doc_id": 3,
-        "target": "12",
-        "arguments": {"gen_args_0": {"arg_0": "5 + 7 =", "arg_1": {"until": ["\n"]}}},
-        "metrics": ["exact_match"],
-        "exact_match": 1.0,
-    }
-    return told | more
-
-
-def written(tmp_path, *samples):
-    file = tmp_path / "samples_x.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in samples))
-    return file
-
-
-def test_the_right_choice_is_a_number_or_a_text(tmp_path):
-    """lm-eval takes a target of digits for the choice's number, whatever the choices say."""
-    asked = {f"gen_args_{i}": {"arg_0": "2 + 1 =", "arg_1": f" {text}"} for i, text in enumerate("123")}
-    prompts, _ = ed_core.read_lm_eval(written(tmp_path, sample(arguments=asked, target="1")))
-    assert prompts[0].answer == " 2"
-    asked = {f"gen_args_{i}": {"arg_0": "Q:", "arg_1": f" {text}"} for i, text in enumerate(("no", "yes"))}
-    prompts, _ = ed_core.read_lm_eval(written(tmp_path, sample(arguments=asked, target="yes")))
-    assert prompts[0].answer == " yes"
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        [],
-        {"doc_id": 1},
-        sample(arguments=[["5 + 7 ="]]),
-        sample(metrics=5),
-        sample(arguments={"gen_args_0": {"arg_0": 5, "arg_1": {}}}),
-        sample(arguments={"gen_args_0": {"arg_0": "5", "arg_1": "a"}, "gen_args_1": {"arg_0": "6", "arg_1": "b"}}),
-        sample(arguments={"gen_args_0": {"arg_0": "5", "arg_1": " a"}}, target="7"),
-    ],
-)
-def test_what_is_no_sample_is_refused_by_its_line(tmp_path, wrong):
-    with pytest.raises(PromptFileError, match="line 2 is no sample of lm-eval"):
-        ed_core.read_lm_eval(written(tmp_path, sample(), wrong))
-
-
-def with_depth(lens, depth):
-    """A lens whose KL falls to 0 in one step, and whose mean depth is that step's."""
-    kl = np.where(np.arange(lens.n_layers + 1)[:, None] < depth, 5.0, 0.0) * np.ones(lens.n_tokens)
-    summary = dict(lens.summary) | {"kl.sum": kl.sum(1), "kl.first": kl[:, 0]}
-    measure = replace(lens.measures["kl"], values=kl.astype(np.float32))
-    return replace(lens, summary=summary, measures={**lens.measures, "kl": measure})
-
-
-def test_a_clear_difference_is_found_and_noise_is_not(lens):
-    rng = np.random.default_rng(0)
-    n = lens.n_layers
-
-    def told(right, wrong):
-        results = [with_depth(lens, d) for d in (*right, *wrong)]
-        table = ed_core.by_correctness(results, [1.0] * len(right) + [0.0] * len(wrong)).set_index("by")
-        return table.loc["kl"]
-
-    clear = told(rng.integers(n - 2, n, 20), rng.integers(1, 3, 20))
-    assert clear.right > clear.wrong and clear.low > 0 and (clear.n_right, clear.n_wrong) == (20, 20)
-    assert clear.difference == pytest.approx(clear.right - clear.wrong)
-    beyond = 0
-    for _ in range(60):
-        found = told(rng.integers(1, n + 1, 15), rng.integers(1, n + 1, 15))
-        beyond += not found.low <= 0 <= found.high
-    assert beyond <= 12, "10 % of 60 are 6"
-
-
-def test_one_kind_alone_has_nothing_to_compare(lens):
-    with pytest.raises(ParameterError, match="Of 2 prompts 2 are solved"):
-        ed_core.by_correctness([lens, lens], [1, 1])
-    with pytest.raises(ParameterError, match="2 results and 1 scores"):
-        ed_core.by_correctness([lens, lens], [1])
-    with pytest.raises(ParameterError, match="results of ed_core.LogitLens"):
-        ed_core.by_correctness([1, 2], [1, 0])
-    with pytest.raises(ParameterError, match="A score is nan; expected a number"):
-        ed_core.by_correctness([lens, lens], [1, float("nan")])
-    other = replace(lens, request=LogitLens(k=1).request(lens.request.models[0], lens.request.prompts[0]))
-    with pytest.raises(ParameterError, match="several models or settings"):
-        ed_core.by_correctness([lens, other], [1, 0])
-    assert of_lens(lens) is None and of_lens([lens]) == [lens], "one result is no list"
 
 
 # ---------------------------------------------------------------- files

@@ -8,7 +8,6 @@ import time
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
-import psutil
 import pytest
 from shell import wrote
 
@@ -65,8 +64,8 @@ QUIET = """() => new Promise(done => {
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory):
-    """An app in which every block takes 0.15 s longer, so that the filling can be watched."""
-    with serving(tmp_path_factory.mktemp("cache"), ED_TEST_STEP_DELAY="0.15") as app:
+    """An app in which every block takes 0.2 s longer, so that the filling can be watched."""
+    with serving(tmp_path_factory.mktemp("cache"), ED_TEST_STEP_DELAY="0.2") as app:
         yield app
 
 
@@ -136,24 +135,6 @@ def finished(page) -> bool:
     )
 
 
-def little_by_little(page, app) -> None:
-    """Wait for the end of a run; the worker rests now and then until the page has drawn something new, so that it does
-    not matter how fast the browser is."""
-    drawn = -1
-    worker = next(p for p in psutil.Process(app.process.pid).children() if "ed_core.work.worker" in p.cmdline())
-    while not finished(page):
-        worker.suspend()
-        try:
-            for _ in range(60):
-                before, drawn = drawn, sum(np.isfinite(z).sum() for z in state(page).values() if z is not None)
-                if drawn != before:
-                    break
-                page.wait_for_timeout(100)
-        finally:
-            worker.resume()
-        page.wait_for_timeout(300)  # about two of its steps
-
-
 TEXT, ANSWER = "Sums mod 10:\n3 + 4 = 7\n8 + 5 = 3\n6 + 6 = ", "2"
 
 
@@ -168,12 +149,11 @@ def test_panels_fill_live_and_end_as_the_command_line_says(slow, page, visitor, 
     page.add_init_script(WATCH)
     start(page, slow.address, "/?model=ed-demo-16", TEXT, ANSWER)
     page.evaluate("window.elements = {}")  # those of the stored example went when the prompt was typed
-    little_by_little(page, slow)
+    wait(page, lambda: finished(page))
     seen = page.evaluate(
         "Object.fromEntries(Object.entries(window.partlyFilled).map(([key, counts]) => [key, "
         "Object.keys(counts).length]))"
     )
-    # how many depends on the machine: a browser that takes seconds to draw is given fewer of them
     assert set(seen) == set(PANELS), f"distinct partly filled states: {seen}"
     settled(page)
     elements = page.evaluate("Object.fromEntries(Object.entries(elements).map(([key, found]) => [key, found.size]))")
@@ -259,14 +239,3 @@ def test_what_is_being_typed_outlives_the_end_of_a_run(slow, page):
     wait(page, page.get_by_role("button", name="Cancel").is_disabled)
     settled(page)
     assert box.input_value() == "4 + 4 + 1 = and then"
-
-
-def test_a_killed_worker_is_said_in_a_sentence_and_replaced(slow, page):
-    start(page, slow.address, "/?model=ed-demo-16", TEXT + "1 ", ANSWER)
-    page.wait_for_timeout(1000)
-    app = psutil.Process(slow.process.pid)
-    (worker,) = [p for p in app.children(recursive=True) if p.cmdline()[-2:] == ["ed_core.work.worker", "interactive"]]
-    worker.kill()
-    page.get_by_text("The worker process ended while computing").first.wait_for(timeout=60_000)
-    page.get_by_role("button", name="Run", exact=True).click()
-    page.locator(".st-key-headline", has_text="best guess").wait_for(timeout=120_000)

@@ -212,7 +212,7 @@ def same(found, expected) -> None:
 
 
 def test_a_text_is_stopped_at_a_token_and_kept(slow, page, told):  # noqa: F811
-    """Every token takes 0.15 s longer here; what is kept is what the whole text begins with."""
+    """Every token takes 0.2 s longer here; what is kept is what the whole text begins with."""
     asked(page, f"{slow.address}/writing?model={MODEL}&n_tokens=60&threshold=0.5")
     page.get_by_role("button", name="Run", exact=True).click()
     page.get_by_role("button", name="Stop here").click()

@@ -57,7 +57,6 @@ SETS = (
     (colours.ATTENTION, colours.MLP, colours.BOTH),
     tuple(colours.CRITERIA.values()),
     (colours.DIVERGING[0], colours.DIVERGING[-1], colours.DIVERGING[2]),
-    tuple(colours.PRECISIONS.values()),
 )
 
 

@@ -211,11 +211,3 @@ def test_the_numbers_are_what_a_run_gives(lesson, models):
             for measure, values in compute.run(models.get(spec), request).measures.items():
                 limit = 1e-3 * max(np.nanmax(np.abs(values.values)), 1e-3)
                 assert np.nanmax(np.abs(by_name[name][measure] - values.values)) <= limit, f"{name}.{measure}"
-
-
-def test_a_case_study_kept_under_other_rules_says_so():
-    kept = shipped(LESSONS[0])
-    now = replace(kept, verdict=case_study.verdict_text(kept))
-    assert case_study.of_its_time(now) == ""
-    former = replace(now, verdict="The mean cosine turns after layer 3 of 8.")
-    assert case_study.of_its_time(former) == "Verdict and notes as they were kept, by the rules of that time."

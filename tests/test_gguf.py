@@ -429,13 +429,13 @@ def test_a_file_that_nobody_may_open_is_not_even_looked_for(llama, tmp_path, mon
     (tmp_path / "folder").mkdir()
     for file in ("m.gguf", "folder/m.gguf"):
         write(llama, tmp_path / file)
-    monkeypatch.setenv("ED_LOCAL_FOLDERS", "false")
+    monkeypatch.setenv("ED_HOSTED", "true")
     looks = [specs.of_gguf, hub.is_here, hub.ensure, specs.config_of, specs.content_of]
     monkeypatch.setattr(gguf_files, "find", lambda source: pytest.fail(f"{source} was looked for"))
     for look in looks:
         said = set()
         for path in ("m.gguf", "folder", "no.gguf", "other"):
-            with pytest.raises(NotAllowed, match="local_folders = false") as refused:
+            with pytest.raises(NotAllowed, match="hosted = true") as refused:
                 look(ModelSpec(str(tmp_path / path)))
             said.add(str(refused.value).replace(str(tmp_path / path), "PATH"))
         assert len(said) == 1, "whether the file exists is not told"

@@ -19,13 +19,13 @@ from workers import Messages
 
 from ed_core import settings
 from ed_core.errors import ModelNotFound, NotAllowed, QueueFull, SettingsError
-from ed_core.probes import Contributions, LayerSkip, ResidualErasure
-from ed_core.sources import hub, permits, specs, tokens
+from ed_core.probes import Contributions, ResidualErasure
+from ed_core.sources import hub, specs
 from ed_core.sources.bundled import MODELS
 from ed_core.types import ModelSpec, Prompt
-from ed_core.work import compute, estimate, measure
+from ed_core.work import measure
 from ed_core.work.queue import Queue
-from ed_core.work.resolve import admit, resolve
+from ed_core.work.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,26 +36,26 @@ pytestmark = pytest.mark.usefixtures("clean")
 def test_without_a_file_everything_is_open():
     assert settings.file() is None
     found = settings.current()
-    assert found.models == ("*",) and found.local_folders and found.hub_ids and found.downloads and found.login == "off"
+    assert found.models == ("*",) and not found.hosted and found.login == "off"
 
 
 def test_the_environment_wins_over_the_file(write, monkeypatch):
-    write('models = ["ed-demo-8"]\nlocal_folders = false\nmax_tokens = 99\nprobe_memory = "2G"')
-    monkeypatch.setenv("ED_LOCAL_FOLDERS", "true")
+    write('models = ["ed-demo-8"]\nhosted = false\nmax_tokens = 99\nprobe_memory = "2G"')
+    monkeypatch.setenv("ED_HOSTED", "true")
     monkeypatch.setenv("ED_MODELS", "ed-demo-16, Qwen/*")
     found = settings.current()
-    assert found.models == ("ed-demo-16", "Qwen/*") and found.local_folders and found.max_tokens == 99
+    assert found.models == ("ed-demo-16", "Qwen/*") and found.hosted and found.max_tokens == 99
     assert found.probe_memory == 2 << 30
     with pytest.raises(Exception, match="frozen"):
-        found.local_folders = False
+        found.hosted = False
 
 
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("local_folder = false", "no setting local_folder (in lab.toml); did you mean local_folders?"),
+        ("hostd = true", "no setting hostd (in lab.toml); did you mean hosted?"),
         ("login = 'on'", "login in lab.toml is 'on'; expected 'off', 'optional' or 'required'. Fix it"),
-        ("downloads = 'perhaps'", "downloads in lab.toml is 'perhaps'; expected true or false"),
+        ("hosted = 'perhaps'", "hosted in lab.toml is 'perhaps'; expected true or false"),
         ("max_tokens = 0", "max_tokens in lab.toml is 0; expected greater than or equal to 1"),
         ("models = []", "models in lab.toml is []; expected one name at least"),
         ("cache_limit = 'much'", "cache_limit in lab.toml is 'much'; expected bytes, like 500M or 2G"),
@@ -107,17 +107,17 @@ def test_addresses_are_compared_in_small_letters(write):
 def test_the_example_file_names_every_setting_and_loads(write):
     text = (ROOT / "docs" / "lab.example.toml").read_text()
     assert set(tomllib.loads(text)) == set(settings.Settings.model_fields), "each one is shown, none is made up"
-    assert not write(text).local_folders
+    assert write(text).hosted
 
 
 # -------------------------------------------------------------------- models, folders, files
 
-CLOSED = "hub_ids = false\nlocal_folders = false\nmodels = ['ed-demo-8', 'Qwen/*']"
+HOSTED = "hosted = true"
 
 
 @pytest.mark.parametrize("source", ["/etc", "~root", "..", "ed_core/demo", "a\0b", "x" * 5000, "ed-demo-8/../.."])
 def test_no_path_of_the_server_is_opened(write, source):
-    write("local_folders = false")
+    write(HOSTED)
     for way in (
         specs.named,
         resolve,
@@ -131,22 +131,21 @@ def test_no_path_of_the_server_is_opened(write, source):
 
 
 def test_whether_a_path_exists_is_not_told(write, tmp_path):
-    write("local_folders = false")
+    write(HOSTED)
     said = []
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(NotAllowed) as refused:
             resolve(str(path))
         said.append(str(refused.value).replace(str(path), "PATH"))
-    assert said[0] == said[1] and "local_folders = false" in said[0]
+    assert said[0] == said[1] and "hosted = true" in said[0]
 
 
 def test_only_models_of_the_list_are_used(write):
-    write(CLOSED)
+    write(HOSTED + "\nmodels = ['ed-demo-8', 'Qwen/*']")
     assert resolve("ed-demo-8").name == "ed-demo-8" and specs.named("Qwen/Qwen2.5-1.5B").source == "Qwen/Qwen2.5-1.5B"
     for source, words in {
         "ed-demo-16": "not among those",
         "openai-community/gpt2": "not among those",
-        "Qwen/no-such-model": "not in the catalogue",
     }.items():
         with pytest.raises(NotAllowed, match=words):
             resolve(source)
@@ -166,29 +165,16 @@ def test_a_revision_is_no_way_out_of_the_hub_cache(tmp_path, monkeypatch, revisi
     assert specs.location(ModelSpec("a/b", revision=revision)) == "a/b"
 
 
-def test_adapters_downloads_and_background_files(write, tmp_path):
+def test_a_hosted_installation_takes_no_adapters_downloads_or_files(write, tmp_path):
     background = tmp_path / "background.jsonl"
     background.write_text('{"text": "a"}\n')
-    write("adapters = false\ndownloads = false\nlocal_folders = false")
-    with pytest.raises(NotAllowed, match="adapters = false"):
+    write(HOSTED)
+    with pytest.raises(NotAllowed, match="no LoRA adapters"):
         resolve("ed-demo-8", adapter=str(tmp_path))
-    with pytest.raises(NotAllowed, match="downloads = false"):
+    with pytest.raises(NotAllowed, match="downloads nothing"):
         hub.plan("Qwen/Qwen2.5-1.5B")
-    with pytest.raises(NotAllowed, match="local_folders = false"):
+    with pytest.raises(NotAllowed, match="hosted = true"):
         ResidualErasure(background=str(background)).request(resolve("ed-demo-8"), Prompt("a b"))
-    write("local_folders = false")
-    with pytest.raises(NotAllowed, match="local_folders = false"):
-        resolve("ed-demo-8", adapter=str(tmp_path))
-
-
-def test_a_downloaded_adapter_goes_by_its_hub_id(write, monkeypatch, tmp_path):
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    write("local_folders = false\nmodels = ['ed-demo-8', 'me/*']")
-    inside = tmp_path / "models--me--lora" / "snapshots" / "0"
-    permits.adapter(str(inside))
-    for path in (tmp_path / "models--you--lora" / "x", inside / ".." / ".." / ".." / ".." / "x"):
-        with pytest.raises(NotAllowed):
-            permits.adapter(str(path))
 
 
 def test_a_request_made_elsewhere_is_refused_at_the_queue(write, small_folder, tmp_path):
@@ -201,7 +187,7 @@ def test_a_request_made_elsewhere_is_refused_at_the_queue(write, small_folder, t
         ResidualErasure(background=str(tmp_path / "b.jsonl")).request(resolve("ed-demo-8"), prompt),
         Contributions().request(ModelSpec("Qwen/Qwen2.5-1.5B"), prompt),
     ]
-    write("local_folders = false\ndownloads = false")
+    write(HOSTED)
     for request in asked:
         with pytest.raises(NotAllowed):
             measure.submit(idle_queue(), request, "me")
@@ -209,7 +195,7 @@ def test_a_request_made_elsewhere_is_refused_at_the_queue(write, small_folder, t
 
 @pytest.mark.process
 def test_the_command_line_may_what_its_user_may(small_folder, tmp_path):
-    env = os.environ | {"ED_LOCAL_FOLDERS": "false", "ED_MAX_TOKENS_LAYERS": "1", "ED_CACHE": str(tmp_path)}
+    env = os.environ | {"ED_HOSTED": "true", "ED_CACHE": str(tmp_path)}
     (tmp_path / "p.jsonl").write_text('{"text": "5 + 7 = "}\n')
     run = f"run contributions --model {small_folder} --prompts {tmp_path / 'p.jsonl'} --out {tmp_path / 'r.npz'}"
     command = [sys.executable, "-m", "ed_core", *run.split()]
@@ -220,35 +206,6 @@ def test_the_command_line_may_what_its_user_may(small_folder, tmp_path):
 
 
 # -------------------------------------------------------------------- how much
-
-
-def test_a_request_over_the_limit_never_enters_the_queue(write):
-    spec, prompt = resolve("ed-demo-8"), Prompt("5 + 7 + 5 + 3 = ")
-    n = len(tokens.preview(spec, prompt))
-    jobs = idle_queue()
-    write(f"max_tokens_layers = {8 * n - 1}")
-    with pytest.raises(
-        NotAllowed,
-        match=(
-            f"{n} tokens × 8 layers are {8 * n}, and this installation allows {8 * n - 1}.*shorten the prompt to "
-            f"{n - 1} tokens"
-        ),
-    ):
-        measure.submit(jobs, Contributions().request(spec, prompt), "me")
-    write(f"max_tokens_layers = {8 * n}\nmax_work = {estimate.work(Contributions(), 8, n)}")
-    admit(Contributions().request(spec, prompt))
-    with pytest.raises(NotAllowed, match="max_work"):
-        measure.submit(jobs, LayerSkip().request(spec, prompt), "me")
-
-
-def test_where_only_the_model_can_count_the_worker_refuses(write, small_folder):
-    """A chat template's tokens are not known in the app."""
-    spec = resolve(str(small_folder))
-    request = Contributions().request(spec, Prompt("5 + 7 = "))
-    model = compute.Models().get(spec)
-    write("max_tokens_layers = 3")
-    with pytest.raises(NotAllowed, match="max_tokens_layers"):
-        compute.run(model, request)
 
 
 def idle_queue() -> Queue:
@@ -282,15 +239,15 @@ def plainly(elements) -> str:
 
 
 def test_a_page_says_what_is_not_allowed_and_why(stored, write):
-    write("local_folders = false\nhub_ids = false\nadapters = false\nmodels = ['ed-demo-8', 'small']")
-    for model, words in {"/etc/passwd": "local_folders = false", "Qwen/x": "not among those"}.items():
+    write(HOSTED + "\nmodels = ['ed-demo-8', 'small']")
+    for model, words in {"/etc/passwd": "hosted = true", "Qwen/x": "not among those"}.items():
         test = app_typed(model)
         assert not test.exception and words in sidebar_says(test), model
         assert not charts(test)
     test = app_typed("small")
     assert not sidebar_says(test) and charts(test)
     assert [name.partition(" · ")[0] for name in test.selectbox(key="model").options] == ["ed-demo-8", "small"]
-    assert test.text_input(key="adapter").disabled and "settings" in test.text_input(key="adapter").help
+    assert test.text_input(key="adapter").disabled and "no adapters" in test.text_input(key="adapter").help
     assert test.text_input(key="revision").disabled
 
 
@@ -306,27 +263,20 @@ def app_typed(model: str, page: str = "pages/prompt/home.py", **query):
 
 
 def test_a_background_file_is_refused_on_its_page(stored, write, tmp_path):
-    write("local_folders = false")
+    write(HOSTED)
     test = app("pages/intervene/erase.py", model="ed-demo-8")
     box = test.text_input(key="residual_erasure.background")
-    assert box.disabled and "local_folders = false" in box.help
+    assert box.disabled and "hosted = true" in box.help
     session_of(test).inputs["residual_erasure.background"] = "/etc/passwd"
     test.run()
-    assert not test.exception and "local_folders = false" in plainly(test.error)
+    assert not test.exception and "hosted = true" in plainly(test.error)
     assert not test.text_input(key="residual_erasure.background").disabled
 
 
-def test_run_is_off_with_the_reason_where_the_prompt_is_too_long_for_the_limit(stored, write):
-    write("max_tokens_layers = 10")
-    test = app(prompt=Prompt("1 + 2 + 3 + 4 + 5 = "))
-    assert "max_tokens_layers" in plainly(test.warning)
-    assert next(b for b in test.button if b.label == "Run").disabled
-
-
 def test_with_wrong_settings_nothing_is_served(stored, monkeypatch):
-    monkeypatch.setenv("ED_LOCAL_FOLDERS", "perhaps")
+    monkeypatch.setenv("ED_HOSTED", "perhaps")
     test = app()
-    assert not test.exception and "ED_LOCAL_FOLDERS is 'perhaps'" in plainly(test.error)
+    assert not test.exception and "ED_HOSTED is 'perhaps'" in plainly(test.error)
     assert not test.text_area and not test.selectbox
 
 

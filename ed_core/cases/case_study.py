@@ -223,13 +223,6 @@ def verdict_text(case: Case) -> str:
     return "\n".join([*over_prompts(case, [view for view, _ in found]), *each])
 
 
-def of_its_time(case: Case) -> str:
-    """A line on sentences that were kept under other rules than today's; "" where these say the same."""
-    if not case.verdict or case.verdict == verdict_text(case):
-        return ""
-    return "Verdict and notes as they were kept, by the rules of that time."  # an edit or a copy has a later date
-
-
 def over_prompts(case: Case, views: Iterable[View]) -> Iterator[str]:
     """A line for every model that was measured, in the same way, on several prompts."""
     alike: dict[tuple[str, ...], list[View]] = {}

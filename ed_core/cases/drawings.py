@@ -1,12 +1,12 @@
 """A case study's figures, from its numbers alone: which ones a probe's result has, how it was looked at, and those of
-several results at once, as the pages over prompts and precisions show them. No torch, no streamlit.
+several results at once, as the pages over prompts show them. No torch, no streamlit.
 
 The report and the import's last check draw these. Which pictures a probe has it says itself
 (`probes.base.Picture`); where it has none, its aggregates are drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from .. import figures
-from ..depth import among_others, audit, loops, surgery, writing
+from ..depth import among_others, loops, surgery, writing
 from ..depth.verdict import Verdict, positions, right, tokens_of
 from ..depth.wording import count, percent, printed
 from ..figures import View
@@ -189,33 +189,6 @@ OVER_SEVERAL: dict[type[Probe], Callable[[Sequence[ProbeResult]], Iterator[Toget
 """Probes whose results are drawn together, over prompts, in place of their pictures."""
 
 
-def audited(by_precision: Mapping[str, Sequence[ProbeResult]]) -> tuple[list[str], list[Together]]:
-    """The same prompts through several precisions: whether a number is an artefact, in sentences, and curve over
-    curve."""
-    outcome = audit.compare(by_precision, audit.reference_of(list(by_precision)))
-    return [outcome.sentence(), *outcome.findings()], list(_curves(outcome, by_precision[outcome.reference]))
-
-
-def _curves(outcome: audit.Audit, results: Sequence[ProbeResult]) -> Iterator[Together]:
-    reference = outcome.reference
-    for name, curve in audit.DRAWN.items():
-        if name in outcome.curves[reference]:
-            title, unit, x, log = curve.title, curve.unit, curve.x, curve.log
-            lines = {precision: curves[name] for precision, curves in outcome.curves.items()}
-            fig = figures.curves_over_each_other(lines, reference, unit, x=x, log=log, **SIZE)
-            told, meaning = _spearman(outcome, name), f"{title}, in {reference}"
-            yield Together(title, told, fig, name, x, lines[reference], meaning, tuple(results))
-
-
-def _spearman(outcome: audit.Audit, name: str) -> str:
-    """How one curve keeps its order, precision by precision."""
-    found = {c.precision: c.spearman for c in outcome.comparisons if c.curve == name}
-    told = ", ".join(
-        f"{precision} {'constant' if rank is None else f'{rank:.3f}'}" for precision, rank in found.items()
-    )
-    return f"rank correlation with {outcome.reference}, ρ: {told}"
-
-
 def _layers(drop: Sequence[int]) -> str:
     return f"layer{'s' * (len(drop) > 1)} {', '.join(map(str, sorted(drop)))}"
 
@@ -306,15 +279,12 @@ def _said(view: case_study.View) -> Iterator[str]:
 
 
 def _of_page(case: Case) -> Section | None:
-    """All results under one heading, where they were kept from a page over several prompts or precisions and still are
+    """All results under one heading, where they were kept from a page over several prompts and still are
     what it shows."""
     views, results = case.views, [item.result for item in case.items]
-    by_probe, by_precision = (
-        {key: [r for r in results if of(r) == key] for key in map(of, results)} for of in (_probe, _precision)
-    )
+    by_probe = {probe: [r for r in results if _probe(r) == probe] for probe in map(_probe, results)}
     series = {r.request.series for r in results}
     kind = {item.shown.page for item in case.items}
-    says: list[str] = []
     drawn: list[Together] = []
     if len(kind & set(by_probe)) == len(kind) == 1 and find(*kind) in OVER_SEVERAL and len(series) == len(by_probe):
         drawn = [
@@ -323,21 +293,11 @@ def _of_page(case: Case) -> Section | None:
             if probe.name in by_probe
             for one in together(by_probe[probe.name])
         ]
-    elif (
-        kind == {"audit"}
-        and len(by_precision) > 1
-        and len({tuple((r.request.probe, r.request.prompts) for r in of) for of in by_precision.values()}) == 1
-    ):
-        says, drawn = audited(by_precision)
-    return Section(tuple(views), tuple(map(_over, drawn)), tuple(says)) if drawn else None
+    return Section(tuple(views), tuple(map(_over, drawn))) if drawn else None
 
 
 def _probe(result: ProbeResult) -> str:
     return result.request.probe
-
-
-def _precision(result: ProbeResult) -> str:
-    return result.request.models[0].precision
 
 
 def _over(one: Together) -> Drawing:

@@ -27,7 +27,7 @@ from ..errors import CaseError
 from ..figures.canvas import shown
 from ..settings import ROOT
 from ..types import ProbeResult
-from .case_study import Case, View, of_its_time
+from .case_study import Case, View
 from .drawings import Drawing, Section, says, sections
 from .snippet import snippet
 
@@ -59,7 +59,6 @@ def contents(case: Case) -> dict[str, object]:
     return dict(
         case=case,
         changed=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(case.changed)),
-        of_its_time=of_its_time(case),
         sections=parts,
         number=count().__next__,
         figures=[plain(drawing) for section in parts for drawing in section.drawings],

@@ -1,4 +1,4 @@
-"""The command line: `effective-depth app | run | verify | estimate | fetch | local | audit | models | cache |
+"""The command line: `effective-depth app | run | verify | estimate | fetch | models | cache |
 settings | bench | fit | study | reproduce | claims | card | case | check | publish`.
 
 Exit code 2 and one sentence for everything refused.
@@ -19,7 +19,6 @@ from hashlib import sha256
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
 
 from .. import disk, machine
 from ..errors import EffectiveDepthError, ModelError, ParameterError
@@ -31,7 +30,6 @@ from ..sources import gguf_files, permits
 from . import models
 from .models import DEVICE, MODEL, STORED, how_to_open, only, opened_as, whole
 
-UNSAID = re.compile("[\ud800-\udfff]")  # what stands for bytes that are no UTF-8
 HOST = re.compile(r"(?=.*[a-z:]|(\d+\.){3}\d+$)[a-z0-9:.%-]{1,253}", re.IGNORECASE)  # a name, IPv6 or all of IPv4
 FAMILIES = {  # modules that add commands of their own, in the order of the help, imported for these alone
     "long_work": ("fit", "study", "reproduce", "claims", "card"),
@@ -60,8 +58,6 @@ def _main(argv: list[str] | None) -> int:
     stopped, has_out = "stopped.", False
     try:
         given = sys.argv[1:] if argv is None else argv
-        if wrong := next((one for one in given if not one.isascii() and UNSAID.search(one)), None):
-            return _refused(f"The argument {wrong!r} is not UTF-8 text; name it in other characters.")
         args = parser(given[0] if given else "").parse_args(given)
         has_out = bool(getattr(args, "out", None))
         stopped = getattr(args, "stopped", stopped)
@@ -109,40 +105,18 @@ def shell() -> int:
     """`main` as whoever has a shell on the machine, who may do what the shell may. Characters that the terminal's
     encoding lacks are escaped."""
     permits.as_owner()
-    for number, name in enumerate(("stdin", "stdout", "stderr")):  # one that is closed would be the next file opened
-        if getattr(sys, name) is None:
-            os.dup2(os.open(os.devnull, os.O_RDWR), number)
-            os.set_inheritable(number, True)
-            setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", closefd=False))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     return main()
 
 
-class Given(argparse.Action):
-    """An option's value; an empty one is refused where it would count as not given, as a variable that is not set."""
-
-    def __call__(
-        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
-    ) -> None:
-        if option_string and values == self.default == "":
-            raise ParameterError(f"{option_string} is empty; give its value, or leave it out.")
-        setattr(namespace, self.dest, values)
-
-
-class Parser(argparse.ArgumentParser):
-    """Of the command line, and of each command."""
-
-    def __init__(self, **options: Any):
-        super().__init__(**options)
-        self.register("action", None, Given)
-
-
 def parser(command: str = "") -> argparse.ArgumentParser:
     """What reads a command line. `command`: the one that is asked for, beside which those of other modules may be left
     out; of any that is not known, and of none, all are there."""
-    top = Parser(prog="effective-depth", description="Effective depth of language models, from the shell.")
+    top = argparse.ArgumentParser(
+        prog="effective-depth", description="Effective depth of language models, from the shell."
+    )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     p = commands.add_parser("app", help="serve the pages")
     p.add_argument("--port", type=whole("--port", 1, 65535), default=8501, help="%(default)s unless given")
@@ -191,22 +165,6 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     )
     p.add_argument("model", help="org/name, org/name@revision, smollm2 or gemma3-270m")
     p.set_defaults(run=models.fetch)
-    p = commands.add_parser("local", help="list the GGUF files of llama.cpp and LM Studio on this machine")
-    p.set_defaults(run=models.local)
-    p = commands.add_parser(
-        "audit", help="the same prompts through several precisions: is a number an artefact of one?"
-    )
-    p.add_argument("model", help=MODEL)
-    p.add_argument(
-        "--precisions",
-        default="fp32,bf16,int8,4bit",
-        metavar="P,P,…",
-        help="two or more (%(default)s unless given); the widest is the reference",
-    )
-    p.add_argument("--prompts", default="", metavar="FILE.jsonl", help="every fourth of the bundled ones unless given")
-    p.add_argument("--device", default="auto", help=DEVICE)
-    p.add_argument("--out", metavar="FILE.npz", help="write curves, correlations and verdicts")
-    p.set_defaults(run=models.audit, stopped=STORED)
     p = commands.add_parser("models", help="list the catalogue and the supported families")
     p.add_argument(
         "--families",

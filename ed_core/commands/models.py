@@ -1,4 +1,4 @@
-"""The commands around a model's size and precision (fetch, estimate, audit, models), and what all commands share."""
+"""The commands around a model's size and precision (fetch, estimate, models), and what all commands share."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from .. import bounds, disk
-from ..errors import BrokenWeights, ParameterError
-from ..machine import gigabytes
+from .. import bounds
+from ..errors import ParameterError
 from ..notebook import model as opened
 from ..sources import gguf_files, remote
-from ..sources.specs import read_for
 from ..types import ModelSpec
 
 DEVICE = "auto (a GPU where there is one; unless given), cpu, cuda (as many GPUs as it takes), cuda:1 or mps"
@@ -89,27 +87,6 @@ def fetch(args: argparse.Namespace) -> None:
         print(f"{args.model}: here, {gguf_files.packed(packed)} in the file, converted to float32 in {packed.place}")
     else:
         print(f"{args.model}: {commit or 'a folder, nothing to download'}")
-
-
-def local(args: argparse.Namespace) -> None:
-    found = gguf_files.local()
-    for file in found:
-        try:
-            told = ", ".join(gguf_files.read(file).packing)
-        except BrokenWeights as error:
-            told = str(error)
-        print(f"{file}  {gigabytes(file.stat().st_size)}  {told}")
-    if not found:
-        print("No GGUF files where llama.cpp and LM Studio keep theirs; any other is opened by its path.")
-
-
-def audit(args: argparse.Namespace) -> int:
-    if args.out is not None:
-        disk.require_out(args.out, [args.prompts, *read_for(args.model)], expected=".npz")
-    precisions = tuple(dict.fromkeys(name.strip() for name in args.precisions.split(",")))
-    from ..work.runs import fit, foreground
-
-    return foreground.run(fit.audit, args.model, precisions, args.prompts, args.device, args.out or "")
 
 
 def estimate(args: argparse.Namespace) -> None:

@@ -6,7 +6,6 @@ Trace 0 of every map is named "z" and holds the measure's array as it is; what m
 from .canvas import shown, visible
 from .colours import ATTENTION, BOTH, CRITERIA, MLP
 from .curves import (
-    curves_over_each_other,
     first_token_norm,
     layer_curves,
     limit_bars,
@@ -51,7 +50,6 @@ __all__ = [
     "claim_curves",
     "contribution_norms",
     "cosine_map",
-    "curves_over_each_other",
     "depth_over_steps",
     "depth_ruler",
     "describe",

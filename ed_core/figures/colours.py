@@ -30,7 +30,6 @@ NAMED = {
 }
 OTHERS = ("#8C6BB1", "#A6761D", "#7F7F7F", "#66A61E")  # curves that are none of the above
 SIDES = ("#8C6BB1", "#A6761D")  # A and B, always told apart by mark and dash as well
-PRECISIONS = {"fp32": "#009E73", "bf16": "#0072B2", "fp16": "#56B4E9", "int8": "#E69F00", "4bit": "#CC79A7"}
 GREY, FAINT = "rgba(128,128,128,0.8)", "rgba(128,128,128,0.35)"
 LIGHT_EDGE, DARK_EDGE, SHADOW = "rgba(255,255,255,0.75)", "rgba(20,20,20,0.9)", "rgba(20,20,20,0.4)"
 CLEAR, VEIL = "rgba(0,0,0,0)", "rgba(128,128,128,0.12)"

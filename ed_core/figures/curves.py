@@ -120,34 +120,6 @@ def spread_curve(
     return canvas.figure()
 
 
-def curves_over_each_other(
-    curves: Mapping[str, np.ndarray],
-    reference: str,
-    unit: str,
-    *,
-    x: str = "layer",
-    height: int = 260,
-    width_px: int = 600,
-    log: bool = False,
-) -> go.Figure:
-    """The same curve in several precisions: the reference broad and grey behind, each of the others thinner than the
-    one before it, so that lines that agree are all seen."""
-    n = max((len(values) for values in curves.values()), default=1)
-    canvas = _Curves(n, View(height=height, width_px=width_px, uirevision="over"), x, unit)
-    over = [name for name in curves if name != reference]
-    line = dict(color=colours.FAINT, width=11)
-    canvas.curve("scatter", curves[reference], visible(reference, 20), mode="lines", line=line)
-    for thinner, name in enumerate(over, start=1):
-        line = dict(color=colours.PRECISIONS.get(name, colours.GREY), width=1.5 + 1.75 * (len(over) - thinner))
-        canvas.curve("scatter", curves[name], visible(name, 20), **DOTTED, line=line)
-    canvas.layout["showlegend"] = True
-    if log:
-        canvas.layout["yaxis"].update(log_ticks(curves.values()))
-    else:
-        canvas.across_zero(curves.values())
-    return canvas.figure()
-
-
 def limit_bars(
     values: np.ndarray,
     limit: float | int,

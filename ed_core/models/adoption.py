@@ -25,78 +25,18 @@ from .verify import verify
 ROLES = ("residual_multiplier", "logit_divisor", "logit_multiplier", "logit_softcap")
 # Config fields that say how large a part is or how it works inside; none changes what is added to the stream or read
 # from its end.
-HARMLESS = frozenset(
-    [
-        "architectures",
-        "attention_bias",
-        "attention_dropout",
-        "attn_implementation",
-        "attn_pdrop",
-        "bos_token_id",
-        "chunk_size_feed_forward",
-        "conv_kernel",
-        "dtype",
-        "embd_pdrop",
-        "embed_dropout",
-        "eos_token_id",
-        "ffn_dim",
-        "head_dim",
-        "hidden_act",
-        "hidden_activation",
-        "hidden_dropout",
-        "hidden_dropout_prob",
-        "hidden_size",
-        "id2label",
-        "initializer_range",
-        "intermediate_size",
-        "is_decoder",
-        "is_encoder_decoder",
-        "label2id",
-        "layer_norm_eps",
-        "layer_norm_epsilon",
-        "layer_types",
-        "max_position_embeddings",
-        "mlp_bias",
-        "model_type",
-        "moe_intermediate_size",
-        "n_ctx",
-        "n_embd",
-        "n_head",
-        "n_inner",
-        "n_layer",
-        "n_positions",
-        "norm_eps",
-        "norm_topk_prob",
-        "num_attention_heads",
-        "num_experts",
-        "num_experts_per_tok",
-        "num_hidden_layers",
-        "num_key_value_heads",
-        "num_local_experts",
-        "output_attentions",
-        "output_hidden_states",
-        "output_router_logits",
-        "pad_token_id",
-        "partial_rotary_factor",
-        "problem_type",
-        "resid_pdrop",
-        "return_dict",
-        "rms_norm_eps",
-        "rope_parameters",
-        "rope_scaling",
-        "rope_theta",
-        "rotary_dim",
-        "router_aux_loss_coef",
-        "sliding_window",
-        "tie_word_embeddings",
-        "tokenizer_class",
-        "transformers_version",
-        "use_cache",
-        "use_qk_norm",
-        "vocab_size",
-        "activation_function",
-    ]
-)
+_HARMLESS = """
+architectures attention_bias attention_dropout attn_implementation attn_pdrop bos_token_id chunk_size_feed_forward
+conv_kernel dtype embd_pdrop embed_dropout eos_token_id ffn_dim head_dim hidden_act hidden_activation hidden_dropout
+hidden_dropout_prob hidden_size id2label initializer_range intermediate_size is_decoder is_encoder_decoder label2id
+layer_norm_eps layer_norm_epsilon layer_types max_position_embeddings mlp_bias model_type moe_intermediate_size
+n_ctx n_embd n_head n_inner n_layer n_positions norm_eps norm_topk_prob num_attention_heads num_experts
+num_experts_per_tok num_hidden_layers num_key_value_heads num_local_experts output_attentions output_hidden_states
+output_router_logits pad_token_id partial_rotary_factor problem_type resid_pdrop return_dict rms_norm_eps
+rope_parameters rope_scaling rope_theta rotary_dim router_aux_loss_coef sliding_window tie_word_embeddings
+tokenizer_class transformers_version use_cache use_qk_norm vocab_size activation_function
+"""
+HARMLESS = frozenset(_HARMLESS.split())
 
 
 def adopt(hf_model: Pretrained, tokenizer: Tokenizer, spec: ModelSpec, encoder: Encoder | None = None) -> LanguageModel:

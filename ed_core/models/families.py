@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer as Words
+from tokenizers.models import WordLevel
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from ..architectures import Architecture, find
 from ..architectures.small import VARIANTS, config_fields
@@ -47,7 +49,9 @@ def jitter(hf: nn.Module) -> None:
 
 
 def random_model(variant: str, precision: str = "fp32", tokenizer: Tokenizer = None, **overrides: Any) -> LanguageModel:
-    """The same behind its family's description; identities not yet checked."""
+    """The same behind its family's description; identities not yet checked. Without a tokenizer all text is unknown to
+    it, and evenly spread ids are read in its place (`verify.short_prompt`)."""
+    tokenizer = tokenizer or PreTrainedTokenizerFast(tokenizer_object=Words(WordLevel({"?": 0}, unk_token="?")))
     hf = random_hf(variant, **overrides).to(DTYPES[precision])
     spec = ModelSpec(f"random-{variant}", content_hash=variant, precision=precision)
     architecture = find(hf.config.model_type)
@@ -151,5 +155,24 @@ A family that is not in the table is tried under the layouts that are; if its su
 [adding a model family](adding-a-model-family.md).
 """
 REFUSALS = """
+## What goes in
+
+Sums say nothing about the text, so that is checked too: when a model opens, and for every prompt. What does not hold is a note next to the
+prompt, or a refusal.
+
+| identity | holds when | otherwise |
+|---|---|---|
+| tokens | the library gives the ids of `tokenizer.json` for hard samples | the file's ids, and a note |
+| BOS | it is there exactly where the tokenizer's configuration asks for it, once | added or left out, and a note |
+| chat | the rendered chat contains the user's text | a note where spaces or capitals changed, else a refusal |
+| round trip | the ids decode to the text | a note: what became what |
+| seam | the question's ids begin the ids of question and answer | a note that names the token |
+| space | question and answer do not run together as one word | a note, and the answer with its space in one click |
+| causality | another last token changes no earlier logit | a refusal |
+| head | there is one over the vocabulary, tied where the configuration says so | a refusal; a note |
+| positions | writing with a cache equals reading the whole again | past a change of rotary scaling the whole is read again |
+
+A vision-language checkpoint is measured as its text decoder, and a family is judged by the layers that this model's configuration lists.
+
 ## Refused by name
 """

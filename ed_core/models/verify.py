@@ -176,7 +176,7 @@ def short_prompt(model: LanguageModel) -> Int[Tensor, "1 pos"]:
     """A short text's tokens, no more than the model has positions for; evenly spread token ids where a tokenizer
     gives hardly any."""
     most = min(48, model.n_positions or 48)
-    ids = list(model.encoder.encode(PROBE_TEXT).ids[:most])
+    ids = model.encoder.ids(PROBE_TEXT)[:most]
     if len(set(ids)) < min(8, most):
         ids = [(7 * i + 3) % model.d_vocab for i in range(min(24, most))]
     return model.tensor(tuple(ids))

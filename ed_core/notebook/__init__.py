@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .model import Model
 
 
-BRIDGES = ("by_correctness", "hook_names", "read_lm_eval")  # to other tools and back
+BRIDGES = ("hook_names",)  # to other tools
 
 
 def open(

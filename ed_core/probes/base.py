@@ -266,8 +266,6 @@ class Probe:
     curves: ClassVar[tuple[Curve, ...]] = ()  # by which prompts, models and controls are compared; none: they are not
     score: ClassVar[Score | None] = None  # with `curves`
     derives_stacked: ClassVar[bool] = False  # `derive` takes many curves at once, along a first axis
-    audited: ClassVar[tuple[str, ...]] = ()  # aggregates over layers that every precision should give alike
-    audit_curves: ClassVar[tuple[Curve, ...]] = ()  # which of them are drawn
     pictures: ClassVar[tuple[Picture, ...] | None] = None  # None: its aggregates, over whatever the layers are called
     thumbnail: ClassVar[tuple[int, str]] = (0, "")  # rank and measure of its thumbnail; a case study shows the highest
 

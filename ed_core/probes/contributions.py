@@ -56,11 +56,6 @@ class Contributions(Probe):
         Curve("layer_cos", "Mean cosine with the stream", "cosine"),
     )
     score: ClassVar[Score] = Score("The papers' cosine rule", criterion="cosine")
-    audited: ClassVar[tuple[str, ...]] = (
-        *("attn_ratio", "mlp_ratio", "layer_ratio", "attn_cos", "mlp_cos", "layer_cos", "io_cos"),
-        *("resid_norm", "attn_norm", "mlp_norm"),
-    )
-    audit_curves: ClassVar[tuple[Curve, ...]] = curves
     thumbnail: ClassVar[tuple[int, str]] = (1, "layer_ratio")
     pictures: ClassVar[tuple[Picture, ...]] = (
         NormMap(

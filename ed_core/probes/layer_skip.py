@@ -82,8 +82,6 @@ class LayerSkip(Probe):
         "depth score", "depth_score", share=("layer_effect", "skips' mean effect on later layers")
     )
     derives_stacked: ClassVar[bool] = True
-    audited: ClassVar[tuple[str, ...]] = ("output_mean",)
-    audit_curves: ClassVar[tuple[Curve, ...]] = (Curve("output_mean", "Change of the prediction", "change"),)
     thumbnail: ClassVar[tuple[int, str]] = (2, "effect")
     pictures: ClassVar[tuple[Picture, ...]] = (
         SkipMap(

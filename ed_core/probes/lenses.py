@@ -169,8 +169,6 @@ class LogitLens(Probe):
         Curve("overlap", "Best tokens shared with the output", "share", "depth"),
     )
     score: ClassVar[Score] = Score("The mean depth", mean_depth="kl")
-    audited: ClassVar[tuple[str, ...]] = ("kl", "jsd", "entropy", "overlap", "top1_match", "mrr")
-    audit_curves: ClassVar[tuple[Curve, ...]] = (*curves, Curve("entropy", "Uncertainty of the lens", "nats", "depth"))
     thumbnail: ClassVar[tuple[int, str]] = (3, "kl")
     pictures: ClassVar[tuple[Picture, ...]] = (
         LensMap(

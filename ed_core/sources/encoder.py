@@ -73,7 +73,7 @@ class Encoder:
             start = next((i for i, end in enumerate(ends) if end > len(text)), None)
             if start is None or start == 0:
                 raise PromptError("The answer has no tokens of its own, or the question has none; give both some text.")
-            asked, _, _ = self._ids(text, special_tokens)
+            asked = self.ids(text, special_tokens)
             meet = next((i for i, (a, b) in enumerate(zip(ids, asked)) if a != b), min(len(asked), start))
             if meet < len(asked):
                 notes.append(
@@ -85,6 +85,10 @@ class Encoder:
         if change := self.changes(whole):
             notes.append("The tokenizer changes the text: {!r} becomes {!r}.".format(*change))
         return Encoding(tuple(ids), tuple(map(self.label, ids)), start, (*self.notes, *notes))
+
+    def ids(self, text: str, special_tokens: bool = True) -> list[int]:
+        """The ids of a text."""
+        return self._ids(text, special_tokens)[0]
 
     def _ids(self, text: str, special_tokens: bool) -> tuple[list[int], list[int], list[str]]:
         """Ids, where each token's characters end, and notes on BOS."""
@@ -114,7 +118,7 @@ class Encoder:
 
     def added(self) -> tuple[list[str], list[str]]:
         """Special tokens added before and after every prompt."""
-        with_them, without = self._ids("a", True)[0], self._ids("a", False)[0]
+        with_them, without = self.ids("a"), self.ids("a", special_tokens=False)
         at = next((i for i in range(len(with_them)) if with_them[i : i + len(without)] == without), 0)
         return list(map(self.label, with_them[:at])), list(map(self.label, with_them[at + len(without) :]))
 

@@ -46,35 +46,29 @@ def why_not(check: Callable[..., None], *arguments: object) -> str:
 
 def model(source: str, revision: str = "") -> None:
     """Whether a bundled name, hub id or folder may be used, at that revision."""
-    allowed = settings.current()
     if remote.is_remote(source):
         elsewhere(source)
         source = source.removeprefix(remote.PREFIX)
-    if _owner or (allowed.models == ("*",) and allowed.hub_ids and allowed.local_folders):
+    if not _hosted():
         return
-    folder = source not in BUNDLED and (
-        not HUB_NAME.fullmatch(source) or (catalogue.find(source) is None and os.path.exists(source))
-    )
-    if folder:
+    known = source in BUNDLED or catalogue.find(source) is not None
+    if not known and (not HUB_NAME.fullmatch(source) or os.path.exists(source)):
         file(source)
-    name = os.path.abspath(os.path.expanduser(source)) if folder else source
-    if not any(fnmatchcase(name, pattern) for pattern in allowed.models):
+    allowed = settings.current().models
+    if not known if allowed == ("*",) else not any(fnmatchcase(source, pattern) for pattern in allowed):
         raise NotAllowed(
-            f"The model {source[:80]!r} is not among those this installation allows (models = "
-            f"{', '.join(allowed.models)}); choose another in the catalogue."
-        )
-    if folder or source in BUNDLED or allowed.hub_ids:
-        return
-    if catalogue.find(source) is None:
-        raise NotAllowed(
-            f"{source[:80]!r} is not in the catalogue, and this installation takes no other hub ids (hub_ids = false); "
-            "choose one of the catalogue."
+            f"The model {source[:80]!r} is not among those this installation offers ({', '.join(allowed)}); choose "
+            "another."
         )
     if revision and revision not in ("main", catalogue.cached_commit(source)):
         raise NotAllowed(
-            f"This installation takes the main branch of {source} only (hub_ids = false), not {revision[:40]!r}; leave "
-            "the revision empty."
+            f"This installation offers the main branch of {source} only, not {revision[:40]!r}; leave the revision "
+            "empty."
         )
+
+
+def _hosted() -> bool:
+    return not _owner and settings.current().hosted
 
 
 def elsewhere(source: str) -> None:
@@ -88,32 +82,26 @@ def elsewhere(source: str) -> None:
 
 def file(path: str) -> None:
     """Whether a path of this machine may be named."""
-    if not _owner and not settings.current().local_folders:
+    if _hosted():
         raise NotAllowed(
-            f"{path[:80]!r} would be a path of the machine this runs on, which this installation does not open "
-            "(local_folders = false); choose a "
-            "model of the catalogue, and bundled prompts."
+            f"{path[:80]!r} would be a path on the server, which this installation does not open (hosted = true); "
+            "choose one of its models, and bundled prompts."
         )
 
 
 def adapter(source: str) -> None:
-    """Whether a LoRA adapter may be used; its folder or hub id is judged as a model's. What was downloaded goes by its
-    hub id."""
-    if _owner:
-        return
-    if not settings.current().adapters:
-        raise NotAllowed("This installation uses no LoRA adapters (adapters = false); leave the adapter empty.")
-    model(_downloaded(source) or source)
+    """Whether a LoRA adapter may be used."""
+    if _hosted():
+        raise NotAllowed("This installation uses no LoRA adapters (hosted = true); leave the adapter empty.")
 
 
 def download(hub_id: str) -> None:
     """Whether a model may be fetched, from the hub or the package registry."""
-    if not _owner and not settings.current().downloads:
+    if _hosted():
         raise NotAllowed(
-            f"{hub_id[:80]} is not on this machine, and this installation downloads nothing (downloads = false); "
-            "choose a model that is here."
+            f"{hub_id[:80]} is not on this server, and this installation downloads nothing (hosted = true); choose "
+            "another model."
         )
-    model(hub_id)
 
 
 @runtime_checkable
@@ -131,14 +119,3 @@ def files(probe: Parameters) -> None:
         if f.metadata["file"]:
             for named in probe.paths(f.name):
                 file(named)
-
-
-def _downloaded(path: str) -> str:
-    """The hub id whose download lies at a path of the hub's cache, or ""."""
-    from huggingface_hub import constants
-
-    inside = (
-        os.path.relpath(os.path.abspath(path), os.path.abspath(constants.HF_HUB_CACHE)) if os.path.isabs(path) else ""
-    )
-    first = inside.split(os.sep)[0]
-    return first.removeprefix("models--").replace("--", "/", 1) if first.startswith("models--") else ""

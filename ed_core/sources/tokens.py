@@ -55,7 +55,7 @@ def preview(spec: ModelSpec, prompt: Prompt) -> Encoding | None:
 def ids(spec: ModelSpec, text: str) -> list[int] | None:
     """Ids of a text's tokens, without special ones; None where only the model itself could tell."""
     found = encoder(spec)
-    return None if found is None else list(found.tokenizer.encode(text, add_special_tokens=False).ids)
+    return None if found is None else found.ids(text, special_tokens=False)
 
 
 def unread(spec: ModelSpec, texts: Sequence[str]) -> int:

@@ -43,7 +43,6 @@ from ..sources.sizes import QUANTIZED
 from ..sweeps.budget import Budget
 from ..sweeps.recorder import Recorder
 from ..types import ENGINE_VERSION, ModelSpec, ProbeResult, Request
-from .resolve import admit_size
 
 TRACE_SHARE = 8  # of what a probe may hold: kept traces take no more together
 LIBRARIES = ("torch", "transformers", "numpy", "tokenizers")
@@ -209,12 +208,11 @@ def run(
         probe = find(request.probe).make(dict(request.parameters))
         if any(probe.content_hash(name, request.models[0]) != content for name, content in request.files):
             raise ParameterError(
-                f"A file that {request.probe} was asked to use has changed since; ask again to use it as it is now."
+                f"A file that {request.probe} was asked to use has changed since; run again to use the new version."
             )
         probe.check_precision(model.spec.precision)
         encoding = model.encode(prompt, max_tokens())
         probe.check(len(encoding), encoding.answer_start)
-        admit_size(probe, len(encoding), model.n_layers, model.spec.precision)
         what, total = f"{request.probe} on {model.spec.name}", devices.total_bytes(model.device)
         budget = Budget(memory, model.device.type, what, total)
         record = Recorder(request, probe.measures, encoding, model.n_layers, publish, cancelled, budget)

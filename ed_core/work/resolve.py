@@ -3,14 +3,13 @@ which device), and whether a request may enter the queue. Torch-free."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from .. import settings
-from ..errors import ModelNotFound, NotAllowed, ParameterError
-from ..probes import Probe, find
-from ..sources import controls, hub, permits, remote, sizes, specs, tokens, weights
+from ..errors import ModelNotFound, ParameterError
+from ..probes import find
+from ..sources import controls, hub, permits, remote, sizes, weights
 from ..sources.specs import config_of, content_of, location, named
 from ..types import ModelSpec, Request, command_line
 from . import estimate
@@ -97,11 +96,6 @@ def _as_served(spec: ModelSpec) -> ParameterError:
     )
 
 
-def in_precisions(spec: ModelSpec, precisions: Iterable[str]) -> dict[str, ModelSpec]:
-    """One model in each of these precisions, by what their names come to, for an audit."""
-    return {one.precision: replace(one, why="") for one in (settle(spec, name) for name in precisions)}
-
-
 def _adapted(spec: ModelSpec, adapter: ModelSpec) -> ModelSpec:
     folder = Path(location(adapter))
     if not folder.is_dir():
@@ -112,51 +106,12 @@ def _adapted(spec: ModelSpec, adapter: ModelSpec) -> ModelSpec:
     return replace(spec, adapter=str(folder), adapter_hash=weights.adapter_hash(folder))
 
 
-# ---------------------------------------------------------------- whether a request may enter the queue
-
-# What a visitor may name (`permits`), and how large it may be. Held by `Jobs.submit`, and by the worker once the tokens
-# are counted.
-
-
-def admit_size(probe: Probe, n_tokens: int, n_layers: int, precision: str) -> None:
-    """Whether a probe may run over so many tokens and layers."""
-    allowed, product = settings.current(), n_tokens * n_layers
-    work = estimate.work(probe, n_layers, n_tokens, precision)
-
-    def shorter(limit: int) -> int:
-        return max(1, limit // n_layers)
-
-    if not permits.is_owner() and 0 < allowed.max_tokens_layers < product:
-        raise NotAllowed(
-            f"{n_tokens} tokens × {n_layers} layers are {product}, and this installation allows "
-            f"{allowed.max_tokens_layers} a request "
-            f"(max_tokens_layers); shorten the prompt to {shorter(allowed.max_tokens_layers)} tokens, or take a "
-            "smaller model."
-        )
-    if not permits.is_owner() and 0 < allowed.max_work < work:
-        raise NotAllowed(
-            f"{probe.name} on {n_tokens} tokens and {n_layers} layers carries {work} tokens × layers × rows, and this "
-            f"installation allows {allowed.max_work} "
-            "(max_work); shorten the prompt, or take a smaller model."
-        )
-
-
-def admit(asked: Request, n_tokens: int | None = None) -> None:
-    """Whether a request may enter the queue. Its size is judged where the tokens can be counted here; where only the
-    model can tell (a chat template), the worker does. `n_tokens` where they are counted already."""
-    if permits.is_owner():
-        return
+def admit(asked: Request) -> None:
+    """Whether a request may enter the queue: what a visitor may name (`permits`)."""
     for spec in asked.models:
         permits.model(spec.source, spec.revision)
         if spec.adapter:
             permits.adapter(spec.adapter)
-        if not settings.current().downloads and not hub.is_here(spec):
+        if settings.current().hosted and not hub.is_here(spec):
             permits.download(spec.source)
-    permits.files(probe := find(asked.probe).make(dict(asked.parameters)))
-    allowed = settings.current()
-    if allowed.max_tokens_layers or allowed.max_work:
-        for spec, prompt in zip(asked.models, asked.prompts):
-            counted = tokens.preview(spec, prompt) if n_tokens is None else range(n_tokens)
-            n_layers = specs.n_layers(spec)
-            if counted is not None and n_layers:
-                admit_size(probe, len(counted), n_layers, spec.precision)
+    permits.files(find(asked.probe).make(dict(asked.parameters)))

@@ -8,7 +8,8 @@ from html import escape
 
 import streamlit as st
 
-from ed_core.cases.case_study import Case, edited, of_its_time
+from ed_core import settings
+from ed_core.cases.case_study import Case, edited
 from ed_core.cases.drawings import Drawing, Section, says, sections
 from ed_core.cases.export import tables
 from ed_core.cases.report import to_html
@@ -37,8 +38,6 @@ def page() -> None:
         if under_edit is not None:
             edit(under_edit)
         verdicts(case.verdict.splitlines())
-        if said := of_its_time(case):
-            st.caption(said)
         if case.notes.strip() and under_edit is None:
             notes(case.notes)
         for i, one in enumerate(sections(case)):
@@ -99,9 +98,10 @@ def actions(case: Case, state: str) -> None:
     look = {"icon": ":material/content_copy:"} | off(barrier, "A copy of your own to edit")
     if row.button("Duplicate", key="case.duplicate", **look):
         case_studies.attempt(lambda: go(case_studies.duplicate(case)))
-    look = {"icon": ":material/delete:"} | off(not_here, "Deletes this case study")
+    kept = "Nothing can be deleted here from the browser." if settings.current().hosted else not_here
+    look = {"icon": ":material/delete:"} | off(kept, "Deletes this case study")
     with row.popover("Delete", key="case.delete", **look):
-        if not not_here:
+        if not kept:
             delete(case)
 
 

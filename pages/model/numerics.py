@@ -106,7 +106,7 @@ TEXTS = {
         "the way."
     ),
     "Beware": "Sums cannot see everything: they hold for quantized weights too, which compute something other than the "
-    "original model does. Compare precisions for that (`python -m ed_core audit MODEL`).",
+    "original model does. Compare two precisions for that (*Compare*, A | B).",
 }
 
 page()

@@ -1,4 +1,4 @@
-"""A fit and an audit of precisions, carried out."""
+"""A fit, carried out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...cases.snippet import NAMES, opening
 from ...errors import ParameterError
 from ...notebook import model as notebook
 from ...sources import controls, remote, weights
-from ...sources.sizes import PRECISIONS, require_gradients
+from ...sources.sizes import require_gradients
 from ...sources.specs import location, named, read_for
 from ...types import ModelSpec, Prompt, command_line
 from ..turn import Turn
@@ -136,35 +136,3 @@ def fit(turn: Turn, asked: Fit) -> bytes:
     if asked.kind == "maps":
         return f"{said}\n{matching.sentence(made)} {matching.reasons(made)}".encode()
     return f"{said}\n{matching.said_of_replacement(made)}".encode()
-
-
-def audit(turn: Turn, model: str, precisions: tuple[str, ...], prompts: str, device: str, out: str) -> bytes:
-    """The same prompts (a file, or every fourth of the bundled ones) through several precisions."""
-    import numpy as np
-
-    from ...depth import audit as auditing
-    from ...prompts import read_jsonl
-    from ...results.store import Store
-    from ...sources.bundled import load_prompts
-    from ..resolve import in_precisions, resolve
-
-    if wrong := [name for name in precisions if name not in ("auto", *PRECISIONS)]:
-        raise ParameterError(f"--precisions has {wrong[0]!r}; expected two or more of {', '.join(PRECISIONS)}.")
-    bundled = [Prompt(p["text"], p["answer"], p["id"]) for p in load_prompts(model)[::4]]
-    asked = read_jsonl(prompts) if prompts else bundled
-    device = notebook.on(device)[0]
-    notebook.fetch(model)
-    requests = auditing.plan(in_precisions(resolve(model, device=device), list(precisions)), asked)
-    store, results = Store(), {}
-    for precision, of_one in requests.items():  # each with a bar of its own
-        stored = {r.key: store.get(r.key) for r in of_one}
-        found = {key: result for key, result in stored.items() if result is not None}
-        if todo := auditing.todo(of_one, stored):
-            notebook.Model(of_one[0].models[0]).compute_missing(todo, store, found)
-        results[precision] = [found[r.key] for r in of_one]
-    outcome = auditing.compare(results, auditing.reference_of(list(requests)))
-    if out:
-        with disk.written(Path(out)) as handle:
-            np.savez(handle, allow_pickle=False, **outcome.arrays())
-    said = f"{model}: {len(asked)} prompts through {', '.join(requests)}"
-    return "\n".join([said, *auditing.table(outcome)]).encode()
