@@ -249,7 +249,8 @@ def _offer_space(row) -> None:
     """A button that puts the space in front of the answer, where question and answer run together as one word."""
     asked = prompt()
     if better := spaced(asked.text, asked.answer):
-        row.button(f"Answer “{show.plain(better)}”", key="spaced", type="tertiary", on_click=_space, args=(better,))
+        look = {"icon": ":material/space_bar:", "type": "tertiary"}
+        row.button(f"Use “{show.plain(better)}”", key="spaced", on_click=_space, args=(better,), **look)
 
 
 def _space(answer: str) -> None:
