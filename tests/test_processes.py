@@ -17,7 +17,6 @@ import psutil
 import pytest
 from shell import refused
 
-from ed_core.commands import main
 from ed_core.errors import Cancelled, JobError, StudyError
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
