@@ -83,17 +83,17 @@ def test_back_and_forward_lead_to_a_page_as_it_was_left(server, page):
     wait(page, lambda: query(page).get("mode") == "future")
     settled(page)
 
-    def back_to(where: str, control: str, move) -> None:
+    def back_to(where: str, own: str, control: str, move) -> None:
         for _ in range(6):  # Streamlit makes a step of every parameter that has changed
             move()
             settled(page)
-            if path(page) == where and (not where or query(page).get("mode")):
+            if path(page) == where and own in query(page):
                 break
         wait(page, lambda: path(page) == where and options(page) and shows(page, "radio", control))
         assert query(page)["example"] == "copy-3-a" and prompt(page).startswith("Copy")
 
-    back_to("", "MLP", page.go_back)
-    back_to("skip", "later tokens", page.go_forward)
+    back_to("", "branch", "MLP", page.go_back)
+    back_to("skip", "mode", "later tokens", page.go_forward)
 
 
 def test_the_link_button_gives_what_opens_the_same_view(server, page, visitor):
