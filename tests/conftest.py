@@ -278,7 +278,7 @@ def visitor(browser):
 
     def opened(**options):
         contexts.append(browser.new_context(**{"viewport": {"width": 1440, "height": 1500}, **options}))
-        contexts[-1].set_default_timeout(240_000)
+        contexts[-1].set_default_timeout(90_000)
         return contexts[-1].new_page()
 
     yield opened
@@ -288,11 +288,12 @@ def visitor(browser):
 
 @pytest.fixture
 def page(visitor):
-    """A fresh session; a console error or an exception box fails the test that saw it."""
+    """A fresh session; a console error or an exception box fails the test that saw it. (Streamlit's client looks for
+    its server under a page's own path first.)"""
     tab, errors = visitor(), []
 
     def heard(message) -> None:
-        if message.type == "error":
+        if message.type == "error" and "/_stcore/" not in message.location["url"]:
             errors.append(message.text)
 
     tab.on("console", heard)

@@ -64,8 +64,8 @@ QUIET = """() => new Promise(done => {
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory):
-    """An app in which every block takes 0.3 s longer, so that the filling can be watched."""
-    with serving(tmp_path_factory.mktemp("cache"), ED_TEST_STEP_DELAY="0.3") as app:
+    """An app in which every block takes 0.2 s longer, so that the filling can be watched."""
+    with serving(tmp_path_factory.mktemp("cache"), ED_TEST_STEP_DELAY="0.2") as app:
         yield app
 
 
@@ -86,7 +86,7 @@ def screen(page) -> str:
     return f"{page.url}, {state}: {held} {' '.join(' '.join(texts).split())}"[:6000]
 
 
-def wait(page, condition, seconds=240.0):
+def wait(page, condition, seconds=90.0):
     """Wait for a condition and give its value; the time is a bound for a busy machine, no promise."""
     end = time.monotonic() + seconds
     while not (value := condition()):

@@ -3,7 +3,6 @@ nothing; on Ray its item is tried again, and not for ever."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import threading
@@ -18,7 +17,6 @@ import psutil
 import pytest
 from shell import refused
 
-from ed_core.commands import main
 from ed_core.errors import Cancelled, JobError, StudyError
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
@@ -312,14 +310,3 @@ def test_what_ends_every_actor_and_a_full_disk_end_the_run_with_a_sentence(on_ra
     monkeypatch.setattr(items, "write", Mock(side_effect=StudyError(FULL)))
     with pytest.raises(StudyError, match="the disk is full"):
         on_ray(FakeRay())
-
-
-@pytest.mark.process
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-def test_a_cluster_of_its_own_gives_the_same_measures_and_is_gone_afterwards(tmp_path, capfd):
-    (tmp_path / "s.toml").write_text(TOML.replace(', "ed-demo-16"', ""), encoding="utf-8")
-    where = ["study", str(tmp_path / "s.toml"), "--out"]
-    assert main([*where, str(tmp_path / "here")]) == 0
-    assert main([*where, str(tmp_path / "ray"), "--ray", "local"]) == 0
-    assert "3 computed" in capfd.readouterr().out and digest(tmp_path / "ray") == digest(tmp_path / "here")
-    assert not sys.modules["ray"].is_initialized()

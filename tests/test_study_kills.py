@@ -25,7 +25,6 @@ from ed_core.studies.items import open_folder
 pytestmark = pytest.mark.process
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 ROOT = Path(__file__).parent.parent
-KILLS = 2
 PATIENCE = 300  # seconds for anything to happen at all
 TOML = (
     'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nchunk = 1\n'
@@ -77,7 +76,8 @@ def killed(process: subprocess.Popen, out: Path, chance: random.Random) -> None:
 
 def killed_with_all(process: subprocess.Popen, out: Path, least: int) -> None:
     """Kill a run in the middle; of so many processes that belong to it none is left."""
-    until(lambda: n_items(out) >= 3, process)
+    least_items = n_items(out) + 3
+    until(lambda: n_items(out) >= least_items, process)
     belonging = psutil.Process(process.pid).children(recursive=True)
     assert len(belonging) >= least
     os.kill(process.pid, signal.SIGKILL)
@@ -92,19 +92,12 @@ def ends_as(expected: str, process: subprocess.Popen, out: Path) -> None:
 
 
 def test_kills_lose_nothing_and_add_nothing(undisturbed, tmp_path):
+    """One of a run in this process, one of a run in two processes, which end with it."""
     file, expected = undisturbed
-    chance, seen = random.Random(1), []
-    for _ in range(KILLS):
-        killed(begin(file, tmp_path), tmp_path, chance)
-        seen.append(n_items(tmp_path))
-    assert seen == sorted(seen) and 0 < seen[-1] < N_ITEMS, "it was killed in the middle of the work"
-    ends_as(expected, begin(file, tmp_path), tmp_path)
-
-
-def test_of_a_run_in_processes_that_is_killed_nothing_is_left_and_it_goes_on(undisturbed, tmp_path):
-    file, expected = undisturbed
+    killed(begin(file, tmp_path), tmp_path, random.Random(1))
+    first = n_items(tmp_path)
     killed_with_all(begin(file, tmp_path, "--processes", "2"), tmp_path, 2)
-    assert n_items(tmp_path) < N_ITEMS
+    assert first < n_items(tmp_path) < N_ITEMS, "it was killed in the middle of the work"
     ends_as(expected, begin(file, tmp_path), tmp_path)
 
 
