@@ -76,8 +76,8 @@ class Encoder:
             asked, joint = self.ids(text, special_tokens=False), self.ids(whole, special_tokens=False)
             if (meet := next((b for a, b in zip(asked, joint) if a != b), None)) is not None:
                 notes.append(
-                    f"Question and answer meet in the token {self.label(meet)!r}: alone, the question is split otherwise "
-                    f"there. The answer's first token is {start}, {self.label(ids[start])!r}."
+                    f"Question and answer meet in the token {self.label(meet)!r}: the question alone is split otherwise. "
+                    f"The answer's first token is {start}, {self.label(ids[start])!r}."
                 )
             if better := spaced(text, answer):
                 notes.append(joined(text, answer, better))
