@@ -128,8 +128,8 @@ def test_why_a_fit_failed_is_said():
     assert "needs more tokens than dimensions" in str(runs.of(of.out).error) and of.found() is None
 
 
-def test_an_installation_without_studies_fits_nothing(monkeypatch):
-    monkeypatch.setenv("ED_STUDIES", "false")
+def test_a_hosted_installation_fits_nothing(monkeypatch):
+    monkeypatch.setenv("ED_HOSTED", "true")
     with pytest.raises(NotAllowed, match="disabled here"):
         wanted("ed-demo-8").begin()
 

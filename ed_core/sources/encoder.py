@@ -75,9 +75,10 @@ class Encoder:
                 raise PromptError("The answer has no tokens of its own, or the question has none; give both some text.")
             asked, joint = self.ids(text, special_tokens=False), self.ids(whole, special_tokens=False)
             if (meet := next((b for a, b in zip(asked, joint) if a != b), None)) is not None:
+                token, first = self.label(meet), self.label(ids[start])
                 notes.append(
-                    f"Question and answer meet in the token {self.label(meet)!r}: the question alone is split otherwise. "
-                    f"The answer's first token is {start}, {self.label(ids[start])!r}."
+                    f"Question and answer meet in the token {token!r}: the question alone is split otherwise. "
+                    f"The answer's first token is {start}, {first!r}."
                 )
             if better := spaced(text, answer):
                 notes.append(joined(text, answer, better))
