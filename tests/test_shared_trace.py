@@ -65,7 +65,7 @@ def test_numbers_are_the_same_with_and_without_whatever_ran_before(kept, spec):
     assert not alone.trace_bytes, "a model whose weights may change keeps none"
     probes = [kind() for kind in PROBES if not kind.needs_passes and kind.name != "residual_erasure"]
     expected = {probe: compute.run(alone, probe.request(alone.spec, PROMPT)) for probe in probes}
-    for probe in [*probes, *probes[::-1]]:
+    for probe in probes[::-1]:
         found = compute.run(kept, probe.request(kept.spec, PROMPT))
         for name, measure in expected[probe].measures.items():
             np.testing.assert_array_equal(found[name], measure.values, err_msg=f"{probe.name}.{name}")

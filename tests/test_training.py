@@ -123,15 +123,15 @@ def test_the_folder_opens_as_a_study_whose_models_are_steps(run, tmp_path):
 
 
 def test_a_training_that_goes_on_keeps_the_steps_before(tmp_path):
-    model = random_hf("llama")
-    for first, last in ((0, 3), (2, 5)):
-        depth = DepthCallback(np.array(PROMPTS[:3]), tokenizer=TOKENIZER, out=tmp_path, share=None, every=1)
+    model = random_hf("llama", num_hidden_layers=2)
+    for first, last in ((0, 2), (1, 3)):
+        depth = DepthCallback(np.array(PROMPTS[:2]), tokenizer=TOKENIZER, out=tmp_path, share=None, every=1)
         for step in np.arange(first, last):
             depth.measure(model, step)
             with torch.no_grad():
                 model.model.norm.weight.mul_(1.01)
-    assert list(steps(open_folder(tmp_path))) == [0, 1, 2, 3, 4]
-    assert sorted({row[0] for row in rows(tmp_path)}) == [0, 1, 2, 3, 4]
+    assert list(steps(open_folder(tmp_path))) == [0, 1, 2]
+    assert sorted({row[0] for row in rows(tmp_path)}) == [0, 1, 2]
     with pytest.raises(StudyError, match="measured on other prompts"):
         DepthCallback(["other"], tokenizer=TOKENIZER, out=tmp_path).measure(model, 9)
 
