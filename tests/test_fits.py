@@ -484,7 +484,7 @@ def test_fits_are_found_by_name_here_and_in_the_cache(model, fitted, tmp_path, m
 
 
 def test_a_path_needs_leave_and_a_name_does_not(model, fitted, tmp_path, monkeypatch):
-    monkeypatch.setenv("ED_LOCAL_FOLDERS", "false")
+    monkeypatch.setenv("ED_HOSTED", "true")
     monkeypatch.setenv("ED_CACHE", str(tmp_path))
     files.folder().mkdir()
     shutil.copy(fitted[0], files.folder() / "mine.safetensors")

@@ -286,6 +286,7 @@ def by_deepspeed(mesh) -> nn.Module:
     return wrapper
 
 
+@pytest.mark.process  # gloo opens a socket
 @pytest.mark.parametrize(
     "make, by",
     [

@@ -147,14 +147,14 @@ def test_a_worker_measures_when_it_is_idle_and_its_queue_hears_of_it(spec, own_c
     try:
         request = LogitLens().request(spec, ASKED)
         job = measure.submit(jobs, request, "me")
-        until(lambda: job.over)
+        until(lambda: jobs.poll(job).over)
         assert job.state == "done" and jobs.withdrawn(request.key) is None
         until(lambda: jobs.withdrawn(request.key) is not None)
         assert "Refused" in str(jobs.withdrawn(request.key)) and Store().get(request.key) is None
         assert not file.exists()
         job = measure.submit(jobs, request, "me")
         assert jobs.withdrawn(request.key) is None, "it was asked for again"
-        until(lambda: job.over)
+        until(lambda: jobs.poll(job).over)
         assert isinstance(job.error, IdentityFailed)
     finally:
         jobs.close()

@@ -49,7 +49,6 @@ OWN = {  # a page, a parameter of its own, and where it must arrive
     },
     "pages/intervene/surgery.py": {"kind": "drop", "longest": "2", "value": "kl", "length": "2"},
     "pages/prompt/writing.py": {"n_tokens": "5", "temperature": "0.5"},
-    "pages/compare/audit.py": {"precisions": "fp32,bf16"},
 }
 WRONG = [
     "",
@@ -304,7 +303,7 @@ def test_a_value_of_a_link_has_a_longest_length():
 ROOMS = {  # every address that ever was, and where it leads
     "Prompt": ("home", "contributions", "logit_lens", "lenses", "writing"),
     "Intervene": ("skip", "erase", "gradients", "prune", "surgery"),
-    "Compare": ("two", "audit", "maps"),
+    "Compare": ("two", "maps"),
     "Studies": ("studies", "difficulty"),
     "Model": ("cards", "claims", "numerics", "loops"),
     "Case studies": ("cases", "case"),
@@ -314,7 +313,7 @@ ROOMS = {  # every address that ever was, and where it leads
 def test_every_address_leads_to_its_room():
     found = {room.title: tuple(tab.address for tab in room.tabs) for room in rooms}
     assert found == ROOMS and all((ROOT / tab.file).is_file() for room in rooms for tab in room.tabs)
-    assert {"home", "contributions", "two", "audit", "prune", "surgery", "generation", "numerics"} <= KEPT_FROM.keys()
+    assert {"home", "contributions", "two", "prune", "surgery", "generation", "numerics"} <= KEPT_FROM.keys()
 
 
 @pytest.mark.parametrize("room", ROOMS)

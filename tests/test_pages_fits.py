@@ -17,7 +17,7 @@ from ed_core.results import lookup
 from ed_core.sources.bundled import EXAMPLE, load_prompts
 from ed_core.types import Prompt
 from ed_core.work.resolve import resolve
-from ed_ui import runs, show
+from ed_ui import prompt_set, runs, show
 
 pytestmark = pytest.mark.usefixtures("laboratory")
 
@@ -100,8 +100,10 @@ def test_the_command_it_shows_is_what_it_runs():
     assert "9 source taps" in said(test) and "1 pass over the prompts" in said(test)
 
 
-def test_run_fits_and_cancel_ends_it():
-    of = wanted("ed-demo-8")
+def test_run_fits_and_cancel_ends_it(monkeypatch):
+    few = MIXED[::6]
+    monkeypatch.setattr(prompt_set, "to_fit", lambda *_: list(few))
+    of = runs.Fitted((resolve("ed-demo-8"),), few)
     test = page(maps="within")
     assert not test.button(key="run.maps").disabled and "Not computed yet" in said(test)
     test.button(key="run.maps").click().run()
@@ -126,8 +128,8 @@ def test_why_a_fit_failed_is_said():
     assert "needs more tokens than dimensions" in str(runs.of(of.out).error) and of.found() is None
 
 
-def test_an_installation_without_studies_fits_nothing(monkeypatch):
-    monkeypatch.setenv("ED_STUDIES", "false")
+def test_a_hosted_installation_fits_nothing(monkeypatch):
+    monkeypatch.setenv("ED_HOSTED", "true")
     with pytest.raises(NotAllowed, match="disabled here"):
         wanted("ed-demo-8").begin()
 

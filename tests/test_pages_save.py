@@ -16,10 +16,10 @@ from test_pages_two import OTHER, seconds, two  # noqa: F401 (a fixture)
 from ed_core.cases.drawings import sections
 from ed_core.cases.kept import Kept
 from ed_core.cases.report import report
-from ed_core.depth import audit, verdict
+from ed_core.depth import verdict
 from ed_core.probes import LayerSkip, Prune
 from ed_core.results import aggregate, lookup
-from ed_core.work.resolve import in_precisions, resolve
+from ed_core.work.resolve import resolve
 from ed_ui import case_studies
 
 CASE = "pages/case_studies/case.py"
@@ -145,25 +145,6 @@ def test_pruning_over_prompts_is_kept_over_prompts(stored_set, folder):  # noqa:
     test.button(key="case.live").click().run()
     assert not test.exception and not test.error
     assert drawn(test, "over all tokens", curves["kl"]) and test.text_input(key="prune.drop").value == "1,2"
-
-
-def test_an_audit_is_kept_curve_over_curve(stored, folder):
-    plan = audit.plan(in_precisions(resolve("small"), ["fp32", "bf16"]), [PROMPT])
-    results = {name: [computed(r) for r in of_one] for name, of_one in plan.items()}
-    for result in (r for of_one in results.values() for r in of_one):
-        lookup.store().put(result)
-    live = app("pages/compare/audit.py")
-    session_of(live).inputs["audit.precisions"] = ["fp32", "bf16"]
-    live.run()
-    kept = save(live, "audit", folder)
-    assert len(kept.items) == 6 and len(kept.verdict.splitlines()) == 2 and "bf16" in kept.verdict
-    outcome = audit.compare(results, "fp32")
-    test = case_page(kept.id)
-    assert all(line in words(test) for line in (outcome.sentence(), *outcome.findings()))
-    for precision, curves in outcome.curves.items():
-        assert drawn(test, precision, curves["logit_lens.kl"]), precision
-    test.button(key="case.live").click().run()
-    assert not test.exception and not test.error and drawn(test, "bf16", outcome.curves["bf16"]["logit_lens.kl"])
 
 
 @pytest.mark.process

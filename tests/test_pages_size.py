@@ -1,4 +1,4 @@
-"""The pages around size and precision: what is said before Run, the model card, and the audit page; through AppTest, no
+"""The pages around size and precision: what is said before Run, the model card; through AppTest, no
 worker started."""
 
 from __future__ import annotations
@@ -12,21 +12,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from charts import charts, forget, idle, words
+from charts import forget, idle, words
 from safetensors.numpy import save_file
 from small_models import computed
 from streamlit.testing.v1 import AppTest
 from test_pages import PROMPT, app, session_of
-from test_pages_causal import drawn
 
-from ed_core.depth import audit
 from ed_core.machine import ROOM
 from ed_core.probes import Contributions
 from ed_core.results import lookup
 from ed_core.sources import hub, sizes, specs, tokens
 from ed_core.sources.bundled import MODELS
 from ed_core.work import estimate
-from ed_core.work.resolve import in_precisions, resolve
+from ed_core.work.resolve import resolve
 from ed_ui import downloads, running
 
 ABSENT = "Qwen/Qwen2.5-7B"
@@ -34,17 +32,15 @@ ABSENT = "Qwen/Qwen2.5-7B"
 
 @pytest.fixture(scope="module")
 def stored(small_folder, tmp_path_factory):
-    """A store with one prompt's audit of a small model in fp32 and bf16."""
+    """A store with one result of a small model."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf")))
         patch.delenv("HF_TOKEN", raising=False)
         patch.setitem(MODELS, "small", small_folder)
         idle(patch, tmp_path_factory.mktemp("cache"))
-        plan = audit.plan(in_precisions(resolve("small"), ["fp32", "bf16"]), [PROMPT])
-        results = {name: [computed(r) for r in of_one] for name, of_one in plan.items()}
-        for result in (r for of_one in results.values() for r in of_one):
-            lookup.store().put(result)
-        yield results
+        result = computed(Contributions().request(resolve("small"), PROMPT))
+        lookup.store().put(result)
+        yield result
         forget()
 
 
@@ -196,7 +192,7 @@ def test_an_adapter_for_another_base_is_refused_on_top(stored, tmp_path):
 
 
 def test_the_model_card_holds_the_figures_of_the_latest_result(stored):
-    made = stored["fp32"][0].provenance
+    made = stored.provenance
 
     def card_of(**chosen: str) -> str:
         test = opened(**chosen)
@@ -250,41 +246,6 @@ def test_the_list_of_models_says_what_each_takes(stored, monkeypatch):
     assert all(" · " in one for one in listed)
     (large,) = (one for one in listed if "70B" in one and "Llama-3.1" in one)
     assert "too large here: " in large
-
-
-AUDIT = "pages/compare/audit.py"
-
-
-def test_the_audit_page_teaches_before_there_is_anything(stored):
-    test = opened(AUDIT, text="a=3; b=a; b?", answer="3")
-    assert not test.exception and not charts(test)
-    assert any("Not computed yet" in i.value for i in test.info) and "Is the number an artefact" not in words(test)
-    assert not run_button(test).disabled
-    assert set(test.session_state["audit.precisions"]) == {"fp32", "bf16", "int8", "4bit"}, "at first, all that fit"
-
-
-def test_one_precision_is_not_an_audit(stored):
-    test = opened(AUDIT, **{"audit.precisions": ["bf16"]})
-    assert any("at least two precisions" in e.value for e in test.error)
-    assert not any(b.label == "Run" for b in test.button)
-
-
-def test_the_audit_page_shows_what_is_stored_as_the_engine_compares_it(stored):
-    test = opened(AUDIT, **{"audit.precisions": ["bf16", "fp32"]})
-    outcome = audit.compare(stored, "fp32")
-    assert not test.exception and not test.error and len(charts(test)) == 6
-    told = words(test)
-    assert outcome.sentence() in told
-    for c in outcome.comparisons:
-        assert c.title and f"| {c.title} | " in told
-        assert c.spearman is None or f"ρ = {c.spearman:.3f}, {100 * c.difference:.1f} %" in told
-    for name, criterion in outcome.depths["fp32"].items():
-        depth = "not defined" if criterion.depth is None else criterion.depth
-        assert f"Effective depth, {'KL' if name == 'kl' else name} rule (fp32: {depth}) | " in told
-    assert told.count(": beyond**") == len(outcome.findings())
-    for name in ("contributions.layer_ratio", "logit_lens.kl", "logit_lens.overlap", "layer_skip.output_mean"):
-        for precision in ("fp32", "bf16"):
-            assert drawn(test, precision, outcome.curves[precision][name]), (name, precision)
 
 
 @pytest.fixture

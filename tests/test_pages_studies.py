@@ -173,15 +173,10 @@ def test_a_study_that_is_started_runs_by_itself_and_a_stopped_one_goes_on(labora
     assert (out / "report.md").is_file()
 
 
-def test_an_installation_may_run_no_studies_and_keeps_to_its_models(laboratory, monkeypatch):
-    monkeypatch.setenv("ED_STUDIES", "false")
+def test_a_hosted_installation_runs_no_studies(laboratory, monkeypatch):
+    monkeypatch.setenv("ED_HOSTED", "true")
     with pytest.raises(NotAllowed, match="disabled here"):
         runs.begin_study(TOML)
-    monkeypatch.delenv("ED_STUDIES")
-    monkeypatch.setenv("ED_MODELS", "ed-demo-16")
-    out = laboratory / "studies" / runs.begin_study(TOML)
-    until(lambda: not runs.under_way(out))
-    assert not list(out.glob("items/*/*")) and "No model of" in str(runs.of(out).error)
 
 
 def test_depth_and_difficulty_opens_on_the_bundled_study_and_says_what_is_computed(opened):

@@ -27,8 +27,8 @@ from ed_core.work import compute, executors
 from ed_core.work.runs.engine import Spread
 
 TOML = (
-    'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nprobes = ["contributions"]\nchunk = 2\n'
-    '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\nper_level = 3\n'
+    'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nprobes = ["contributions"]\nchunk = 1\n'
+    '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2]\nper_level = 3\n'
 )
 N_ITEMS = 6  # three of each model
 FULL = "The study's folder cannot be written: the disk is full."
@@ -78,7 +78,7 @@ def test_what_is_missing_is_computed_and_told_prompt_by_prompt(made, engine):
     told = []
     found = running.run(*made, engine=engine, report=lambda model, done, total: told.append((model.label, done, total)))
     assert found.counts == {"computed": 3, "there": 3, "failed": 0} and not found.failed
-    assert sorted(done for _, done, _ in told) == [2, 4, 6] and {total for *_, total in told} == {6}
+    assert sorted(done for _, done, _ in told) == [1, 2, 3] and {total for *_, total in told} == {3}
     assert {label for label, *_ in told} == {"ed-demo-8", "ed-demo-16"}
 
 
@@ -154,10 +154,10 @@ def ahead(request, several, engine):
 
 
 def test_several_studies_of_a_model_trace_each_prompt_once(several, ahead, tmp_path, monkeypatch):
-    alone = [(one, tmp_path / f"alone{i}") for i, (one, _) in enumerate(several)]
+    alone, opened = [(one, tmp_path / f"alone{i}") for i, (one, _) in enumerate(several)], running.opened_models()
     for one, out in alone:
         plan.write_plan(one, out)
-        running.run(one, out)
+        running.run(one, out, engine=partial(running.Here, opened=opened))
     passes, logits = [], LanguageModel.logits
 
     def counted(self, ids, keep=0):
@@ -168,7 +168,7 @@ def test_several_studies_of_a_model_trace_each_prompt_once(several, ahead, tmp_p
     monkeypatch.setattr(compute, "open_model", lambda spec, **how: (open_model(spec, **how), passes.clear())[0])
     done = ahead()
     prompts = {e.prompt.text + e.prompt.answer for e in several[0][0].sets[0].examples}
-    assert len(passes) == len(set(passes)) == len(prompts) == 6, "of the model that was opened last"
+    assert len(passes) == len(set(passes)) == len(prompts) == 3, "of the model that was opened last"
     assert len(done) == len(set(done)) == N_ITEMS + 4
     for (one, out), (_, there) in zip(several, alone):
         assert running.run(one, out, engine=pytest.fail).counts["there"] == one.n_items

@@ -157,8 +157,9 @@ def test_pages_may_only_where_the_settings_say_so(keyed, monkeypatch):
         permits.model("ndif:org/name")
     monkeypatch.setenv("ED_NDIF", "true")
     assert resolve(NAME).source == NAME
+    monkeypatch.setenv("ED_HOSTED", "true")
     monkeypatch.setenv("ED_MODELS", "ed-demo-16")
-    with pytest.raises(NotAllowed, match="not among those this installation allows"):
+    with pytest.raises(NotAllowed, match="not among those this installation offers"):
         resolve(NAME)
 
 

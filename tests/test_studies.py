@@ -44,22 +44,16 @@ RULES = {
     ("overlap", "paper"): lambda c: criteria.by_overlap(c).depth,
     ("overlap", "stable"): lambda c: criteria.by_overlap(c).stable,
 }
-RULES = {
-    ("cosine", "paper"): lambda c: criteria.by_cosine(c).depth,
-    ("cosine", "stable"): lambda c: criteria.by_cosine(c).stable,
-    ("kl", "paper"): lambda c: criteria.by_kl(c).depth,
-    ("kl", "stable"): lambda c: criteria.by_kl(c).stable,
-    ("kl", "from_depth_1"): lambda c: criteria.by_kl(c).from_depth_1.depth,
-    ("overlap", "paper"): lambda c: criteria.by_overlap(c).depth,
-    ("overlap", "stable"): lambda c: criteria.by_overlap(c).stable,
-}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with ten prompts of three levels, some of which have sinks on ed-demo-16."""
     here = tmp_path_factory.mktemp("study")
-    rows = [{k: p[k] for k in ("text", "answer", "id")} | {"level": p["difficulty"]} for p in load_prompts()[:10]]
+    rows = [
+        {"text": p["text"][-30:], "answer": p["answer"], "id": p["id"], "level": p["difficulty"]}
+        for p in load_prompts()[:10]
+    ]
     (here / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return here
 
@@ -394,7 +388,7 @@ def test_no_prompts_text_is_anywhere_in_a_studys_folder(done, folder):
 
 def test_the_verdicts_are_those_that_run_writes(done):
     out, alone = done
-    verdict = rows(out / "verdict.parquet").set_index(["model", "set", "criterion", "variant"])
+    verdict = rows(out / "verdict.parquet").set_index(["model", "set", "criterion", "variant"]).sort_index()
     for model, expected in alone.items():
         for name, variants in ((rule.name, rule.variants) for rule in criteria.RULES.values()):
             extra = ("turn",) if name == "cosine" else ("mean",)

@@ -28,23 +28,25 @@ from ed_core.types import canonical_json
 TOML = (
     'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nprobes = ["contributions", "logit_lens"]\nchunk = 3\n'
     'pairs = [{base = "ed-demo-8", other = "ed-demo-16"}]\n'
-    '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\nper_level = 4\n'
+    '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\nper_level = 3\n'
 )
 
 FIRST = "set == 'sums' and model == 'ed-demo-8'"
 
 
 @pytest.fixture(scope="module")
-def computed(tmp_path_factory):
+def computed(made_once):
     """A finished study's folder, with an item that is of no plan any more."""
-    out = tmp_path_factory.mktemp("study") / "out"
-    made = plan.make(study.parse(TOML), out.parent)
-    plan.write_plan(made, out)
-    running.run(made, out)
-    report.write(out)
-    first = next(out.glob("items/*/*.parquet"))
-    shutil.copy(first, first.with_stem("0" * 16))
-    return out
+
+    def make(here):
+        made, out = plan.make(study.parse(TOML), here), here / "out"
+        plan.write_plan(made, out)
+        running.run(made, out)
+        report.write(out)
+        first = next(out.glob("items/*/*.parquet"))
+        shutil.copy(first, first.with_stem("0" * 16))
+
+    return made_once("bundled", make) / "out"
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +230,7 @@ def test_a_full_disk_is_not_blamed_on_the_file(good, tmp_path, monkeypatch):
 def test_prompt_by_prompt_the_numbers_come_to_the_aggregates(computed):
     folder = open_folder(computed)
     found = tables.by_prompt(folder).to_pandas().query("model == 'ed-demo-8'")
-    assert set(found.prompt) == {f"{level}-{i}" for level in (2, 3) for i in range(4)}
+    assert set(found.prompt) == {f"{level}-{i}" for level in (2, 3) for i in range(3)}
     lens = folder.sums("ed-demo-8", "sums").probe("logit_lens")
     kl = found[(found.probe == "logit_lens") & (found.measure == "kl") & (found.layer == 3)].value.to_numpy()
     np.testing.assert_allclose(kl, lens["kl.sum"][:, 3] / lens["n_tokens"], rtol=1e-6)

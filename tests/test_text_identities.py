@@ -105,6 +105,8 @@ def test_question_and_answer_that_share_a_token_are_named():
     found = encoder.encode("3+4=", "7")
     assert found.tokens[found.answer_start] == "=7" and any("'=7'" in note for note in found.notes)
     assert not encoder.encode("3+4= ", "7").notes
+    ends = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 257)])
+    assert not Encoder(byte_level(post=ends)).encode("3+4= ", "7").notes, "an end is no part of the question"
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def test_a_request_goes_where_its_estimate_says(lab, spec, own_cache):
 
 
 def test_what_the_settings_do_not_allow_is_not_queued(lab, spec, write):
-    write('models = ["ed-demo-8"]')
+    write('hosted = true\nmodels = ["ed-demo-8"]')
     with pytest.raises(NotAllowed):
         measure.submit(lab.queue, Contributions().request(spec, Prompt("x")), "me")
     assert not lab.workers

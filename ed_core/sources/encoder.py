@@ -73,12 +73,12 @@ class Encoder:
             start = next((i for i, end in enumerate(ends) if end > len(text)), None)
             if start is None or start == 0:
                 raise PromptError("The answer has no tokens of its own, or the question has none; give both some text.")
-            asked = self.ids(text, special_tokens)
-            meet = next((i for i, (a, b) in enumerate(zip(ids, asked)) if a != b), min(len(asked), start))
-            if meet < len(asked):
+            asked, joint = self.ids(text, special_tokens=False), self.ids(whole, special_tokens=False)
+            if (meet := next((b for a, b in zip(asked, joint) if a != b), None)) is not None:
+                token, first = self.label(meet), self.label(ids[start])
                 notes.append(
-                    f"Question and answer meet in token {meet} ({self.label(ids[meet])!r}): the question alone is "
-                    f"split differently there. The answer's first token is {start}."
+                    f"Question and answer meet in the token {token!r}: the question alone is split otherwise. "
+                    f"The answer's first token is {start}, {first!r}."
                 )
             if better := spaced(text, answer):
                 notes.append(joined(text, answer, better))
