@@ -223,7 +223,9 @@ def test_the_prompt_survives_page_changes_and_the_browsers_back(server, page):
         wait(page, lambda: box.input_value() == picked)
         wait(page, lambda: "model=ed-demo-8" in page.url and "example=lookup-2-a" in page.url)
     settled(page)
-    page.go_back()
+    for _ in range(2):  # Streamlit makes one step of the page and one of its parameters
+        page.go_back()
+        settled(page)
     wait(page, lambda: "/contributions?" in page.url)
     wait(page, lambda: box.input_value() == picked)
 

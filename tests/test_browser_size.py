@@ -43,7 +43,7 @@ def offered(tmp_path_factory, hub, home):
 
 
 def test_a_model_is_downloaded_cancelled_and_resumed_on_the_page(offered, hub, home, page):
-    hub.gated, hub.slow = 0, 0.05
+    hub.gated, hub.slow = 0, 0.3
     page.goto(f"{offered}/contributions?model=org/model&precision=fp32")
     start = page.get_by_role("button", name="Download")
     start.wait_for()
