@@ -172,18 +172,6 @@ def test_panels_fill_live_and_end_as_the_command_line_says(slow, page, visitor, 
     assert fresh.get_by_label("Prompt", exact=True).input_value() == TEXT
 
 
-def test_cancel_stops_and_the_page_stays_usable(slow, page):
-    start(page, slow.address, "/?model=ed-demo-16", "Copy:\nSay a b c: a b c\nSay d e f:", " d e f")
-    cancel = page.get_by_role("button", name="Cancel")
-    wait(page, lambda: any(z is not None for z in state(page).values()))
-    cancel.click()
-    wait(page, lambda: cancel.is_disabled() and page.get_by_role("button", name="Run").is_enabled())
-    settled(page)
-    assert not finished(page), "it did not run to its end"
-    page.get_by_role("button", name="Run").click()
-    wait(page, lambda: finished(page))
-
-
 def test_a_click_on_a_cell_selects_its_token_in_every_panel(server, page):
     page.goto(server + "/?model=ed-demo-16")
     page.get_by_role("button", name="Run").wait_for()
@@ -228,16 +216,3 @@ def test_the_prompt_survives_page_changes_and_the_browsers_back(server, page):
         settled(page)
     wait(page, lambda: "/contributions?" in page.url)
     wait(page, lambda: box.input_value() == picked)
-
-
-def test_what_is_being_typed_outlives_the_end_of_a_run(slow, page):
-    """The impatient write their next prompt while this one runs; its end draws the page anew."""
-    start(page, slow.address, "/?model=ed-demo-8", text="4 + 4 + 1 = ", answer="9")
-    wait(page, page.get_by_role("button", name="Cancel").is_enabled)
-    box = page.get_by_label("Prompt", exact=True)
-    box.focus()
-    page.keyboard.press("Control+End")
-    page.keyboard.type("and then")
-    wait(page, page.get_by_role("button", name="Cancel").is_disabled)
-    settled(page)
-    assert box.input_value() == "4 + 4 + 1 = and then"

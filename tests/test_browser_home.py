@@ -28,16 +28,6 @@ def test_ctrl_enter_runs_what_was_just_typed(server, page):
     wait(page, lambda: said.inner_text().startswith("Next token “"))  # the prompt has no answer
 
 
-def test_the_card_for_newcomers_is_closed_for_good(server, page):
-    opened(page, server)
-    page.get_by_role("button", name="Got it").click()
-    page.locator(".st-key-welcome").wait_for(state="detached")
-    page.goto(server)
-    page.locator(".st-key-box-ruler").wait_for()
-    settled(page)
-    assert not page.locator(".st-key-welcome").is_visible()
-
-
 MARKED = """key => {
   const box = document.querySelector(`.st-key-box-${key} .ed-chart`), full = box._fullLayout;
   const { axis, of } = full.meta.along, mark = box.querySelector('.ed-cursor-depth')?.style;

@@ -3,17 +3,11 @@ request."""
 
 from __future__ import annotations
 
-import json
-import re
-
 import numpy as np
 import pytest
 from shell import wrote
 from test_browser import ANSWER, TEXT, fill, settled, slow, wait  # noqa: F401 (slow: a fixture)
 
-from ed_core.cards import card, words
-from ed_core.sources.bundled import mixed_prompts
-from ed_core.statistics import FEWEST
 from ed_core.types import Prompt
 
 pytestmark = pytest.mark.browser
@@ -69,33 +63,6 @@ def test_skip_plots_what_the_command_line_writes(server, page, tmp_path):
     settled(page)
     for (key, trace), array in SKIP.items():
         near(plotted(page, key)[trace], expected[array])
-
-
-def test_a_card_is_made_from_the_page_and_goes_on_where_it_was_stopped(server, page):
-    """Of as few pasted prompts as have an interval, in a process of its own: stopped, made again, shown, and taken as
-    a file."""
-    prompts = [Prompt(p["text"], p["answer"]) for p in mixed_prompts(FEWEST)]
-    lines = "\n".join(json.dumps({"text": p.text, "answer": p.answer}) for p in prompts)
-    page.goto(f"{server}/cards?model={MODEL}&precision=fp32&prompts=lines")
-    fill(page, "Prompts, one JSON object a line", lines)
-    make = page.get_by_role("button", name=re.compile(f"Make the card of {MODEL}|Resume"))
-    cancel = page.get_by_role("button", name="Cancel")
-    make.click()
-    wait(page, lambda: page.get_by_role("progressbar").count() and cancel.is_enabled())
-    cancel.click()
-    wait(page, lambda: make.is_enabled())
-    settled(page)
-    make.click()
-    wait(page, lambda: page.get_by_role("button", name=f"Make the card of {MODEL} again").count())
-    wait(page, lambda: make.is_enabled())
-    settled(page)
-    with page.expect_download() as download:
-        page.get_by_role("button", name="JSON", exact=True).click()
-    told = card.read(download.value.path())
-    assert [one.text for one in told.set.prompts] == [p.text for p in prompts]
-    shown = page.locator(".st-key-card-whole").inner_text()
-    assert words.headline(told) in shown and all(one.title in shown for one in told.claims)
-    assert page.get_by_text(f"{MODEL} · fp32 · {told.set.name} ({FEWEST})").count() >= 1
 
 
 # -------------------------------------------------------------------- Compare

@@ -8,7 +8,7 @@ from http.server import SimpleHTTPRequestHandler
 import pytest
 from hosted_app import answering, until
 from kept_cases import HOME, case, small
-from test_browser import settled, wait
+from test_browser import settled
 from test_report import hostile
 
 from ed_core.cases.drawings import drawings
@@ -20,7 +20,6 @@ from ed_core.sources.bundled import STUDIES
 pytestmark = pytest.mark.browser
 
 LIGHT, DARK = "rgb(31, 36, 48)", "rgb(230, 232, 238)"
-INK = "getComputedStyle(document.querySelector('.plot .xtick text')).fill"
 DRAWN = "Array.from(document.querySelectorAll('.plot')).filter(p => p._fullData && p.querySelector('.main-svg')).length"
 
 
@@ -151,55 +150,4 @@ def test_search_takes_every_word_and_says_how_many_there_are(site_opened):
     assert box.input_value() == "by hand" and shown(tab) == ["A sum"]
 
 
-def test_the_theme_follows_the_system_until_it_is_chosen_and_is_kept(site_opened):
-    tab = site_opened("file", scheme="dark")
-    ink = "getComputedStyle(document.body).color"
-    assert tab.evaluate(ink) == DARK
-    tab.get_by_role("link", name="A sum", exact=True).click()
-    drawn(tab)
-    assert tab.evaluate(INK) == DARK
-    tab.emulate_media(color_scheme="light")
-    until(lambda: tab.evaluate(INK) == LIGHT)
-    tab.get_by_label("Theme").select_option("Dark")
-    until(lambda: tab.evaluate(INK) == DARK)
-    tab.get_by_role("link", name="← Effective depth").click()
-    tab.get_by_label("Search").wait_for()
-    assert tab.evaluate(ink) == DARK and tab.get_by_label("Theme").input_value() == "dark"
-    tab.get_by_label("Theme").select_option("System")
-    assert tab.evaluate(ink) == LIGHT
-    tab.reload()
-    assert tab.evaluate(ink) == LIGHT and tab.get_by_label("Theme").input_value() == "" and tab.seen == []
-
-
 # ---------------------------------------------------------------- on paper
-
-
-PRESSED = ".stSidebar, .stAppHeader button, " + ", ".join(
-    f".st{kind}" for kind in ("Button", "DownloadButton", "PageLink", "Slider", "Selectbox", "Popover")
-)
-ON_PAPER = """pressed => {
-  const seen = e => e.checkVisibility({visibilityProperty: true}) && !e.closest('.st-key-model-box');
-  const rgb = (e, what) => getComputedStyle(e)[what].match(/\\d+/g).slice(0, 3).map(Number);
-  const light = (e, what) => rgb(e, what).reduce((sum, one) => sum + one, 0) / 765;
-  return {
-    pressed: [...document.querySelectorAll(pressed)].filter(seen).map(e => `${e.className}: ${e.innerText}`),
-    figures: [...document.querySelectorAll('.ed-chart')].map(e => Boolean(e.querySelector('.main-svg'))),
-    ground: light(document.querySelector('.stApp'), 'backgroundColor'),
-    letters: light(document.querySelector('.st-key-room h3'), 'color'),
-    tables: [...document.querySelectorAll('.ed-paper')].filter(seen).length,
-    canvases: [...document.querySelectorAll('.stDataFrame')].filter(seen).length,
-  };
-}"""
-
-
-def test_a_page_is_printed_in_light_colours_and_without_buttons(server, visitor):
-    tab = visitor(color_scheme="dark", viewport={"width": 1440, "height": 900})
-    tab.goto(f"{server}/studies")
-    wait(tab, lambda: tab.locator(".ed-chart .main-svg").count())
-    settled(tab)
-    tab.emulate_media(media="print", color_scheme="dark")
-    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
-    found = tab.evaluate(ON_PAPER, PRESSED)
-    assert not found["pressed"] and found["figures"] and all(found["figures"])
-    assert found["tables"] == 1 and found["canvases"] == 0, "a table is printed whole"
-    assert found["ground"] == 1 and found["letters"] < 0.2

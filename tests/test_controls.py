@@ -9,7 +9,6 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from fake_hub import COMMIT, serving
 from shell import refused, wrote
 from small_models import byte_tokenizer, random_hf, save_random
 from test_unknown_families import forget
@@ -79,18 +78,6 @@ def test_an_untrained_twin_needs_config_and_tokenizer_only(small_folder, tmp_pat
     assert specs[0].identity() == specs[1].identity(), "what was learned is no part of it"
     assert twin(resolve(str(small_folder)), "untrained").identity() == specs[0].identity()
     assert same(*(weights_of(open_model(spec)) for spec in specs))
-
-
-@pytest.mark.process
-def test_of_a_hub_model_only_the_small_files_come(client, hub_model, tmp_path):
-    with serving(hub_model) as hub:
-        code, out, err = client(hub, "verify", "org/model", "--control", "untrained")
-        assert code == 0 and "untrained twin, seed 0" in out, err
-        assert not any(name.endswith(".safetensors") for _, name, _ in hub.asked)
-        code, out, err = client(hub, "fetch", "org/model")
-        assert code == 0 and "twin" not in out, err
-    place = tmp_path / "hf/hub/models--org--model/snapshots" / COMMIT / "model.safetensors"
-    assert place.read_bytes() == (hub_model / "model.safetensors").read_bytes()
 
 
 # ---------------------------------------------------------------- shuffled blocks

@@ -2,17 +2,13 @@
 what is here needs none."""
 
 import json
-from pathlib import Path
 
 import pytest
 from fake_hub import COMMIT, serving
-from small_models import random_hf
 
 from ed_core.errors import BrokenWeights, HubUnreachable
 from ed_core.sources import hub, specs, weights
 from ed_core.sources.hub import ANSWER_SECONDS
-
-ROOT = Path(__file__).parent.parent
 
 
 def arrived(home, model):
@@ -245,17 +241,6 @@ def test_the_apps_worker_downloads_what_is_asked_for_and_stores_it_under_the_com
     with serving(hub_model, slow=0.02) as hub:
         code, out, err = client(hub, code=WORKER)
         assert code == 0 and out.strip() == COMMIT, err
-
-
-@pytest.mark.process
-def test_an_adapter_comes_from_the_hub_too(client, tmp_path, small_folder):
-    from test_precision import save_adapter
-
-    save_adapter(tmp_path / "adapter", random_hf("qwen3"), small_folder)
-    with serving(tmp_path / "adapter") as hub:
-        code, _, err = client(hub, "verify", str(small_folder), "--adapter", "org/model")
-        assert code == 0, err
-        assert not any(path.endswith("README.md") for _, path, _ in hub.asked)
 
 
 def test_what_the_cache_has_is_found_without_a_note_of_main_and_by_the_begin_of_a_commit(tmp_path, monkeypatch):

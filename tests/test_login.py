@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hosted_app import free_port, hosted
 from mock_oidc import SECRET, Provider
@@ -128,22 +126,6 @@ def test_who_may_not_log_in_is_told_so(closed, provider, visit):
         assert page.get_by_role("button", name="Run").count() == 0
         page.get_by_role("button", name="Log out").click()
         page.get_by_text("for people who log in").wait_for()
-
-
-LONG_AGO = {"exp": int(time.time()) - 1000, "iat": int(time.time()) - 2000}
-
-
-@pytest.mark.parametrize(("lies", "refuses"), [(LONG_AGO, ""), ({}, "access_denied")], ids=["expired", "denied"])
-def test_a_login_that_does_not_succeed_is_none(app, provider, visit, lies, refuses):
-    page = visit(app.address)
-    page.get_by_role("button", name="Log in").wait_for()
-    provider.lies, provider.refuses = lies, refuses
-    with page.expect_response(lambda answer: "/oauth2callback" in answer.url):
-        page.get_by_role("button", name="Log in").click()
-    page.get_by_role("button", name="Log in").wait_for()
-    page.get_by_role("button", name="Run").wait_for()
-    provider.lies, provider.refuses = {}, ""
-    log_in(page, "Ada")
 
 
 def test_a_forged_cookie_is_nobody(app, visit):

@@ -3,24 +3,20 @@ nothing; on Ray its item is tried again, and not for ever."""
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import psutil
 import pytest
 from shell import refused
 
 from ed_core.errors import Cancelled, JobError, StudyError
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
-from ed_core.sources import permits
 from ed_core.studies import items, plan, running, study
 from ed_core.studies.items import open_folder
 from ed_core.work import compute, executors
@@ -214,24 +210,6 @@ def test_what_does_not_go_together_is_refused_before_anything_is_written(tmp_pat
 
 
 # ---------------------------------------------------------------- processes
-
-
-@pytest.mark.process
-def test_two_processes_give_the_same_measures_and_are_gone_afterwards(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(permits, "_owner", True)
-    with executors.executor(2) as two:
-        found = running.run(*made, engine=partial(Spread, executor=two))
-        assert found.counts == {"computed": N_ITEMS, "there": 0, "failed": 0}
-        assert two.submit(permits.is_owner).result(), "a process may do what its parent may"
-        begun = [p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())]
-        assert len(begun) == 2
-        assert isinstance(two.submit(os._exit, 1).exception(), BrokenProcessPool)
-        with pytest.raises(JobError, match="fewer processes"):
-            list(Spread(*made, executor=two).compute(running.missing(made[0], tmp_path / "other"), Mock()))
-    assert not psutil.wait_procs(begun, 30)[1]
-    plan.write_plan(made[0], tmp_path / "here")
-    running.run(made[0], tmp_path / "here")
-    assert digest(made[1]) == digest(tmp_path / "here")
 
 
 # ---------------------------------------------------------------- Ray, without it

@@ -7,7 +7,6 @@ import json
 
 import numpy as np
 import pytest
-from fake_hub import commit_of, serving
 from small_models import byte_tokenizer, random_hf, save_random
 
 from ed_core import figures
@@ -126,23 +125,6 @@ def test_a_study_of_steps_goes_elsewhere_whole(computed, tmp_path):
     (tmp_path / "a.edstudy").write_bytes(bundle.packed(computed))
     bundle.unpack(tmp_path / "a.edstudy", tmp_path / "there")
     assert steps.series(open_folder(tmp_path / "there")) == steps.series(open_folder(computed))
-
-
-@pytest.mark.process
-def test_revisions_of_a_hub_model_are_fetched_and_one_that_is_missing_is_said(checkpoints, client, tmp_path):
-    names = {"step2": "checkpoint-2", "step10": "checkpoint-10"}
-    file = written(tmp_path, "org/model", "revisions", "step10", "step2", "step11")
-    with serving(checkpoints, revisions={name: checkpoints / of for name, of in names.items()}) as hub:
-        code, _, err = client(hub, "study", str(file), "--out", str(tmp_path / "out"))
-    assert code == 1 and "model, step11 failed: " in err and "no revision 'step11'" in err, err
-    folder = open_folder(tmp_path / "out")
-    assert steps.series(folder) == {"model": {n: f"model, step{n}" for n in (2, 10, 11)}}
-    assert [there for there, _ in folder.progress().values()] == [2, 2, 0]
-    certificates = [
-        json.loads(part.schema.metadata[b"certificate"])["model"]["revision"]
-        for part in (bundle.items.read(file)[0] for file in sorted((tmp_path / "out" / "items").rglob("*.parquet")))
-    ]
-    assert set(certificates) == {commit_of("step2"), commit_of("step10")}
 
 
 @pytest.fixture(scope="module")
