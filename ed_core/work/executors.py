@@ -7,6 +7,7 @@ process of two threads. Each has the models in its own memory."""
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -105,10 +106,10 @@ class OnRay(ThreadPoolExecutor):
 
         try:
             own: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-            ray.init(address=address, log_to_driver=False, logging_level="error", **own)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
         except Exception as error:  # whatever Ray makes of an address, a full disk or a missing program
             raise JobError(f"Ray at {address} could not be reached ({one_line(error)}).") from error
-        self._ray: Any = ray
+        self._ray = ray
         self._mine: Any = threading.local()
         kind = "GPU" if device.startswith("cuda") else "CPU"
         nodes = [int(node["Resources"].get(kind, 0)) for node in ray.nodes() if node["Alive"]]
