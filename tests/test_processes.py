@@ -149,6 +149,7 @@ def ahead(request, several, engine):
     return compute_all
 
 
+@pytest.mark.process
 def test_several_studies_of_a_model_trace_each_prompt_once(several, ahead, tmp_path, monkeypatch):
     alone, opened = [(one, tmp_path / f"alone{i}") for i, (one, _) in enumerate(several)], running.opened_models()
     for one, out in alone:
