@@ -202,9 +202,10 @@ def _download(
 
 
 def _bytes(folder: Path) -> int:
-    """The size of the files in a folder; files that go away meanwhile count nothing."""
+    """Return the size of the files in a folder. Files and folders that vanish meanwhile count nothing."""
     total = 0
-    for file in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += file.stat().st_size if file.is_file() else 0
+    for parent, _, names in os.walk(folder):  # unlike rglob, it passes over a folder that has just been removed
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(parent, name)).st_size
     return total
