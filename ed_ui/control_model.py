@@ -10,9 +10,9 @@ import streamlit as st
 from ed_core.depth import among_others, verdict
 from ed_core.depth.among_others import Likeness
 from ed_core.errors import EffectiveDepthError, ParameterError
+from ed_core.models import controls, sizes, specs
 from ed_core.probes import find
 from ed_core.results import lookup
-from ed_core.sources import controls, sizes, specs
 from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_core.work.resolve import twin
 from ed_ui import running, show

@@ -11,9 +11,9 @@ import streamlit as st
 from ed_core import disk
 from ed_core.errors import Cancelled, EffectiveDepthError
 from ed_core.machine import gigabytes
-from ed_core.sources import catalogue, hub, permits, remote, specs
-from ed_core.sources.bundled import EXAMPLE, MODELS, load_prompts
-from ed_core.sources.wheels import WHEELS
+from ed_core.models import catalogue, hub, permits, remote, specs
+from ed_core.models.bundled import EXAMPLE, MODELS, load_prompts
+from ed_core.models.wheels import WHEELS
 from ed_core.types import ModelSpec
 from ed_ui import inputs, live, session, show
 

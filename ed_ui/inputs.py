@@ -18,8 +18,8 @@ from ed_core.depth.criteria import KL_THRESHOLD, OVERLAP_THRESHOLD
 from ed_core.depth.side_by_side import COMPARED
 from ed_core.depth.verdict import ALL, ANSWER, tokens_of
 from ed_core.errors import ParameterError
+from ed_core.models import controls
 from ed_core.probes import Contributions, Probe, find
-from ed_core.sources import controls
 from ed_ui import session
 
 LONGEST = 300  # characters of a value

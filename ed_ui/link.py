@@ -14,9 +14,9 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from ed_core.depth.wording import count
 from ed_core.errors import EffectiveDepthError, ParameterError
+from ed_core.models.bundled import example_of
 from ed_core.probes import Generation
 from ed_core.results import lookup
-from ed_core.sources.bundled import example_of
 from ed_core.types import ModelSpec, Request
 from ed_core.work.resolve import twin
 from ed_ui import browser, inputs, picker, prompt_box, session, show

@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 import streamlit as st
 
 from ed_core import settings
-from ed_core.architectures.families import REFUSED
 from ed_core.depth.wording import printed
 from ed_core.errors import EffectiveDepthError
 from ed_core.machine import gigabytes
+from ed_core.models import catalogue, gguf_files, hub, permits, remote, sizes, specs, tokens
+from ed_core.models.bundled import MODELS
+from ed_core.models.families import REFUSED
+from ed_core.models.sizes import WIDEST_FIRST, stored_precision
+from ed_core.models.wheels import WHEELS
 from ed_core.results import lookup
-from ed_core.sources import catalogue, gguf_files, hub, permits, remote, sizes, specs, tokens
-from ed_core.sources.bundled import MODELS
-from ed_core.sources.sizes import WIDEST_FIRST, stored_precision
-from ed_core.sources.wheels import WHEELS
 from ed_core.types import ModelSpec
 from ed_core.work import estimate, measure
 from ed_core.work.resolve import resolve

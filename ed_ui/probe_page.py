@@ -16,13 +16,13 @@ from ed_core.depth.among_others import Likeness
 from ed_core.depth.wording import count
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
+from ed_core.models import controls, permits, specs
+from ed_core.models.bundled import MIXED, SETS, default_set, mixed_prompts
 from ed_core.probes import Continuation, Probe, find
 from ed_core.prompts import read_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.results.aggregate import Summary
 from ed_core.results.shelf import Shelf
-from ed_core.sources import controls, permits, specs
-from ed_core.sources.bundled import MIXED, SETS, default_set, mixed_prompts
 from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
 from ed_core.work import estimate
 from ed_ui import (

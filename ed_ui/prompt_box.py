@@ -6,10 +6,10 @@ import streamlit as st
 
 from ed_core.depth.wording import count
 from ed_core.errors import PromptError
+from ed_core.models import tokens
+from ed_core.models.bundled import CHARACTERS, MODELS, load_prompts
+from ed_core.models.encoder import spaced
 from ed_core.prompts import check_length, check_text
-from ed_core.sources import tokens
-from ed_core.sources.bundled import CHARACTERS, MODELS, load_prompts
-from ed_core.sources.encoder import spaced
 from ed_core.types import Encoding, Prompt
 from ed_ui import inputs, picker, session, show
 from ed_ui.inputs import choice, flag

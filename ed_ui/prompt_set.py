@@ -12,10 +12,10 @@ from ed_core import outside
 from ed_core.cases.snippet import run_command
 from ed_core.depth.wording import count
 from ed_core.errors import PromptError
+from ed_core.models import tokens
+from ed_core.models.bundled import MIXED, SETS, default_set, load_prompts, mixed_prompts, set_names
 from ed_core.probes import Probe
 from ed_core.prompts import parse_jsonl, read_jsonl
-from ed_core.sources import tokens
-from ed_core.sources.bundled import MIXED, SETS, default_set, load_prompts, mixed_prompts, set_names
 from ed_core.types import ModelSpec, Prompt
 from ed_ui import inputs, live, picker, prompt_box, running, session, show
 from ed_ui.inputs import Input, choice, number, several

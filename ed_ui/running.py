@@ -16,10 +16,10 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from ed_core.depth.wording import count
 from ed_core.errors import Cancelled, EffectiveDepthError, ParameterError, PromptError, QueueFull
 from ed_core.machine import ROOM, free_memory, gigabytes
+from ed_core.models import hub, permits, sizes
+from ed_core.models.specs import config_of
 from ed_core.probes import Probe, find
 from ed_core.results import lookup
-from ed_core.sources import hub, permits, sizes
-from ed_core.sources.specs import config_of
 from ed_core.types import ModelSpec, Request
 from ed_core.work import estimate, measure
 from ed_core.work.queue import Job, Queue

@@ -23,8 +23,8 @@ from ed_core.fits import ENDING, Fit, measured
 from ed_core.fits import file as fit_files
 from ed_core.fits.file import digest_of, digest_of_prompts
 from ed_core.machine import ROOM, free_memory
+from ed_core.models import sizes, specs
 from ed_core.prompts import to_jsonl
-from ed_core.sources import sizes, specs
 from ed_core.studies import study
 from ed_core.studies.items import home, open_folder, shipped
 from ed_core.types import ModelSpec, Prompt

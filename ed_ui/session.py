@@ -16,7 +16,7 @@ from streamlit.delta_generator import DeltaGenerator
 from ed_core.cases.case_study import Case
 from ed_core.depth.verdict import Verdict
 from ed_core.errors import EffectiveDepthError
-from ed_core.sources.hub import Plan
+from ed_core.models.hub import Plan
 from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_core.work.queue import Job
 

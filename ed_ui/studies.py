@@ -17,9 +17,9 @@ import streamlit as st
 from ed_core import settings
 from ed_core.depth.wording import count
 from ed_core.errors import EffectiveDepthError, ImportRefused, NotAllowed, StudyError
+from ed_core.models import tokens
+from ed_core.models.bundled import default_set
 from ed_core.probes import find
-from ed_core.sources import tokens
-from ed_core.sources.bundled import default_set
 from ed_core.studies import agreement, bundle, study, tables
 from ed_core.studies import plan as planning
 from ed_core.studies.form import ALL, Form, hidden, of, probe_names, set_names, study_of

@@ -19,11 +19,11 @@ from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, draw
 from ed_core.figures.pictures import measures as named
+from ed_core.models import controls, remote, tokens
+from ed_core.models.bundled import CHARACTERS, WORDS, example_of, load_prompts
 from ed_core.probes import LayerSkip, Probe, find
 from ed_core.probes.base import Picture
 from ed_core.results import lookup
-from ed_core.sources import controls, remote, tokens
-from ed_core.sources.bundled import CHARACTERS, WORDS, example_of, load_prompts
 from ed_core.types import ModelSpec, ProbeResult, Prompt
 from ed_core.work.resolve import twin
 from ed_ui import downloads, inputs, link, picker, probe_page, prompt_box, show

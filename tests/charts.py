@@ -12,8 +12,8 @@ from streamlit.testing.v1 import AppTest
 from workers import Threads
 
 import ed_ui.running
+from ed_core.models import catalogue
 from ed_core.results import lookup
-from ed_core.sources import catalogue
 from ed_core.work.queue import Queue
 from ed_ui.case_studies import kept
 

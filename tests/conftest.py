@@ -80,7 +80,7 @@ def variant_model():
     `model_of`'s."""
     from small_models import byte_tokenizer
 
-    from ed_core.models.families import random_model
+    from ed_core.models.family_checks import random_model
 
     return cache(lambda name: random_model(name, tokenizer=byte_tokenizer()))
 
@@ -136,7 +136,7 @@ def folder(tmp_path):
 @pytest.fixture(scope="session")
 def toys():
     """The bundled study."""
-    from ed_core.sources.bundled import STUDIES
+    from ed_core.models.bundled import STUDIES
     from ed_core.studies.items import open_folder
 
     return open_folder(STUDIES / "toys")
@@ -149,8 +149,8 @@ def stored(small_folder, tmp_path_factory):
     from small_models import computed
     from test_pages import PAGES, PROMPT
 
+    from ed_core.models.bundled import MODELS
     from ed_core.results import lookup
-    from ed_core.sources.bundled import MODELS
     from ed_core.work.resolve import resolve
 
     with pytest.MonkeyPatch.context() as patch:

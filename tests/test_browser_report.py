@@ -14,8 +14,8 @@ from test_report import hostile
 from ed_core.cases.drawings import drawings
 from ed_core.cases.kept import Kept
 from ed_core.cases.report import report
+from ed_core.models.bundled import STUDIES
 from ed_core.sharing import site
-from ed_core.sources.bundled import STUDIES
 
 pytestmark = pytest.mark.browser
 

@@ -22,8 +22,8 @@ from ed_core.commands import cases, main
 from ed_core.depth import criteria, verdict
 from ed_core.errors import CaseError, ImportRefused
 from ed_core.figures.images import data_uri
+from ed_core.models import controls
 from ed_core.results.store import Store
-from ed_core.sources import controls
 
 
 def test_a_case_study_comes_back_from_its_file_as_it_was():

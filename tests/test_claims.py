@@ -37,8 +37,8 @@ from ed_core.depth import sinks
 from ed_core.depth.continuous import mean_depth_kl
 from ed_core.errors import ClaimRefused, PromptError
 from ed_core.fits import replacement
+from ed_core.models.bundled import SETS
 from ed_core.probes import Answers, Prune
-from ed_core.sources.bundled import SETS
 from ed_core.studies import items
 from ed_core.studies.items import open_folder
 from ed_core.sweeps import dropping

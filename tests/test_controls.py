@@ -14,15 +14,15 @@ from small_models import byte_tokenizer, random_hf, save_random
 from test_unknown_families import forget
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ed_core.architectures import find
 from ed_core.errors import ParameterError
 from ed_core.models import modules
+from ed_core.models.architecture import find
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
+from ed_core.models.specs import location
 from ed_core.models.verify import verify
 from ed_core.probes import Contributions
 from ed_core.prompts import read_jsonl
-from ed_core.sources.specs import location
 from ed_core.types import ModelSpec, Prompt, Request
 from ed_core.work.resolve import resolve, twin
 

@@ -16,9 +16,9 @@ from transformers import AutoTokenizer
 from ed_core.cases import bundle, case_study
 from ed_core.cases.kept import SHIPPED
 from ed_core.errors import CaseError
+from ed_core.models import hub
+from ed_core.models.bundled import CHARACTERS, MIXED, MODELS, SETS, WORDS, default_set, load_prompts
 from ed_core.prompts import check_text, read_jsonl
-from ed_core.sources import hub
-from ed_core.sources.bundled import CHARACTERS, MIXED, MODELS, SETS, WORDS, default_set, load_prompts
 from ed_core.types import Prompt
 from ed_core.work import compute
 from ed_core.work.resolve import resolve

@@ -7,7 +7,7 @@ import naive
 import numpy as np
 import pytest
 
-from ed_core.sources.bundled import STUDIES
+from ed_core.models.bundled import STUDIES
 from ed_core.studies import difficulty, sets, tables
 from ed_core.studies.items import Folder, Sums, open_folder
 from ed_core.types import Prompt

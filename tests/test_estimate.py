@@ -8,15 +8,15 @@ import pytest
 import torch
 from small_models import FAMILIES
 
-from ed_core.architectures.small import VARIANTS, config_fields
 from ed_core.commands import main
 from ed_core.errors import ModelNotFound
+from ed_core.models import catalogue, sizes
 from ed_core.models.devices import measure_rates
+from ed_core.models.sizes import WIDEST_FIRST
+from ed_core.models.small import VARIANTS, config_fields
+from ed_core.models.specs import size_of
 from ed_core.models.verify import verify
 from ed_core.probes import LayerSkip, ResidualErasure
-from ed_core.sources import catalogue, sizes
-from ed_core.sources.sizes import WIDEST_FIRST
-from ed_core.sources.specs import size_of
 from ed_core.types import Prompt
 from ed_core.work import estimate
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from ed_core.depth.verdict import READS
+from ed_core.models import controls
+from ed_core.models.bundled import CHARACTERS, ENGLISH_EXAMPLE, KINDS, example_of, load_prompts
 from ed_core.probes import PROBES, Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.results.wire import unpack
-from ed_core.sources import controls
-from ed_core.sources.bundled import CHARACTERS, ENGLISH_EXAMPLE, KINDS, example_of, load_prompts
 from ed_core.types import Prompt
 from ed_core.work import compute
 from ed_core.work.resolve import resolve, twin

@@ -11,13 +11,13 @@ import pytest
 import torch
 from small_models import BACKGROUND, MECHANISMS, VARIANTS, by_mechanism, byte_tokenizer
 
-from ed_core.architectures import find
-from ed_core.architectures.families import FAMILIES
 from ed_core.commands import main
 from ed_core.errors import IdentityFailed, ParameterError
-from ed_core.models import families
+from ed_core.models import family_checks
 from ed_core.models import verify as verifying
-from ed_core.models.families import random_hf
+from ed_core.models.architecture import find
+from ed_core.models.families import FAMILIES
+from ed_core.models.family_checks import random_hf
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.modules import first, hooked
 from ed_core.models.verify import verify
@@ -62,7 +62,7 @@ def test_the_sums_hold_and_the_table_of_families_is_what_the_command_prints(monk
         return seen.setdefault((model.spec.content_hash, model.spec.precision), verify(model))
 
     monkeypatch.setattr(verifying, "verify", remembered)
-    monkeypatch.setattr(families, "verify", remembered)
+    monkeypatch.setattr(family_checks, "verify", remembered)
     assert main(["models", "--families", "--markdown"]) == 0
     assert (DOCS / "models.md").read_text(encoding="utf-8") == capsys.readouterr().out
     assert set(seen) == {(variant, precision) for variant in VARIANTS for precision in ("fp32", "bf16")}

@@ -14,9 +14,9 @@ from ed_core.figures import View
 from ed_core.figures.canvas import shown
 from ed_core.figures.panel import MOST_TEXTS
 from ed_core.fits import measured
+from ed_core.models.catalogue import published, published_marks
 from ed_core.probes import find
 from ed_core.results.aggregate import summarize
-from ed_core.sources.catalogue import published, published_marks
 from ed_core.sweeps.recorder import Recorder
 from ed_core.types import Encoding, Measure, MeasureSpec, ModelSpec, ProbeResult, Prompt
 

@@ -26,9 +26,9 @@ from ed_core.fits import file as files
 from ed_core.fits.file import Checkpoint, checkpoint_file
 from ed_core.fits.judged import Reader
 from ed_core.fits.streams import Streams, Sums, split
+from ed_core.models.bundled import FITS, MODELS
 from ed_core.probes import Lenses, LogitLens
 from ed_core.prompts import to_jsonl
-from ed_core.sources.bundled import FITS, MODELS
 from ed_core.types import Prompt
 from ed_core.work import compute
 from ed_core.work.resolve import resolve

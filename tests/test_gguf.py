@@ -26,11 +26,10 @@ from ed_core.errors import (
     RefusedFamily,
     TooLarge,
 )
-from ed_core.models import conversion
+from ed_core.models import conversion, gguf_files, hub, specs, wheels
+from ed_core.models.bundled import MODELS
 from ed_core.models.opening import open_model
 from ed_core.notebook.model import fetch
-from ed_core.sources import gguf_files, hub, specs, wheels
-from ed_core.sources.bundled import MODELS
 from ed_core.types import ModelSpec
 from ed_core.work.resolve import resolve
 

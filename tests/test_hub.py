@@ -7,8 +7,8 @@ import pytest
 from fake_hub import COMMIT, serving
 
 from ed_core.errors import BrokenWeights, HubUnreachable
-from ed_core.sources import hub, specs, weights
-from ed_core.sources.hub import ANSWER_SECONDS
+from ed_core.models import hub, specs, weights
+from ed_core.models.hub import ANSWER_SECONDS
 
 
 def arrived(home, model):
@@ -105,7 +105,7 @@ CANCEL = (
     SMALL
     + """
 import time
-from ed_core.sources.hub import Download
+from ed_core.models.hub import Download
 from ed_core.errors import Cancelled
 one = Download("org/model")
 while not one.over and one.progress[0] < 100_000:
@@ -119,7 +119,7 @@ print(one.progress[0])
 WATCH = (
     SMALL
     + """
-from ed_core.sources.hub import fetch
+from ed_core.models.hub import fetch
 seen = []
 print(fetch("org/model", progress=lambda done, total: seen.append((done, total))))
 assert seen and seen[-1][0] == seen[-1][1] and all(a <= b for (a, _), (b, _) in zip(seen, seen[1:])), seen[:5] + seen[-5:]

@@ -9,10 +9,10 @@ import pytest
 import torch
 from small_models import FAMILIES, byte_tokenizer, random_hf, random_model
 
-from ed_core.architectures import find
 from ed_core.errors import IdentityFailed, NotFinite
 from ed_core.models import language_model
 from ed_core.models import trace as tracing
+from ed_core.models.architecture import find
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.verify import PROBE_TEXT, verify
 from ed_core.types import ModelSpec, Prompt
@@ -36,7 +36,7 @@ def refusal(model) -> str:
     with pytest.raises(IdentityFailed) as caught:
         verify(model).require(model.architecture)
     message = str(caught.value)
-    assert model.architecture.family in message and "ed_core/architectures/families.py" in message
+    assert model.architecture.family in message and "ed_core/models/families.py" in message
     assert "python -m ed_core verify" in message
     assert model.architecture.modules_read() in message
     return message

@@ -23,8 +23,8 @@ from ed_core.figures.images import thumbnail
 from ed_core.files import Bounds
 from ed_core.fits import file as lens
 from ed_core.fits import measured
+from ed_core.models import controls, specs, weights
 from ed_core.probes import EarlyExit
-from ed_core.sources import controls, specs, weights
 from ed_core.studies.items import open_folder
 
 

@@ -11,17 +11,17 @@ import torch
 from small_models import BACKGROUND, byte_tokenizer, random_model, save_random
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from ed_core.architectures import find
 from ed_core.depth.loops import by_passes, loop_depth
 from ed_core.errors import ParameterError, RefusedFamily
 from ed_core.fits.jacobian import FIRST, of_prompt
+from ed_core.models import bundled, sizes, specs
+from ed_core.models.architecture import find
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.models.verify import verify
 from ed_core.probes import PROBES, Generation, Loops, ResidualErasure
 from ed_core.probes.base import Shape
 from ed_core.probes.generation import WRITTEN_TOKENS
-from ed_core.sources import bundled, sizes, specs
 from ed_core.types import ModelSpec, Prompt
 from ed_core.work.resolve import resolve
 

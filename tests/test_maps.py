@@ -19,7 +19,7 @@ from ed_core.depth import matching
 from ed_core.errors import FitRefused, TooLarge
 from ed_core.fits import maps, measured, replacement
 from ed_core.fits.file import checkpoint_file
-from ed_core.sources.encoder import Encoder
+from ed_core.models.encoder import Encoder
 from ed_core.types import Prompt
 
 TEXT = "the cat sat on a mat while seven dogs ran over the hill and back again before it rained 1 + 2 = 3"

@@ -16,8 +16,8 @@ from shell import wrote
 import ed_core
 from ed_core.commands import main
 from ed_core.depth.criteria import COSINES
+from ed_core.models.bundled import STUDIES
 from ed_core.prompts import to_jsonl
-from ed_core.sources.bundled import STUDIES
 from ed_core.studies import tables
 from ed_core.studies.items import open_folder
 from ed_core.types import Prompt

@@ -9,7 +9,7 @@ import torch
 from small_models import FAMILIES, byte_tokenizer, random_model
 from torch import nn
 
-from ed_core.architectures import Architecture
+from ed_core.models.architecture import Architecture
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.verify import verify
 from ed_core.probes import Contributions, LayerSkip, LogitLens

@@ -13,6 +13,7 @@ from streamlit.testing.v1 import AppTest
 
 from ed_core.depth import verdict
 from ed_core.depth.wording import percent, printed
+from ed_core.models import tokens
 from ed_core.probes import (
     Continuation,
     Contributions,
@@ -24,7 +25,6 @@ from ed_core.probes import (
     ResidualErasure,
 )
 from ed_core.results import lookup
-from ed_core.sources import tokens
 from ed_core.types import Prompt
 from ed_core.work.resolve import resolve
 from ed_ui import picker, running, session, show

@@ -10,7 +10,7 @@ from test_claims import cosine, keeping
 from ed_core.cards import card
 from ed_core.claims import CLAIMS, find, finding, running
 from ed_core.claims.record import Found, Report
-from ed_core.sources.bundled import set_names
+from ed_core.models.bundled import set_names
 from ed_core.types import Prompt
 from ed_core.work.resolve import resolve
 from ed_core.work.runs import study as long_work

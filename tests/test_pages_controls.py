@@ -16,10 +16,10 @@ from test_running import queue  # noqa: F401  (fixture)
 from ed_core.depth import among_others, exactness, verdict
 from ed_core.depth.among_others import curves_of
 from ed_core.depth.criteria import COSINES
+from ed_core.models.bundled import example_of, load_prompts
 from ed_core.probes import Contributions, LogitLens, Numerics, find
 from ed_core.results import lookup
 from ed_core.results.aggregate import summarize
-from ed_core.sources.bundled import example_of, load_prompts
 from ed_core.types import ModelSpec, Prompt
 from ed_core.work.resolve import resolve, twin
 from ed_ui import control_model, prompt_panels, running, show

@@ -12,9 +12,9 @@ from workers import until
 from ed_core.depth import lenses, matching
 from ed_core.errors import NotAllowed, StudyError
 from ed_core.fits import measured
+from ed_core.models.bundled import EXAMPLE, load_prompts
 from ed_core.probes import Lenses
 from ed_core.results import lookup
-from ed_core.sources.bundled import EXAMPLE, load_prompts
 from ed_core.types import Prompt
 from ed_core.work.resolve import resolve
 from ed_ui import prompt_set, runs, show

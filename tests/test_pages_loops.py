@@ -9,11 +9,11 @@ from small_models import computed, save_random
 from test_pages import PROMPT, app
 
 from ed_core.depth import loops
+from ed_core.models import catalogue
+from ed_core.models.bundled import MODELS, example_of, load_prompts
 from ed_core.probes import EarlyExit, LogitLens, Loops, Prune
 from ed_core.results import lookup
 from ed_core.results.aggregate import aggregate
-from ed_core.sources import catalogue
-from ed_core.sources.bundled import MODELS, example_of, load_prompts
 from ed_core.types import Prompt
 from ed_core.work.resolve import resolve
 

@@ -19,10 +19,10 @@ from streamlit.testing.v1 import AppTest
 from test_pages import PROMPT, app, session_of
 
 from ed_core.machine import ROOM
+from ed_core.models import hub, sizes, specs, tokens
+from ed_core.models.bundled import MODELS
 from ed_core.probes import Contributions
 from ed_core.results import lookup
-from ed_core.sources import hub, sizes, specs, tokens
-from ed_core.sources.bundled import MODELS
 from ed_core.work import estimate
 from ed_core.work.resolve import resolve
 from ed_ui import downloads, running

@@ -15,8 +15,8 @@ from workers import until
 
 from ed_core.commands import main
 from ed_core.errors import ImportRefused, NotAllowed, StudyError
-from ed_core.sources import tokens
-from ed_core.sources.bundled import STUDIES
+from ed_core.models import tokens
+from ed_core.models.bundled import STUDIES
 from ed_core.studies import bundle, difficulty, items, points, steps, study, tables
 from ed_core.studies import plan as planning
 from ed_core.studies.form import levels_of

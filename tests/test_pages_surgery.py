@@ -19,10 +19,10 @@ from test_pages_save import case_page, folder, save  # noqa: F401 (a fixture)
 from ed_core.cases import drawings
 from ed_core.depth import surgery, writing
 from ed_core.figures.canvas import escaped
+from ed_core.models import specs
 from ed_core.probes import EarlyExit, Generation, Surgery
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
-from ed_core.sources import specs
 from ed_core.types import Measure, ProbeResult, Prompt, Request
 from ed_core.work.resolve import resolve
 from ed_ui import inputs, probe_page, show

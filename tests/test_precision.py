@@ -16,13 +16,12 @@ from small_models import FAMILIES, byte_tokenizer, random_hf, save_random
 from ed_core.commands import main
 from ed_core.errors import BrokenWeights, ModelNotFound, ParameterError, TooLarge, UnknownFamily
 from ed_core.machine import ROOM
-from ed_core.models import devices, quantized
+from ed_core.models import devices, quantized, sizes, weights
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
+from ed_core.models.specs import config_of
 from ed_core.models.verify import verify
 from ed_core.probes import PROBES, IntegratedGradients, LayerSkip, LogitLens, Loops
-from ed_core.sources import sizes, weights
-from ed_core.sources.specs import config_of
 from ed_core.types import Prompt
 from ed_core.work import estimate
 from ed_core.work.compute import Models, run

@@ -16,8 +16,8 @@ from ed_core.cards import card
 from ed_core.cases import bundle
 from ed_core.cases.kept import Kept
 from ed_core.commands import main
+from ed_core.models.bundled import STUDIES
 from ed_core.sharing import site
-from ed_core.sources.bundled import STUDIES
 from ed_core.studies import bundle as study_bundle
 from ed_core.studies import items
 

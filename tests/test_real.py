@@ -14,6 +14,8 @@ import torch
 from test_browser import finished, settled, wait
 from test_naive import agree
 
+from ed_core.models.bundled import load_prompts
+from ed_core.models.wheels import WHEELS
 from ed_core.probes import (
     Continuation,
     Contributions,
@@ -22,8 +24,6 @@ from ed_core.probes import (
     LogitLens,
     Prune,
 )
-from ed_core.sources.bundled import load_prompts
-from ed_core.sources.wheels import WHEELS
 from ed_core.types import Prompt
 
 pytestmark = pytest.mark.real
@@ -35,8 +35,8 @@ SAYS = {"smollm2": "Tokyo", "gemma3-270m": "Tokyo"}  # somewhere in its continua
 @pytest.fixture(scope="module", params=WHEELS)
 def real(request):
     """A model, as `python -m ed_core fetch smollm2` leaves it in the project's own cache folder."""
+    from ed_core.models import specs
     from ed_core.models.opening import open_model
-    from ed_core.sources import specs
     from ed_core.work.resolve import resolve
 
     spec = resolve(request.param, "fp32")

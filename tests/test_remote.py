@@ -29,10 +29,10 @@ from ed_core.errors import (
     ServiceFailed,
     SettingsError,
 )
+from ed_core.models import permits, remote, specs
 from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens, ResidualErasure
 from ed_core.remote import process
 from ed_core.remote.model import RemoteModel
-from ed_core.sources import permits, remote, specs
 from ed_core.types import ModelSpec, Prompt, Request
 from ed_core.work import compute
 from ed_core.work.resolve import resolve

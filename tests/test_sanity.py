@@ -7,13 +7,13 @@ import pytest
 import torch
 from small_models import FAMILIES, byte_tokenizer, random_hf
 
-from ed_core.architectures import find
 from ed_core.errors import IdentityFailed
 from ed_core.models import quantized, verify
+from ed_core.models.architecture import find
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
+from ed_core.models.sizes import WIDEST_FIRST
 from ed_core.models.verify import short_prompt
-from ed_core.sources.sizes import WIDEST_FIRST
 from ed_core.types import ModelSpec
 from ed_core.work.resolve import resolve
 

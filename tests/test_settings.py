@@ -19,9 +19,9 @@ from workers import Messages
 
 from ed_core import settings
 from ed_core.errors import ModelNotFound, NotAllowed, QueueFull, SettingsError
+from ed_core.models import hub, specs
+from ed_core.models.bundled import MODELS
 from ed_core.probes import Contributions, ResidualErasure
-from ed_core.sources import hub, specs
-from ed_core.sources.bundled import MODELS
 from ed_core.types import ModelSpec, Prompt
 from ed_core.work import measure
 from ed_core.work.queue import Queue

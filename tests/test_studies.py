@@ -24,9 +24,9 @@ from ed_core.commands import main
 from ed_core.depth import criteria, sinks
 from ed_core.depth import verdict as verdict_of
 from ed_core.errors import JobError, StudyError
+from ed_core.models.bundled import MODELS, load_prompts
+from ed_core.models.tokens import preview
 from ed_core.prompts import read_jsonl
-from ed_core.sources.bundled import MODELS, load_prompts
-from ed_core.sources.tokens import preview
 from ed_core.statistics import units
 from ed_core.studies import items, plan, report, running, sets, study, tables
 from ed_core.studies.items import open_folder, shipped

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ed_core.errors import StudyError
-from ed_core.sources.bundled import STUDIES
+from ed_core.models.bundled import STUDIES
 from ed_core.studies import study
 from ed_core.studies.form import ALL, Form, hidden, levels_of, of, study_of
 

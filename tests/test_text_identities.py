@@ -17,10 +17,9 @@ from transformers import PreTrainedTokenizerFast
 
 import ed_core
 from ed_core.errors import EffectiveDepthError, PromptError
-from ed_core.models import chat
-from ed_core.sources import tokens
-from ed_core.sources.encoder import Encoder
-from ed_core.sources.specs import named
+from ed_core.models import chat, tokens
+from ed_core.models.encoder import Encoder
+from ed_core.models.specs import named
 from ed_core.types import Prompt
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -12,11 +12,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ed_core.errors import ModelNotFound, PromptError
+from ed_core.models import tokens
+from ed_core.models.bundled import MODELS
+from ed_core.models.encoder import Encoder
 from ed_core.models.opening import open_model
-from ed_core.sources import tokens
-from ed_core.sources.bundled import MODELS
-from ed_core.sources.encoder import Encoder
-from ed_core.sources.specs import content_hash, location
+from ed_core.models.specs import content_hash, location
 from ed_core.types import Prompt
 from ed_core.work.resolve import resolve
 

@@ -85,7 +85,7 @@ from ed_core.probes import Toy
 from ed_core.results import lookup
 from ed_core.work import estimate
 from ed_core.work.resolve import resolve, twin
-from ed_core.sources.specs import size_of
+from ed_core.models.specs import size_of
 from ed_core.types import Prompt
 
 TEXT = "3 + 6 = 9\\n5 + 7 = "

@@ -17,7 +17,7 @@ from ed_core.cases import bundle, case_study
 from ed_core.cases.case_study import Shown
 from ed_core.cases.kept import SHIPPED, SUFFIX
 from ed_core.errors import CaseError
-from ed_core.sources.bundled import STUDIES, load_prompts
+from ed_core.models.bundled import STUDIES, load_prompts
 from ed_core.studies import report, tables
 from ed_core.studies.items import open_folder
 from ed_core.types import ModelSpec, Prompt

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ed_core.sources.bundled import FOLDER, MODELS, WORDS
+from ed_core.models.bundled import FOLDER, MODELS, WORDS
 
 from .prompts import FORMS, USUAL, Form, write_prompt
 from .tasks import TASKS, Task

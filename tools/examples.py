@@ -21,13 +21,13 @@ import torch
 from ed_core.depth.criteria import COSINES
 from ed_core.depth.side_by_side import COMPARED
 from ed_core.depth.verdict import READS
+from ed_core.models import controls
+from ed_core.models.bundled import CHARACTERS, KINDS, MODELS, example_of, load_prompts
+from ed_core.models.specs import n_passes
 from ed_core.probes import PROBES, Probe, find
 from ed_core.results.aggregate import summarize
 from ed_core.results.lookup import EXAMPLES, TWINS
 from ed_core.results.wire import pack
-from ed_core.sources import controls
-from ed_core.sources.bundled import CHARACTERS, KINDS, MODELS, example_of, load_prompts
-from ed_core.sources.specs import n_passes
 from ed_core.types import ProbeResult, Prompt
 from ed_core.work import compute
 from ed_core.work.resolve import resolve, twin

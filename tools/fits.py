@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 
 from ed_core.fits import ENDING, affine, jacobian
+from ed_core.models.bundled import FITS, MODELS, WORDS
 from ed_core.models.opening import open_model
 from ed_core.prompts import read_jsonl
-from ed_core.sources.bundled import FITS, MODELS, WORDS
 from ed_core.types import Prompt
 from ed_core.work.resolve import resolve
 

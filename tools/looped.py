@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from ed_core.models.bundled import FOLDER, OF_CHARACTERS, SETS
 from ed_core.models.looped import LoopedConfig, LoopedForCausalLM
-from ed_core.sources.bundled import FOLDER, OF_CHARACTERS, SETS
 
 from .prompts import to_jsonl
 from .training import Trainer

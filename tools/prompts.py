@@ -15,7 +15,7 @@ from string import ascii_lowercase
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ed_core.sources.bundled import MODELS, PROMPTS, SETS
+from ed_core.models.bundled import MODELS, PROMPTS, SETS
 
 from . import arguments
 from .tasks import TASKS, Rung, Task

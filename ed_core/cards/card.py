@@ -14,7 +14,7 @@ from ..depth.criteria import RULES
 from ..errors import CardError
 from ..files import Bounds, Head, Kind, open_sealed, seal
 from ..fits.file import digest_of
-from ..sources.bundled import CARDS
+from ..models.bundled import CARDS
 from ..types import ModelSpec
 
 FILE, HTML, MARKDOWN = "card.json", "card.html", "card.md"

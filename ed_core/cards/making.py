@@ -16,11 +16,11 @@ from ..depth import sinks
 from ..errors import CardError, EffectiveDepthError, StudyError
 from ..fits import Fit, of_model
 from ..fits.file import digest_of, digest_of_prompts
+from ..models import remote, sizes
+from ..models.bundled import set_names
+from ..models.specs import config_of
 from ..probes.contributions import Contributions
 from ..probes.lenses import LENSES as LENS_NAMES
-from ..sources import remote, sizes
-from ..sources.bundled import set_names
-from ..sources.specs import config_of
 from ..studies import running, sets
 from ..studies.items import Folder, open_folder
 from ..studies.study import ModelEntry, ProbeEntry, Study

@@ -15,10 +15,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ..files import Bounds, Head, Kind, Sealed, exactly, expect, open_sealed, seal
+from ..models import controls
 from ..prompts import check_text
 from ..results.aggregate import probe_of
 from ..results.wire import RESULT, result_of
-from ..sources import controls
 from ..types import ModelSpec, Prompt
 from .case_study import ITEMS, Case, Item, Shown
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from ..depth import criteria, verdict
 from ..depth.verdict import Verdict
 from ..errors import CaseError
+from ..models import controls
 from ..results.wire import pack, unpack
-from ..sources import controls
 from ..types import ModelSpec, ProbeResult, Prompt
 
 ID = re.compile(r"[a-z2-7]{10}")

@@ -21,6 +21,7 @@ from ..figures import View
 from ..figures.canvas import shown, size
 from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, beside, draw, measures, pictures
 from ..figures.pictures import caption as picture_caption
+from ..models import controls
 from ..probes import Probe, find
 from ..probes.answers import ExactAnswers
 from ..probes.base import told
@@ -29,7 +30,6 @@ from ..probes.lenses import EarlyExit
 from ..probes.loops import Loops
 from ..probes.surgery import PROXIES, Prune, Surgery
 from ..results.aggregate import aggregate, probe_of
-from ..sources import controls
 from ..types import ProbeResult, Prompt
 from . import case_study
 from .case_study import Case, Item

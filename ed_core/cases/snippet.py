@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
 from ..errors import CaseError
+from ..models import remote
+from ..models.bundled import MODELS as BUNDLED
+from ..models.sizes import PRECISIONS
+from ..models.wheels import WHEELS
 from ..probes import Probe
 from ..prompts import to_jsonl
 from ..results.aggregate import probe_of
-from ..sources import remote
-from ..sources.bundled import MODELS as BUNDLED
-from ..sources.sizes import PRECISIONS
-from ..sources.wheels import WHEELS
 from ..types import ModelSpec, command_line
 from .case_study import Case, View
 

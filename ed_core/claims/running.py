@@ -19,10 +19,10 @@ from ..depth.wording import count
 from ..errors import ClaimRefused, EffectiveDepthError, StudyError
 from ..files import open_sealed, seal
 from ..fits.file import Checkpoint, digest_of, digest_of_prompts
+from ..models import sizes
+from ..models.bundled import set_names
+from ..models.specs import config_of, n_layers, n_passes
 from ..probes import find as find_probe
-from ..sources import sizes
-from ..sources.bundled import set_names
-from ..sources.specs import config_of, n_layers, n_passes
 from ..statistics import FEWEST, FEWEST_FORMS, units
 from ..studies import plan as planning
 from ..studies import running, sets

@@ -23,10 +23,10 @@ from pathlib import Path
 from .. import disk, machine
 from ..errors import EffectiveDepthError, ModelError, ParameterError
 from ..machine import gigabytes, uncollected
+from ..models import gguf_files, permits
 from ..notebook.model import Model
 from ..probes import PROBES
 from ..settings import ROOT, current
-from ..sources import gguf_files, permits
 from . import models
 from .models import DEVICE, MODEL, STORED, how_to_open, only, opened_as, whole
 
@@ -225,11 +225,11 @@ def run(args: argparse.Namespace) -> None:
     from ..depth import sinks, verdict
     from ..depth.wording import count
     from ..disk import require_out, written
+    from ..models.specs import read_for
     from ..probes import find
     from ..prompts import read_jsonl
     from ..results.aggregate import counts_first
     from ..results.store import Store
-    from ..sources.specs import read_for
     from ..sweeps.budget import parse
 
     settings = _settings(args.set, args.probes)
@@ -298,10 +298,10 @@ def _settings(pairs: list[str], names: list[str]) -> dict[str, dict[str, str]]:
 
 def verify(args: argparse.Namespace) -> int:
     from ..errors import IdentityFailed
+    from ..models import controls
     from ..models.opening import load_model
     from ..models.verify import check_device
     from ..models.verify import verify as measure
-    from ..sources import controls
 
     model = load_model(opened_as(args))
     figures = model.identities or measure(model)

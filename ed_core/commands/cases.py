@@ -13,7 +13,7 @@ from ..cases.case_study import Case
 from ..cases.kept import SORTS, Kept
 from ..depth.wording import count
 from ..errors import ParameterError, StoreError
-from ..sources.controls import full_name
+from ..models.controls import full_name
 from .models import Commands
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import bounds, disk, outside
 from ..errors import ParameterError, StudyError
+from ..models.bundled import MIXED, default_set
+from ..models.sizes import asked_precision
 from ..notebook.model import fetch, on
-from ..sources.bundled import MIXED, default_set
-from ..sources.sizes import asked_precision
 from ..work.runs import fit as fits
 from ..work.runs import study as studies
 from ..work.runs.fit import JACOBIAN_TOKENS, Fit, Opened
@@ -386,7 +386,7 @@ def _dry_run(args: argparse.Namespace, asked: Fit) -> int:
     """What would be held, without opening a model: of `--memory`, else of a lens's usual share or of what is free."""
     from ..fits import affine, measured
     from ..machine import ROOM, free_memory
-    from ..sources.specs import size_of
+    from ..models.specs import size_of
 
     memory = asked.check()[2] or (measured.BYTES if args.kind in ("affine", "jacobian") else None)
     if memory is None and args.device != "cpu":

@@ -10,8 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from .. import bounds
 from ..errors import ParameterError
+from ..models import gguf_files, remote
 from ..notebook import model as opened
-from ..sources import gguf_files, remote
 from ..types import ModelSpec
 
 DEVICE = "auto (a GPU where there is one; unless given), cpu, cuda (as many GPUs as it takes), cuda:1 or mps"
@@ -66,7 +66,7 @@ def how_to_open(p: argparse.ArgumentParser) -> None:
 
 def opened_as(args: argparse.Namespace) -> ModelSpec:
     """The model that the options name; what `auto` came to is said on stderr."""
-    from ..sources.sizes import asked_precision
+    from ..models.sizes import asked_precision
 
     wanted, seed = asked_precision(args.precision, args.dtype), args.seed or 0
     if args.seed is not None and not args.control:
@@ -80,7 +80,7 @@ def opened_as(args: argparse.Namespace) -> ModelSpec:
 
 
 def fetch(args: argparse.Namespace) -> None:
-    from ..sources.specs import named, of_gguf
+    from ..models.specs import named, of_gguf
 
     commit = opened.fetch(args.model)
     if packed := of_gguf(named(args.model)):
@@ -90,7 +90,7 @@ def fetch(args: argparse.Namespace) -> None:
 
 
 def estimate(args: argparse.Namespace) -> None:
-    from ..sources.specs import size_of
+    from ..models.specs import size_of
     from ..work.estimate import report, save_rates
 
     if remote.is_remote(args.model):
@@ -108,9 +108,9 @@ def estimate(args: argparse.Namespace) -> None:
 def models(args: argparse.Namespace) -> None:
     if args.families or args.markdown:
         return _families(args.markdown)
-    from ..architectures import supported
-    from ..sources import catalogue
-    from ..sources.specs import size_of
+    from ..models import catalogue
+    from ..models.architecture import supported
+    from ..models.specs import size_of
     from ..work.estimate import count
 
     group = ""
@@ -135,19 +135,19 @@ def models(args: argparse.Namespace) -> None:
 
 
 def _families(markdown: bool) -> None:
-    from ..architectures.families import FAMILIES, REFUSED
-    from ..models import families
+    from ..models import family_checks
+    from ..models.families import FAMILIES, REFUSED
 
     if markdown:
-        print(families.markdown(FAMILIES, REFUSED), end="")
+        print(family_checks.markdown(FAMILIES, REFUSED), end="")
         return
-    for name, types, attn, mlp, norms, order, *figures in families.rows(FAMILIES):
+    for name, types, attn, mlp, norms, order, *figures in family_checks.rows(FAMILIES):
         print(
             f"{name} ({types}): attention's addition at {attn}, the MLP's at {mlp}; norms {norms}; MLP {order} "
             "attention"
         )
         print(
             "    "
-            + ", ".join(f"{column} {figure}" for column, figure in zip(families.COLUMNS[-len(figures) :], figures))
+            + ", ".join(f"{column} {figure}" for column, figure in zip(family_checks.COLUMNS[-len(figures) :], figures))
         )
     print(f"refused by name: {', '.join(sorted(REFUSED))}")

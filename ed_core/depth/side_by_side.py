@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ..models.controls import label as control_label
 from ..probes import PROBES, Probe
 from ..probes.base import Curve, told
 from ..results.aggregate import summary_without
-from ..sources.controls import label as control_label
 from ..types import ModelSpec, ProbeResult, Prompt, Request
 from .among_others import Likeness, curves_of, likeness_of, over_tokens
 from .wording import printed

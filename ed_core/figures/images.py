@@ -28,8 +28,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..errors import ImageFailed
+from ..models.controls import full_name
 from ..probes import find
-from ..sources.controls import full_name
 from ..types import ProbeResult
 
 SECONDS = 45  # a start takes 3 to 5 s on two busy cores

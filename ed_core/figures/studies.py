@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from ..depth.criteria import RULES
 from ..depth.side_by_side import relative_depth
 from ..depth.wording import count
-from ..sources.catalogue import TRAINING
+from ..models.catalogue import TRAINING
 from . import colours
 from .canvas import GRID, PLAIN, Canvas, axis_title, escaped, shown, whole_ticks
 

@@ -26,8 +26,8 @@ from safetensors.numpy import save
 from .. import disk, outside, settings
 from ..errors import BrokenWeights, FitRefused, ParameterError
 from ..files import Bounds, Head, Kind, expect, open_sealed, parse, write_sealed
-from ..sources import weights
-from ..sources.bundled import FITS
+from ..models import weights
+from ..models.bundled import FITS
 from ..types import ModelSpec, Prompt, canonical_json
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from ..machine import ROOM, free_memory, gigabytes
 from ..models.devices import total_bytes
 from ..models.identities import wide
 from ..models.language_model import LanguageModel
+from ..models.sizes import require_gradients
 from ..models.trace import Trace
-from ..sources.sizes import require_gradients
 from ..sweeps.budget import Budget
 from ..types import Prompt
 from .file import Checkpoint, checkpoint_file, told_of, write

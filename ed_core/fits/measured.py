@@ -18,7 +18,7 @@ from .. import disk
 from ..errors import FitRefused, TooLarge
 from ..files import Bounds, Head, Kind, expect, open_sealed, parse, seal
 from ..machine import gigabytes
-from ..sources import controls
+from ..models import controls
 
 ENDING = ".npz"
 MOST_BYTES = 64 << 20  # of a file; the maps of two models of 1000 layers each take 32 MB

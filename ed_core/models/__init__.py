@@ -1,1 +1,1 @@
-"""The opened model: loading, placement, quantized weights, twins, and the identities it must hold."""
+"""Which model a name refers to, and the opened model. The side that answers for a name imports no torch."""

@@ -12,11 +12,11 @@ from typing import Any, cast
 
 from torch import nn
 
-from ..architectures import Architecture
-from ..architectures.families import FAMILIES
 from ..errors import IdentityFailed, UnknownFamily
-from ..sources.encoder import Encoder
 from ..types import ModelSpec
+from .architecture import Architecture
+from .encoder import Encoder
+from .families import FAMILIES
 from .identities import Identities
 from .language_model import LanguageModel
 from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule

@@ -19,8 +19,8 @@ from transformers.utils import logging
 from .. import disk
 from ..errors import BrokenWeights, RefusedFamily, TooLarge, ran_out, said
 from ..machine import ROOM, free_memory, gigabytes
-from ..sources import gguf_files, sizes
-from ..sources.gguf_files import CONVERTER, RECORD, Header, Held
+from . import gguf_files, sizes
+from .gguf_files import CONVERTER, RECORD, Header, Held
 
 COPIES = 2.5  # float32 copies of the weights that are held at once, at most
 BESIDE_WEIGHTS = 64 << 20  # tokenizer and config

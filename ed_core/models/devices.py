@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ..errors import ParameterError, TooLarge
 from ..machine import ROOM, free_memory, gigabytes, installed, probe_bytes
-from ..sources.sizes import QUANTIZED
 from ..types import ModelSpec, command_line
 from . import quantized
 from .modules import Pretrained
+from .sizes import QUANTIZED
 
 
 def pick(device: str) -> str:

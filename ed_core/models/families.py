@@ -1,178 +1,309 @@
-"""Every family measured: small random models, their identities in float32 and bfloat16, and the table made of them
-(docs/models.md)."""
+"""The families that are read, and those that are refused by name. To add one: ten lines here, then `python -m ed_core
+verify FOLDER`; the identities tell whether the paths are right. docs/adding-a-model-family.md goes through it step by
+step.
+
+A family is refused where its stream is no plain sum, or an intervention on it would not be what it seems."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
+from typing import Protocol, TypedDict, runtime_checkable
 
-import torch
-from tokenizers import Tokenizer as Words
-from tokenizers.models import WordLevel
-from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
-
-from ..architectures import Architecture, find
-from ..architectures.small import VARIANTS, config_fields
-from ..types import ModelSpec
-from . import looped  # noqa: F401  makes its families known
-from .identities import Identities
-from .language_model import LanguageModel
-from .loading import DTYPES
-from .modules import Pretrained, Tokenizer
-from .verify import verify
+from .architecture import Architecture, find, layer_kinds
 
 
-def random_hf(variant: str, seed: int = 0, **overrides: Any) -> Pretrained:
-    """An untrained transformers model of a variant, float32. Norm weights are jittered, because at initialisation they
-    are all ones and hide a forgotten norm; matrices are larger than at initialisation, so that updates are comparable
-    to the stream."""
-    torch.manual_seed(seed)
-    config = AutoConfig.for_model(VARIANTS[variant][0], **config_fields(variant, overrides))
-    hf = AutoModelForCausalLM.from_config(config).eval()
-    jitter(hf)
-    return hf
+class Stream(TypedDict):
+    """Where blocks and final norm are."""
+
+    blocks: str | tuple[str, ...]
+    final_norm: str | tuple[str, ...]
 
 
-@torch.no_grad()
-def jitter(hf: nn.Module) -> None:
-    """Norms' weights off 1 and larger maps, so that a module left out is seen in the numbers."""
-    for name, weight in hf.named_parameters():
-        if "norm" in name or ".ln_" in name:
-            weight.add_(0.3 * torch.randn_like(weight))
-        elif weight.dim() >= 2:
-            weight.mul_(3)
-    for name, buffer in hf.named_buffers():
-        if name.endswith("layer_scalar"):
-            buffer.fill_(0.8)
+class StreamAndAttention(Stream):
+    """And attention in a block."""
+
+    attn: str
 
 
-def random_model(variant: str, precision: str = "fp32", tokenizer: Tokenizer = None, **overrides: Any) -> LanguageModel:
-    """The same behind its family's description; identities not yet checked. Without a tokenizer all text is unknown to
-    it, and evenly spread ids are read in its place (`verify.short_prompt`)."""
-    tokenizer = tokenizer or PreTrainedTokenizerFast(tokenizer_object=Words(WordLevel({"?": 0}, unk_token="?")))
-    hf = random_hf(variant, **overrides).to(DTYPES[precision])
-    spec = ModelSpec(f"random-{variant}", content_hash=variant, precision=precision)
-    architecture = find(hf.config.model_type)
-    assert architecture is not None  # of every variant
-    return LanguageModel(hf, tokenizer, architecture, spec)
+class Branches(TypedDict):
+    """Where attention and MLP are in a block."""
+
+    attn: str
+    mlp: str
 
 
-def figures(architecture: Architecture) -> dict[str, list[Identities]]:
-    """The identities of every variant of a family, per precision."""
-    variants = [name for name, (model_type, _) in VARIANTS.items() if model_type in architecture.model_types]
-    return {precision: [verify(random_model(name, precision)) for name in variants] for precision in FLOORS}
+ONE = "one before both branches"
+INSIDE: Stream = {
+    "blocks": "model.language_model.layers",
+    "final_norm": "model.language_model.norm",
+}  # the text model inside one that also sees
+EITHER: Stream = {
+    "blocks": ("model.layers", "model.language_model.layers"),
+    "final_norm": ("model.norm", "model.language_model.norm"),
+}
+SANDWICH = "before and after each branch"
+BEHIND = "after each branch"
+POST_NORMS: Branches = {"attn": "post_attention_layernorm", "mlp": "post_feedforward_layernorm"}
+GPT: StreamAndAttention = {"blocks": "transformer.h", "final_norm": "transformer.ln_f", "attn": "attn"}
 
+EARLY = (
+    "its logits are then those of an earlier pass, while every measure here reads the last; take this field out of "
+    "config.json"
+)
 
-# Below these a figure is rounding, and how much of it depends on the machine; above, it is shown as the next power of
-# ten.
-FLOORS = {"fp32": {"miss": 1e-6, "slope": 1e-6, "logits": 1e-5}, "bf16": {"miss": 1e-2, "slope": 1e-2, "logits": 1e-2}}
-COLUMNS = (
-    "Family",
-    "`model_type`",
-    "Attention's addition",
-    "The MLP's addition",
-    "Norms",
-    "MLP",
-    *(f"{f}, {p}" for p in FLOORS for f in FLOORS[p]),
+FAMILIES: tuple[Architecture, ...] = (
+    Architecture("Llama", ("llama",)),
+    # Blocks with experts and blocks without name the MLP alike; its experts come out flat.
+    Architecture("Llama 4", ("llama4_text", "llama4"), mlp="feed_forward"),
+    Architecture("Mistral", ("mistral",)),
+    Architecture("Ministral", ("ministral", "ministral3")),
+    Architecture("Mixtral", ("mixtral",)),
+    Architecture("Qwen2", ("qwen2",)),
+    Architecture("Qwen2-MoE", ("qwen2_moe",)),
+    Architecture("Qwen3", ("qwen3",)),
+    Architecture("Qwen3-MoE", ("qwen3_moe",)),
+    # Three blocks in four mix tokens by a gated delta rule instead of attention.
+    Architecture("Qwen3-Next", ("qwen3_next",), attn=("self_attn", "linear_attn")),
+    Architecture("Gemma", ("gemma",)),
+    # Sandwich norms, and a tanh soft-cap behind the head.
+    Architecture("Gemma 2", ("gemma2",), **POST_NORMS, logit_softcap="final_logit_softcapping", norms=SANDWICH),
+    Architecture("Gemma 3", ("gemma3_text",), **POST_NORMS, logit_softcap="final_logit_softcapping", norms=SANDWICH),
+    # The model that also sees leaves the soft-cap out, whatever its config says.
+    Architecture("Gemma 3, multimodal", ("gemma3",), **INSIDE, **POST_NORMS, norms=SANDWICH),
+    # A third branch mixes in an embedding of the token made for this block alone; then the whole stream is scaled.
+    Architecture(
+        "Gemma 4",
+        ("gemma4_text", "gemma4"),
+        **EITHER,
+        **POST_NORMS,
+        third="post_per_layer_input_norm",
+        stream_scale="layer_scalar",
+        logit_softcap="final_logit_softcapping",
+        norms=SANDWICH,
+        refused=(
+            (
+                "num_kv_shared_layers",
+                (0, None),
+                "its upper layers attend to keys and values that lower layers made, past the residual stream; an "
+                "intervention on the stream in "
+                "between would not reach them, and its effect would be drawn wrong",
+            ),
+        ),
+    ),
+    Architecture("OLMo", ("olmo",)),
+    # Post-norm on the branch: the stream receives the norm's output, not the sub-layer's.
+    Architecture("OLMo 2", ("olmo2",), **POST_NORMS, norms=BEHIND),
+    Architecture("OLMo 3", ("olmo3",), **POST_NORMS, norms=BEHIND),
+    Architecture("OLMoE", ("olmoe",)),
+    Architecture("Phi 1 and 2", ("phi",), final_norm="model.final_layernorm", parallel=True, norms=ONE),
+    Architecture("Phi 3 and 4", ("phi3",)),
+    Architecture("Phi-MoE", ("phimoe",)),
+    Architecture("GPT-2", ("gpt2",), **GPT),
+    Architecture("GPT-Neo", ("gpt_neo",), **GPT),
+    Architecture("GPT-J", ("gptj",), **GPT, parallel=True, norms=ONE),
+    Architecture("GPT-BigCode", ("gpt_bigcode",), **GPT),
+    Architecture(
+        "GPT-NeoX",
+        ("gpt_neox",),
+        blocks="gpt_neox.layers",
+        final_norm="gpt_neox.final_layer_norm",
+        attn="attention",
+        parallel="use_parallel_residual",
+    ),
+    Architecture("GPT-OSS", ("gpt_oss",)),
+    # The MLP is no module of its own: its last map is.
+    Architecture(
+        "OPT",
+        ("opt",),
+        blocks="model.decoder.layers",
+        final_norm="model.decoder.final_layer_norm",
+        mlp="fc2",
+        refused=(
+            (
+                "do_layer_norm_before",
+                (True,),
+                "the norms act on the stream itself (OPT-350m), so a layer's output is no sum with its input",
+            ),
+        ),
+    ),
+    # Attention and MLP add the residual inside their modules: their last maps are what is added.
+    Architecture(
+        "BLOOM",
+        ("bloom",),
+        blocks="transformer.h",
+        final_norm="transformer.ln_f",
+        attn="self_attention.dense",
+        mlp="mlp.dense_4h_to_h",
+        per_row=("alibi",),
+        refused=(
+            (
+                "apply_residual_connection_post_layernorm",
+                (False,),
+                "the stream is replaced by its norm inside the layer, so the output is no sum with it",
+            ),
+        ),
+    ),
+    Architecture(
+        "MPT", ("mpt",), blocks="transformer.blocks", final_norm="transformer.norm_f", attn="attn", mlp="ffn.down_proj"
+    ),
+    Architecture(
+        "Falcon",
+        ("falcon",),
+        blocks="transformer.h",
+        final_norm="transformer.ln_f",
+        attn="self_attention",
+        parallel=("parallel_attn", "new_decoder_architecture"),
+        in_place=True,
+        norms="before each branch, or one before both",
+        per_row=("alibi",),
+    ),
+    Architecture(
+        "StableLM", ("stablelm",), parallel="use_parallel_residual", norms="before each branch, or one before both"
+    ),
+    Architecture("StarCoder2", ("starcoder2",)),
+    Architecture("SmolLM3", ("smollm3",)),
+    Architecture("Nemotron", ("nemotron",)),
+    # Both branches are multiplied before the sum; the logits are divided after the head.
+    Architecture("Granite", ("granite",), residual_multiplier="residual_multiplier", logit_divisor="logits_scaling"),
+    Architecture(
+        "Granite-MoE",
+        ("granitemoe",),
+        mlp="block_sparse_moe",
+        residual_multiplier="residual_multiplier",
+        logit_divisor="logits_scaling",
+    ),
+    Architecture(
+        "Granite 4",
+        ("granitemoehybrid",),
+        mlp="shared_mlp",
+        residual_multiplier="residual_multiplier",
+        logit_divisor="logits_scaling",
+        layers=("attention", "full_attention"),
+        refused=(("num_local_experts", (0, None), "experts and the shared MLP add to the stream side by side"),),
+    ),
+    Architecture("GLM", ("glm",)),
+    Architecture("GLM-4", ("glm4",), attn="post_self_attn_layernorm", mlp="post_mlp_layernorm", norms=SANDWICH),
+    Architecture("EXAONE 4", ("exaone4",), **POST_NORMS, norms=BEHIND),
+    Architecture("Cohere", ("cohere",), parallel=True, logit_multiplier="logit_scale", norms=ONE),
+    Architecture("Cohere 2", ("cohere2",), parallel=True, logit_multiplier="logit_scale", norms=ONE),
+    Architecture("DeepSeek V2", ("deepseek_v2",)),
+    Architecture("DeepSeek V3", ("deepseek_v3",)),
+    # Blocks that run several times: ours, and Ouro, whose final norm stands behind every pass.
+    Architecture("Looped", ("ed_looped",), passes="n_loops", between="model.loop_norm", reentry="loop_input"),
+    Architecture(
+        "Ouro",
+        ("ouro",),
+        attn="input_layernorm_2",
+        mlp="post_attention_layernorm_2",
+        passes="total_ut_steps",
+        between="model.norm",
+        exit_gate="model.early_exit_gate",
+        norms=SANDWICH,
+        refused=(
+            ("early_exit_step", (None,), EARLY),
+            ("early_exit_threshold", (None, 1.0), EARLY),
+            (
+                "use_sliding_window",
+                (False, None),
+                "only its full attention was prepared and checked here",
+            ),
+        ),
+    ),
 )
 
 
-def rows(families: tuple[Architecture, ...]) -> list[tuple[str, ...]]:
-    """The table's cells, a row per family; raises `IdentityFailed` where a family's own small model does not pass."""
-    found = []
-    for family in families:
-        cells = [family.family, ", ".join(family.model_types), *_places(family), family.norms, _order(family)]
-        for precision, measured in figures(family).items():
-            for one in measured:
-                one.require(family)
-            slopes = [abs(s - 1) for one in measured for s in (*one.slope_attn, *one.slope_mlp) if s is not None]
-            logits = [x for one in measured for x in (one.closure, one.detour, *one.replay.values())]
-            worst = {"miss": max(max(one.miss) for one in measured), "slope": max(slopes), "logits": max(logits)}
-            cells += [_power_of_ten(worst[name], floor) for name, floor in FLOORS[precision].items()]
-        found.append(tuple(cells))
-    return found
+ATTENTION = {"attention", "full_attention", "sliding_attention", "chunked_attention"}
+STATE_SPACE = (
+    "its layers are state-space or recurrent mixers without the pair of attention and MLP that every measure "
+    "here is about"
+)
+HYBRID = (
+    "some of its layers are state-space, convolution or lightning mixers in the place of attention, which nobody "
+    "has prepared and checked here"
+)
+ENCODER_DECODER = (
+    "an encoder's output enters its decoder beside the residual stream: three additions per layer, and two streams"
+)
+ENCODER = (
+    "it reads its text in both directions and does not continue it, so lens, output effects and answers have no meaning"
+)
+ALTUP = "AltUp keeps four residual streams side by side and mixes them, so no single stream is a sum of additions"
+STREAMS = (
+    "it keeps several residual streams side by side and mixes them between layers, so no single stream is a sum "
+    "of additions"
+)
 
+SOURCES = (
+    "its layers read mixtures of what earlier groups of layers left (attention residuals), and every few layers the "
+    "stream begins anew, so it is no sum of additions"
+)
+TWO_STATES = (
+    "its two stacks keep a state each, and each state is added to what the other stack reads in later passes: it goes "
+    "past the residual stream, so an intervention would not reach all that it should, and its effect would be drawn "
+    "wrong"
+)
+NORMED_LOOP = (
+    "its layers run several times and their norms act on the stream itself, so a layer's output is no sum with its "
+    "input"
+)
 
-def _places(family: Architecture) -> tuple[str, str]:
-    times = " × multiplier" if family.residual_multiplier else ""
-    attn, mlp = (" or ".join(family.paths(role)) + times for role in ("attn", "mlp"))
-    third = "; a third at " + " or ".join(family.paths("third")) if family.third else ""
-    return attn, mlp + third + (f"; the stream × {family.stream_scale}" if family.stream_scale else "")
-
-
-def _order(family: Architecture) -> str:
-    if isinstance(family.parallel, bool):
-        return "beside" if family.parallel else "behind"
-    return "beside where " + " or ".join(family.paths("parallel"))
-
-
-def _power_of_ten(value: float, floor: float) -> str:
-    exponent = max(math.ceil(math.log10(max(value, 1e-300))), round(math.log10(floor)))
-    return f"≤ 1e{exponent}"
-
-
-def markdown(families: tuple[Architecture, ...], refused: dict[str, str]) -> str:
-    """docs/models.md."""
-
-    def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cells) + " |"
-
-    table = [line(COLUMNS), line(["---"] * len(COLUMNS))]
-    for name, types, attn, mlp, *rest in rows(families):
-        table.append(line([name, f"`{types}`", f"`{attn}`", f"`{mlp}`", *rest]))
-    variants = [
-        f"- {family.family} with another `{field}` than {' or '.join(map(str, fine))}: {why}."
-        for family in families
-        for field, fine, why in family.refused
-    ]
-    by_reason: dict[str, list[str]] = {}
-    for model_type, why in refused.items():
-        by_reason.setdefault(why, []).append(f"`{model_type}`")
-    return "\n".join(
-        [
-            INTRODUCTION,
-            *table,
-            REFUSALS,
-            *variants,
-            *(f"- {', '.join(types)}: {why}." for why, types in by_reason.items()),
-            "",
-        ]
-    )
-
-
-INTRODUCTION = """# Model families
-
-Generated by `python -m ed_core models --families --markdown`; a test holds it against what that prints.
-
-Where a family's additions to the residual stream are read, and what the identities say of small random models of it (norms jittered, windows
-shorter than the prompt, several experts, multipliers and soft-caps off their defaults; the worst of a family's variants). *miss*: what
-`h + a + m` misses of the next residual, against the largest operand. *slope*: how far the two slopes are from 1. *logits*: what unembedding,
-blocks called by hand and a detour of the stream miss of the model's own logits. A model that is opened is checked anew, with its own weights.
-
-A family that is not in the table is tried under the layouts that are; if its sums hold it is accepted with a note, otherwise refused:
-[adding a model family](adding-a-model-family.md).
+_HYBRIDS = """
+jamba bamba zamba zamba2 falcon_h1 nemotron_h lfm2 lfm2_moe lfm3 kimi_linear bailing_hybrid minimax olmo_hybrid
 """
-REFUSALS = """
-## What goes in
-
-Sums say nothing about the text, so that is checked too: when a model opens, and for every prompt. What does not hold is a note next to the
-prompt, or a refusal.
-
-| identity | holds when | otherwise |
-|---|---|---|
-| tokens | the library gives the ids of `tokenizer.json` for hard samples | the file's ids, and a note |
-| BOS | it is there exactly where the tokenizer's configuration asks for it, once | added or left out, and a note |
-| chat | the rendered chat contains the user's text | a note where spaces or capitals changed, else a refusal |
-| round trip | the ids decode to the text | a note: what became what |
-| seam | the question's ids begin the ids of question and answer | a note that names the token |
-| space | question and answer do not run together as one word | a note, and the answer with its space in one click |
-| causality | another last token changes no earlier logit | a refusal |
-| head | there is one over the vocabulary, tied where the configuration says so | a refusal; a note |
-| positions | writing with a cache equals reading the whole again | past a change of rotary scaling the whole is read again |
-
-A vision-language checkpoint is measured as its text decoder, and a family is judged by the layers that this model's configuration lists.
-
-## Refused by name
+_ENCODER_DECODERS = """
+t5 mt5 umt5 longt5 switch_transformers t5gemma t5gemma2 bart mbart plbart mvp pegasus pegasus_x bigbird_pegasus
+marian m2m_100 nllb-moe led fsmt prophetnet blenderbot blenderbot-small whisper trocr encoder-decoder musicgen
+musicgen_melody
 """
+_ENCODERS = """
+bert bert-generation roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl camembert electra ernie megatron-bert
+rembert roformer big_bird data2vec-text xmod distilbert deberta deberta-v2 modernbert reformer xlm xlnet
+"""
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), ALTUP),
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "recurrent_gemma"), STATE_SPACE),
+    **dict.fromkeys(_HYBRIDS.split(), HYBRID),
+    **dict.fromkeys(_ENCODER_DECODERS.split(), ENCODER_DECODER),
+    **dict.fromkeys(_ENCODERS.split(), ENCODER),
+    **dict.fromkeys(
+        ("deepseek_v4", "glm5_next", "glm5_next_text", "hy_v4", "qwen4_exp", "qwen4_exp_text"),
+        STREAMS,
+    ),
+    **dict.fromkeys(("inkling2", "inkling2_text"), SOURCES),
+    "hrm_text": TWO_STATES,
+    **dict.fromkeys(("albert", "huginn_raven"), NORMED_LOOP),
+}
+
+
+@runtime_checkable
+class Config(Protocol):
+    """A model's config."""
+
+    @property
+    def model_type(self) -> str: ...
+
+    @property
+    def is_encoder_decoder(self) -> bool: ...
+
+
+DECODERS = {  # of models that also see, by their own `model_type`: the family that they are
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+}
+
+
+def text_decoder(model_type: str) -> Architecture | None:
+    """The family of the text decoder of a model that also sees, read inside that model; None where nobody described
+    it."""
+    family = find(DECODERS.get(model_type, model_type))
+    return replace(family, **INSIDE) if family else None
+
+
+def why_refused(config: Config) -> str:
+    """Why a family that no architecture describes is refused, or ""."""
+    if config.is_encoder_decoder:
+        return ENCODER_DECODER
+    why, kinds = REFUSED.get(config.model_type, ""), layer_kinds(config)
+    return "" if why == HYBRID and kinds and kinds <= ATTENTION else why

@@ -43,7 +43,7 @@ from torch import Tensor
 from ..errors import IdentityFailed
 
 if TYPE_CHECKING:
-    from ..architectures import Architecture
+    from .architecture import Architecture
 
 MISS_LIMIT = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 SLOPE_LIMIT = {torch.float32: 1e-4, torch.float16: 0.03, torch.bfloat16: 0.03}
@@ -175,7 +175,7 @@ class Identities:
                 f"{failures[0]}{more}. "
                 f"Modules read: {architecture.modules_read()}. Its curves would be smooth and wrong. Fix the family's "
                 "entry in "
-                "ed_core/architectures/families.py (docs/adding-a-model-family.md), then run 'python -m ed_core verify "
+                "ed_core/models/families.py (docs/adding-a-model-family.md), then run 'python -m ed_core verify "
                 "MODEL'."
             )
 

@@ -19,19 +19,18 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .. import bounds
-from ..architectures import Architecture
 from ..errors import IdentityFailed, NotFinite, PromptError
 from ..prompts import check_length, check_text, max_characters, too_long
-from ..sources import controls
-from ..sources.encoder import Encoder
-from ..sources.sizes import QUANTIZED
-from ..sources.specs import foreign
 from ..types import Encoding, ModelSpec, Prompt, Request
-from . import chat
+from . import chat, controls
+from .architecture import Architecture
 from .devices import main_device
+from .encoder import Encoder
 from .identities import Identities
 from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, hooked, replace_first, split_call
 from .quantized import held_bytes
+from .sizes import QUANTIZED
+from .specs import foreign
 from .trace import BlockCall, Prefix, Trace, from_position, named_arguments, with_cache
 
 Resid = Float[Tensor, "batch pos d_model"]

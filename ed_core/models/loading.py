@@ -26,8 +26,6 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging as transformers_logging
 
 from .. import bounds, machine
-from ..architectures import Architecture, find
-from ..architectures.families import REFUSED, text_decoder, why_refused
 from ..errors import (
     BrokenWeights,
     EffectiveDepthError,
@@ -42,13 +40,14 @@ from ..errors import (
     said,
 )
 from ..machine import ROOM, free_memory, gigabytes
-from ..sources import controls, hub, remote, sizes, tokens, weights
-from ..sources.encoder import HARD_SAMPLES, Encoder
-from ..sources.specs import check_files, config_of, content_of, location, of_gguf
-from ..sources.weights import ADAPTER_WEIGHTS, adapter_config, adapter_hash, header
 from ..types import ModelSpec
-from . import conversion, devices, looped, quantized
+from . import controls, conversion, devices, hub, looped, quantized, remote, sizes, tokens, weights
+from .architecture import Architecture, find
+from .encoder import HARD_SAMPLES, Encoder
+from .families import REFUSED, text_decoder, why_refused
 from .modules import Config, Pretrained, Tokenizer
+from .specs import check_files, config_of, content_of, location, of_gguf
+from .weights import ADAPTER_WEIGHTS, adapter_config, adapter_hash, header
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Options = dict[str, Any]  # of `from_pretrained`

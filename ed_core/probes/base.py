@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import ParameterError, PromptError
-from ..sources import permits, remote
-from ..sources.sizes import require_gradients
+from ..models import permits, remote
+from ..models.sizes import require_gradients
 from ..types import MeasureSpec, ModelSpec, Prompt, Request
 
 if TYPE_CHECKING:

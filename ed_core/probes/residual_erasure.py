@@ -131,8 +131,8 @@ class ResidualErasure(Probe):
         reads them, or the file's."""
         if self.background != "bundled":
             return read_jsonl(self.background)
-        from ..sources import remote
-        from ..sources.bundled import load_prompts
+        from ..models import remote
+        from ..models.bundled import load_prompts
 
         first = {
             (p["task"], p["difficulty"]): p for p in reversed(load_prompts(remote.here(model).source)) if p["known"]

@@ -73,8 +73,7 @@ class _Asks:
         from nnsight.modeling.transformers import TransformersModel
         from nnsight.schema.config import CONFIG
 
-        from ..models import loading
-        from ..sources import permits
+        from ..models import loading, permits
         from ..types import ModelSpec
 
         permits.as_owner()

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from ..errors import NotFinite, ParameterError, RefusedFamily, ServiceFailed
-from ..models import loading
+from ..models import controls, loading, remote
 from ..models.identities import MISS_LIMIT, SLOPE_LIMIT, Identities, suffix_limit
 from ..models.language_model import LanguageModel
+from ..models.specs import location
 from ..models.verify import short_prompt
 from ..probes import Probe
 from ..probes.contributions import Contributions
@@ -23,8 +24,6 @@ from ..probes.layer_skip import LayerSkip
 from ..probes.lenses import LogitLens
 from ..probes.residual_erasure import ResidualErasure
 from ..prompts import max_tokens
-from ..sources import controls, remote
-from ..sources.specs import location
 from ..sweeps import metrics
 from ..sweeps.recorder import Recorder
 from ..types import Encoding, ModelSpec, Request

@@ -25,8 +25,8 @@ import numpy as np
 
 from .. import machine, settings
 from ..errors import ServiceFailed
+from ..models import remote
 from ..settings import ROOT
-from ..sources import remote
 
 LINE = 1 << 16  # bytes of one line of the client's
 MOST = 64 << 20  # bytes of all arrays of one answer

@@ -14,9 +14,9 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 
 from ..errors import StudyError
+from ..models import controls
+from ..models.specs import HUB_ID
 from ..probes import PROBES
-from ..sources import controls
-from ..sources.specs import HUB_ID
 from .sets import FORMATS, bundled_names, load
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, has_steps, wrong
 

@@ -34,8 +34,8 @@ from ..depth.criteria import COSINES, OF_LENS
 from ..depth.verdict import prompt_sums
 from ..errors import InputError, PromptError, StudyError
 from ..files import expect, parse
+from ..models.bundled import STUDIES
 from ..probes import Probe, find
-from ..sources.bundled import STUDIES
 from ..types import ProbeResult, Prompt, from_json
 from . import parquets
 from .plan import FAILURES, FORMAT, ITEMS, PLAN, Chunk, Item, Plan

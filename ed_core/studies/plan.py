@@ -19,11 +19,11 @@ from typing import Any
 
 from .. import bounds, disk, outside
 from ..errors import EffectiveDepthError, StudyError
+from ..models import controls, permits, sizes, tokens
+from ..models.sizes import PRECISIONS
+from ..models.specs import config_of, n_layers, size_of
 from ..probes import Probe
 from ..prompts import max_tokens
-from ..sources import controls, permits, sizes, tokens
-from ..sources.sizes import PRECISIONS
-from ..sources.specs import config_of, n_layers, size_of
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
 from ..work.resolve import resolve
 from .sets import Example, PromptSet, load, published

@@ -16,10 +16,10 @@ from ..depth.continuous import MEAN_DEPTH
 from ..depth.criteria import OF_LENS, RULES, depths
 from ..depth.wording import mean_depth
 from ..errors import EffectiveDepthError
-from ..sources import catalogue, sizes
-from ..sources.bundled import MODELS as BUNDLED
-from ..sources.catalogue import Published, published, training
-from ..sources.specs import size_of
+from ..models import catalogue, sizes
+from ..models.bundled import MODELS as BUNDLED
+from ..models.catalogue import Published, published, training
+from ..models.specs import size_of
 from ..statistics import Resampled, Units
 from . import tables
 from .items import Folder

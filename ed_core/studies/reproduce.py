@@ -18,12 +18,12 @@ import numpy as np
 from .. import machine, statistics
 from ..depth.criteria import RULES
 from ..errors import ParameterError, StudyError
+from ..models import tokens
+from ..models.bundled import MODELS
+from ..models.catalogue import CAVEATS, CITATION
+from ..models.sizes import QUANTIZED, asked_precision
+from ..models.specs import named
 from ..probes.base import layer_effect
-from ..sources import tokens
-from ..sources.bundled import MODELS
-from ..sources.catalogue import CAVEATS, CITATION
-from ..sources.sizes import QUANTIZED, asked_precision
-from ..sources.specs import named
 from ..statistics import FEWEST, Units
 from ..types import Prompt
 from . import difficulty, points, report, tables

@@ -23,12 +23,12 @@ import pyarrow
 from .. import bounds, machine, outside
 from ..errors import HubUnreachable, ParameterError, PromptError, PromptFileError, StudyError
 from ..files import expect, parse
+from ..models import hub, permits, tokens
+from ..models.bundled import SETS, set_names
+from ..models.hub import ensure_reachable
+from ..models.specs import named
 from ..prompts import check_length, check_text, fits, read_jsonl
 from ..prompts import lines as written_lines
-from ..sources import hub, permits, tokens
-from ..sources.bundled import SETS, set_names
-from ..sources.hub import ensure_reachable
-from ..sources.specs import named
 from ..types import Prompt
 from . import parquets
 from .study import Columns, SetEntry, nearest

@@ -22,10 +22,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from .. import bounds, outside
 from ..errors import ParameterError, StudyError
+from ..models.bundled import MODELS as BUNDLED
+from ..models.specs import REVISION
+from ..models.wheels import WHEELS
 from ..probes import PROBES, Probe, find
-from ..sources.bundled import MODELS as BUNDLED
-from ..sources.specs import REVISION
-from ..sources.wheels import WHEELS
 
 NAME = r"\w([\w.,+ -]{0,78}[\w.+-])?"  # of studies and sets: they become names of files and values in tables
 LEVEL_MARK = "/"  # between a set and one of its levels, where the level stands as a set of its own

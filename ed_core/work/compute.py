@@ -34,12 +34,12 @@ from ..machine import free_cache, probe_bytes, uncollected
 from ..models import devices, opening
 from ..models.language_model import LanguageModel
 from ..models.opening import open_model, recheck
+from ..models.remote import is_remote
+from ..models.sizes import QUANTIZED
 from ..probes import find
 from ..prompts import max_tokens
 from ..remote.model import RemoteModel
 from ..results.aggregate import summarize
-from ..sources.remote import is_remote
-from ..sources.sizes import QUANTIZED
 from ..sweeps.budget import Budget
 from ..sweeps.recorder import Recorder
 from ..types import ENGINE_VERSION, ModelSpec, ProbeResult, Request

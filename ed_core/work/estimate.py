@@ -20,12 +20,12 @@ from .. import bounds, disk, outside, settings
 from ..errors import EffectiveDepthError, StoreError
 from ..files import parse
 from ..machine import ROOM, free_memory, gigabytes, probe_bytes, total_bytes
+from ..models import hub, sizes, tokens
+from ..models.sizes import BYTES, QUANTIZED, WIDEST_FIRST, Size, asked_precision, compute_name
+from ..models.specs import config_of, of_gguf
 from ..probes import PROBES, Probe, find
 from ..probes.base import Shape
 from ..results import lookup
-from ..sources import hub, sizes, tokens
-from ..sources.sizes import BYTES, QUANTIZED, WIDEST_FIRST, Size, asked_precision, compute_name
-from ..sources.specs import config_of, of_gguf
 from ..sweeps import budget
 from ..types import ModelSpec, Request, canonical_json
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from .. import machine
 from ..errors import EffectiveDepthError, JobError, ParameterError, one_line
-from ..sources import permits
+from ..models import permits
 
 MOST = 64  # processes; more than any machine's memory has room for models
 RETRIES = 2  # how often a call is made again whose process on Ray ended

@@ -9,10 +9,10 @@ from typing import Any
 
 from .. import machine
 from ..errors import StoreError
+from ..models import hub
+from ..models.specs import of_gguf
 from ..results.store import Store
 from ..results.wire import pack, unpack, with_provenance
-from ..sources import hub
-from ..sources.specs import of_gguf
 from ..types import ModelSpec, ProbeResult, Request
 from . import estimate
 from .queue import BATCH, INTERACTIVE, Job, Queue

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from .. import settings
 from ..errors import ModelNotFound, ParameterError
+from ..models import controls, hub, permits, remote, sizes, weights
+from ..models.specs import config_of, content_of, location, named
 from ..probes import find
-from ..sources import controls, hub, permits, remote, sizes, weights
-from ..sources.specs import config_of, content_of, location, named
 from ..types import ModelSpec, Request, command_line
 from . import estimate
 

@@ -10,7 +10,7 @@ from ed_core import figures
 from ed_core.depth import matching
 from ed_core.errors import ParameterError
 from ed_core.fits import measured
-from ed_core.sources import remote
+from ed_core.models import remote
 from ed_core.types import ModelSpec
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show, two_sides
 from ed_ui.inputs import choice

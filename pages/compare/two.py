@@ -7,7 +7,7 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import side_by_side, verdict
 from ed_core.depth.side_by_side import SIDES
-from ed_core.sources import specs
+from ed_core.models import specs
 from ed_ui import (
     control_model,
     inputs,

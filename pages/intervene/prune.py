@@ -8,10 +8,10 @@ from ed_core import figures
 from ed_core.depth import among_others, surgery, writing
 from ed_core.depth.wording import percent, printed
 from ed_core.figures.canvas import size
+from ed_core.models import controls, specs
 from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune
 from ed_core.probes.surgery import PROXIES as BY_PROXY
 from ed_core.results import aggregate
-from ed_core.sources import controls, specs
 from ed_ui import control_model, link, live, picker, probe_page, prompt_set, running, show
 from ed_ui.inputs import of_probe
 

@@ -9,9 +9,9 @@ from ed_core.depth import among_others, surgery
 from ed_core.depth.wording import printed
 from ed_core.figures import View
 from ed_core.figures.skips import ADDED as REACHES
+from ed_core.models import controls
 from ed_core.probes import Surgery
 from ed_core.results import aggregate
-from ed_core.sources import controls
 from ed_ui import (
     control_model,
     inputs,

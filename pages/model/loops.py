@@ -4,11 +4,11 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import loops
+from ed_core.models import specs
+from ed_core.models.bundled import CHARACTERS, example_of, load_prompts
 from ed_core.probes import Loops
 from ed_core.results import lookup
 from ed_core.results.aggregate import aggregate
-from ed_core.sources import specs
-from ed_core.sources.bundled import CHARACTERS, example_of, load_prompts
 from ed_core.types import ModelSpec, ProbeResult, Prompt
 from ed_core.work.resolve import resolve
 from ed_ui import link, live, picker, probe_page, prompt_box, running, show

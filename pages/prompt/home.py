@@ -12,12 +12,12 @@ from ed_core.depth.verdict import ALL, ANSWER
 from ed_core.depth.wording import Twins, count, percent, tenth
 from ed_core.figures import View
 from ed_core.figures.pictures import Look
+from ed_core.models import remote, specs
+from ed_core.models.catalogue import published, published_marks
 from ed_core.probes import Continuation, Contributions, Generation, LayerSkip, Lenses, LogitLens
 from ed_core.probes.base import Picture
 from ed_core.probes.lenses import LENSES
 from ed_core.results import lookup
-from ed_core.sources import remote, specs
-from ed_core.sources.catalogue import published, published_marks
 from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_ui import (
     control_model,

@@ -11,9 +11,9 @@ from ed_core.errors import FitRefused
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
 from ed_core.fits.file import JUDGED
+from ed_core.models import tokens
 from ed_core.probes import Lenses, Probe
 from ed_core.probes.lenses import LENSES
-from ed_core.sources import tokens
 from ed_core.types import ModelSpec, ProbeResult
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import FOLLOWED, LENSES_SHADE, OF_LENSES, Input

@@ -3,7 +3,7 @@
 import argparse
 from importlib import import_module
 
-from ed_core.sources import permits
+from ed_core.models import permits
 
 from . import THREADS, report
 

@@ -24,11 +24,10 @@ import transformers
 
 from ed_core import machine
 from ed_core.errors import EffectiveDepthError
-from ed_core.models import devices, families, opening
+from ed_core.models import devices, family_checks, opening, sizes
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.verify import verify
 from ed_core.probes import PROBES, Contributions, IntegratedGradients, LayerSkip, LogitLens, ResidualErasure, Surgery
-from ed_core.sources import sizes
 from ed_core.types import Measure, Prompt
 from ed_core.work import compute, estimate
 from ed_core.work import measure as requests
@@ -127,7 +126,7 @@ def identities(device: str, toy: bool) -> Iterator[Row]:
     for family in FAMILIES[: 2 if toy else None]:
         for precision in PRECISIONS:
             size = {"vocab_size": TOY[2]} | ({} if toy else WIDE)
-            made = families.random_model(family, precision, word_tokenizer(TOY[2]), **size)
+            made = family_checks.random_model(family, precision, word_tokenizer(TOY[2]), **size)
             model = LanguageModel(made.hf.to(single(device)), made.tokenizer, made.architecture, made.spec)
             figures = verify(model)
             failures = figures.failures()

@@ -10,10 +10,10 @@ from typing import Any
 from ... import disk
 from ...cases.snippet import NAMES, opening
 from ...errors import ParameterError
+from ...models import controls, remote, weights
+from ...models.sizes import require_gradients
+from ...models.specs import location, named, read_for
 from ...notebook import model as notebook
-from ...sources import controls, remote, weights
-from ...sources.sizes import require_gradients
-from ...sources.specs import location, named, read_for
 from ...types import ModelSpec, Prompt, command_line
 from ..turn import Turn
 

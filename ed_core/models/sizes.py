@@ -15,8 +15,8 @@ from math import ceil
 from typing import Any
 
 from .. import bounds
-from ..architectures import find
 from ..errors import ParameterError
+from .architecture import find
 
 PRECISIONS = {
     "fp32": "fp32",

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import bounds, outside
-from ..architectures import find
 from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
 from ..types import ModelSpec
 from . import catalogue, gguf_files, permits, remote, sizes
+from .architecture import find
 from .bundled import MODELS as BUNDLED
 from .catalogue import cached_commit, hub_cache
 from .weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
