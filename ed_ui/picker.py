@@ -163,7 +163,7 @@ def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
 
 
 def source() -> str:
-    """The model's name as `sources.resolve` takes it; a revision belongs to a hub id only."""
+    """The model's name as `resolve` takes it; a revision belongs to a hub id only."""
     name, revision = model().strip(), (REVISION.value or "").strip()
     if not revision or "@" in name or name in MODELS or not _allowed(name) or os.path.isdir(os.path.expanduser(name)):
         return name

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from ed_core.models import family_checks
-from ed_core.models.architecture import find
+from ed_core.models.families import find
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.small import VARIANTS
 from ed_core.types import ModelSpec, ProbeResult, Request

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ed_core.errors import ParameterError
 from ed_core.models import modules
-from ed_core.models.architecture import find
+from ed_core.models.families import find
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.models.specs import location

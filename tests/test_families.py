@@ -15,8 +15,7 @@ from ed_core.commands import main
 from ed_core.errors import IdentityFailed, ParameterError
 from ed_core.models import family_checks
 from ed_core.models import verify as verifying
-from ed_core.models.architecture import find
-from ed_core.models.families import FAMILIES
+from ed_core.models.families import FAMILIES, find
 from ed_core.models.family_checks import random_hf
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.modules import first, hooked

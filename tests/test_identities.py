@@ -12,7 +12,7 @@ from small_models import FAMILIES, byte_tokenizer, random_hf, random_model
 from ed_core.errors import IdentityFailed, NotFinite
 from ed_core.models import language_model
 from ed_core.models import trace as tracing
-from ed_core.models.architecture import find
+from ed_core.models.families import find
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.verify import PROBE_TEXT, verify
 from ed_core.types import ModelSpec, Prompt

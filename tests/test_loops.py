@@ -15,7 +15,7 @@ from ed_core.depth.loops import by_passes, loop_depth
 from ed_core.errors import ParameterError, RefusedFamily
 from ed_core.fits.jacobian import FIRST, of_prompt
 from ed_core.models import bundled, sizes, specs
-from ed_core.models.architecture import find
+from ed_core.models.families import find
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
 from ed_core.models.verify import verify

@@ -11,7 +11,7 @@ from small_models import FAMILIES, random_model
 
 from ed_core.depth import exactness
 from ed_core.errors import PromptError
-from ed_core.models.architecture import find
+from ed_core.models.families import find
 from ed_core.models.verify import PROBE_TEXT, verify
 from ed_core.probes import Numerics
 from ed_core.types import Prompt

@@ -9,7 +9,7 @@ from small_models import FAMILIES, byte_tokenizer, random_hf
 
 from ed_core.errors import IdentityFailed
 from ed_core.models import quantized, verify
-from ed_core.models.architecture import find
+from ed_core.models.families import find
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
 from ed_core.models.sizes import WIDEST_FIRST

@@ -10,8 +10,7 @@ from small_models import VARIANTS, save_random
 
 from ed_core.errors import RefusedFamily
 from ed_core.models import families
-from ed_core.models.architecture import find
-from ed_core.models.families import REFUSED
+from ed_core.models.families import REFUSED, find
 from ed_core.models.opening import load_model, open_model
 from ed_core.models.verify import verify
 from ed_core.probes import Contributions

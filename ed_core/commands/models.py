@@ -109,7 +109,7 @@ def models(args: argparse.Namespace) -> None:
     if args.families or args.markdown:
         return _families(args.markdown)
     from ..models import catalogue
-    from ..models.architecture import supported
+    from ..models.families import supported
     from ..models.specs import size_of
     from ..work.estimate import count
 

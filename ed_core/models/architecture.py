@@ -112,17 +112,3 @@ def layer_kinds(config: object) -> set[str]:
     """The kinds of layers that a config lists, like "attention" and "mamba"; empty where it lists none."""
     listed = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ()
     return set(map(str, listed))
-
-
-def find(model_type: str) -> Architecture | None:
-    """The architecture that describes a config's `model_type`, or None."""
-    from .families import FAMILIES
-
-    return next((family for family in FAMILIES if model_type in family.model_types), None)
-
-
-def supported() -> list[str]:
-    """Family names, for messages and listings."""
-    from .families import FAMILIES
-
-    return [family.family for family in FAMILIES]

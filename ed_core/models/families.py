@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol, TypedDict, runtime_checkable
 
-from .architecture import Architecture, find, layer_kinds
+from .architecture import Architecture, layer_kinds
 
 
 class Stream(TypedDict):
@@ -307,3 +307,13 @@ def why_refused(config: Config) -> str:
         return ENCODER_DECODER
     why, kinds = REFUSED.get(config.model_type, ""), layer_kinds(config)
     return "" if why == HYBRID and kinds and kinds <= ATTENTION else why
+
+
+def find(model_type: str) -> Architecture | None:
+    """The architecture that describes a config's `model_type`, or None."""
+    return next((family for family in FAMILIES if model_type in family.model_types), None)
+
+
+def supported() -> list[str]:
+    """Family names, for messages and listings."""
+    return [family.family for family in FAMILIES]

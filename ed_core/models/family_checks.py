@@ -15,7 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from ..types import ModelSpec
 from . import looped  # noqa: F401  makes its families known
-from .architecture import Architecture, find
+from .architecture import Architecture
+from .families import find
 from .identities import Identities
 from .language_model import LanguageModel
 from .loading import DTYPES

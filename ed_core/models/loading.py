@@ -42,9 +42,9 @@ from ..errors import (
 from ..machine import ROOM, free_memory, gigabytes
 from ..types import ModelSpec
 from . import controls, conversion, devices, hub, looped, quantized, remote, sizes, tokens, weights
-from .architecture import Architecture, find
+from .architecture import Architecture
 from .encoder import HARD_SAMPLES, Encoder
-from .families import REFUSED, text_decoder, why_refused
+from .families import REFUSED, find, text_decoder, why_refused
 from .modules import Config, Pretrained, Tokenizer
 from .specs import check_files, config_of, content_of, location, of_gguf
 from .weights import ADAPTER_WEIGHTS, adapter_config, adapter_hash, header

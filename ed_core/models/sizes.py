@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import bounds
 from ..errors import ParameterError
-from .architecture import find
+from .families import find
 
 PRECISIONS = {
     "fp32": "fp32",

@@ -18,9 +18,9 @@ from .. import bounds, outside
 from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
 from ..types import ModelSpec
 from . import catalogue, gguf_files, permits, remote, sizes
-from .architecture import find
 from .bundled import MODELS as BUNDLED
 from .catalogue import cached_commit, hub_cache
+from .families import find
 from .weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from .wheels import WHEELS
 

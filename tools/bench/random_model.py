@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from ed_core.models.architecture import find
+from ed_core.models.families import find
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.verify import verify
 from ed_core.types import ModelSpec, Prompt
