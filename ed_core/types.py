@@ -117,6 +117,12 @@ class ModelSpec:
     why: str = field(default="", compare=False)
     offload: str = field(default="", compare=False)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same; a reference (`models.ref`) is equal to the plain spec that it is."""
+        return isinstance(other, ModelSpec) and all(
+            getattr(self, f.name) == getattr(other, f.name) for f in fields(self) if f.compare
+        )
+
     @property
     def name(self) -> str:
         """Short label: the last component of the folder or hub id."""

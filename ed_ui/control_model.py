@@ -9,12 +9,12 @@ import streamlit as st
 
 from ed_core.depth import among_others, verdict
 from ed_core.depth.among_others import Likeness
-from ed_core.errors import EffectiveDepthError, ParameterError
-from ed_core.models import controls, sizes, specs
+from ed_core.errors import EffectiveDepthError
+from ed_core.models import controls
+from ed_core.models.ref import ModelRef
 from ed_core.probes import find
 from ed_core.results import lookup
 from ed_core.types import ModelSpec, ProbeResult, Request
-from ed_core.work.resolve import twin
 from ed_ui import running, show
 from ed_ui.inputs import CONTROL, CONTROL_SEED, NONE
 
@@ -110,10 +110,8 @@ def _seeds(first: int) -> list[int]:
 
 
 def _small(spec: ModelSpec) -> bool:
-    try:
-        return sizes.read(specs.config_of(spec)).parameters <= SMALL
-    except ParameterError:
-        return False
+    size = ModelRef.of(spec).size_or_none()
+    return size is not None and size.parameters <= SMALL
 
 
 def with_control(requests: Mapping[str, Request]) -> dict[str, Request]:
@@ -138,7 +136,7 @@ def picker(row, batch: running.Batch) -> None:
         return
     CONTROL_SEED.draw(row.number_input, width=120, **common)
     try:
-        twin(next(iter(batch.requests.values())).models[0], kind, seed)
+        ModelRef.of(next(iter(batch.requests.values())).models[0]).twin(kind, seed)
     except EffectiveDepthError as error:
         st.warning(show.plain(str(error)), icon=":material/error:")
 
@@ -170,7 +168,7 @@ def alike(batch: running.Batch, probe: str, first_token: bool = True) -> list[li
 
 
 def _of_seed(request: Request, kind: str, seed: int) -> Request:
-    spec = twin(request.models[0], kind, seed)
+    spec = ModelRef.of(request.models[0]).twin(kind, seed)
     return find(request.probe).make(dict(request.parameters)).request(spec, request.prompts[0])
 
 

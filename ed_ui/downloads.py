@@ -11,10 +11,9 @@ import streamlit as st
 from ed_core import disk
 from ed_core.errors import Cancelled, EffectiveDepthError
 from ed_core.machine import gigabytes
-from ed_core.models import catalogue, hub, permits, remote, specs
+from ed_core.models import catalogue, hub, permits
 from ed_core.models.bundled import EXAMPLE, MODELS, load_prompts
-from ed_core.models.wheels import WHEELS
-from ed_core.types import ModelSpec
+from ed_core.models.ref import ModelRef, Wheel
 from ed_ui import inputs, live, session, show
 
 POLL_SECONDS = 0.5
@@ -31,16 +30,7 @@ def _running() -> dict[str, hub.Download]:
     return {}
 
 
-def absent(source: str) -> ModelSpec | None:
-    """The hub model of that name where it is not here; None where it is, or where the name is none."""
-    try:
-        spec = specs.named(source)
-    except EffectiveDepthError:
-        return None
-    return None if hub.is_here(spec) else spec
-
-
-def section(spec: ModelSpec) -> None:
+def section(spec: ModelRef) -> None:
     """What stands on the page while the model is not on this machine."""
     if off := permits.why_not(permits.download, spec.source):
         st.warning(show.plain(off), icon=":material/cloud_off:")
@@ -49,22 +39,22 @@ def section(spec: ModelSpec) -> None:
     name = f"{spec.source}@{spec.revision}"
     plans = session.current().plans
     if name not in plans:
-        plans[name] = _asking().submit(hub.plan, spec.source, spec.revision)
+        plans[name] = _asking().submit(spec.plan)
     asked = plans[name]
     download = _running().get(name)
     busy = not asked.done() or (download is not None and not download.over)
     live.fragment(_live, POLL_SECONDS if busy else None)(spec, name, asked, busy)
 
 
-def _live(spec: ModelSpec, name: str, asked: Future, was_busy: bool) -> None:
+def _live(spec: ModelRef, name: str, asked: Future, was_busy: bool) -> None:
     download, told = _running().get(name), asked.done()  # once: the answer may come while this is drawn
     busy = not told or (download is not None and not download.over)
-    if (was_busy and not busy) or (download is not None and download.spec):
-        if download is not None and download.spec:
+    if (was_busy and not busy) or (download is not None and download.done):
+        if download is not None and download.done:
             _running().pop(name, None)
         st.rerun()
     st.markdown(f"**{show.plain(spec.name)}** is not here yet: nothing can run.")
-    entry = catalogue.find(remote.here(spec).source)
+    entry = catalogue.find(spec.reads)
     if entry is not None and entry.gated and not os.environ.get("HF_TOKEN"):
         st.caption(show.plain(f"It is gated: {hub.TOKEN}, then start the app again."))
     if download is not None and not download.over:
@@ -99,10 +89,10 @@ def _refused(name: str, error: BaseException) -> None:
         st.rerun()
 
 
-def _offer(spec: ModelSpec, plan: hub.Plan, before: hub.Download | None) -> None:
+def _offer(spec: ModelRef, plan: hub.Plan, before: hub.Download | None) -> None:
     """Size, room, and the button; what went wrong with the download before this one."""
-    folder, setting = hub.place(plan.hub_id)
-    have = hub.downloaded_bytes(plan)
+    folder, setting = spec.cache
+    have = plan.bytes_in(folder)
     if before is not None and before.error is not None and not isinstance(before.error, Cancelled):
         show.error(before.error)
     come = f", {gigabytes(have)} of them here already" if have else ""
@@ -112,7 +102,7 @@ def _offer(spec: ModelSpec, plan: hub.Plan, before: hub.Download | None) -> None
             f"The disk has no room for it: make room, or set {setting} to a folder on another disk.",
             icon=":material/hard_drive:",
         )
-    if spec.source in WHEELS and (terms := WHEELS[spec.source].terms):
+    if terms := spec.terms:
         st.caption(f"{show.plain(terms.sentence)} [{show.plain(terms.name)}]({terms.address})")
     if st.button(
         "Resume" if have else "Download",
@@ -121,19 +111,19 @@ def _offer(spec: ModelSpec, plan: hub.Plan, before: hub.Download | None) -> None
         type="primary",
         disabled=not room,
     ):
-        _running()[f"{spec.source}@{spec.revision}"] = hub.Download(spec.source, spec.revision)
+        _running()[f"{spec.source}@{spec.revision}"] = hub.Download(spec.download)
         st.rerun()
     _offer_small(spec)
 
 
-def small(spec: ModelSpec) -> str:
+def small(spec: ModelRef) -> str:
     """The bundled model that is offered in place of one out of a wheel, which is what a first visit meets; "" for
     others, and where none may be used."""
     allowed = (name for name in MODELS if not permits.why_not(permits.model, name))
-    return next(allowed, "") if spec.source in WHEELS else ""
+    return next(allowed, "") if isinstance(spec, Wheel) else ""
 
 
-def _offer_small(spec: ModelSpec) -> None:
+def _offer_small(spec: ModelRef) -> None:
     if name := small(spec):
         st.caption("Or take one of the small bundled models, which need no download and run at once.")
         st.button(f"Take {name}", key="download.small", on_click=_take_small, args=(name,))

@@ -18,7 +18,6 @@ from ed_core.models.bundled import example_of
 from ed_core.probes import Generation
 from ed_core.results import lookup
 from ed_core.types import ModelSpec, Request
-from ed_core.work.resolve import twin
 from ed_ui import browser, inputs, picker, prompt_box, session, show
 from ed_ui.inputs import Input, boxed, number
 
@@ -200,7 +199,7 @@ def _is_chosen(spec: ModelSpec) -> bool:
     """Whether the chosen model, or this control of it, is the one of a run."""
     try:
         now = picker.current().spec
-        now = twin(now, spec.control, spec.control_seed) if now is not None and spec.control else now
+        now = now.twin(spec.control, spec.control_seed) if now is not None and spec.control else now
     except EffectiveDepthError:
         return False
     return now is not None and now.identity() == spec.identity()

@@ -17,15 +17,16 @@ from ed_core import settings
 from ed_core.depth.wording import printed
 from ed_core.errors import EffectiveDepthError
 from ed_core.machine import gigabytes
-from ed_core.models import catalogue, gguf_files, hub, permits, remote, sizes, specs, tokens
+from ed_core.models import catalogue, gguf_files, permits, remote, sizes, tokens
 from ed_core.models.bundled import MODELS
 from ed_core.models.families import REFUSED
+from ed_core.models.ref import ModelRef
 from ed_core.models.sizes import WIDEST_FIRST, stored_precision
 from ed_core.models.wheels import WHEELS
 from ed_core.results import lookup
 from ed_core.types import ModelSpec
 from ed_core.work import estimate, measure
-from ed_core.work.resolve import resolve
+from ed_core.work.resolve import settle
 from ed_ui import downloads, inputs, live, running, session, show
 from ed_ui.inputs import Input, choice, text
 
@@ -47,8 +48,8 @@ class Choice:
     """One session's choice: `spec` is None (`trouble` says why) where the model is unavailable; `missing` is the hub
     model to download for it, None where it is here."""
 
-    spec: ModelSpec | None
-    missing: ModelSpec | None
+    spec: ModelRef | None
+    missing: ModelRef | None
     trouble: str = ""
 
 
@@ -87,7 +88,7 @@ def _named() -> str:
     if spec is None:
         return show.plain(_short(model())) or "Choose a model"
     where = spec.device if len(devices()) > 1 else ""
-    told = (_short(spec.name), spec.precision, where, specs.layers_in_words(spec))
+    told = (_short(spec.name), spec.precision, where, spec.layers_text)
     return show.plain(" · ".join(filter(None, told)))
 
 
@@ -103,7 +104,7 @@ def trouble() -> None:
     with st.container(key="model-trouble"):
         if said := lookup.trouble():
             st.warning(show.plain(said), icon=":material/database_off:")
-        if choice.spec is None and (choice.missing is None or specs.config_of(choice.missing)):
+        if choice.spec is None and (choice.missing is None or choice.missing.config()):
             show.error(choice.trouble)
         elif choice.spec is not None:
             say_what_leaves(choice.spec)
@@ -112,13 +113,13 @@ def trouble() -> None:
             downloads.section(choice.missing)
 
 
-def say_what_leaves(spec: ModelSpec) -> None:
+def say_what_leaves(spec: ModelRef) -> None:
     """What a model that is elsewhere takes and gives; nothing of one that is here."""
-    if not remote.is_remote(spec.source):
+    if spec.weights_here:
         return
     where = "a process of this machine"
-    if remote.host() != settings.LOCAL:
-        where = f"{urlsplit(remote.host()).netloc}, under the key of this installation"
+    if (address := settings.current().ndif_address) != settings.LOCAL:
+        where = f"{urlsplit(address).netloc}, under the key of this installation"
     told = LEAVES.format(name=spec.name.removeprefix(remote.PREFIX), where=where)
     st.info(show.plain(told), icon=":material/cloud_upload:")
 
@@ -135,7 +136,7 @@ def open_ahead() -> None:
         measure.open_ahead(running.jobs(), choice.spec)
 
 
-def required() -> ModelSpec:
+def required() -> ModelRef:
     """The chosen model, for what cannot do without; `live.Said` where there is none, as `trouble` has said why."""
     if (choice := current()).spec is None:
         raise live.Said(choice.trouble)
@@ -149,21 +150,23 @@ def model() -> str:
 
 def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
     """The model of that name. Refuses by name what is known to be no plain sum, as opening it would."""
-    missing = downloads.absent(name)  # first: a download that ends meanwhile is still watched, and draws the page anew
+    missing = None
     try:
-        spec = resolve(name, precision, device, adapter, free=running.free(device))
-        family = str(specs.config_of(spec).get("model_type", ""))
+        ref = ModelRef.named(name)
+        missing = None if ref.is_here else ref
+        spec = settle(ref.opened_as(precision, device, adapter), running.free(device))
+        family = str(spec.config().get("model_type", ""))
         if family in REFUSED:
             raise EffectiveDepthError(f"Refused: {spec.name} is of the family '{family}', and {REFUSED[family]}.")
         return Choice(spec, missing)
     except EffectiveDepthError as error:
-        if missing is not None and not specs.config_of(missing):
+        if missing is not None and not missing.config():
             return Choice(None, missing, f"{name} {UNKNOWN}")
         return Choice(None, missing, str(error))
 
 
 def source() -> str:
-    """The model's name as `resolve` takes it; a revision belongs to a hub id only."""
+    """The model's name as `ModelRef.named` takes it; a revision belongs to a hub id only."""
     name, revision = model().strip(), (REVISION.value or "").strip()
     if not revision or "@" in name or name in MODELS or not _allowed(name) or os.path.isdir(os.path.expanduser(name)):
         return name
@@ -173,7 +176,7 @@ def source() -> str:
 def choose(spec: ModelSpec) -> None:
     """Put a stored run's model into the boxes; only before they are drawn."""
     try:
-        here = specs.named(spec.source).revision
+        here = ModelRef.named(spec.source).revision
     except EffectiveDepthError:
         here = ""
     inputs.put(
@@ -245,20 +248,19 @@ def _catalogue() -> None:
 
 def _in_short(name: str, entry: catalogue.Entry | None) -> str:
     try:
-        size = specs.size_of(name)
+        size = (ref := ModelRef.named(name)).size()
         told = [
             f"{size.n_layers} × {size.d_model}" + f", in {size.passes} passes" * (size.passes > 1),
             f"{estimate.count(size.parameters)} parameters",
             _cost(size, PRECISION.value or AUTO, device(), running.free(device())),
         ]
+        told += ["here"] * ref.is_here
     except EffectiveDepthError:
         told = []  # a damaged folder: choosing it says what is wrong
     if entry is not None and entry.gated:
         told.append("gated")
     if entry is not None and entry.published:
         told.append(f"published: {', '.join(entry.published)}")
-    if downloads.absent(name) is None:
-        told.append("here")
     return " · ".join(told)
 
 
@@ -269,7 +271,7 @@ def _listed(names: tuple[str, ...], where: str, free: int) -> dict[str, str]:
 
     def told(name: str) -> str:
         try:
-            return f"{name} · {_cost(specs.size_of(name), AUTO, where, free)}"
+            return f"{name} · {_cost(ModelRef.named(name).size(), AUTO, where, free)}"
         except EffectiveDepthError:
             return name  # a damaged folder: choosing it says what is wrong
 
@@ -307,24 +309,21 @@ def _words(one: Input, off: str, told: str, placeholder: str) -> None:
     one.draw(st.text_input, words=not session.current().link.cut, **look)
 
 
-def _described(spec: ModelSpec) -> None:
+def _described(spec: ModelRef) -> None:
     """Family and size, and what auto came to; its reason in full on hover."""
-    found = specs.describe(spec)
-    wide = f"{found['wide']} wide" if "wide" in found else ""
-    known = [found.get("", ""), specs.layers_in_words(spec), wide]
-    st.caption(show.plain(" · ".join(filter(None, known))))
-    if (packed := specs.of_gguf(spec)) and (packing := gguf_files.packed(packed)):
+    if size := spec.size_or_none():
+        st.caption(show.plain(f"{size.family} · {spec.layers_text} · {size.d_model} wide"))
+    if packing := spec.packing:
         st.caption(show.plain(f"{packing} in the file, computed in {spec.precision}"))
     if spec.why and (PRECISION.value or AUTO) == AUTO:
         st.caption(f"auto: **{show.plain(spec.precision)}**, {_how(spec)}", help=show.plain(spec.why))
 
 
-def _how(spec: ModelSpec) -> str:
+def _how(spec: ModelRef) -> str:
     """In a few words, why auto came to this precision."""
-    config = specs.config_of(spec)
-    if stored_precision(config):
+    if stored_precision(spec.config()):
         return "as it is stored"
-    if spec.precision not in estimate.fitting(sizes.read(config), running.free(spec.device), device=spec.device):
+    if spec.precision not in estimate.fitting(spec.size(), running.free(spec.device), device=spec.device):
         return "the narrowest, and too large"
     return "the widest there is" if spec.precision == WIDEST_FIRST[0] else "the widest that fits"
 
@@ -332,7 +331,7 @@ def _how(spec: ModelSpec) -> str:
 # -------------------------------------------------------------------- the model card
 
 
-def card(spec: ModelSpec) -> None:
+def card(spec: ModelRef) -> None:
     """Everything in one list, a line each. Figures of the identities come from the latest result of this model in this
     precision."""
     made = lookup.certificate(spec)
@@ -340,10 +339,8 @@ def card(spec: ModelSpec) -> None:
     st.caption("  \n".join(f"**{name}**: {value}" for name, value in lines))
 
 
-def _shape(spec: ModelSpec) -> list[tuple[str, str]]:
-    try:
-        size = sizes.read(specs.config_of(spec))
-    except EffectiveDepthError:
+def _shape(spec: ModelRef) -> list[tuple[str, str]]:
+    if (size := spec.size_or_none()) is None:
         return [("Size", "known once it is downloaded")]
     fewer = "" if size.n_kv_heads == size.n_heads else f", {size.n_kv_heads} for keys and values"
     counted = estimate.count(size.parameters) + ("" if size.exact else " (counted as a Llama)")
@@ -357,17 +354,15 @@ def _shape(spec: ModelSpec) -> list[tuple[str, str]]:
     ]
 
 
-def _held(spec: ModelSpec, made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    if remote.is_remote(spec.source):
+def _held(spec: ModelRef, made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    if not spec.weights_here:
         computes = ((made or {}).get("precision") or {}).get("computes_in", "told by its first result")
         return [("Computed", show.plain(f"{spec.device.replace('ndif at', 'at')}, in {computes}"))]
     label = sizes.PRECISION_LABELS.get(spec.precision, "")
     lines = [("Precision", show.plain(spec.precision) + (f" ({label})" if label else "")), ("Device", spec.device)]
     if made is not None and made.get("weights_bytes"):
         return [*lines, ("Memory held", f"{gigabytes(made['weights_bytes'])} of weights")]
-    try:
-        weights = sizes.read(specs.config_of(spec)).weight_bytes(spec.precision)
-    except EffectiveDepthError:
+    if not (weights := estimate.weights(spec)):
         return lines
     return [*lines, ("Memory", f"{gigabytes(weights)} of weights, by the estimate")]
 
@@ -405,8 +400,8 @@ def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     return lines
 
 
-def _tokenizer(spec: ModelSpec) -> list[tuple[str, str]]:
-    if not hub.is_here(spec):
+def _tokenizer(spec: ModelRef) -> list[tuple[str, str]]:
+    if not spec.is_here:
         return [("Tokenizer", "known once it is downloaded")]
     special, added = tokens.special_roles(spec), tokens.added(spec)
     named = (f"{show.plain(role.removesuffix('_token'))} {show.code(text, 40)}" for role, text in special.items())

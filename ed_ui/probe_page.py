@@ -16,8 +16,9 @@ from ed_core.depth.among_others import Likeness
 from ed_core.depth.wording import count
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
-from ed_core.models import controls, permits, specs
+from ed_core.models import controls, permits
 from ed_core.models.bundled import MIXED, SETS, default_set, mixed_prompts
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Continuation, Probe, find
 from ed_core.prompts import read_jsonl
 from ed_core.results import aggregate, lookup
@@ -126,7 +127,7 @@ class Page:
                 self.inputs()
         # what is drawn while a result arrives stays in the place of what stood there before; the words come behind the
         # map, which would move them
-        height = min(self.height(specs.n_layers(batch.requests[name].models[0]) or 0), show.TALLEST)
+        height = min(self.height(ModelRef.of(batch.requests[name].models[0]).n_layers or 0), show.TALLEST)
         place, below, words = show.place("map", height), st.container(), st.container()
         if result is None:
             with place:
@@ -231,17 +232,16 @@ def offer(
 ) -> None:
     """An order of layers for other tools: a list (called `label`) and a merge, with what it costs in them; for a model
     that came as a GGUF file also the command that writes one without the layers left out. `told`: help of both."""
-    model, n_layers = results[0].request.models[0], results[0].n_layers
+    model, n_layers = ModelRef.of(results[0].request.models[0]), results[0].n_layers
     evidence = {**cost, "n_prompts": len(results), "n_tokens": sum(r.n_tokens for r in results)}
-    looped = specs.n_passes(model) not in (1, None)
+    looped = model.n_passes not in (1, None)
     off = looped or not (ready and order)
     look = {"icon": ":material/download:", "disabled": off, "help": LOOPED if looped else told}
     layers = partial(surgery.order_list, n_layers, order, model.source, evidence)
     row.download_button(label, layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
     merge = partial(surgery.passthrough, order, model.source, evidence)
     row.download_button("mergekit", merge, f"merge-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
-    packed = None if off else specs.of_gguf(model)
-    if packed and (command := surgery.llama_quantize(order, n_layers, packed.file.name)):
+    if not off and model.packing and (command := surgery.llama_quantize(order, n_layers, model.file.name)):
         st.code(command, language=None, wrap_lines=True)
 
 

@@ -16,8 +16,8 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from ed_core.depth.wording import count
 from ed_core.errors import Cancelled, EffectiveDepthError, ParameterError, PromptError, QueueFull
 from ed_core.machine import ROOM, free_memory, gigabytes
-from ed_core.models import hub, permits, sizes
-from ed_core.models.specs import config_of
+from ed_core.models import permits, sizes
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Probe, find
 from ed_core.results import lookup
 from ed_core.types import ModelSpec, Request
@@ -301,7 +301,7 @@ def outlook(
     """Of a page's requests, of which `todo` are not stored yet; the largest model of several counts. `free`: bytes on
     their device; `absent`: the model of which the page says already that it is not here."""
     asked_tokens, n_tokens = n_tokens, n_tokens or estimate.TOKENS
-    specs = list(dict.fromkeys(request.models[0] for request in requests))
+    specs = list(dict.fromkeys(ModelRef.of(request.models[0]) for request in requests))
     asked = {
         spec: {_asked(r): find(r.probe).make(dict(r.parameters)) for r in requests if r.models[0] == spec}
         for spec in specs
@@ -345,11 +345,11 @@ def _peak(found: estimate.Estimate) -> int:
     return found.peak_of({need.probe for need in found.needs})
 
 
-def _estimate(spec: ModelSpec, n_tokens: int, free: int, probes: Sequence[Probe]) -> estimate.Estimate | None:
+def _estimate(spec: ModelRef, n_tokens: int, free: int, probes: Sequence[Probe]) -> estimate.Estimate | None:
     if spec.precision not in sizes.PRECISIONS:
         return None  # a checkpoint stored in some other way: only opening it tells
     try:
-        return estimate.estimate(sizes.read(config_of(spec)), spec.precision, n_tokens, spec.device, free, probes)
+        return estimate.estimate(spec.size(), spec.precision, n_tokens, spec.device, free, probes)
     except EffectiveDepthError:
         return None
 
@@ -375,16 +375,16 @@ def _too_short(requests: Collection[Request], n_tokens: int | None) -> str:
     return ""
 
 
-def _missing(spec: ModelSpec) -> str:
-    if hub.is_here(spec):
+def _missing(spec: ModelRef) -> str:
+    if spec.is_here:
         return ""
     return f"{spec.name} is not here yet: choose it on top of the page and download it there."
 
 
-def _too_large(spec: ModelSpec, found: estimate.Estimate | None, probes: Sequence[Probe], n_tokens: int) -> str:
+def _too_large(spec: ModelRef, found: estimate.Estimate | None, probes: Sequence[Probe], n_tokens: int) -> str:
     if found is None or _peak(found) <= ROOM * found.free:
         return ""
-    others = estimate.fitting(sizes.read(config_of(spec)), found.free, n_tokens, spec.device, probes)
+    others = estimate.fitting(spec.size(), found.free, n_tokens, spec.device, probes)
     instead = (
         f"{' and '.join(others)} would fit" if others else "no precision fits: take a smaller model or a shorter prompt"
     )

@@ -23,7 +23,6 @@ from ed_core.fits import ENDING, Fit, measured
 from ed_core.fits import file as fit_files
 from ed_core.fits.file import digest_of, digest_of_prompts
 from ed_core.machine import ROOM, free_memory
-from ed_core.models import sizes, specs
 from ed_core.prompts import to_jsonl
 from ed_core.studies import study
 from ed_core.studies.items import home, open_folder, shipped
@@ -331,7 +330,7 @@ class Fitted:
     def takes(self) -> str:
         """Memory and passes; "" where a size is not known."""
         try:
-            found = [sizes.read(specs.config_of(model)) for model in self.models]
+            found = [model.size() for model in self.models]
         except EffectiveDepthError:
             return ""
         layers, widths = zip(*((size.n_layers, size.d_model) for size in found), strict=True)

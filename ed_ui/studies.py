@@ -28,7 +28,7 @@ from ed_core.studies.plan import PLAN, Plan
 from ed_core.studies.sets import FORMATS
 from ed_core.studies.study import Study
 from ed_core.work.estimate import about
-from ed_ui import downloads, inputs, picker, runs, show
+from ed_ui import inputs, picker, runs, show
 from ed_ui.runs import STUDY
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ class SetLook:
 @dataclass(frozen=True)
 class Outlook:
     """What a study comes to, as far as it can be told before it runs. `later`: sets that are read when it runs.
-    `troubles`: models that cannot be used, and why."""
+    `troubles`: models that cannot be used, and why; `absent`: those that are downloaded first."""
 
     sets: tuple[SetLook, ...]
     later: tuple[str, ...]
@@ -119,6 +119,7 @@ class Outlook:
     seconds: float | None
     bytes: int
     troubles: Mapping[str, str]
+    absent: tuple[str, ...] = ()
 
 
 def form() -> None:
@@ -194,12 +195,11 @@ def _told(found: Outlook, written: Study, beside, below) -> None:
     """What the study comes to, beside Run; a look at its prompts below."""
     for label, why in found.troubles.items():
         below.warning(show.plain(f"{label} is left out: {why}"), icon=":material/error:")
-    absent = [m.source for m in written.entries if not m.control and downloads.absent(m.source) is not None]
     beside.markdown(show.plain(cost(found)))
     if (home() / runs.on_disk(written.name) / planning.PLAN).is_file():
         below.caption(show.plain(f"A study {written.name} is here already: Run goes on with it."))
-    if absent:
-        below.caption(show.plain(f"Downloaded first: {', '.join(absent)}."))
+    if found.absent:
+        below.caption(show.plain(f"Downloaded first: {', '.join(found.absent)}."))
     for one in found.sets:
         row = below.container(horizontal=True, vertical_alignment="center", key=f"set-{one.name}")
         with row.popover("Prompts", icon=":material/visibility:", key=f"look-{one.name}"):
@@ -248,7 +248,8 @@ def outlook(text: str, device: str) -> Outlook:
     troubles = {m.label: m.trouble for m in plan.models if m.trouble}
     looks = tuple(_look(plan, i) for i in range(len(plan.sets)))
     time = seconds[0] if seconds else None
-    return Outlook(looks, later, len(plan.usable), plan.n_items, time, planning.bytes_of(plan), troubles)
+    absent = tuple(m.known.source for m in plan.usable if not m.known.control and not m.known.is_here)
+    return Outlook(looks, later, len(plan.usable), plan.n_items, time, planning.bytes_of(plan), troubles, absent)
 
 
 def _look(plan: Plan, i: int) -> SetLook:

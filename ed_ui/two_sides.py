@@ -19,13 +19,14 @@ from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, draw
 from ed_core.figures.pictures import measures as named
-from ed_core.models import controls, remote, tokens
+from ed_core.models import controls, tokens
 from ed_core.models.bundled import CHARACTERS, WORDS, example_of, load_prompts
+from ed_core.models.ref import ModelRef
+from ed_core.models.remote import PREFIX
 from ed_core.probes import LayerSkip, Probe, find
 from ed_core.probes.base import Picture
 from ed_core.results import lookup
-from ed_core.types import ModelSpec, ProbeResult, Prompt
-from ed_core.work.resolve import twin
+from ed_core.types import ProbeResult, Prompt
 from ed_ui import downloads, inputs, link, picker, probe_page, prompt_box, show
 from ed_ui.inputs import (
     BRANCHES,
@@ -131,7 +132,7 @@ def first_twin(of: str = "two") -> dict[str, str]:
     models that this project comes with; for a model that is elsewhere, which can have none, the first other one in the
     list."""
     here = picker.model()
-    if not remote.is_remote(here):
+    if not here.startswith(PREFIX):
         return {f"{of}.model": here, f"{of}.control": "untrained"}
     return {f"{of}.model": next((name for name in picker.names() if name != here), here)}
 
@@ -159,7 +160,7 @@ def mode() -> str:
     return chosen
 
 
-def sides(spec: ModelSpec, row) -> tuple[Side, Side]:
+def sides(spec: ModelRef, row) -> tuple[Side, Side]:
     """Both sides, from this page's inputs: the chosen model on the prompt in the box, and side B, whose inputs are
     behind clicks in the `row` beside Run, a second prompt below it. An `EffectiveDepthError` says what is wrong with
     side B."""
@@ -191,7 +192,7 @@ def differences(first: Side, other: Side) -> dict[str, bool]:
     return {name: expected(name) for name in first.probes}
 
 
-def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
+def second_model(spec: ModelRef, row, of: str = "two") -> ModelRef:
     """The second model, from its own boxes behind a click in the `row`: `of` a page, by the beginning of its inputs'
     names. An `EffectiveDepthError` says why there is none."""
     model_, precision_, control_, seed_ = of_model(of)
@@ -202,7 +203,7 @@ def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
     name = (model_.draw(box.selectbox, width=300, **about) or "").strip()
     precision = precision_.draw(box.segmented_control, help=picker.ABOUT_PRECISION)
     row_of_control = box.container(horizontal=True, vertical_alignment="bottom")
-    if any(map(remote.is_remote, (spec.source, name))):
+    if not spec.weights_here or name.startswith(PREFIX):
         box.caption(NO_TWIN)
     kind = control_.draw(row_of_control.selectbox, width=190, help=CONTROL)
     seed = seed_.draw(row_of_control.number_input, width=130, disabled=kind == NONE)
@@ -212,9 +213,9 @@ def second_model(spec: ModelSpec, row, of: str = "two") -> ModelSpec:
         downloads.section(found.missing)
     if found.spec is None:
         raise EffectiveDepthError(found.trouble)
-    if not remote.is_remote(spec.source):
+    if spec.weights_here:
         picker.say_what_leaves(found.spec)
-    return found.spec if kind == NONE else twin(found.spec, kind, int(seed))
+    return found.spec if kind == NONE else found.spec.twin(kind, int(seed))
 
 
 def _prompt() -> Prompt:

@@ -120,9 +120,9 @@ def small_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def spec(small_folder):
     """The model in that folder, in float32."""
-    from ed_core.work.resolve import resolve
+    from ed_core.models.ref import ModelRef
 
-    return resolve(str(small_folder))
+    return ModelRef.parse(str(small_folder))
 
 
 @pytest.fixture
@@ -150,15 +150,15 @@ def stored(small_folder, tmp_path_factory):
     from test_pages import PAGES, PROMPT
 
     from ed_core.models.bundled import MODELS
+    from ed_core.models.ref import ModelRef
     from ed_core.results import lookup
-    from ed_core.work.resolve import resolve
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(
             MODELS, "small", small_folder
         )  # AppTest cannot hold a selectbox value that is not among its options
         idle(patch, tmp_path_factory.mktemp("cache"))
-        spec, results = resolve("small"), {}
+        spec, results = ModelRef.parse("small"), {}
         for probe in {p.name: p for probes in PAGES.values() for p in probes}.values():
             results[probe.name] = computed(probe.request(spec, PROMPT))
             lookup.store().put(results[probe.name])

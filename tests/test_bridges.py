@@ -12,20 +12,20 @@ import ed_core
 from ed_core.depth import surgery
 from ed_core.errors import ParameterError
 from ed_core.models.opening import open_model
+from ed_core.models.ref import ModelRef
 from ed_core.notebook.model import Result
 from ed_core.probes import Contributions, LogitLens
 from ed_core.types import Prompt
-from ed_core.work.resolve import resolve
 
 
 @pytest.fixture(scope="module")
 def lens(small_folder):
-    return computed(LogitLens().request(resolve(str(small_folder)), Prompt("5 + 7 = ")))
+    return computed(LogitLens().request(ModelRef.parse(str(small_folder)), Prompt("5 + 7 = ")))
 
 
 def of_family(tmp_path, family, probe=None):
     folder = save_random(tmp_path / family, family)
-    return computed((probe or Contributions()).request(resolve(str(folder)), Prompt("5 + 7 = 12")))
+    return computed((probe or Contributions()).request(ModelRef.parse(str(folder)), Prompt("5 + 7 = 12")))
 
 
 # ---------------------------------------------------------------- names

@@ -24,12 +24,12 @@ from ed_core.depth.criteria import RULES, by_cosine, by_kl, by_overlap
 from ed_core.errors import CardError
 from ed_core.files import seal
 from ed_core.fits import replacement
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Contributions, LogitLens, Prune
 from ed_core.results.aggregate import aggregate
 from ed_core.studies import items
 from ed_core.types import Prompt
 from ed_core.work import compute
-from ed_core.work.resolve import resolve
 from ed_ui import runs, show
 
 EVIL = "<script>alert(1)</script>"
@@ -73,7 +73,7 @@ def made(model, prompts, out, *more: str) -> int:
 @pytest.fixture(scope="module")
 def alone(model):
     """Aggregates of the same prompts, each run by itself through the engine."""
-    spec = resolve(str(model))
+    spec = ModelRef.parse(str(model))
     opened = opened_models().get(spec)
 
     def of(probe, n: int):
@@ -256,7 +256,7 @@ def test_the_page_lists_all_cards_and_shows_one(laboratory, monkeypatch):
             assert show.plain(words.depth(card.depth_of(told, rule))) in said
     test.button(key="run.cards").click().run()
     (of, place) = begun[0]
-    wanted = runs.Card(resolve("ed-demo-8"), "sum_mod10")
+    wanted = runs.Card(ModelRef.parse("ed-demo-8"), "sum_mod10")
     assert place == wanted.out and isinstance(of, making.Asked) and of.prompts == "sum_mod10"
     asked = making.Asked("ed-demo-8", "sum_mod10")
     assert asked.place == wanted.out, "the command without --out makes it where the page looks"

@@ -38,12 +38,12 @@ from ed_core.depth.continuous import mean_depth_kl
 from ed_core.errors import ClaimRefused, PromptError
 from ed_core.fits import replacement
 from ed_core.models.bundled import SETS
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Answers, Prune
 from ed_core.studies import items
 from ed_core.studies.items import open_folder
 from ed_core.sweeps import dropping
 from ed_core.types import Prompt
-from ed_core.work.resolve import resolve
 
 L, N, TOKENS = 8, 24, 5
 LEVELS = ("1", "2", "3")
@@ -365,7 +365,7 @@ def test_findings_are_judged_together_and_the_report_says_how_many_stand():
 @pytest.mark.process
 def test_what_is_read_of_answers_is_what_full_passes_say(measure):
     """On a model that knows them: written out token by token without each layer."""
-    model = opened_models().get(resolve("ed-demo-8"))
+    model = opened_models().get(ModelRef.parse("ed-demo-8"))
     lines = [json.loads(line) for line in (SETS / "copy.jsonl").read_text().splitlines()[:2]]
     decode = lambda ids: model.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
     exact, appears = [], []
@@ -383,7 +383,7 @@ def test_what_is_read_of_answers_is_what_full_passes_say(measure):
 
 
 def test_the_angle_is_read_at_the_last_token_and_where_no_sink_is(measure):
-    model = opened_models().get(resolve("ed-demo-16"))
+    model = opened_models().get(ModelRef.parse("ed-demo-16"))
     lines = [json.loads(line) for line in (SETS / "sum_mod10.jsonl").read_text().splitlines()[:3]]
     assert dropping.SINK == sinks.FACTOR and dropping.FEWEST_TOKENS == sinks.FEWEST
     for line_ in lines:

@@ -15,11 +15,11 @@ from ed_core.cases.snippet import run_command
 from ed_core.claims import running as claims
 from ed_core.commands import long_work, main, parser
 from ed_core.commands.models import opened_as
+from ed_core.models.ref import ModelRef
 from ed_core.probes.contributions import Contributions
 from ed_core.probes.layer_skip import LayerSkip
 from ed_core.probes.lenses import LogitLens
 from ed_core.types import Prompt, command_line
-from ed_core.work.resolve import resolve
 from ed_core.work.runs.fit import Fit, Opened
 
 PROMPTS = [
@@ -310,7 +310,7 @@ def test_the_command_of_a_run_asks_for_that_run(name, tmp_path, monkeypatch):
 
 
 def test_the_command_of_probes_asks_for_them():
-    model = resolve("ed-demo-8", "bf16", control="untrained", control_seed=4)
+    model = ModelRef.parse("ed-demo-8", "bf16", control="untrained", control_seed=4)
     probes = [LogitLens(k=3), LayerSkip(), Contributions()]
     args = parser("run").parse_args(
         shlex.split(run_command(probes, model, "p.jsonl", "-o.npz").replace("\\\n", ""))[3:]

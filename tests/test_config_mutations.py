@@ -16,11 +16,11 @@ from transformers import AutoConfig
 from ed_core.errors import EffectiveDepthError
 from ed_core.models.family_checks import random_hf
 from ed_core.models.opening import open_model
+from ed_core.models.ref import ModelRef
 from ed_core.models.small import config_fields
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.types import Prompt
 from ed_core.work import compute
-from ed_core.work.resolve import resolve
 
 MUTATED = (
     "qwen3_next",
@@ -103,7 +103,7 @@ def one_mutation(mutation: tuple[str, str, object]) -> None:
             return
         byte_tokenizer().save_pretrained(folder)
         try:
-            model = open_model(resolve(folder))
+            model = open_model(ModelRef.parse(folder))
             found = {
                 probe.name: compute.run(model, probe.request(model.spec, PROMPT))
                 for probe in (Contributions(), LogitLens(), LayerSkip())

@@ -19,12 +19,11 @@ from ed_core.models import modules
 from ed_core.models.families import find
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
-from ed_core.models.specs import location
+from ed_core.models.ref import ModelRef
 from ed_core.models.verify import verify
 from ed_core.probes import Contributions
 from ed_core.prompts import read_jsonl
 from ed_core.types import ModelSpec, Prompt, Request
-from ed_core.work.resolve import resolve, twin
 
 # blocks that differ by kind (windows, mixers, experts, position schemes), and some that do not
 VARIANTS = (
@@ -58,13 +57,13 @@ def same(a, b) -> bool:
 
 def test_an_untrained_twin_is_the_librarys_own_initialisation_and_follows_its_seed(small_folder):
     source = str(small_folder)
-    twins_of = [open_model(resolve(source, control="untrained", control_seed=seed)) for seed in (0, 0, 1)]
+    twins_of = [open_model(ModelRef.parse(source, control="untrained", control_seed=seed)) for seed in (0, 0, 1)]
     first, again, other = map(weights_of, twins_of)
     assert same(first, again) and not same(first, other)
     torch.manual_seed(0)
-    config = AutoConfig.from_pretrained(location(resolve(source)))
+    config = AutoConfig.from_pretrained(ModelRef.parse(source).place)
     assert same(first, AutoModelForCausalLM.from_config(config, dtype=torch.float32).state_dict())
-    trained = open_model(resolve(source))
+    trained = open_model(ModelRef.parse(source))
     assert twins_of[0].tokenizer.get_vocab() == trained.tokenizer.get_vocab()
     text = Prompt("5 + 7 = 12")
     assert twins_of[0].encode(text).ids == trained.encode(text).ids
@@ -74,9 +73,9 @@ def test_an_untrained_twin_is_the_librarys_own_initialisation_and_follows_its_se
 
 def test_an_untrained_twin_needs_config_and_tokenizer_only(small_folder, tmp_path):
     bare = shutil.copytree(small_folder, tmp_path / "bare", ignore=shutil.ignore_patterns("*.safetensors"))
-    specs = [resolve(str(folder), control="untrained") for folder in (bare, small_folder)]
+    specs = [ModelRef.parse(str(folder), control="untrained") for folder in (bare, small_folder)]
     assert specs[0].identity() == specs[1].identity(), "what was learned is no part of it"
-    assert twin(resolve(str(small_folder)), "untrained").identity() == specs[0].identity()
+    assert ModelRef.parse(str(small_folder)).twin("untrained").identity() == specs[0].identity()
     assert same(*(weights_of(open_model(spec)) for spec in specs))
 
 
@@ -132,17 +131,19 @@ def test_only_blocks_of_one_kind_change_places():
 
 
 def test_shuffled_blocks_of_a_folder_follow_their_seed_and_keep_every_weight(small_folder):
-    opened = [open_model(resolve(str(small_folder), control="shuffled", control_seed=seed)) for seed in (0, 0, 1)]
+    opened = [
+        open_model(ModelRef.parse(str(small_folder), control="shuffled", control_seed=seed)) for seed in (0, 0, 1)
+    ]
     assert opened[0].block_order == opened[1].block_order != opened[2].block_order
     assert same(weights_of(opened[0]), weights_of(opened[1])) and not same(weights_of(opened[0]), weights_of(opened[2]))
-    own = open_model(resolve(str(small_folder)))
+    own = open_model(ModelRef.parse(str(small_folder)))
     for place, source in enumerate(opened[0].block_order):
         assert same(opened[0].blocks[place].state_dict(), own.blocks[source].state_dict())
 
 
 def test_shuffled_blocks_of_a_family_nobody_described(tmp_path, monkeypatch):
     forget(monkeypatch, "llama")
-    spec = resolve(str(save_random(tmp_path / "m", "llama")), control="shuffled")
+    spec = ModelRef.parse(str(save_random(tmp_path / "m", "llama")), control="shuffled")
     model = open_model(spec)
     assert "read like" in model.architecture.family and model.block_order
     assert not model.identities.failures()
@@ -152,16 +153,16 @@ def test_shuffled_blocks_of_a_family_nobody_described(tmp_path, monkeypatch):
 
 
 def test_a_control_is_part_of_the_identity_and_no_other_key_changes(small_folder):
-    spec, prompt = resolve(str(small_folder)), Prompt("5 + 7 = ")
+    spec, prompt = ModelRef.parse(str(small_folder)), Prompt("5 + 7 = ")
     keys = {
-        Contributions().request(twin(spec, kind, seed), prompt).key
+        Contributions().request(spec.twin(kind, seed), prompt).key
         for kind in ("untrained", "shuffled")
         for seed in (0, 1)
     }
     assert len(keys | {Contributions().request(spec, prompt).key}) == 5
-    request = Contributions().request(twin(spec, "shuffled", 3), prompt)
+    request = Contributions().request(spec.twin("shuffled", 3), prompt)
     assert Request.from_json(json.loads(json.dumps(request.to_json()))).key == request.key
-    assert twin(spec, "") == spec
+    assert spec.twin("") == spec
     fixed = Contributions().request(ModelSpec("m", content_hash="c"), Prompt("p")).key
     assert fixed == "2789cb142f9a249dc62164cdb068cf19", (
         "the key of a request without a control, as it was before there were any"

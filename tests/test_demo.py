@@ -16,12 +16,11 @@ from transformers import AutoTokenizer
 from ed_core.cases import bundle, case_study
 from ed_core.cases.kept import SHIPPED
 from ed_core.errors import CaseError
-from ed_core.models import hub
 from ed_core.models.bundled import CHARACTERS, MIXED, MODELS, SETS, WORDS, default_set, load_prompts
+from ed_core.models.ref import ModelRef
 from ed_core.prompts import check_text, read_jsonl
 from ed_core.types import Prompt
 from ed_core.work import compute
-from ed_core.work.resolve import resolve
 from tools import looped, prompts
 from tools.cases import build, id_of, models_of
 from tools.evaluate import CARD, Cell, accuracy, cells, open_model
@@ -201,9 +200,9 @@ def models():
 def test_the_numbers_are_what_a_run_gives(lesson, models):
     prompt = next(Prompt(p["text"], p["answer"]) for p in load_prompts() if p["id"] == lesson.prompt)
     by_name = named(item.result for item in shipped(lesson).items)
-    if lesson.model == REAL and not hub.is_here(resolve(REAL)):
+    if lesson.model == REAL and not ModelRef.named(REAL).is_here:
         pytest.skip("SmolLM2 is not here")
-    for spec in models_of(lesson, resolve(lesson.model)):
+    for spec in models_of(lesson, ModelRef.parse(lesson.model)):
         for probe in lesson.probes:
             request = probe.request(spec, prompt)
             (name,) = named([replace(by_name[probe.name], request=request)])

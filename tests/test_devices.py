@@ -14,12 +14,12 @@ from workers import Direct
 from ed_core.errors import DeviceFailed, PromptError, TooLarge, lost_device, ran_out
 from ed_core.models import devices, identities, loading, opening, verify
 from ed_core.models.language_model import LanguageModel
+from ed_core.models.ref import ModelRef
 from ed_core.notebook import model as notebook
 from ed_core.probes import IntegratedGradients, LogitLens, Numerics, ResidualErasure, Surgery
 from ed_core.sweeps import gradients, loops, staircase, surgery
 from ed_core.types import ModelSpec, Prompt
 from ed_core.work import compute, measure
-from ed_core.work.resolve import resolve
 
 ASKED = Prompt("5 + 7 + 5 = ", "17")
 ASSERT = RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported")
@@ -33,7 +33,7 @@ GIB = 1 << 30
 def test_memory_that_runs_out_while_a_model_is_opened_is_no_damage(small_folder, monkeypatch, error):
     monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: raise_(error))
     with pytest.raises(TooLarge, match="Memory ran out on cpu while .* was opened in fp32") as caught:
-        opening.open_model(resolve(str(small_folder)))
+        opening.open_model(ModelRef.parse(str(small_folder)))
     assert caught.value.__cause__ is caught.value.__context__ is None, "nothing holds what filled the memory"
 
 
@@ -54,7 +54,7 @@ def test_what_an_error_says_is_told_apart():
 def test_a_lost_device_is_named_and_ends_the_worker(small_folder, monkeypatch):
     """Every later job failed too."""
     models, said = compute.Models(), []
-    request = LogitLens().request(resolve(str(small_folder)), ASKED)
+    request = LogitLens().request(ModelRef.parse(str(small_folder)), ASKED)
     model, server = models.get(request.models[0]), Direct(models, lambda header, body: said.append(header))
     for error, ends in ((RuntimeError("shapes"), False), (ASSERT, True)):
         monkeypatch.setattr(model, "trace", lambda *_, error=error, **__: raise_(error))
@@ -68,7 +68,7 @@ def test_a_lost_device_is_named_and_ends_the_worker(small_folder, monkeypatch):
 def test_a_device_that_is_lost_while_a_model_is_opened_is_named(small_folder, monkeypatch):
     monkeypatch.setattr(LanguageModel, "run_block", lambda *_, **__: raise_(ASSERT))
     with pytest.raises(DeviceFailed, match="The device cpu failed while .* was opened"):
-        opening.open_model(resolve(str(small_folder)))
+        opening.open_model(ModelRef.parse(str(small_folder)))
 
 
 def test_a_token_beyond_the_embedding_is_refused_before_a_kernel_sees_it(model_of):
@@ -119,7 +119,7 @@ def test_a_probe_finds_its_memory_beside_the_model(gpus):
 def test_products_are_of_full_float32_whatever_was_asked_for_before(small_folder):
     torch.set_float32_matmul_precision("medium")
     torch.backends.cudnn.allow_tf32 = True
-    opening.open_model(resolve(str(small_folder)))
+    opening.open_model(ModelRef.parse(str(small_folder)))
     assert torch.get_float32_matmul_precision() == "highest" and not torch.backends.cudnn.allow_tf32
     assert not torch.backends.cuda.matmul.allow_tf32 and not torch.backends.cuda.cudnn_sdp_enabled()
 

@@ -12,9 +12,9 @@ from ed_core.commands import main
 from ed_core.errors import ModelNotFound
 from ed_core.models import catalogue, sizes
 from ed_core.models.devices import measure_rates
+from ed_core.models.ref import ModelRef
 from ed_core.models.sizes import WIDEST_FIRST
 from ed_core.models.small import VARIANTS, config_fields
-from ed_core.models.specs import size_of
 from ed_core.models.verify import verify
 from ed_core.probes import LayerSkip, ResidualErasure
 from ed_core.types import Prompt
@@ -68,7 +68,7 @@ def test_every_catalogue_config_has_the_parameters_that_are_counted(entry):
 
 def test_counts_are_those_the_publishers_state():
     for name, stated in STATED.items():
-        assert size_of(name).parameters == stated, name
+        assert ModelRef.named(name).size().parameters == stated, name
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_every_family_is_counted_exactly_off_its_defaults_too(family, more):
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-32B", "google/gemma-2-9b", "openai-community/gpt2"])
 def test_narrower_is_smaller_and_longer_needs_more(name):
-    size = size_of(name)
+    size = ModelRef.named(name).size()
     weights = [size.weight_bytes(p) for p in WIDEST_FIRST]
     assert weights == sorted(weights, reverse=True) and weights[0] == 4 * size.parameters == 2 * weights[1]
     short, long = (estimate.estimate(size, "bf16", n) for n in (64, 512))
@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_said_with_what_would(capsys):
     assert main(["estimate", "Qwen/Qwen2.5-32B", "--precision", "4bit"]) == 0
     out = capsys.readouterr().out
     assert "32.8 B parameters" in out and "4bit 19.2 GB" in out and "layer_skip" in out and "free on cpu" in out
-    size = size_of("Qwen/Qwen2.5-7B")
+    size = ModelRef.named("Qwen/Qwen2.5-7B").size()
     last = estimate.report("x", size, "fp32", free=20 * 10**9)[-1]
     assert last.startswith("too large") and last.endswith("what fits: bf16, int8, 4bit")
     assert "no precision fits" in estimate.report("x", size, "fp32", free=10**9)[-1]
@@ -134,14 +134,14 @@ def test_what_does_not_fit_is_said_with_what_would(capsys):
 
 
 def test_folders_and_bundled_models_are_read_and_unknown_names_refused(small_folder):
-    assert size_of(str(small_folder)).n_layers == 5 and size_of("ed-demo-16").n_layers == 16
+    assert ModelRef.named(str(small_folder)).size().n_layers == 5 and ModelRef.named("ed-demo-16").size().n_layers == 16
     for name in ("some-org/unknown", "/no/such folder"):
         with pytest.raises(ModelNotFound):
-            size_of(name)
+            ModelRef.named(name).size()
 
 
 def test_a_calibration_is_kept_used_and_distrusted(tmp_path):
-    size = size_of("Qwen/Qwen2.5-7B")
+    size = ModelRef.named("Qwen/Qwen2.5-7B").size()
     assert not estimate.estimate(size, "bf16").calibrated
     rates = measure_rates("cpu")
     estimate.save_rates("cpu", rates)

@@ -6,12 +6,12 @@ import pytest
 from ed_core.depth.verdict import READS
 from ed_core.models import controls
 from ed_core.models.bundled import CHARACTERS, ENGLISH_EXAMPLE, KINDS, example_of, load_prompts
+from ed_core.models.ref import ModelRef
 from ed_core.probes import PROBES, Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.results.wire import unpack
 from ed_core.types import Prompt
 from ed_core.work import compute
-from ed_core.work.resolve import resolve, twin
 from tools.examples import READ, REAL, compared, shipped
 
 HOME = (Contributions(), LogitLens(), LayerSkip(), Continuation())
@@ -24,7 +24,7 @@ def prompt_of(model: str, id: str) -> Prompt:
 
 def test_the_shipped_files_are_those_that_the_tool_writes_and_name_no_folder_of_a_machine():
     wanted = {
-        (twin(resolve(name), control).content_hash, control, prompt, probe.name)
+        (ModelRef.parse(name).twin(control).content_hash, control, prompt, probe.name)
         for name, control, prompt, probe in (*shipped(), *compared())
     }
     ids = {p["text"]: p["id"] for model in ("", CHARACTERS[0]) for p in load_prompts(model)}
@@ -40,7 +40,7 @@ def test_the_shipped_files_are_those_that_the_tool_writes_and_name_no_folder_of_
 @pytest.mark.parametrize("name", REAL)
 def test_a_real_model_is_shown_without_its_weights(name, own_cache):
     """All its results are found under the identity it has before it is fetched, and they are small."""
-    spec, prompt = resolve(name, "fp32"), prompt_of("", ENGLISH_EXAMPLE)
+    spec, prompt = ModelRef.parse(name, "fp32"), prompt_of("", ENGLISH_EXAMPLE)
     found = [lookup.find(p.at_first(spec).request(spec, prompt)) for p in PROBES if not p.needs_passes]
     assert all(found) and sum((lookup.EXAMPLES / f"{r.request.key}.npz").stat().st_size for r in found) <= 300 << 10
     assert "Tokyo" in next(r for r in found if r.request.probe == "continuation").provenance["continuation"]
@@ -49,21 +49,24 @@ def test_a_real_model_is_shown_without_its_weights(name, own_cache):
 def test_home_shows_a_prompt_of_each_kind_without_the_real_models_weights(own_cache):
     for kind, id in KINDS.items():
         for probe in HOME:
-            assert lookup.find(probe.request(resolve("smollm2", "fp32"), prompt_of("", id))) is not None, (kind, HINT)
+            assert lookup.find(probe.request(ModelRef.parse("smollm2", "fp32"), prompt_of("", id))) is not None, (
+                kind,
+                HINT,
+            )
 
 
 def test_a_page_on_a_gpu_shows_what_is_shipped_and_says_where_it_was_measured(own_cache):
     probe, prompt = HOME[0], prompt_of("ed-demo-8", example_of("ed-demo-8"))
-    asked = probe.request(resolve("ed-demo-8", device="cuda"), prompt)
+    asked = probe.request(ModelRef.parse("ed-demo-8", device="cuda"), prompt)
     assert lookup.find(asked) is None
     shown = lookup.find_shown(asked)
     assert shown is not None and shown.request.models[0].device == "cpu"
-    assert lookup.find_shown(probe.request(resolve("ed-demo-8", device="cuda"), Prompt("another one"))) is None
+    assert lookup.find_shown(probe.request(ModelRef.parse("ed-demo-8", device="cuda"), Prompt("another one"))) is None
 
 
 @pytest.mark.parametrize("name", ["ed-demo-8", "ed-loop-4x4"])
 def test_what_home_opens_on_is_what_a_run_gives(name, own_cache):
-    spec = resolve(name)
+    spec = ModelRef.parse(name)
     model, prompt = compute.Models().get(spec), prompt_of(name, example_of(name))
     for probe in HOME:
         request = probe.request(spec, prompt)
@@ -77,7 +80,7 @@ def test_what_home_opens_on_is_what_a_run_gives(name, own_cache):
 def test_a_verdict_finds_five_twins_of_each_shipped_prompt():
     files = {file.stem: file for file in lookup.TWINS.glob("*.npz")}
     wanted = {
-        probe().request(twin(resolve(name), "untrained", seed), prompt_of(name, id)).key
+        probe().request(ModelRef.parse(name).twin("untrained", seed), prompt_of(name, id)).key
         for name, _, id, probe in shipped()
         if probe.name in READS
         for seed in controls.SEEDS
@@ -92,7 +95,7 @@ def test_a_verdict_finds_five_twins_of_each_shipped_prompt():
 
 @pytest.mark.parametrize("seed", [0, 3])  # shipped as a whole, and only what a verdict reads
 def test_a_shipped_twin_is_what_a_run_gives(seed):
-    spec = twin(resolve("ed-demo-8"), "untrained", seed)
+    spec = ModelRef.parse("ed-demo-8").twin("untrained", seed)
     model, prompt = compute.Models().get(spec), prompt_of("ed-demo-8", example_of("ed-demo-8"))
     for probe in HOME[:2]:
         request = probe.request(spec, prompt)

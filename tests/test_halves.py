@@ -11,10 +11,10 @@ from test_pages import app
 from ed_core.depth import halves
 from ed_core.depth.continuous import MEAN_DEPTH
 from ed_core.errors import ParameterError
+from ed_core.models.ref import ModelRef
 from ed_core.probes import LogitLens
 from ed_core.results import lookup
 from ed_core.types import Prompt
-from ed_core.work.resolve import resolve
 
 PROMPT = Prompt("5 + 7 + 1 = ", "13")
 
@@ -69,7 +69,7 @@ def test_half_rows_are_what_is_read_behind_attention(variant_model, measure, var
 
 
 def test_the_key_of_what_is_kept_stays():
-    spec = resolve("ed-demo-8")
+    spec = ModelRef.parse("ed-demo-8")
     asked = LogitLens().request(spec, PROMPT)
     assert dict(asked.parameters) == {"k": 5, "g": 0.5, "rho": 0.85}
     inside = LogitLens(points="halves").request(spec, PROMPT)
@@ -105,7 +105,7 @@ def test_mean_depth_at_half_layers_is_the_mean_over_thresholds():
 
 @pytest.fixture(scope="module")
 def inside():
-    return computed(LogitLens(points="halves").request(resolve("ed-demo-8"), PROMPT))
+    return computed(LogitLens(points="halves").request(ModelRef.parse("ed-demo-8"), PROMPT))
 
 
 def test_the_branch_that_brings_the_answer(inside):
@@ -123,7 +123,7 @@ def test_the_branch_that_brings_the_answer(inside):
 
 
 def test_the_page_draws_half_layers_where_they_are_asked_for(stored):
-    spec = resolve("small")
+    spec = ModelRef.parse("small")
     result = computed(LogitLens(points="halves").request(spec, PROMPT))
     lookup.store().put(result)
     test = app("pages/prompt/logit_lens.py", prompt=None, run=result.request.key)

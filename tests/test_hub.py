@@ -7,8 +7,9 @@ import pytest
 from fake_hub import COMMIT, serving
 
 from ed_core.errors import BrokenWeights, HubUnreachable
-from ed_core.models import hub, specs, weights
+from ed_core.models import weights
 from ed_core.models.hub import ANSWER_SECONDS
+from ed_core.models.ref import ModelRef
 
 
 def arrived(home, model):
@@ -106,8 +107,9 @@ CANCEL = (
     + """
 import time
 from ed_core.models.hub import Download
+from ed_core.models.ref import ModelRef
 from ed_core.errors import Cancelled
-one = Download("org/model")
+one = Download(ModelRef.named("org/model").download)
 while not one.over and one.progress[0] < 100_000:
     time.sleep(0.01)
 assert 0 < one.progress[0] < one.progress[1], one.progress
@@ -119,9 +121,9 @@ print(one.progress[0])
 WATCH = (
     SMALL
     + """
-from ed_core.models.hub import fetch
+from ed_core.models.ref import ModelRef
 seen = []
-print(fetch("org/model", progress=lambda done, total: seen.append((done, total))))
+print(ModelRef.named("org/model").download(lambda done, total: seen.append((done, total))).revision)
 assert seen and seen[-1][0] == seen[-1][1] and all(a <= b for (a, _), (b, _) in zip(seen, seen[1:])), seen[:5] + seen[-5:]
 """
 )
@@ -217,9 +219,9 @@ from ed_core.results import lookup
 from ed_core.work import measure
 from ed_core.work.queue import Queue
 from ed_core.probes import Contributions
-from ed_core.work.resolve import resolve
+from ed_core.models.ref import ModelRef
 from ed_core.types import Prompt
-request = lambda: Contributions().request(resolve("org/model"), Prompt("5 + 7 = "))
+request = lambda: Contributions().request(ModelRef.parse("org/model"), Prompt("5 + 7 = "))
 assert not request().models[0].revision
 jobs, stages = Queue(), []
 job = measure.submit(jobs, request(), "viewer")
@@ -248,11 +250,11 @@ def test_what_the_cache_has_is_found_without_a_note_of_main_and_by_the_begin_of_
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     commits = [letter * 40 for letter in "ab"]
     (tmp_path / "models--org--model" / "snapshots" / commits[0]).mkdir(parents=True)
-    assert specs.named("org/model").revision == commits[0]
+    assert ModelRef.named("org/model").revision == commits[0]
     (tmp_path / "models--org--model" / "snapshots" / commits[1]).mkdir()
-    assert specs.named("org/model@aaaaaaa").revision == commits[0] and not specs.named("org/model").revision
+    assert ModelRef.named("org/model@aaaaaaa").revision == commits[0] and not ModelRef.named("org/model").revision
     with pytest.raises(HubUnreachable, match=f"the local hub cache has {', '.join(commits)}, not 'main'; give one of"):
-        hub.ensure(specs.named("org/model"))
+        ModelRef.named("org/model").ensure()
     (tmp_path / "models--org--model" / "refs").mkdir()
     (tmp_path / "models--org--model" / "refs" / "main").write_text(commits[1])
-    assert specs.named("org/model").revision == commits[1]
+    assert ModelRef.named("org/model").revision == commits[1]

@@ -23,7 +23,8 @@ from ed_core.figures.images import thumbnail
 from ed_core.files import Bounds
 from ed_core.fits import file as lens
 from ed_core.fits import measured
-from ed_core.models import controls, specs, weights
+from ed_core.models import controls, weights
+from ed_core.models.ref import ModelRef
 from ed_core.probes import EarlyExit
 from ed_core.studies.items import open_folder
 
@@ -139,4 +140,4 @@ def test_json_that_python_cannot_read_is_refused_in_a_sentence(tmp_path, what, t
 
 def test_a_config_that_python_cannot_read_says_nothing(tmp_path):
     (tmp_path / "config.json").write_text("[" * 100_000, encoding="utf-8")
-    assert specs.config_of(specs.named(str(tmp_path))) == {}
+    assert ModelRef.named(str(tmp_path)).config() == {}

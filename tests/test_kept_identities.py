@@ -15,6 +15,7 @@ from workers import Direct, until
 from ed_core.commands import main
 from ed_core.errors import IdentityFailed, NotFinite
 from ed_core.models import opening
+from ed_core.models.ref import ModelRef
 from ed_core.models.verify import verify
 from ed_core.notebook import model
 from ed_core.probes import Contributions, LogitLens
@@ -22,7 +23,6 @@ from ed_core.results.store import Store
 from ed_core.types import Prompt
 from ed_core.work import compute, measure
 from ed_core.work.queue import Queue
-from ed_core.work.resolve import resolve
 from ed_core.work.worker import Process
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -69,9 +69,9 @@ def test_figures_of_anything_else_are_not_believed(spec, measured, other, monkey
     if other == "code":
         monkeypatch.setattr(opening, "code_hash", lambda: "another")
     elif other == "weights":
-        spec = resolve(str(save_random(tmp_path / "other", "llama")))
+        spec = ModelRef.parse(str(save_random(tmp_path / "other", "llama")))
     elif other == "precision":
-        spec = resolve(spec.source, precision="bf16")
+        spec = ModelRef.parse(spec.source, precision="bf16")
     else:
         monkeypatch.setattr(opening, "version", lambda name: "0.0.1")
     assert not opening.open_model(spec, trust_kept=True).to_recheck and len(measured) == 2
@@ -122,7 +122,7 @@ def test_what_rests_on_identities_that_fail_is_withdrawn(spec, monkeypatch, erro
 
 
 def test_a_model_that_is_closed_before_is_measured_then(spec, tmp_path, monkeypatch):
-    another = resolve(str(save_random(tmp_path / "another", "llama")))
+    another = ModelRef.parse(str(save_random(tmp_path / "another", "llama")))
     opening.open_model(another, trust_kept=True)
     server, told, request = believed(spec, budget=1)
     models = server.models

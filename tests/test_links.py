@@ -15,11 +15,11 @@ from streamlit.testing.v1 import AppTest
 from test_pages import PAGES, ROOT, app
 
 from ed_core.errors import ParameterError
+from ed_core.models.ref import ModelRef
 from ed_core.probes import PROBES, LogitLens, ResidualErasure
 from ed_core.results import lookup
 from ed_core.results.store import Store
 from ed_core.types import Prompt
-from ed_core.work.resolve import resolve, twin
 from ed_ui import browser, inputs, link, picker, session
 from ed_ui.inputs import of_probe
 from ed_ui.navigation import KEPT_FROM
@@ -158,7 +158,7 @@ def test_what_a_link_does_not_say_is_at_its_default(stored):
 
 
 def test_a_short_id_opens_a_run_and_a_controls_run_picks_the_control(stored):
-    spec = twin(resolve("small"), "untrained", 7)
+    spec = ModelRef.parse("small").twin("untrained", 7)
     result = computed(LogitLens().request(spec, Prompt("3 + 4 = ", "7")))
     lookup.store().put(result)
     test = opened("pages/prompt/logit_lens.py", run=result.request.key[:12])

@@ -14,16 +14,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaFor
 from ed_core.depth.loops import by_passes, loop_depth
 from ed_core.errors import ParameterError, RefusedFamily
 from ed_core.fits.jacobian import FIRST, of_prompt
-from ed_core.models import bundled, sizes, specs
+from ed_core.models import bundled, sizes
 from ed_core.models.families import find
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
+from ed_core.models.ref import ModelRef
 from ed_core.models.verify import verify
 from ed_core.probes import PROBES, Generation, Loops, ResidualErasure
 from ed_core.probes.base import Shape
 from ed_core.probes.generation import WRITTEN_TOKENS
 from ed_core.types import ModelSpec, Prompt
-from ed_core.work.resolve import resolve
 
 PROMPT = Prompt("5+7=", "12")
 BETWEEN = ("looped_norm", "looped_input", "ouro")
@@ -114,10 +114,10 @@ def test_a_folder_opens_with_its_twins(tmp_path, variant):
         config = (folder / "config.json").read_text()
         own = '{"auto_map": {"AutoConfig": "configuration_ouro.OuroConfig", "AutoModelForCausalLM": '
         (folder / "config.json").write_text(config.replace("{", own + '"modeling_ouro.OuroForCausalLM"},', 1))
-    spec = ModelSpec(str(folder), content_hash=specs.content_hash(folder))
+    spec = ModelRef.parse(str(folder))
     model = open_model(spec)
-    assert model.n_layers == specs.n_layers(spec) == specs.size_of(str(folder)).n_layers == 6
-    assert specs.size_of(str(folder)).parameters == sum(p.numel() for p in model.hf.parameters())
+    assert model.n_layers == spec.n_layers == 6
+    assert spec.size().parameters == sum(p.numel() for p in model.hf.parameters())
     for control in ("untrained", "shuffled"):
         twin = open_model(replace(spec, control=control, control_seed=1))
         assert twin.n_layers == 6 and not twin.identities.failures()
@@ -235,10 +235,10 @@ def test_what_would_be_read_wrong_is_refused_before_it_is_loaded(tmp_path, varia
     lines = [line for line in config.splitlines() if f'"{name}"' not in line]
     (folder / "config.json").write_text("\n".join([lines[0], f'"{name}": {value},', *lines[1:]]))
     with pytest.raises((RefusedFamily, ParameterError), match=said):
-        open_model(ModelSpec(str(folder)))
+        open_model(ModelRef.named(str(folder)))
     if "loops" in name:
         with pytest.raises(ParameterError, match=said):
-            specs.size_of(str(folder))
+            ModelRef.named(str(folder)).size()
 
 
 @pytest.mark.parametrize("variant", ("looped", "ouro"))
@@ -367,7 +367,7 @@ def test_a_loop_at_its_fixed_point_does_nothing_more(measure):
 
 
 def test_models_that_read_characters_are_given_prompts_in_characters():
-    loop, words = resolve("ed-loop-4x4"), resolve("ed-demo-8")
+    loop, words = ModelRef.parse("ed-loop-4x4"), ModelRef.parse("ed-demo-8")
     assert bundled.example_of("ed-plain-4") == "chains-4-alone" and bundled.example_of("ed-demo-8") == bundled.EXAMPLE
     assert {p["task"] for p in bundled.mixed_prompts(13, model="ed-loop-4x4")} == {"sums", "chains"}
     known = set(json.loads((bundled.MODELS["ed-loop-4x4"] / "tokenizer.json").read_text())["model"]["vocab"])

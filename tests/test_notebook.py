@@ -18,12 +18,12 @@ import ed_core
 from ed_core.errors import ModelNotFound, ParameterError, PromptError
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, draw, pictures
+from ed_core.models.ref import ModelRef
 from ed_core.notebook.model import Result
 from ed_core.results import lookup
 from ed_core.results.wire import pack, unpack
 from ed_core.types import Measure, MeasureSpec, Prompt
 from ed_core.work import compute
-from ed_core.work.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
 SUM = Prompt("Sums mod 10:\n5 + 7 = ", "2")
@@ -104,7 +104,7 @@ def test_one_bad_prompt_refuses_the_whole_list_before_anything_is_computed(model
 def test_a_model_is_opened_as_it_is_asked_for(model, small_folder):
     asked = dict(precision="bf16", control="untrained", control_seed=4)
     twin = ed_core.open(str(small_folder), **asked)
-    assert twin.spec == resolve(str(small_folder), **asked)
+    assert twin.spec == ModelRef.parse(str(small_folder), **asked)
     assert str(twin.language_model.dtype) == "torch.bfloat16"
     assert repr(twin) == f"<{small_folder.name} (bf16, untrained twin, seed 4) on cpu>"
     assert ed_core.open(str(small_folder)).language_model is model.language_model, "opened once"

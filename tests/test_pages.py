@@ -14,6 +14,7 @@ from streamlit.testing.v1 import AppTest
 from ed_core.depth import verdict
 from ed_core.depth.wording import percent, printed
 from ed_core.models import tokens
+from ed_core.models.ref import ModelRef
 from ed_core.probes import (
     Continuation,
     Contributions,
@@ -26,7 +27,6 @@ from ed_core.probes import (
 )
 from ed_core.results import lookup
 from ed_core.types import Prompt
-from ed_core.work.resolve import resolve
 from ed_ui import picker, running, session, show
 from ed_ui.prompt_box import examples
 
@@ -136,7 +136,7 @@ def test_home_reads_its_strips_where_the_rules_are_read(stored):
         np.testing.assert_allclose(strip[: stored["logit_lens"].n_layers], read.curves[rule], atol=1e-6)
     bare = Prompt("5 + 7 = ")
     for probe in (Contributions(), LogitLens()):
-        lookup.store().put(computed(probe.request(resolve("small"), bare)))
+        lookup.store().put(computed(probe.request(ModelRef.parse("small"), bare)))
     titles = [s["layout"].get("xaxis2", {}).get("title", {}).get("text") for s in charts(app(prompt=bare, of="answer"))]
     assert "mean KL, nats,<br>the last token" in titles, "there is no answer to predict"
 
@@ -179,7 +179,7 @@ def test_a_link_to_a_stored_run_opens_its_prompt(stored):
 
 def test_a_link_brings_model_and_parameters_along(stored):
     probe = LayerSkip(mode="future", boundaries=(4, 8), part="attention")
-    spec = resolve("small")
+    spec = ModelRef.parse("small")
     result = computed(probe.request(spec, PROMPT))
     lookup.store().put(result)
     test = app("pages/intervene/skip.py", model="ed-demo-16", run=result.request.key)
@@ -349,7 +349,7 @@ def test_harder_steps_up_the_same_task(stored):
 def test_without_an_answer_the_models_own_is_offered(stored):
     page, name = "pages/intervene/erase.py", "residual_erasure"
     question = Prompt(PROMPT.text)
-    request = Continuation(n_tokens=2).request(resolve("small"), question)
+    request = Continuation(n_tokens=2).request(ModelRef.parse("small"), question)
     lookup.store().put(computed(request))
     test = app(page, prompt=question)
     assert not test.exception and not plotted(test)

@@ -17,6 +17,7 @@ from test_pages import PROMPT, app, holds, plotted, session_of
 from ed_core.depth import among_others, surgery
 from ed_core.depth.wording import percent
 from ed_core.figures.canvas import size
+from ed_core.models.ref import ModelRef
 from ed_core.probes import (
     Continuation,
     Contributions,
@@ -33,7 +34,6 @@ from ed_core.probes.integrated_gradients import UNSETTLED, completeness, incompl
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.types import Prompt
-from ed_core.work.resolve import resolve
 from ed_ui import show
 
 
@@ -54,7 +54,7 @@ SET = [Prompt("5 + 7 + 5 = ", "17", "sum"), Prompt("a=3; b=a; b?", "3"), Prompt(
 @pytest.fixture(scope="module")
 def stored_set(stored):
     """Every probe on several prompts, in the store; by probe's name, in the order of `SET`."""
-    spec = resolve("small")
+    spec = ModelRef.parse("small")
     probes = [
         Prune(drop=(1, 2)),
         *(
@@ -130,7 +130,7 @@ def test_pruning_over_chosen_prompts_shows_what_the_command_line_writes(stored_s
 
 def test_what_is_written_stands_beside_the_loss(stored_set):
     """Over the prompts with a known answer; `small` writes none of them, so one that it does write is added."""
-    spec = resolve("small")
+    spec = ModelRef.parse("small")
     text = computed(Continuation(n_tokens=8).request(spec, Prompt("nm"))).provenance["continuation"]
     known = [SET[0], Prompt("nm", text[:1]), SET[1]]
     found = {p.name: [computed(p.request(spec, prompt)) for prompt in known] for p in (ExactAnswers(), Prune())}
@@ -250,7 +250,7 @@ def test_the_prompt_is_shown_over_the_spread_of_others(stored_set, page):
 
 
 def test_a_boundary_can_be_looked_at_alone(stored):
-    probe, spec = LayerSkip(mode="future", boundaries=(16, 8)), resolve("small")
+    probe, spec = LayerSkip(mode="future", boundaries=(16, 8)), ModelRef.parse("small")
     result = computed(probe.request(spec, PROMPT))
     lookup.store().put(result)
     test = app("pages/intervene/skip.py", run=result.request.key, boundary="99")
@@ -268,7 +268,7 @@ def test_a_boundary_can_be_looked_at_alone(stored):
 
 
 def test_layers_whose_integral_did_not_settle_are_empty_and_said_to_be(stored):
-    probe, spec = IntegratedGradients(nodes=3), resolve("small")
+    probe, spec = IntegratedGradients(nodes=3), ModelRef.parse("small")
     result = computed(probe.request(spec, PROMPT))
     assert any(note.startswith(UNSETTLED) for note in result.notes)
     result = replace(result, notes=(*result.notes, "What else there is to say."))

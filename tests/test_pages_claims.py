@@ -11,8 +11,8 @@ from ed_core.cards import card
 from ed_core.claims import CLAIMS, find, finding, running
 from ed_core.claims.record import Found, Report
 from ed_core.models.bundled import set_names
+from ed_core.models.ref import ModelRef
 from ed_core.types import Prompt
-from ed_core.work.resolve import resolve
 from ed_core.work.runs import study as long_work
 from ed_ui import runs, show
 
@@ -25,7 +25,7 @@ def page(file: str = "claims.py", **query) -> AppTest:
 
 
 def wanted(**more) -> runs.Claims:
-    return runs.Claims(resolve("ed-demo-8"), **({"bundled": "copy"} | more))
+    return runs.Claims(ModelRef.parse("ed-demo-8"), **({"bundled": "copy"} | more))
 
 
 def words(test: AppTest) -> str:

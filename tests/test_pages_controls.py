@@ -17,11 +17,11 @@ from ed_core.depth import among_others, exactness, verdict
 from ed_core.depth.among_others import curves_of
 from ed_core.depth.criteria import COSINES
 from ed_core.models.bundled import example_of, load_prompts
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Contributions, LogitLens, Numerics, find
 from ed_core.results import lookup
 from ed_core.results.aggregate import summarize
 from ed_core.types import ModelSpec, Prompt
-from ed_core.work.resolve import resolve, twin
 from ed_ui import control_model, prompt_panels, running, show
 
 STRIPS = {  # page: probe, and what its strip holds of the control's result
@@ -37,7 +37,7 @@ STRIPS = {  # page: probe, and what its strip holds of the control's result
 @pytest.fixture(scope="module")
 def controlled(stored):
     """The same probes on the untrained twin with seed 3, stored too."""
-    spec = twin(resolve("small"), "untrained", 3)
+    spec = ModelRef.parse("small").twin("untrained", 3)
     results = {}
     for name, own in stored.items():
         if find(name).curves:
@@ -107,7 +107,7 @@ def test_without_a_control_nothing_is_grey_and_another_seed_is_not_shown(stored,
 
 def test_the_controls_jobs_stand_behind_the_models_own(queue, monkeypatch, small_folder):  # noqa: F811
     monkeypatch.setattr(control_model, "chosen", lambda: ("shuffled", 1))
-    spec = resolve(str(small_folder))
+    spec = ModelRef.parse(str(small_folder))
     own = {
         name: probe().request(spec, Prompt("p"))
         for name, probe in (("contributions", Contributions), ("logit_lens", LogitLens))
@@ -130,7 +130,7 @@ def test_a_control_that_cannot_be_had_leaves_the_page_as_it_is(monkeypatch):
 
 
 def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored, monkeypatch):
-    spec = resolve("small")
+    spec = ModelRef.parse("small")
     result = computed(Numerics().request(spec, PROMPT))
     assert "Not computed yet" in " ".join(i.value for i in app("pages/model/numerics.py").info)
     lookup.store().put(result)
@@ -151,7 +151,7 @@ def test_the_numerics_page_shows_the_sums_and_says_what_they_mean(stored, monkey
 
 
 def test_sums_that_do_not_hold_are_an_error_on_the_numerics_page(stored):
-    spec = resolve("small")
+    spec = ModelRef.parse("small")
     result = computed(Numerics().request(spec, replace(PROMPT, text="5 + 7 = ")))
     miss = result.measures["miss"]
     wrong = replace(miss, values=np.full_like(miss.values, 0.5))
@@ -166,7 +166,7 @@ def test_five_stored_twins_are_read_without_being_asked_for_and_fewer_are_not(st
     assert "twin" not in settles(app("pages/prompt/home.py"))
     for seed in range(5):
         for name in ("contributions", "logit_lens"):
-            spec = twin(resolve("small"), "untrained", seed)
+            spec = ModelRef.parse("small").twin("untrained", seed)
             lookup.store().put(computed(replace(stored[name].request, models=(spec,))))
     assert "; five untrained twins: " in settles(app("pages/prompt/home.py"))
 
@@ -175,9 +175,9 @@ def test_the_story_draws_the_twins_ranks_where_their_curves_are_stored_and_nothi
     """One twin of the prompt that a model opens on is shipped whole, with the lens's guesses."""
     model, example = "ed-demo-8", example_of("ed-demo-8")
     shipped = next(one for one in load_prompts() if one["id"] == example)
-    asked = LogitLens().request(resolve(model, "fp32"), Prompt(shipped["text"], shipped["answer"]))
+    asked = LogitLens().request(ModelRef.parse(model, "fp32"), Prompt(shipped["text"], shipped["answer"]))
     lens = lookup.find(asked)
-    twins = [lookup.find_read(replace(asked, models=(twin(asked.models[0], "untrained", seed),))) for seed in range(5)]
+    twins = [lookup.find_read(replace(asked, models=(asked.models[0].twin("untrained", seed),))) for seed in range(5)]
     at = min(verdict.positions(lens, verdict.ANSWER))
     found, ranks = prompt_panels.story_of(lens, twins, None), np.array([one["rank"][:, at] for one in twins])
     assert found["ghost"] == {"best": ranks.min(0).tolist(), "worst": ranks.max(0).tolist(), "twins": 5}

@@ -13,10 +13,10 @@ from ed_core.depth import lenses, matching
 from ed_core.errors import NotAllowed, StudyError
 from ed_core.fits import measured
 from ed_core.models.bundled import EXAMPLE, load_prompts
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Lenses
 from ed_core.results import lookup
 from ed_core.types import Prompt
-from ed_core.work.resolve import resolve
 from ed_ui import prompt_set, runs, show
 
 pytestmark = pytest.mark.usefixtures("laboratory")
@@ -30,7 +30,7 @@ def page(**query) -> AppTest:
 
 
 def wanted(*names: str) -> runs.Fitted:
-    return runs.Fitted(tuple(resolve(name) for name in names), MIXED)
+    return runs.Fitted(tuple(ModelRef.parse(name) for name in names), MIXED)
 
 
 def stored(of: runs.Fitted) -> measured.Maps | measured.Replacement:
@@ -103,7 +103,7 @@ def test_the_command_it_shows_is_what_it_runs():
 def test_run_fits_and_cancel_ends_it(monkeypatch):
     few = MIXED[::6]
     monkeypatch.setattr(prompt_set, "to_fit", lambda *_: list(few))
-    of = runs.Fitted((resolve("ed-demo-8"),), few)
+    of = runs.Fitted((ModelRef.parse("ed-demo-8"),), few)
     test = page(maps="within")
     assert not test.button(key="run.maps").disabled and "Not computed yet" in said(test)
     test.button(key="run.maps").click().run()
@@ -122,7 +122,7 @@ def test_run_fits_and_cancel_ends_it(monkeypatch):
 
 @pytest.mark.process
 def test_why_a_fit_failed_is_said():
-    of = runs.Fitted((resolve("ed-demo-8"),), tuple(Prompt(f"{i} + 1 = ") for i in range(5)))
+    of = runs.Fitted((ModelRef.parse("ed-demo-8"),), tuple(Prompt(f"{i} + 1 = ") for i in range(5)))
     of.begin()
     until(lambda: not runs.under_way(of.out))
     assert "needs more tokens than dimensions" in str(runs.of(of.out).error) and of.found() is None
@@ -148,7 +148,7 @@ def opened(page: str, **query: str) -> AppTest:
 
 def shipped():
     known = next(p for p in load_prompts() if p["id"] == EXAMPLE)
-    return lookup.find(Lenses(fit=BOTH).request(resolve("ed-demo-8"), Prompt(known["text"], known["answer"])))
+    return lookup.find(Lenses(fit=BOTH).request(ModelRef.parse("ed-demo-8"), Prompt(known["text"], known["answer"])))
 
 
 def test_the_page_opens_on_the_stored_example_with_all_bundled_lenses():

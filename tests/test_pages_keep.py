@@ -124,7 +124,7 @@ def test_a_link_opens_every_figure_in_a_fresh_session_without_the_model(folder, 
         notes="**Look** here.", tags=["one"], shown=Shown("home", (2, 40), 5, (("branch", "attn"), ("shade", "kl")))
     )
     folder.add(kept)
-    monkeypatch.setattr("ed_core.work.resolve.resolve", lambda *a, **k: pytest.fail("a case study asks for no model"))
+    monkeypatch.setattr("ed_core.models.ref.ModelRef.named", lambda *a: pytest.fail("a case study asks for no model"))
     monkeypatch.setattr("ed_ui.picker.current", lambda: pytest.fail("a case study asks for no model"))
     test = fresh(CASE, id=kept.id).run()
     assert not test.exception and not test.error

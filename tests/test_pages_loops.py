@@ -11,11 +11,11 @@ from test_pages import PROMPT, app
 from ed_core.depth import loops
 from ed_core.models import catalogue
 from ed_core.models.bundled import MODELS, example_of, load_prompts
+from ed_core.models.ref import ModelRef
 from ed_core.probes import EarlyExit, LogitLens, Loops, Prune
 from ed_core.results import lookup
 from ed_core.results.aggregate import aggregate
 from ed_core.types import Prompt
-from ed_core.work.resolve import resolve
 
 PAGE = "pages/model/loops.py"
 
@@ -33,7 +33,7 @@ def test_in_place_of_a_model_whose_layers_run_once_stands_the_stored_example_of_
     assert not test.exception and not test.error
     told = " ".join(test.info[0].value.replace("\\", "").split())
     assert told.startswith("**small** runs each of its layers once") and "example of **ed-loop-4x4**" in told
-    spec = resolve("ed-loop-4x4")
+    spec = ModelRef.parse("ed-loop-4x4")
     known = next(p for p in load_prompts(spec.name) if p["id"] == example_of(spec.name))
     assert known["text"].strip() in told, "its own prompt, and not the one in the box"
     result = lookup.find(Loops().request(spec, Prompt(known["text"], known["answer"])))
@@ -47,7 +47,7 @@ def test_in_place_of_a_model_whose_layers_run_once_stands_the_stored_example_of_
 def test_what_is_drawn_is_what_is_stored(looped):
     waiting = app(PAGE, model=looped)
     assert not waiting.exception and any("Not computed yet" in i.value for i in waiting.info)
-    result = computed(Loops().request(resolve(looped), PROMPT))
+    result = computed(Loops().request(ModelRef.parse(looped), PROMPT))
     lookup.store().put(result)
     test = app(PAGE, model=looped)
     assert not test.exception and not test.error
@@ -70,7 +70,7 @@ def test_what_is_drawn_is_what_is_stored(looped):
 
 def test_layers_of_a_looped_model_are_in_no_file_for_other_tools(looped):
     for probe in (Prune(), EarlyExit(), LogitLens()):
-        lookup.store().put(computed(probe.request(resolve(looped), PROMPT)))
+        lookup.store().put(computed(probe.request(ModelRef.parse(looped), PROMPT)))
     test = app("pages/intervene/prune.py", model=looped)
     assert not test.exception and not test.error
     files = [one.proto for one in test.get("download_button") if "Not for a looped model" in one.proto.help]

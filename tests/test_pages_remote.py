@@ -8,9 +8,9 @@ import pytest
 from charts import charts
 from test_pages import PROMPT, app
 
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
-from ed_core.work.resolve import resolve
 from ed_ui import picker
 from ed_ui.two_sides import NO_TWIN
 
@@ -24,7 +24,7 @@ def elsewhere(stored, monkeypatch):
     named = picker.names
     monkeypatch.setattr(picker, "names", lambda: [*named(), NAME])  # AppTest holds only what is among the options
     for probe in (Contributions(), LogitLens(), LayerSkip()):
-        lookup.store().put(replace(stored[probe.name], request=probe.request(resolve(NAME), PROMPT)))
+        lookup.store().put(replace(stored[probe.name], request=probe.request(ModelRef.parse(NAME), PROMPT)))
     return stored
 
 

@@ -17,9 +17,9 @@ from ed_core.cases.drawings import sections
 from ed_core.cases.kept import Kept
 from ed_core.cases.report import report
 from ed_core.depth import verdict
+from ed_core.models.ref import ModelRef
 from ed_core.probes import LayerSkip, Prune
 from ed_core.results import aggregate, lookup
-from ed_core.work.resolve import resolve
 from ed_ui import case_studies
 
 CASE = "pages/case_studies/case.py"
@@ -95,7 +95,7 @@ def test_the_verdict_that_is_kept_is_read_for_the_token_on_the_screen(stored, fo
 
 def test_parameters_and_the_chosen_boundary_come_back(stored, folder):
     probe = LayerSkip(mode="future", boundaries=(4, 8), part="attention", direct=False)
-    result = computed(probe.request(resolve("small"), PROMPT))
+    result = computed(probe.request(ModelRef.parse("small"), PROMPT))
     lookup.store().put(result)
     live = app("pages/intervene/skip.py", run=result.request.key)
     live.segmented_control(key="skip.boundary").set_value(1).run()

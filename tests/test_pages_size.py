@@ -7,7 +7,6 @@ import json
 import re
 import time
 from concurrent.futures import Future
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,12 +18,13 @@ from streamlit.testing.v1 import AppTest
 from test_pages import PROMPT, app, session_of
 
 from ed_core.machine import ROOM
-from ed_core.models import hub, sizes, specs, tokens
+from ed_core.models import hub, tokens
 from ed_core.models.bundled import MODELS
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Contributions
 from ed_core.results import lookup
 from ed_core.work import estimate
-from ed_core.work.resolve import resolve
+from ed_core.work.resolve import settle
 from ed_ui import downloads, running
 
 ABSENT = "Qwen/Qwen2.5-7B"
@@ -38,7 +38,7 @@ def stored(small_folder, tmp_path_factory):
         patch.delenv("HF_TOKEN", raising=False)
         patch.setitem(MODELS, "small", small_folder)
         idle(patch, tmp_path_factory.mktemp("cache"))
-        result = computed(Contributions().request(resolve("small"), PROMPT))
+        result = computed(Contributions().request(ModelRef.parse("small"), PROMPT))
         lookup.store().put(result)
         yield result
         forget()
@@ -63,13 +63,13 @@ def test_auto_says_what_it_came_to_and_what_is_needed_in_a_line_each(stored):
     assert sum(c.startswith("needs ") for c in captions) == 1
     assert not test.error and not test.warning and not run_button(test).disabled
     assert any(
-        Contributions().request(resolve("small", "auto"), PROMPT).key[:12] in str(v)
+        Contributions().request(settle(ModelRef.parse("small", "auto")), PROMPT).key[:12] in str(v)
         for v in test.run().query_params.values()
     ), "auto's result is fp32's"
 
 
 def test_auto_takes_what_fits_the_memory_that_was_free_when_the_worker_started(stored):
-    size = sizes.read(specs.config_of(resolve("small")))
+    size = ModelRef.named("small").size()
     free = int(estimate.estimate(size, "bf16", device="cpu").peak / ROOM) + 1
     assert estimate.fitting(size, free) and estimate.fitting(size, free)[0] == "bf16"
     test = opened(free={"cpu": free})
@@ -219,7 +219,7 @@ def test_special_tokens_and_what_is_added_come_from_the_tokenizers_files(tmp_pat
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": None})
     )
-    spec = replace(resolve("ed-demo-8"), source=str(tmp_path), content_hash="x")
+    spec = ModelRef.named(str(tmp_path))
     assert tokens.special_roles(spec) == {"bos_token": "<s>", "eos_token": "</s>"}
     assert tokens.added(spec) == (["<s>"], ["</s>"])
     assert not tokens.chats(spec)
@@ -256,7 +256,7 @@ def a_download(stored, monkeypatch):
         plan = plan or hub.Plan("Qwen/Qwen2.5-1.5B", "c" * 40, (("config.json", 700), ("model.safetensors", 3 << 30)))
         answer: Future = Future()
         answer.set_result(plan) if error is None else answer.set_exception(error)
-        one = SimpleNamespace(**{"over": True, "spec": None, "error": None, "cancelled": []} | download)
+        one = SimpleNamespace(**{"over": True, "done": False, "error": None, "cancelled": []} | download)
         one.cancel = lambda: one.cancelled.append(True)
         known = {"Qwen/Qwen2.5-1.5B@": one} if download else {}
         monkeypatch.setattr(downloads, "_asking", lambda: SimpleNamespace(submit=lambda *_: answer))

@@ -19,12 +19,11 @@ from test_pages_save import case_page, folder, save  # noqa: F401 (a fixture)
 from ed_core.cases import drawings
 from ed_core.depth import surgery, writing
 from ed_core.figures.canvas import escaped
-from ed_core.models import specs
+from ed_core.models.ref import ModelRef
 from ed_core.probes import EarlyExit, Generation, Surgery
 from ed_core.prompts import to_jsonl
 from ed_core.results import aggregate, lookup
 from ed_core.types import Measure, ProbeResult, Prompt, Request
-from ed_core.work.resolve import resolve
 from ed_ui import inputs, probe_page, show
 
 SURGERY, WRITING = "pages/intervene/surgery.py", "pages/prompt/writing.py"
@@ -34,7 +33,7 @@ SET = [PROMPT, Prompt("a=3; b=a; b?", "3")]
 @pytest.fixture(scope="module")
 def results(stored):
     """Both probes in the store, on two prompts."""
-    spec, found = resolve("small"), {}
+    spec, found = ModelRef.parse("small"), {}
     for probe in (Surgery(seed=2), Generation(n_tokens=7, threshold=0.02, temperature=0.5)):
         found[probe.name] = [computed(probe.request(spec, prompt)) for prompt in SET]
         for result in found[probe.name]:
@@ -83,8 +82,8 @@ def test_over_prompts_surgery_shows_the_aggregate_and_exports_it(results):
 
 
 def test_layers_left_out_of_a_gguf_model_are_a_command_of_llama_cpp(results, monkeypatch):
-    packed = SimpleNamespace(file=Path("small.gguf"))
-    monkeypatch.setattr(probe_page, "specs", SimpleNamespace(**vars(specs) | {"of_gguf": lambda spec: packed}))
+    gguf = SimpleNamespace(n_passes=1, source="small.gguf", packing="Q4_1", file=Path("small.gguf"))
+    monkeypatch.setattr(probe_page, "ModelRef", SimpleNamespace(of=lambda spec: gguf))
     one = aggregate.aggregate(Surgery(seed=2), [results["surgery"][0].summary])
     row = surgery.rows(one, "drop", results["surgery"][0]["random_layer"].tolist())[1]
     for kind in surgery.KINDS:
@@ -124,7 +123,7 @@ def test_writing_draws_and_says_what_is_stored(results, folder):  # noqa: F811
 
 def test_a_text_that_is_being_written_can_be_stopped(results, monkeypatch):
     """What is there so far is drawn with a button; pressed, the page asks for just these tokens and shows them."""
-    spec, whole = resolve("small"), results["generation"][0]
+    spec, whole = ModelRef.parse("small"), results["generation"][0]
     part = {
         name: replace(m, values=np.where(np.arange(7) < 3, m.values, -1 if m.values.dtype.kind == "i" else np.nan))
         for name, m in whole.measures.items()

@@ -14,10 +14,10 @@ from test_pages import PROMPT, app, holds, plotted, session_of
 
 from ed_core.depth import side_by_side, verdict
 from ed_core.errors import HubUnreachable
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup
 from ed_core.types import Prompt
-from ed_core.work.resolve import resolve, twin
 from ed_ui import downloads
 
 PAGE = "pages/compare/two.py"
@@ -30,11 +30,11 @@ DRAWN = {"contributions": "layer_ratio", "logit_lens": "top_probs", "layer_skip"
 @pytest.fixture(scope="module")
 def seconds(stored):
     """Results of second sides: a twin, another prompt, another model, another parameter."""
-    small = resolve("small")
+    small = ModelRef.parse("small")
     asked = {
-        "twin": [p.request(twin(small, "untrained", 3), PROMPT) for p in THREE],
+        "twin": [p.request(small.twin("untrained", 3), PROMPT) for p in THREE],
         "prompt": [p.request(small, OTHER) for p in THREE],
-        "model": [p.request(resolve("ed-demo-8"), PROMPT) for p in THREE],
+        "model": [p.request(ModelRef.parse("ed-demo-8"), PROMPT) for p in THREE],
         "attention": [LayerSkip(part="attention").request(small, PROMPT)],
     }
     found = {}

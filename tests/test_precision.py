@@ -19,13 +19,13 @@ from ed_core.machine import ROOM
 from ed_core.models import devices, quantized, sizes, weights
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
-from ed_core.models.specs import config_of
+from ed_core.models.ref import ModelRef
 from ed_core.models.verify import verify
 from ed_core.probes import PROBES, IntegratedGradients, LayerSkip, LogitLens, Loops
 from ed_core.types import Prompt
 from ed_core.work import estimate
 from ed_core.work.compute import Models, run
-from ed_core.work.resolve import resolve
+from ed_core.work.resolve import settle
 
 PROMPT = Prompt("5 + 7 + 5 + 3 = ", "20")
 pytestmark = pytest.mark.usefixtures("own_cache", "bitsandbytes")
@@ -51,7 +51,7 @@ def folder_of(tmp_path_factory):
 
 
 def opened(folder, wanted="fp32", **more) -> LanguageModel:
-    return LanguageModel(*load(resolve(str(folder), wanted, **more)))
+    return LanguageModel(*load(ModelRef.parse(str(folder), wanted, **more)))
 
 
 # ---------------------------------------------------------------- quantized models
@@ -74,8 +74,8 @@ def test_every_family_opens_in_every_precision_and_holds_the_bytes_that_were_est
     model = opened(folder_of(family), wanted)
     assert verify(model).failures() == []
     assert model.dtype == {"fp32": torch.float32}.get(wanted, torch.bfloat16)
-    assert model.bytes == sizes.read(config_of(model.spec)).weight_bytes(wanted)
-    tied = sizes.read(config_of(model.spec)).tied
+    assert model.bytes == model.spec.size().weight_bytes(wanted)
+    tied = model.spec.size().tied
     assert (model.head.weight is model.hf.get_input_embeddings().weight) == tied
     assert model.head.weight.is_floating_point(), "the head is never quantized"
     run_one = model.logits(model.tensor(model.encode(PROMPT)))
@@ -139,13 +139,13 @@ def test_a_quantized_checkpoint_is_opened_as_it_comes(tmp_path, wanted):
     first = opened("ed-demo-8", wanted)
     first.hf.save_pretrained(folder)
     first.tokenizer.save_pretrained(folder)
-    spec = resolve(str(folder), "auto")
+    spec = settle(ModelRef.parse(str(folder), "auto"))
     assert spec.precision == wanted and "stored" in spec.why
     again = LanguageModel(*load(spec))
     ids = first.tensor(first.encode(PROMPT))
     assert torch.equal(again.logits(ids), first.logits(ids))
     with pytest.raises(ParameterError, match="stored in"):
-        resolve(str(folder), "fp32")
+        ModelRef.parse(str(folder), "fp32")
 
 
 @pytest.mark.process
@@ -164,10 +164,10 @@ def test_the_library_is_imported_without_fetching_compiled_code(monkeypatch):
 
 def test_the_resolved_precision_is_the_identity_and_the_reason_is_not(monkeypatch):
     monkeypatch.setattr(estimate, "free_memory", lambda: 1 << 40)
-    chosen, plain = resolve("ed-demo-8", "auto"), resolve("ed-demo-8", "float32")
+    chosen, plain = settle(ModelRef.parse("ed-demo-8", "auto")), ModelRef.parse("ed-demo-8", "float32")
     assert chosen.why and not plain.why and chosen.identity() == plain.identity() and chosen == plain
     assert chosen.identity()["precision"] == "fp32" and "auto" not in json.dumps(chosen.identity())
-    assert resolve("ed-demo-8", device="cpu").identity() != resolve("ed-demo-8", "4bit").identity()
+    assert ModelRef.parse("ed-demo-8", device="cpu").identity() != ModelRef.parse("ed-demo-8", "4bit").identity()
 
 
 @pytest.mark.parametrize(
@@ -206,16 +206,16 @@ def changed(folder, tmp_path, **fields):
 
 def refusal(kind, folder, **more) -> str:
     with pytest.raises(kind) as caught:
-        load(resolve(str(folder), **more))
+        load(ModelRef.parse(str(folder), **more))
     return str(caught.value)
 
 
 @pytest.mark.parametrize("control", ["", "untrained"])
 def test_files_that_changed_since_a_model_was_named_are_refused(tmp_path, control):
     """Also of a model that was open before and was closed for want of room."""
-    spec, models = resolve(str(save_random(tmp_path / "m", "llama")), control=control), Models(budget=1)
+    spec, models = ModelRef.parse(str(save_random(tmp_path / "m", "llama")), control=control), Models(budget=1)
     models.get(spec)
-    models.get(resolve("ed-demo-8"))
+    models.get(ModelRef.parse("ed-demo-8"))
     for file in (tmp_path / "m").glob("*.safetensors" if not control else "config.json"):
         file.write_bytes(file.read_bytes() + b" " if control else file.read_bytes()[:-1] + b"\1")
     with pytest.raises(BrokenWeights, match=f"The files of {spec.name} have changed since"):
@@ -230,7 +230,7 @@ def test_a_model_with_code_of_its_own_is_refused_by_name_and_one_whose_code_the_
     assert "modeling_mine.MineForCausalLM" in message and "never run" in message
     shutil.rmtree(own)
     load(
-        resolve(
+        ModelRef.parse(
             str(changed(small_folder, tmp_path, auto_map={"AutoModelForCausalLM": "modeling_qwen3.Qwen3ForCausalLM"}))
         )
     )
@@ -335,11 +335,11 @@ def test_an_adapter_is_part_of_the_identity_by_content(folder_of, tmp_path):
     folder = folder_of("qwen3")
     adapter = save_adapter(tmp_path / "a", random_hf("qwen3"), folder)
     copy = shutil.copytree(adapter, tmp_path / "b")
-    one, other = resolve(str(folder), adapter=str(adapter)), resolve(str(folder), adapter=str(copy))
-    assert one.identity() == other.identity() != resolve(str(folder)).identity()
+    one, other = ModelRef.parse(str(folder), adapter=str(adapter)), ModelRef.parse(str(folder), adapter=str(copy))
+    assert one.identity() == other.identity() != ModelRef.parse(str(folder)).identity()
     trained = load_file(copy / weights.ADAPTER_WEIGHTS)
     save_file({k: v + 0.01 for k, v in trained.items()}, copy / weights.ADAPTER_WEIGHTS)
-    assert resolve(str(folder), adapter=str(copy)).identity() != one.identity()
+    assert ModelRef.parse(str(folder), adapter=str(copy)).identity() != one.identity()
 
 
 def test_an_adapter_for_another_base_is_refused(folder_of, tmp_path):
@@ -349,7 +349,7 @@ def test_an_adapter_for_another_base_is_refused(folder_of, tmp_path):
     assert "another base" in refusal(BrokenWeights, folder_of("qwen3"), adapter=str(wider))
     named = save_adapter(tmp_path / "named", random_hf("qwen3"), "Qwen/Qwen3-0.6B")
     with pytest.raises(ParameterError, match="trained on Qwen/Qwen3-0.6B, not on Qwen/Qwen3-1.7B"):
-        resolve("Qwen/Qwen3-1.7B", adapter=str(named))
+        ModelRef.parse("Qwen/Qwen3-1.7B", adapter=str(named))
 
 
 def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path):
@@ -358,10 +358,10 @@ def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path)
         assert "second time" in refusal(ParameterError, folder_of("qwen3"), precision=wanted, adapter=str(adapter))
     assert "offloaded" in refusal(ParameterError, folder_of("qwen3"), offload=str(tmp_path), adapter=str(adapter))
     with pytest.raises(ModelNotFound, match="--adapter"):
-        resolve(str(adapter))
+        ModelRef.parse(str(adapter))
     (adapter / weights.ADAPTER_WEIGHTS).rename(adapter / "adapter_model.bin")
     with pytest.raises(ModelNotFound, match="pickled"):
-        resolve(str(folder_of("qwen3")), adapter=str(adapter))
+        ModelRef.parse(str(folder_of("qwen3")), adapter=str(adapter))
     for more, told in (
         ({"target_parameters": ["mlp.down_proj"]}, r"changes single parameters, as of experts \(\['mlp.down_proj'\]\)"),
         ({"layer_replication": [[0, 2], [1, 2]]}, "repeats layers of its base"),
@@ -371,7 +371,7 @@ def test_adapters_that_cannot_be_merged_rightly_are_refused(folder_of, tmp_path)
             weights.adapter_config(adapter)
     (adapter / weights.ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "PREFIX_TUNING"}))
     with pytest.raises(ParameterError, match="PREFIX_TUNING"):
-        resolve(str(folder_of("qwen3")), adapter=str(adapter))
+        ModelRef.parse(str(folder_of("qwen3")), adapter=str(adapter))
 
 
 # ---------------------------------------------------------------- placement

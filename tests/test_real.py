@@ -35,12 +35,11 @@ SAYS = {"smollm2": "Tokyo", "gemma3-270m": "Tokyo"}  # somewhere in its continua
 @pytest.fixture(scope="module", params=WHEELS)
 def real(request):
     """A model, as `python -m ed_core fetch smollm2` leaves it in the project's own cache folder."""
-    from ed_core.models import specs
     from ed_core.models.opening import open_model
-    from ed_core.work.resolve import resolve
+    from ed_core.models.ref import ModelRef
 
-    spec = resolve(request.param, "fp32")
-    if not specs.of_gguf(spec).converted:
+    spec = ModelRef.parse(request.param, "fp32")
+    if not spec.is_ready:
         pytest.skip(f"{request.param} is not here: it was not fetched, or no registry had it")
     return open_model(spec)
 

@@ -29,13 +29,13 @@ from ed_core.errors import (
     ServiceFailed,
     SettingsError,
 )
-from ed_core.models import permits, remote, specs
+from ed_core.models import permits, remote
+from ed_core.models.ref import ModelRef
 from ed_core.probes import PROBES, Contributions, LayerSkip, LogitLens, ResidualErasure
 from ed_core.remote import process
 from ed_core.remote.model import RemoteModel
-from ed_core.types import ModelSpec, Prompt, Request
+from ed_core.types import Prompt, Request
 from ed_core.work import compute
-from ed_core.work.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
 PROMPT = Prompt("5 + 7 + 1 = ", "13")
@@ -90,7 +90,7 @@ class StandIn(process.Client):
 
 def answered(how: str, *probes) -> tuple[RemoteModel, list]:
     """The results of these probes on the prompt, where a service answers so."""
-    spec = resolve(NAME)
+    spec = ModelRef.parse(NAME)
     model = RemoteModel(spec, StandIn(how))
     todo = [(probe, probe.request(spec, PROMPT)) for probe in probes or (Contributions(),)]
     model.expect(todo)
@@ -101,13 +101,13 @@ def answered(how: str, *probes) -> tuple[RemoteModel, list]:
 
 
 def test_its_identity_is_that_of_no_model_here(keyed, monkeypatch):
-    here, there = resolve("ed-demo-8"), resolve(NAME)
+    here, there = ModelRef.parse("ed-demo-8"), ModelRef.parse(NAME)
     assert there.identity() != here.identity() and there.name == "ndif:ed-demo-8"
     assert (there.precision, there.device) == ("served", "ndif at api.ndif.us")
     asked = Contributions().request(there, PROMPT)
     keys = {asked.key, Contributions().request(here, PROMPT).key}
     monkeypatch.setenv("ED_NDIF_ADDRESS", "http://127.0.0.1:5000")
-    elsewhere = Contributions().request(resolve(NAME), PROMPT)
+    elsewhere = Contributions().request(ModelRef.parse(NAME), PROMPT)
     assert len(keys | {elsewhere.key}) == 3
     assert Request.from_json(json.loads(json.dumps(asked.to_json()))).key == asked.key
 
@@ -115,7 +115,7 @@ def test_its_identity_is_that_of_no_model_here(keyed, monkeypatch):
 @pytest.mark.parametrize("probe", [p for p in PROBES if p.name not in remote.MEASURED], ids=lambda p: p.name)
 def test_what_cannot_be_measured_there_is_refused_with_the_reason(keyed, probe):
     with pytest.raises(ParameterError) as refused:
-        probe().request(resolve(NAME), PROMPT)
+        probe().request(ModelRef.parse(NAME), PROMPT)
     said = str(refused.value)
     assert said.startswith(f"{probe.name} is not measured on a model that is elsewhere (ndif:ed-demo-8): ")
     assert said.endswith("or take contributions, logit_lens, layer_skip or residual_erasure.")
@@ -124,43 +124,41 @@ def test_what_cannot_be_measured_there_is_refused_with_the_reason(keyed, probe):
 def test_half_layers_and_whatever_needs_weights_are_refused(keyed):
     with pytest.raises(ParameterError, match="take points=layers"):
         answered("well", LogitLens(points="halves"))
-    model = RemoteModel(resolve(NAME), StandIn("well"))
+    model = RemoteModel(ModelRef.parse(NAME), StandIn("well"))
     for call in (model.trace, model.logits, model.run_block, model.unembed, model.write):
         with pytest.raises(ParameterError, match="The weights of ndif:ed-demo-8 are elsewhere"):
             call(None)
 
 
-@pytest.mark.parametrize(
-    "more", [("bf16",), ("fp32", "cpu", "adapter"), ("fp32", "cpu", "", "", None, 8, "shuffled")], ids=str
-)
+@pytest.mark.parametrize("more", [("bf16",), ("fp32", "cpu", "adapter"), ("fp32", "cpu", "", "", "shuffled")], ids=str)
 def test_how_the_service_runs_it_is_not_ours_to_say(keyed, more):
     with pytest.raises(ParameterError, match="is measured as the service runs it"):
-        resolve(NAME, *more)
+        ModelRef.parse(NAME, *more)
 
 
 def test_a_revision_a_loop_and_an_unknown_name_are_refused(keyed):
     with pytest.raises(ModelNotFound, match="the service runs the one it has"):
-        resolve("ndif:org/name@main")
+        ModelRef.parse("ndif:org/name@main")
     with pytest.raises(ModelNotFound, match="names the service twice"):
-        resolve("ndif:ndif:ed-demo-8")
+        ModelRef.parse("ndif:ndif:ed-demo-8")
     with pytest.raises(RefusedFamily, match="not measured elsewhere"):
-        RemoteModel(resolve("ndif:ed-loop-4x4"))
+        RemoteModel(ModelRef.parse("ndif:ed-loop-4x4"))
     with pytest.raises(ModelNotFound, match="There is no folder"):
-        resolve("ndif:no folder")
+        ModelRef.parse("ndif:no folder")
 
 
 def test_pages_may_only_where_the_settings_say_so(keyed, monkeypatch):
     monkeypatch.setenv("ED_NDIF", "false")
     with pytest.raises(NotAllowed, match=r"the prompt is sent to, and this installation sends none \(ndif = false\)"):
-        resolve(NAME)
+        ModelRef.parse(NAME)
     with pytest.raises(NotAllowed, match="ndif = false"):
         permits.model("ndif:org/name")
     monkeypatch.setenv("ED_NDIF", "true")
-    assert resolve(NAME).source == NAME
+    assert ModelRef.parse(NAME).source == NAME
     monkeypatch.setenv("ED_HOSTED", "true")
     monkeypatch.setenv("ED_MODELS", "ed-demo-16")
     with pytest.raises(NotAllowed, match="not among those this installation offers"):
-        resolve(NAME)
+        ModelRef.parse(NAME)
 
 
 def test_no_key_and_a_strange_address_are_refused(monkeypatch):
@@ -170,7 +168,7 @@ def test_no_key_and_a_strange_address_are_refused(monkeypatch):
         answered("well")
     monkeypatch.setenv("ED_NDIF_ADDRESS", "file:///etc/passwd")
     with pytest.raises(SettingsError, match="ED_NDIF_ADDRESS is 'file:///etc/passwd'; expected an address like"):
-        resolve(NAME)
+        ModelRef.parse(NAME)
 
 
 # ---------------------------------------------------------------- the process and what it may say
@@ -214,7 +212,7 @@ def test_what_a_service_may_do_is_one_sentence(keyed, how):
 def test_one_that_queues_for_ever_is_waited_for_as_long_as_the_settings_say(keyed, monkeypatch):
     monkeypatch.setenv("ED_NDIF_WAIT", "1")
     said = []
-    model = RemoteModel(resolve(NAME), StandIn("queue"))
+    model = RemoteModel(ModelRef.parse(NAME), StandIn("queue"))
     model.say = said.append
     with pytest.raises(ServiceFailed, match="over 1 s, and the service says it is QUEUED Moved to position 3 in the"):
         compute.run(model, Contributions().request(model.spec, PROMPT))
@@ -278,7 +276,7 @@ def test_other_families_too(local, family, model_of, tmp_path):
 @NNSIGHT
 def test_a_real_model_too(local, monkeypatch):
     monkeypatch.delenv("ED_CACHE", raising=False)
-    if not specs.of_gguf(ModelSpec("smollm2")).converted:
+    if not ModelRef.named("smollm2").is_ready:
         pytest.skip("smollm2 is not here: it was not fetched, or no registry had it")
     prompt = Prompt("The capital of Japan is", " Tokyo")
     there, here = ed_core.open("ndif:smollm2"), ed_core.open("smollm2", device="cpu")

@@ -31,10 +31,10 @@ from ed_core.cases.drawings import Drawing, Section
 from ed_core.cases.report import report, to_html
 from ed_core.cases.snippet import Snippet, snippet
 from ed_core.errors import CaseError
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Continuation, Contributions, EarlyExit, LayerSkip, LogitLens, Numerics, Prune
 from ed_core.types import Prompt
 from ed_core.work import compute
-from ed_core.work.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
 PLOTLY = "plotly.js (cartesian - minified)"
@@ -178,7 +178,7 @@ def test_notes_that_nest_without_end_are_read_in_time():
 def computed() -> case_study.Case:
     """A prompt full of what shells and notebooks trip over, and parameters off their defaults."""
     prompt = Prompt('It\'s "3" + $HOME `x` \\n é {y} %s\n5 + 7 = ', "2", special_tokens=False)
-    spec = resolve("ed-demo-8")
+    spec = ModelRef.parse("ed-demo-8")
     model = compute.Models().get(spec)
     probes = (
         Contributions(),
@@ -226,9 +226,9 @@ def variants(tmp_path_factory, small_folder):
 
     adapter = save_adapter(tmp_path_factory.mktemp("it's an") / "adapter $x", random_hf("qwen3"), "somewhere")
     return {
-        "untrained": resolve("ed-demo-8", "bf16", control="untrained", control_seed=4),
-        "shuffled": resolve("ed-demo-8", control="shuffled", control_seed=2),
-        "adapter": resolve(str(small_folder), adapter=str(adapter)),
+        "untrained": ModelRef.parse("ed-demo-8", "bf16", control="untrained", control_seed=4),
+        "shuffled": ModelRef.parse("ed-demo-8", control="shuffled", control_seed=2),
+        "adapter": ModelRef.parse(str(small_folder), adapter=str(adapter)),
     }
 
 

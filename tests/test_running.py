@@ -11,12 +11,12 @@ from kept_cases import results
 from streamlit.testing.v1 import AppTest
 
 from ed_core.errors import Cancelled, JobError, PromptError
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Contributions, Surgery
 from ed_core.results import lookup
 from ed_core.results.wire import pack, unpack
 from ed_core.types import ModelSpec, Prompt, Request
 from ed_core.work.queue import Job
-from ed_core.work.resolve import resolve
 from ed_ui import live, running, session
 
 
@@ -179,7 +179,7 @@ def test_another_request_under_the_same_name_is_another_batch(queue, monkeypatch
 
 
 def test_the_time_to_come_is_that_of_what_is_not_stored():
-    spec = resolve("ed-demo-8")
+    spec = ModelRef.parse("ed-demo-8")
     asked = [Contributions().request(spec, Prompt(text)) for text in ("5 + 7 = ", "3 + 4 = ", "1 + 1 = ")]
     told = [running.outlook(asked, asked[:n], 8, 10**10).seconds for n in range(4)]
     assert told[0] == 0 and told[1] > 0 and told[3] == pytest.approx(3 * told[1])
@@ -190,14 +190,14 @@ def test_the_time_to_come_is_that_of_what_is_not_stored():
     [((Surgery,), 1, True), ((Surgery,), 2, False), ((Surgery, Contributions), 1, False), ((Surgery,), None, False)],
 )
 def test_a_prompt_that_no_probe_takes_is_refused_before_run(probes, n_tokens, refused):
-    asked = [probe().request(resolve("ed-demo-8"), Prompt("x")) for probe in probes]
+    asked = [probe().request(ModelRef.parse("ed-demo-8"), Prompt("x")) for probe in probes]
     said = running.outlook(asked, asked, n_tokens, 10**10).obstacle
     assert said == ("The prompt has 1 token; surgery needs at least 2: give it a longer prompt." if refused else "")
 
 
 def test_the_time_of_a_stored_run_is_scaled_by_tokens(monkeypatch):
     """A run with other parameters may take another time, and says nothing."""
-    spec = resolve("ed-demo-8")
+    spec = ModelRef.parse("ed-demo-8")
     asked = [Surgery("drop").request(spec, Prompt(text)) for text in ("one", "two")]
     ran = Surgery("all").request(spec, Prompt("one")), Surgery("drop").request(spec, Prompt("three"))
     cards = [{"series": r.series, "seconds": s, "n_tokens": 10} for r, s in zip(ran, (50.0, 2.0))]

@@ -12,10 +12,10 @@ from ed_core.models import quantized, verify
 from ed_core.models.families import find
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.loading import load
+from ed_core.models.ref import ModelRef
 from ed_core.models.sizes import WIDEST_FIRST
 from ed_core.models.verify import short_prompt
 from ed_core.types import ModelSpec
-from ed_core.work.resolve import resolve
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -95,16 +95,16 @@ def test_the_refusal_begins_right_above_rounding(precision):
 @pytest.mark.parametrize("name", ["ed-demo-8"])
 def test_the_reference_of_a_quantized_model_holds_what_its_weights_stand_for(name):
     for precision in WIDEST_FIRST:
-        model = LanguageModel(*load(resolve(name, precision)))
+        model = LanguageModel(*load(ModelRef.parse(name, precision)))
         found = verify.compare_with_cpu(model.trace(short_prompt(model)), verify._reference(model), precision)
         assert found.failures() == [], (precision, found)
-    plain = LanguageModel(*load(resolve(name)))
+    plain = LanguageModel(*load(ModelRef.parse(name)))
     assert compared_with_4bit_fails(plain, name)
 
 
 def compared_with_4bit_fails(plain, name):
     """Without that unpacking, 4bit differs from the checkpoint's own weights by far more than the limit."""
-    model = LanguageModel(*load(resolve(name, "4bit")))
+    model = LanguageModel(*load(ModelRef.parse(name, "4bit")))
     return verify.compare_with_cpu(model.trace(short_prompt(model)), plain, "4bit").failures() != []
 
 
@@ -112,7 +112,7 @@ def test_on_the_cpu_there_is_nothing_to_check_and_elsewhere_a_family_is_checked_
     model = model_of("qwen3")
     assert verify.check_device(model) is None
     calls = []
-    monkeypatch.setattr(verify, "_no_reference", lambda m: "")
+    monkeypatch.setattr(verify, "_no_reference", lambda m, given: "")
     monkeypatch.setattr(verify, "_reference", lambda m: calls.append(1) or model)
     monkeypatch.setattr(verify, "_devices_passed", set())
     monkeypatch.setattr(model, "device", torch.device("meta"))

@@ -19,13 +19,12 @@ from workers import Messages
 
 from ed_core import settings
 from ed_core.errors import ModelNotFound, NotAllowed, QueueFull, SettingsError
-from ed_core.models import hub, specs
 from ed_core.models.bundled import MODELS
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Contributions, ResidualErasure
 from ed_core.types import ModelSpec, Prompt
 from ed_core.work import measure
 from ed_core.work.queue import Queue
-from ed_core.work.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
 
@@ -119,12 +118,10 @@ HOSTED = "hosted = true"
 def test_no_path_of_the_server_is_opened(write, source):
     write(HOSTED)
     for way in (
-        specs.named,
-        resolve,
-        specs.size_of,
-        lambda s: specs.location(ModelSpec(s)),
-        lambda s: hub.is_here(ModelSpec(s)),
-        hub.plan,
+        ModelRef.parse,
+        lambda s: ModelRef.of(ModelSpec(s)).place,
+        lambda s: ModelRef.of(ModelSpec(s)).is_here,
+        lambda s: ModelRef.of(ModelSpec(s)).plan(),
     ):
         with pytest.raises((NotAllowed, ModelNotFound)):
             way(source)
@@ -135,23 +132,26 @@ def test_whether_a_path_exists_is_not_told(write, tmp_path):
     said = []
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(NotAllowed) as refused:
-            resolve(str(path))
+            ModelRef.parse(str(path))
         said.append(str(refused.value).replace(str(path), "PATH"))
     assert said[0] == said[1] and "hosted = true" in said[0]
 
 
 def test_only_models_of_the_list_are_used(write):
     write(HOSTED + "\nmodels = ['ed-demo-8', 'Qwen/*']")
-    assert resolve("ed-demo-8").name == "ed-demo-8" and specs.named("Qwen/Qwen2.5-1.5B").source == "Qwen/Qwen2.5-1.5B"
+    assert (
+        ModelRef.parse("ed-demo-8").name == "ed-demo-8"
+        and ModelRef.named("Qwen/Qwen2.5-1.5B").source == "Qwen/Qwen2.5-1.5B"
+    )
     for source, words in {
         "ed-demo-16": "not among those",
         "openai-community/gpt2": "not among those",
     }.items():
         with pytest.raises(NotAllowed, match=words):
-            resolve(source)
+            ModelRef.parse(source)
     for revision in ("refs/pr/1", "0" * 40):
         with pytest.raises(NotAllowed, match="main branch"):
-            resolve(f"Qwen/Qwen2.5-1.5B@{revision}")
+            ModelRef.parse(f"Qwen/Qwen2.5-1.5B@{revision}")
 
 
 @pytest.mark.parametrize("revision", ["../../../../../../../etc/hostname", "/etc/hostname"])
@@ -161,8 +161,8 @@ def test_a_revision_is_no_way_out_of_the_hub_cache(tmp_path, monkeypatch, revisi
     (tmp_path / "models--a--b" / "refs").mkdir(parents=True)
     (tmp_path / "models--a--b" / "snapshots").mkdir()
     with pytest.raises(ModelNotFound):
-        specs.named(f"a/b@{revision}")
-    assert specs.location(ModelSpec("a/b", revision=revision)) == "a/b"
+        ModelRef.named(f"a/b@{revision}")
+    assert ModelRef.of(ModelSpec("a/b", revision=revision)).place.is_relative_to(tmp_path / "models--a--b")
 
 
 def test_a_hosted_installation_takes_no_adapters_downloads_or_files(write, tmp_path):
@@ -170,21 +170,21 @@ def test_a_hosted_installation_takes_no_adapters_downloads_or_files(write, tmp_p
     background.write_text('{"text": "a"}\n')
     write(HOSTED)
     with pytest.raises(NotAllowed, match="no LoRA adapters"):
-        resolve("ed-demo-8", adapter=str(tmp_path))
+        ModelRef.parse("ed-demo-8", adapter=str(tmp_path))
     with pytest.raises(NotAllowed, match="downloads nothing"):
-        hub.plan("Qwen/Qwen2.5-1.5B")
+        ModelRef.named("Qwen/Qwen2.5-1.5B").plan()
     with pytest.raises(NotAllowed, match="hosted = true"):
-        ResidualErasure(background=str(background)).request(resolve("ed-demo-8"), Prompt("a b"))
+        ResidualErasure(background=str(background)).request(ModelRef.parse("ed-demo-8"), Prompt("a b"))
 
 
 def test_a_request_made_elsewhere_is_refused_at_the_queue(write, small_folder, tmp_path):
     """As a stored run or an imported case study would bring it: the objects are there, no box was typed into."""
-    spec, prompt = resolve(str(small_folder)), Prompt("5 + 7 = ")
+    spec, prompt = ModelRef.parse(str(small_folder)), Prompt("5 + 7 = ")
     (tmp_path / "b.jsonl").write_text('{"text": "a"}\n')
     asked = [
         Contributions().request(spec, prompt),
-        Contributions().request(replace(resolve("ed-demo-8"), adapter="/etc", adapter_hash="x"), prompt),
-        ResidualErasure(background=str(tmp_path / "b.jsonl")).request(resolve("ed-demo-8"), prompt),
+        Contributions().request(replace(ModelRef.parse("ed-demo-8"), adapter="/etc", adapter_hash="x"), prompt),
+        ResidualErasure(background=str(tmp_path / "b.jsonl")).request(ModelRef.parse("ed-demo-8"), prompt),
         Contributions().request(ModelSpec("Qwen/Qwen2.5-1.5B"), prompt),
     ]
     write(HOSTED)
@@ -214,7 +214,7 @@ def idle_queue() -> Queue:
 
 
 def asked(i: int):
-    return Contributions().request(resolve("ed-demo-8"), Prompt(f"{i} + 7 = "))
+    return Contributions().request(ModelRef.parse("ed-demo-8"), Prompt(f"{i} + 7 = "))
 
 
 def test_without_a_login_a_visitor_is_a_session(write):

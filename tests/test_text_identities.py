@@ -19,7 +19,7 @@ import ed_core
 from ed_core.errors import EffectiveDepthError, PromptError
 from ed_core.models import chat, tokens
 from ed_core.models.encoder import Encoder
-from ed_core.models.specs import named
+from ed_core.models.ref import ModelRef
 from ed_core.types import Prompt
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -68,7 +68,7 @@ def test_tokens_are_those_of_the_file(tmp_path):
     result = ed_core.open(str(folder)).run(ed_core.LogitLens(), text)
     assert list(result.token_ids) == tokenizer.encode(text, add_special_tokens=False).ids
     assert any("tokenizer.json" in note for note in result.notes)
-    assert tokens.preview(named(str(folder)), Prompt(text)).ids == result.token_ids
+    assert tokens.preview(ModelRef.named(str(folder)), Prompt(text)).ids == result.token_ids
     assert result.provenance["text"]["tokens_differ"] > 0
 
 

@@ -16,9 +16,9 @@ from ed_core.models import tokens
 from ed_core.models.bundled import MODELS
 from ed_core.models.encoder import Encoder
 from ed_core.models.opening import open_model
-from ed_core.models.specs import content_hash, location
+from ed_core.models.ref import ModelRef
+from ed_core.models.weights import content_hash
 from ed_core.types import Prompt
-from ed_core.work.resolve import resolve
 
 TEXT = "5 + 7 = 12 fox."
 WORDS = [
@@ -58,7 +58,7 @@ def save(folder, family, template=TEMPLATE):
     saved = PreTrainedTokenizerFast(tokenizer_object=own, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
     saved.chat_template = template
     saved.save_pretrained(folder)
-    return resolve(str(folder))
+    return ModelRef.parse(str(folder))
 
 
 def ids(text):
@@ -68,7 +68,7 @@ def ids(text):
 @pytest.mark.parametrize("family", ("qwen2", "phi3", "nemotron", "qwen3", "llama", "gpt2"))
 def test_the_folders_tokenizer_is_taken_with_its_special_tokens(family, tmp_path):
     spec = save(tmp_path / family, family)
-    library = AutoTokenizer.from_pretrained(location(spec))
+    library = AutoTokenizer.from_pretrained(spec.place)
     assert (library.encode(TEXT, add_special_tokens=False) != list(ids("5 + 7 = 1 2 fox ."))) == (family in REPLACED)
     model = open_model(spec)
     assert model.encode(Prompt(TEXT)).ids == ids("<s> 5 + 7 = 1 2 fox .")
@@ -110,7 +110,7 @@ def test_a_token_that_straddles_question_and_answer_is_told(text, answer, told, 
 def test_a_folder_without_a_tokenizer_is_refused(family, tmp_path):
     random_hf(family).save_pretrained(tmp_path)
     with pytest.raises(ModelNotFound, match=r"has no usable tokenizer: .*[Ee]xpected tokenizer.json next to"):
-        open_model(resolve(str(tmp_path)))
+        open_model(ModelRef.parse(str(tmp_path)))
 
 
 @pytest.mark.process
@@ -125,11 +125,11 @@ def test_a_chat_template_writes_the_same_date_on_every_day(tmp_path):
 def test_a_model_without_a_chat_template_is_known_and_refuses(tmp_path):
     spec = save(tmp_path / "m", "llama", template=None)
     (tmp_path / "m" / "chat_template.json").write_text(json.dumps({"chat_template": TEMPLATE}))  # a processor's
-    spec = resolve(spec.source)
+    spec = ModelRef.parse(spec.source)
     assert tokens.chats(spec) is False
     with pytest.raises(PromptError, match="no chat template"):
         open_model(spec).encode(Prompt("a", template="chat"))
-    assert tokens.chats(resolve("org/elsewhere", "fp32")) is None
+    assert tokens.chats(ModelRef.parse("org/elsewhere", "fp32")) is None
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_of_several_chat_templates_the_default_is_used(names, tmp_path):
     settings = json.loads((file := tmp_path / "m" / "tokenizer_config.json").read_text())
     several = [{"name": name, "template": TEMPLATE if name == "default" else "a"} for name in names]
     file.write_text(json.dumps(settings | {"chat_template": several}))
-    spec, usable = resolve(spec.source), "default" in names
+    spec, usable = ModelRef.parse(spec.source), "default" in names
     assert tokens.chats(spec) is usable
     with nullcontext() if usable else pytest.raises(PromptError, match=f"{', '.join(names)} and none of them is its d"):
         assert open_model(spec).encode(Prompt("a", template="chat")).ids == ids("<s> user a </s>")

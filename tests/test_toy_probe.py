@@ -84,8 +84,7 @@ from ed_core.depth import among_others
 from ed_core.probes import Toy
 from ed_core.results import lookup
 from ed_core.work import estimate
-from ed_core.work.resolve import resolve, twin
-from ed_core.models.specs import size_of
+from ed_core.models.ref import ModelRef
 from ed_core.types import Prompt
 
 TEXT = "3 + 6 = 9\\n5 + 7 = "
@@ -102,7 +101,7 @@ assert np.array_equal(arrays["toy.product.0"], expected) and np.allclose(arrays[
 assert main(["run", "toy", "--model", "ed-demo-8", "--prompts", "p.jsonl", "--set", "toy.factor=10", "--out", "c.npz"]) == 2
 
 # its page, opened by a link that carries its parameter
-spec = resolve("ed-demo-8")
+spec = ModelRef.parse("ed-demo-8")
 def opened(page, **query):
     test = AppTest.from_file("app.py", default_timeout=120).switch_page(page)
     for name, value in {"model": "ed-demo-8", **query}.items():

@@ -12,11 +12,11 @@ from ed_core.errors import RefusedFamily
 from ed_core.models import families
 from ed_core.models.families import REFUSED, find
 from ed_core.models.opening import load_model, open_model
+from ed_core.models.ref import ModelRef
 from ed_core.models.verify import verify
 from ed_core.probes import Contributions
 from ed_core.types import Prompt
 from ed_core.work import compute
-from ed_core.work.resolve import resolve
 
 
 def forget(monkeypatch, *model_types):
@@ -42,7 +42,7 @@ def test_a_family_whose_sums_hold_is_accepted_with_a_note(monkeypatch, tmp_path,
     model_type = VARIANTS[variant][0]
     described = find(model_type)
     forget(monkeypatch, model_type)
-    model = open_model(resolve(str(save_random(tmp_path / "m", variant))))
+    model = open_model(ModelRef.parse(str(save_random(tmp_path / "m", variant))))
     assert model.architecture.family == f"{model_type} (read like {like})"
     assert model.parallel is parallel, "measured, because the sums cannot tell"
     for role in ("blocks", "final_norm", "attn", "mlp"):
@@ -56,7 +56,7 @@ def test_a_family_whose_sums_hold_is_accepted_with_a_note(monkeypatch, tmp_path,
 @pytest.mark.parametrize("variant", ["granite", "gemma3"])
 def test_multipliers_and_caps_that_the_config_names_are_tried(monkeypatch, tmp_path, variant):
     forget(monkeypatch, VARIANTS[variant][0])
-    model = open_model(resolve(str(save_random(tmp_path / "m", variant))))
+    model = open_model(ModelRef.parse(str(save_random(tmp_path / "m", variant))))
     assert model.identities.failures() == [] and "is not described here" in model.architecture.note
 
 
@@ -80,7 +80,7 @@ def test_shared_keys_and_values_are_noticed_where_nobody_named_them(monkeypatch,
     monkeypatch.setattr(
         families, "FAMILIES", tuple(f if f is not gemma4 else replace(f, refused=()) for f in families.FAMILIES)
     )
-    model = load_model(resolve(str(save_random(tmp_path / "m", "gemma4", num_kv_shared_layers=2))))
+    model = load_model(ModelRef.parse(str(save_random(tmp_path / "m", "gemma4", num_kv_shared_layers=2))))
     figures = verify(model)
     assert max(figures.replay.values()) <= figures.miss_limit < figures.detour
     assert any("past the stream" in failure for failure in figures.failures())
@@ -109,7 +109,7 @@ def test_families_are_refused_by_name_before_anything_is_loaded(small_folder, tm
     own = {"auto_map": {"AutoModelForCausalLM": "modeling.Own"}} if model_type == "huginn_raven" else {}
     (folder / "config.json").write_text(json.dumps({"model_type": model_type} | own))
     with pytest.raises(RefusedFamily, match=f"Refused: m is of the family '{model_type}', and ") as caught:
-        open_model(resolve(str(folder)))
+        open_model(ModelRef.parse(str(folder)))
     assert REFUSED[model_type] in str(caught.value)
 
 

@@ -13,13 +13,13 @@ import pytest
 from workers import Messages, Threads, until
 
 from ed_core.errors import Cancelled, IdentityFailed, NotAllowed, QueueFull, StudyError, TooLarge, WorkerDied
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Continuation, Contributions, IntegratedGradients, LogitLens
 from ed_core.studies import items, plan, running, study
 from ed_core.types import Prompt
 from ed_core.work import estimate, measure
 from ed_core.work import queue as lanes
 from ed_core.work.queue import BATCH, INTERACTIVE, Queue
-from ed_core.work.resolve import resolve
 from ed_core.work.runs import study as long_work
 from ed_core.work.turn import Turn
 from ed_core.work.worker import DEVICE_LOST, Process, receive, send
@@ -225,7 +225,7 @@ def test_frames_survive_and_a_cut_one_is_the_end():
 
 def test_a_request_goes_where_its_estimate_says(lab, spec, own_cache):
     asked = Contributions().request(spec, Prompt("5 + 7 = "))
-    slow = IntegratedGradients(nodes=4096).request(resolve("ed-demo-16"), Prompt("5 + 7 = " * 60))
+    slow = IntegratedGradients(nodes=4096).request(ModelRef.parse("ed-demo-16"), Prompt("5 + 7 = " * 60))
     assert estimate.expected(asked) < measure.SHORT_SECONDS < estimate.expected(slow)
     assert [measure.submit(lab.queue, one, "me").lane for one in (asked, slow)] == [INTERACTIVE, BATCH]
 

@@ -18,11 +18,11 @@ from ed_core.cases.case_study import Shown
 from ed_core.cases.kept import SHIPPED, SUFFIX
 from ed_core.errors import CaseError
 from ed_core.models.bundled import STUDIES, load_prompts
+from ed_core.models.ref import ModelRef
 from ed_core.studies import report, tables
 from ed_core.studies.items import open_folder
 from ed_core.types import ModelSpec, Prompt
 from ed_core.work import compute
-from ed_core.work.resolve import resolve, twin
 
 from . import arguments
 from .lessons import LESSONS, Lesson, Results, asking, named
@@ -58,7 +58,7 @@ def build(lesson: Lesson, results: Results) -> case_study.Case:
 
 def models_of(lesson: Lesson, spec: ModelSpec) -> tuple[ModelSpec, ...]:
     """The models that a lesson measures, in its order."""
-    return (spec, twin(spec, "untrained")) if lesson.twin else (spec,)
+    return (spec, spec.twin("untrained")) if lesson.twin else (spec,)
 
 
 def shipped_results(lesson: Lesson) -> Results:
@@ -75,7 +75,7 @@ def main() -> None:
         prompt = Prompt(prompts[lesson.prompt]["text"], prompts[lesson.prompt]["answer"])
         results = [
             compute.run(models.get(spec), probe.request(spec, prompt))
-            for spec in models_of(lesson, resolve(lesson.model))
+            for spec in models_of(lesson, ModelRef.parse(lesson.model))
             for probe in lesson.probes
         ]
         made.append(build(lesson, named(results)))

@@ -23,14 +23,13 @@ from ed_core.depth.side_by_side import COMPARED
 from ed_core.depth.verdict import READS
 from ed_core.models import controls
 from ed_core.models.bundled import CHARACTERS, KINDS, MODELS, example_of, load_prompts
-from ed_core.models.specs import n_passes
+from ed_core.models.ref import ModelRef
 from ed_core.probes import PROBES, Probe, find
 from ed_core.results.aggregate import summarize
 from ed_core.results.lookup import EXAMPLES, TWINS
 from ed_core.results.wire import pack
 from ed_core.types import ProbeResult, Prompt
 from ed_core.work import compute
-from ed_core.work.resolve import resolve, twin
 
 from . import arguments
 
@@ -49,12 +48,12 @@ def main() -> None:
     prompts = {p["id"]: Prompt(p["text"], p["answer"]) for m in ("", CHARACTERS[0]) for p in load_prompts(m)}
     models = compute.Models()
     for name, control, prompt, probe in (*shipped(), *compared()):
-        spec = twin(resolve(name), control)
+        spec = ModelRef.parse(name).twin(control)
         result = compute.run(models.get(spec), probe.at_first(spec).request(spec, prompts[prompt]))
         (EXAMPLES / f"{result.request.key}.npz").write_bytes(deflated(pack(result)))
         print(f"{name} {control} {prompt} {probe.name}")
     for name, seed in product((*MODELS, *REAL), controls.SEEDS):
-        spec, models = twin(resolve(name), "untrained", seed), compute.Models()
+        spec, models = ModelRef.parse(name).twin("untrained", seed), compute.Models()
         for prompt, probe in product(dict.fromkeys(id for one, _, id, _ in shipped() if one == name), READS):
             request = find(probe)().request(spec, prompts[prompt])
             if not (EXAMPLES / f"{request.key}.npz").is_file():
@@ -81,7 +80,7 @@ def deflated(archive: bytes) -> bytes:
 def shipped() -> Iterator[tuple[str, str, str, type[Probe]]]:
     """Model, control, prompt and probe of every shipped result of a model itself."""
     for name in (*MODELS, *REAL):
-        loops = name in MODELS and n_passes(resolve(name)) != 1
+        loops = name in MODELS and ModelRef.named(name).n_passes != 1
         yield from ((name, "", example_of(name), probe) for probe in PROBES if loops or not probe.needs_passes)
     for prompt in KINDS.values():
         yield from ((REAL[0], "", prompt, probe) for probe in PROBES if probe.first_page)

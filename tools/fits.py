@@ -12,9 +12,9 @@ import json
 from ed_core.fits import ENDING, affine, jacobian
 from ed_core.models.bundled import FITS, MODELS, WORDS
 from ed_core.models.opening import open_model
+from ed_core.models.ref import ModelRef
 from ed_core.prompts import read_jsonl
 from ed_core.types import Prompt
-from ed_core.work.resolve import resolve
 
 from . import arguments
 
@@ -34,7 +34,7 @@ def fit(name: str) -> None:
     """Fit one lens, and write its certificate next to it, to be read without it."""
     model, _, kind = name.rpartition("-")
     used, n = prompts(model), JACOBIAN_PROMPTS[model]
-    opened, out = open_model(resolve(model)), FITS / f"{name}{ENDING}"
+    opened, out = open_model(ModelRef.parse(model)), FITS / f"{name}{ENDING}"
 
     def tick(share: float) -> None:
         print(f"\r{name} {share:.1%}", end="", flush=True)

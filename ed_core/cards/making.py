@@ -16,16 +16,17 @@ from ..depth import sinks
 from ..errors import CardError, EffectiveDepthError, StudyError
 from ..fits import Fit, of_model
 from ..fits.file import digest_of, digest_of_prompts
-from ..models import remote, sizes
+from ..models import sizes
 from ..models.bundled import set_names
-from ..models.specs import config_of
+from ..models.ref import ModelRef
+from ..models.remote import PREFIX
 from ..probes.contributions import Contributions
 from ..probes.lenses import LENSES as LENS_NAMES
 from ..studies import running, sets
 from ..studies.items import Folder, open_folder
 from ..studies.study import ModelEntry, ProbeEntry, Study
-from ..types import ENGINE_VERSION, ModelSpec, changed, command_line
-from ..work.resolve import resolve
+from ..types import ENGINE_VERSION, changed, command_line
+from ..work.resolve import settle
 from . import card, page, words
 from .card import OTHERS, PROMPTS, Card
 from .measured import READ, Measured
@@ -80,7 +81,7 @@ class Asked:
     @property
     def place(self) -> Path:
         """The folder that this installation makes it in."""
-        spec = resolve(self.model, self.precision, self.device, self.adapter)
+        spec = settle(ModelRef.parse(self.model, self.precision, self.device, self.adapter))
         prompts = self.prompts
         if prompts not in set_names():
             prompts = digest_of_prompts([e.prompt for e in sets.load(self.claims.entry(), Path(), "").examples])
@@ -101,7 +102,7 @@ class Asked:
 
 def check_model(source: str) -> None:
     """Refuse a model that is elsewhere."""
-    if remote.is_remote(source):
+    if source.startswith(PREFIX):
         raise CardError(
             f"A card needs weights, twins and precisions, and those of {source[:80]} are elsewhere; take a model that "
             "is here, or a study of this one."
@@ -117,7 +118,7 @@ def make(
     """Measure what is missing and write the card in its three forms. `engine`: who computes, this process unless
     given."""
     asked.check()
-    spec = resolve(asked.model, asked.precision, asked.device, asked.adapter)
+    spec = settle(ModelRef.parse(asked.model, asked.precision, asked.device, asked.adapter))
 
     def tell_claims(share: float, what: str) -> None:
         tell(SHARES[CLAIMS] * share, what)
@@ -165,7 +166,7 @@ class _Beside:
     """What is measured beside the claims' parts."""
 
     def __init__(
-        self, asked: Asked, out: Path, spec: ModelSpec, entry: Any, tell: Tell, engine: running.MakesEngine | None
+        self, asked: Asked, out: Path, spec: ModelRef, entry: Any, tell: Tell, engine: running.MakesEngine | None
     ):
         self.asked, self.out, self.spec, self.entry, self.tell = asked, out, spec, entry, tell
         self.opened = running.opened_models()
@@ -193,7 +194,7 @@ class _Beside:
         """The three rules in other precisions, and which of those there are."""
         own = self.spec.precision
         wanted = [name for name in dict.fromkeys(sizes.PRECISIONS[name] for name in self.asked.others) if name != own]
-        if not wanted or sizes.stored_precision(config_of(self.spec)):
+        if not wanted or sizes.stored_precision(self.spec.config()):
             self.missing += ["The checkpoint is stored quantized, so it has no other precision."] if wanted else []
             return None, ()
         probes = [ProbeEntry(name="contributions"), ProbeEntry(name="logit_lens")]
@@ -230,8 +231,8 @@ class _Beside:
             raise CardError(f"The card's {name} cannot be measured: {error}") from error
 
 
-def _model(spec: ModelSpec) -> card.Model:
-    size = sizes.read(config_of(spec))
+def _model(spec: ModelRef) -> card.Model:
+    size = spec.size()
     return card.Model(
         name=spec.name,
         family=size.family,

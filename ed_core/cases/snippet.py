@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
 from ..errors import CaseError
-from ..models import remote
-from ..models.bundled import MODELS as BUNDLED
+from ..models.ref import Folder, ModelRef
+from ..models.remote import KEY, SERVED
 from ..models.sizes import PRECISIONS
-from ..models.wheels import WHEELS
 from ..probes import Probe
 from ..prompts import to_jsonl
 from ..results.aggregate import probe_of
@@ -51,7 +50,7 @@ def snippet(case: Case) -> Snippet:
 def opening(model: ModelSpec) -> dict[str, str | int]:
     """How a model is opened, by the names of `ed_core.open`; what stands at its default is left out. A checkpoint
     that is stored quantized in a way of its own opens as "auto"."""
-    if remote.is_remote(model.source):
+    if model.precision == SERVED:
         return {"source": model.source}
     asked: dict[str, str | int] = {
         "source": f"{model.source}@{model.revision}" if model.revision else model.source,
@@ -89,10 +88,10 @@ def _check(view: View) -> None:
 def _notes(view: View) -> Iterator[str]:
     """What is to be put in its place on another machine, one line each, in ASCII."""
     model = view.models[0]
-    if remote.is_remote(model.source):
-        yield f"Measured elsewhere, {model.device}: it takes a key in {remote.KEY}, and in Python ED_NDIF=true."
+    if model.precision == SERVED:
+        yield f"Measured elsewhere, {model.device}: it takes a key in {KEY}, and in Python ED_NDIF=true."
         return
-    if model.content_hash and model.source not in BUNDLED and model.source not in WHEELS:
+    if isinstance(ModelRef.of(model), Folder):
         yield (
             f"The model lay on the machine where this was kept, as {model.source!a} "
             f"(SHA-256 {model.content_hash[:12]}): give the path of yours."

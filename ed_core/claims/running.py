@@ -19,9 +19,8 @@ from ..depth.wording import count
 from ..errors import ClaimRefused, EffectiveDepthError, StudyError
 from ..files import open_sealed, seal
 from ..fits.file import Checkpoint, digest_of, digest_of_prompts
-from ..models import sizes
 from ..models.bundled import set_names
-from ..models.specs import config_of, n_layers, n_passes
+from ..models.ref import ModelRef
 from ..probes import find as find_probe
 from ..statistics import FEWEST, FEWEST_FORMS, units
 from ..studies import plan as planning
@@ -29,8 +28,8 @@ from ..studies import running, sets
 from ..studies.items import open_folder
 from ..studies.points import Point, measured_points
 from ..studies.study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
-from ..types import ModelSpec, changed, command_line
-from ..work.resolve import resolve
+from ..types import changed, command_line
+from ..work.resolve import settle
 from . import CLAIMS, finding
 from .claim import Claim, Evidence, Measured, Part, part_of
 from .finding import Finding
@@ -151,7 +150,7 @@ def run(
     """Measure what is missing, judge the claims, and write both files; returns the report. A claim that does
     not apply is told; what makes all of them impossible is refused. `more`: parts that are measured even where no
     claim needs them. `engine`: who computes, this process unless given."""
-    spec = resolve(asked.model, asked.precision, asked.device, asked.adapter)
+    spec = settle(ModelRef.parse(asked.model, asked.precision, asked.device, asked.adapter))
     _same_family(asked, spec)
     claims, whole = asked.chosen(), sets.load(asked.entry(), Path(), asked.model)
     n = min(len(whole.examples), asked.most or len(whole.examples))
@@ -161,7 +160,7 @@ def run(
             f"The set {asked.set_name} gives {count(n, 'prompt')}, and an interval needs {FEWEST} at least (or "
             f"{FEWEST_FORMS} of different forms); take more of them, or a larger set."
         )
-    layers = n_layers(spec)
+    layers = spec.n_layers
     if layers is None:
         raise StudyError(f"How many layers {spec.name} has cannot be read off its config; name another model.")
     prompts = [e.prompt for e in whole.examples]
@@ -177,8 +176,8 @@ def run(
         seed=asked.seed,
         worked=bool(asked.counterpart),
         answered=sum(bool(p.answer) for p in prompts) >= FEWEST,
-        passes=n_passes(spec) or 1,
-        d_vocab=sizes.read(config_of(spec)).d_vocab,
+        passes=spec.n_passes or 1,
+        d_vocab=spec.size().d_vocab,
     )
     refused = {claim.id: why for claim in claims if (why := _why_not(claim, bare))}
     needed = {part for claim in claims if claim.id not in refused for part in claim.parts} | set(more)
@@ -250,11 +249,11 @@ def write(told: Report, out: Path) -> None:
         raise StudyError(f"The folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 
 
-def _same_family(asked: Asked, spec: ModelSpec) -> None:
+def _same_family(asked: Asked, spec: ModelRef) -> None:
     """Refuse models beside this one that are of another family."""
-    own = config_of(spec).get("model_type", "")
+    own = spec.config().get("model_type", "")
     for source in asked.also:
-        other = config_of(resolve(source, asked.precision, asked.device)).get("model_type", "")
+        other = ModelRef.named(source).config().get("model_type", "")
         if other != own:
             raise StudyError(
                 f"{source} is of the family {other or 'unknown'} and {spec.name} of {own or 'unknown'}; name models of "
@@ -381,7 +380,7 @@ class _Parts:
         asked = self.asked
         control = "" if label == MODEL else "untrained"
         try:
-            spec = resolve(asked.model, asked.precision, asked.device, asked.adapter, control=control)
+            spec = settle(ModelRef.parse(asked.model, asked.precision, asked.device, asked.adapter, control=control))
             entry = asked.entry(PARTS[REPLACEMENT].prompts, len(self.bare.level_names))
             prompts = [e.prompt for e in sets.load(entry, Path(), asked.model).examples]
             key = digest_of(REPLACEMENT, spec.identity(), digest_of_prompts(prompts))

@@ -225,7 +225,6 @@ def run(args: argparse.Namespace) -> None:
     from ..depth import sinks, verdict
     from ..depth.wording import count
     from ..disk import require_out, written
-    from ..models.specs import read_for
     from ..probes import find
     from ..prompts import read_jsonl
     from ..results.aggregate import counts_first
@@ -235,8 +234,9 @@ def run(args: argparse.Namespace) -> None:
     settings = _settings(args.set, args.probes)
     probes = [find(name).make(settings.get(name, {})) for name in dict.fromkeys(args.probes)]
     named = [value for of_one in settings.values() for value in of_one.values()]
-    out = require_out(args.out, [args.prompts, *named, *read_for(args.model, args.adapter)], expected=".npz")
+    out = require_out(args.out, [args.prompts, *named], expected=".npz")
     prompts, spec = read_jsonl(args.prompts), opened_as(args)
+    require_out(args.out, spec.read_files(), expected=".npz")
     for probe in probes:
         probe.check_idle()
         probe.check_precision(spec.precision)

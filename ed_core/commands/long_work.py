@@ -386,7 +386,6 @@ def _dry_run(args: argparse.Namespace, asked: Fit) -> int:
     """What would be held, without opening a model: of `--memory`, else of a lens's usual share or of what is free."""
     from ..fits import affine, measured
     from ..machine import ROOM, free_memory
-    from ..models.specs import size_of
 
     memory = asked.check()[2] or (measured.BYTES if args.kind in ("affine", "jacobian") else None)
     if memory is None and args.device != "cpu":
@@ -394,10 +393,11 @@ def _dry_run(args: argparse.Namespace, asked: Fit) -> int:
 
         memory = int(ROOM * devices.free_bytes(devices.pick(args.device)))
     memory = memory or int(ROOM * free_memory())
-    a = size_of(args.model)
+    a = asked.model.ref.size()
     affine.require_rank(asked.rank, a.d_model, args.model)
     if args.kind == "maps":
-        b = size_of(args.other)
+        assert asked.other is not None
+        b = asked.other.ref.size()
         planned = measured.plan_of_maps((a.n_layers, b.n_layers), (a.d_model, b.d_model), memory)
     else:
         planned = measured.OF_ONE[args.kind](a.n_layers, a.d_model, memory)

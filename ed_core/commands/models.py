@@ -10,9 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from .. import bounds
 from ..errors import ParameterError
-from ..models import gguf_files, remote
+from ..models.ref import ModelRef
 from ..notebook import model as opened
-from ..types import ModelSpec
 
 DEVICE = "auto (a GPU where there is one; unless given), cpu, cuda (as many GPUs as it takes), cuda:1 or mps"
 MODEL = "a bundled name, a folder, a GGUF file or a hub id"
@@ -64,14 +63,14 @@ def how_to_open(p: argparse.ArgumentParser) -> None:
     p.add_argument("--seed", type=whole("--seed", 0), metavar="N", help="which twin (0 unless given)")
 
 
-def opened_as(args: argparse.Namespace) -> ModelSpec:
+def opened_as(args: argparse.Namespace) -> ModelRef:
     """The model that the options name; what `auto` came to is said on stderr."""
     from ..models.sizes import asked_precision
 
     wanted, seed = asked_precision(args.precision, args.dtype), args.seed or 0
     if args.seed is not None and not args.control:
         raise ParameterError("--seed is a control's; give --control untrained or --control shuffled with it.")
-    spec = opened.spec_of(
+    spec = opened.ref_of(
         args.model, wanted, args.device, args.adapter, control=args.control, control_seed=seed, offload=args.offload
     )
     if spec.why:
@@ -80,20 +79,17 @@ def opened_as(args: argparse.Namespace) -> ModelSpec:
 
 
 def fetch(args: argparse.Namespace) -> None:
-    from ..models.specs import named, of_gguf
-
-    commit = opened.fetch(args.model)
-    if packed := of_gguf(named(args.model)):
-        print(f"{args.model}: here, {gguf_files.packed(packed)} in the file, converted to float32 in {packed.place}")
+    ref = opened.fetch(args.model)
+    if packing := ref.packing:
+        print(f"{args.model}: here, {packing} in the file, converted to float32 in {ref.place}")
     else:
-        print(f"{args.model}: {commit or 'a folder, nothing to download'}")
+        print(f"{args.model}: {ref.revision or 'a folder, nothing to download'}")
 
 
 def estimate(args: argparse.Namespace) -> None:
-    from ..models.specs import size_of
     from ..work.estimate import report, save_rates
 
-    if remote.is_remote(args.model):
+    if not (ref := ModelRef.named(args.model)).weights_here:
         raise ParameterError(
             f"{args.model[:80]} takes no memory for weights here, and how fast it is there is not known."
         )
@@ -102,7 +98,7 @@ def estimate(args: argparse.Namespace) -> None:
         from ..models.devices import measure_rates
 
         save_rates(device.partition(":")[0], measure_rates(device))
-    print("\n".join(report(args.model, size_of(args.model), args.precision, args.tokens, device, free)))
+    print("\n".join(report(args.model, ref.size(), args.precision, args.tokens, device, free)))
 
 
 def models(args: argparse.Namespace) -> None:
@@ -110,7 +106,6 @@ def models(args: argparse.Namespace) -> None:
         return _families(args.markdown)
     from ..models import catalogue
     from ..models.families import supported
-    from ..models.specs import size_of
     from ..work.estimate import count
 
     group = ""
@@ -118,7 +113,7 @@ def models(args: argparse.Namespace) -> None:
         if entry.group != group:
             group = entry.group
             print(f"{group}{' (gated: needs a token in HF_TOKEN)' if entry.gated else ''}:")
-        size = size_of(entry.id)
+        size = ModelRef.named(entry.id).size()
         tied, mlp = "tied" if size.tied else "untied", f"MLP {size.d_mlp}"
         passes = f"  in {size.passes} passes" if size.passes > 1 else ""
         published = f"  published: {', '.join(entry.published)}" if entry.published else ""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import ParameterError
 from ..types import ModelSpec
-from . import remote
+from .remote import SERVED
 from .sizes import BYTES
 
 KINDS = {"untrained": "untrained twin", "shuffled": "shuffled layers"}
@@ -56,7 +56,7 @@ def check(spec: ModelSpec) -> None:
                 f"{' or '.join(KINDS)}, beside it."
             )
         return
-    if remote.is_remote(spec.source):
+    if spec.precision == SERVED:
         raise ParameterError(
             f"A control is made of the model's own parts, and those of {spec.source} are elsewhere; take none."
         )
@@ -66,7 +66,7 @@ def check(spec: ModelSpec) -> None:
         raise ParameterError(f"The control's seed is {spec.control_seed!r}; expected 0 to {MOST}, a whole number.")
     if spec.control == "shuffled":
         return
-    if spec.precision not in BYTES:
+    if spec.precision not in (*BYTES, "auto"):
         raise ParameterError(
             f"An untrained twin has no {spec.precision} weights: quantization is fitted to trained ones, and rounding "
             "random ones says nothing; open "

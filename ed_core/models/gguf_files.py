@@ -76,6 +76,16 @@ class Held:
     def converted(self) -> bool:
         return self.place.is_dir()
 
+    @property
+    def packing(self) -> str:
+        """How most of its weights are packed in the file, like "Q4_1"; "" where neither file nor conversion is here."""
+        try:
+            if self.converted:
+                return str(outside.json_of(self.place / RECORD)["packing"])
+            return next(iter(read(self.file).packing)) if self.file.is_file() else ""
+        except (OSError, ValueError, KeyError, TypeError, EffectiveDepthError):
+            return ""
+
 
 def find(source: str) -> Path | None:
     """The GGUF file that a path names: the file itself, or the only one in a folder that holds no other model."""
@@ -110,16 +120,6 @@ def of_content(file: Path, sha256: str) -> Held:
     """The model of a file with that content, whether or not the file is here."""
     content = hashlib.sha256(f"gguf {CONVERTER} {sha256}".encode()).hexdigest()
     return Held(file, content, settings.current().cache / "converted" / content[:32])
-
-
-def packed(model: Held) -> str:
-    """How most of its weights are packed in the file, like "Q4_1"; "" where neither file nor conversion is here."""
-    try:
-        if model.converted:
-            return str(outside.json_of(model.place / RECORD)["packing"])
-        return next(iter(read(model.file).packing)) if model.file.is_file() else ""
-    except (OSError, ValueError, KeyError, TypeError, EffectiveDepthError):
-        return ""
 
 
 def conversions() -> list[tuple[str, int, Path]]:

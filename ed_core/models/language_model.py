@@ -30,7 +30,6 @@ from .identities import Identities
 from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, hooked, replace_first, split_call
 from .quantized import held_bytes
 from .sizes import QUANTIZED
-from .specs import foreign
 from .trace import BlockCall, Prefix, Trace, from_position, named_arguments, with_cache
 
 Resid = Float[Tensor, "batch pos d_model"]
@@ -134,7 +133,7 @@ class LanguageModel:
     @property
     def notes(self) -> list[str]:
         """What goes with every prompt measured on this model."""
-        found = [controls.note(self.spec), self.architecture.note, foreign(self.spec)]
+        found = [controls.note(self.spec), self.architecture.note]
         if self.config is not self.hf.config:
             found.append(f"{self.spec.name} also sees; its text decoder alone is measured.")
         if getattr(self.config, "tie_word_embeddings", False) and not self.tied:

@@ -40,14 +40,13 @@ from ..errors import (
     said,
 )
 from ..machine import ROOM, free_memory, gigabytes
-from ..types import ModelSpec
-from . import controls, conversion, devices, hub, looped, quantized, remote, sizes, tokens, weights
+from . import controls, devices, looped, quantized, sizes, tokens, weights
 from .architecture import Architecture
 from .encoder import HARD_SAMPLES, Encoder
 from .families import REFUSED, find, text_decoder, why_refused
 from .modules import Config, Pretrained, Tokenizer
-from .specs import check_files, config_of, content_of, location, of_gguf
-from .weights import ADAPTER_WEIGHTS, adapter_config, adapter_hash, header
+from .ref import ModelRef
+from .weights import ADAPTER_WEIGHTS, adapter_config, adapter_hash, check_files, header
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Options = dict[str, Any]  # of `from_pretrained`
@@ -58,11 +57,11 @@ class Loaded(NamedTuple):
     hf: Pretrained
     tokenizer: Tokenizer
     architecture: Architecture | None
-    spec: ModelSpec
+    spec: ModelRef
     encoder: Encoder
 
 
-def load(spec: ModelSpec, architecture: Architecture | None = None) -> Loaded:
+def load(spec: ModelRef, architecture: Architecture | None = None) -> Loaded:
     """The parts of a model, in eval mode, in `spec.precision`, on `spec.device` or spread from
     there; the architecture is None where nobody described the family (a shuffled twin of such a model has its blocks in
     their own order yet)."""
@@ -78,7 +77,7 @@ def quiet() -> None:
     transformers_logging.set_verbosity_error()
 
 
-def skeleton(spec: ModelSpec) -> tuple[Pretrained, Tokenizer, Encoder]:
+def skeleton(spec: ModelRef) -> tuple[Pretrained, Tokenizer, Encoder]:
     """The model's modules without weights, on the meta device, its tokenizer and encoder."""
     _refuse_own_code(spec)
     options: Options = {"trust_remote_code": False, "local_files_only": True}
@@ -105,15 +104,13 @@ def described(config: Config, name: str, architecture: Architecture | None = Non
     return architecture
 
 
-def _load(spec: ModelSpec, architecture: Architecture | None) -> Loaded:
+def _load(spec: ModelRef, architecture: Architecture | None) -> Loaded:
     controls.check(spec)
-    remote.require_here(spec.source)
-    spec = hub.ensure(spec)
-    if packed := of_gguf(spec):
-        conversion.ensure(packed)
+    spec.require_weights()
+    spec = spec.ensure()
     if controls.needs_weights(spec):
-        weights.check_complete(Path(location(spec)), spec.name)
-    check_files(spec)
+        weights.check_complete(spec.place, spec.name)
+    check_files(spec.place)
     _require_same(spec)
     _refuse_own_code(spec)
     _refuse_adapter(spec)
@@ -156,11 +153,11 @@ def _too_many_passes(architecture: Architecture, config: Config) -> str:
     return f"its {blocks} layers run {passes} times; expected once at least, and at most {bounds.LAYERS} layers in all"
 
 
-def _pretrained(spec: ModelSpec, config: Config, options: Options) -> Pretrained:
+def _pretrained(spec: ModelRef, config: Config, options: Options) -> Pretrained:
     """The model with its own weights, all of them."""
     try:
         loaded: Any = _class(config, spec.name).from_pretrained(
-            location(spec),
+            str(spec.place),
             config=config,
             attn_implementation=_attention(config),
             dtype=DTYPES[sizes.compute_name(spec.precision)],
@@ -176,7 +173,7 @@ def _pretrained(spec: ModelSpec, config: Config, options: Options) -> Pretrained
     except Exception as error:
         if ran_out(error) or lost_device(error):
             raise  # `opening` says so
-        if packed := sizes.stored_precision(config_of(spec)):
+        if packed := sizes.stored_precision(spec.config()):
             raise ModelError(
                 f"{spec.name} is stored in the quantization format {packed}, which cannot be opened here: "
                 f"{_one_line(error)} Choose a checkpoint of the model that is not quantized."
@@ -215,7 +212,7 @@ def _class(config: Config, name: str) -> Any:
     )
 
 
-def _untrained(spec: ModelSpec, config: Config) -> Pretrained:
+def _untrained(spec: ModelRef, config: Config) -> Pretrained:
     """The model as it was before training: weights drawn by the family's own initialisation, from the control's seed.
     Drawn in float32 on the CPU and rounded then, so that a seed is one twin in every precision and on every device."""
 
@@ -251,9 +248,9 @@ def _untrained(spec: ModelSpec, config: Config) -> Pretrained:
     return model.to(home[""])
 
 
-def _quantization(spec: ModelSpec) -> dict[str, Any]:
+def _quantization(spec: ModelRef) -> dict[str, Any]:
     """How the library is to quantize; nothing for a checkpoint that is quantized already: it says so itself."""
-    stored = sizes.stored_precision(config_of(spec))
+    stored = sizes.stored_precision(spec.config())
     if spec.precision in DTYPES or stored not in ("", *sizes.QUANTIZED):
         return {}
     machine.require_package("bitsandbytes", f"The precision {spec.precision}")
@@ -272,21 +269,21 @@ def _quantization(spec: ModelSpec) -> dict[str, Any]:
     return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **nf4)}
 
 
-def _placement(spec: ModelSpec) -> dict[str, Any]:
+def _placement(spec: ModelRef) -> dict[str, Any]:
     """Where the weights go, from their size; refuses what fits nowhere. A family whose size cannot be told goes to its
     device as it is."""
     try:
-        needed = sizes.read(config_of(spec)).weight_bytes(spec.precision)
+        needed = spec.size().weight_bytes(spec.precision)
     except ParameterError:
         return {"device_map": {"": spec.device}}
     return devices.plan(spec, needed)
 
 
-def _require_same(spec: ModelSpec) -> None:
+def _require_same(spec: ModelRef) -> None:
     """Refuse files that are others than those that the spec names: results would be kept under the former content. Of
     what needs no weights it may name these too."""
     named = spec.content_hash
-    same = not named or any(named == content_of(spec, whole) for whole in (controls.needs_weights(spec), True))
+    same = not named or any(named == spec.content(whole) for whole in (controls.needs_weights(spec), True))
     if not same or (spec.adapter_hash and adapter_hash(Path(spec.adapter)) != spec.adapter_hash):
         raise BrokenWeights(
             f"The files of {spec.name}{' or its adapter' * bool(spec.adapter)} have changed since it was asked for; "
@@ -294,9 +291,9 @@ def _require_same(spec: ModelSpec) -> None:
         )
 
 
-def _refuse_adapter(spec: ModelSpec) -> None:
+def _refuse_adapter(spec: ModelRef) -> None:
     """One beside a model's own weights would be applied by the library, unchecked and unnamed."""
-    if os.path.lexists(Path(location(spec)) / weights.ADAPTER_CONFIG):
+    if os.path.lexists(spec.place / weights.ADAPTER_CONFIG):
         raise ParameterError(
             f"{spec.name} has an adapter beside its weights ({weights.ADAPTER_CONFIG}); move that to a folder of its "
             "own, to be given as --adapter, or remove it."
@@ -313,10 +310,10 @@ def _refuse_adapter(spec: ModelSpec) -> None:
         )
 
 
-def _refuse_own_code(spec: ModelSpec) -> None:
+def _refuse_own_code(spec: ModelRef) -> None:
     """A repository that brings its own modelling code is refused by name, unless that code is what the library itself
     has for the family, or what stands in `looped`."""
-    config = config_of(spec)
+    config = spec.config()
     own = config.get("auto_map")
     wanted = str(own.get("AutoModelForCausalLM", "")) if isinstance(own, dict) else ""
     known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES | {c.model_type: m.__name__ for c, m in looped.CLASSES.items()}
@@ -330,9 +327,9 @@ def _refuse_own_code(spec: ModelSpec) -> None:
         )
 
 
-def _config(spec: ModelSpec, options: Options) -> Config:
+def _config(spec: ModelRef, options: Options) -> Config:
     try:
-        config: Config = AutoConfig.from_pretrained(location(spec), **options)
+        config: Config = AutoConfig.from_pretrained(str(spec.place), **options)
         config._attn_implementation = config._experts_implementation = None  # and in the parts it has; see `foreign`
         return config
     except Exception as error:  # whatever a stranger's config provokes inside the library
@@ -351,11 +348,11 @@ def _attention(config: Config) -> str:
     return "sdpa" if getattr(family, "_supports_sdpa", False) else "eager"
 
 
-def _tokenizer(spec: ModelSpec, options: Options) -> tuple[Tokenizer, Encoder]:
+def _tokenizer(spec: ModelRef, options: Options) -> tuple[Tokenizer, Encoder]:
     """The library's tokenizer, and the encoder of the folder's own tokenizer.json: some families silently build another
     one instead, which a note then says."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(location(spec), **options)
+        tokenizer = AutoTokenizer.from_pretrained(str(spec.place), **options)
     except Exception as error:  # of whatever type: the folder's settings go unchecked into the library's arithmetic
         raise ModelNotFound(
             f"{spec.name} has no usable tokenizer: {_one_line(error)} Expected tokenizer.json next to the weights."

@@ -33,10 +33,11 @@ from .identities import Identities
 from .language_model import LanguageModel
 from .loading import load
 from .modules import shuffle
+from .ref import ModelRef
 from .verify import check_device, verify
 
 
-def open_model(spec: ModelSpec, architecture: Architecture | None = None, trust_kept: bool = False) -> LanguageModel:
+def open_model(spec: ModelRef, architecture: Architecture | None = None, trust_kept: bool = False) -> LanguageModel:
     """Load, check the identities, and return; refuses with a `ModelError` otherwise.
 
     `architecture` overrides the family's own description (for trying out a new family). `trust_kept`: identities that
@@ -75,7 +76,7 @@ def _measured(model: LanguageModel) -> LanguageModel:
     return model
 
 
-def load_model(spec: ModelSpec) -> LanguageModel:
+def load_model(spec: ModelRef) -> LanguageModel:
     """Load without asking whether the sums hold; a family that nobody described is tried under the known layouts
     (`adoption`)."""
     return told(spec, lambda: _loaded(spec, None))
@@ -104,7 +105,7 @@ def told(spec: ModelSpec, work: Callable[[], LanguageModel]) -> LanguageModel:
     )
 
 
-def _loaded(spec: ModelSpec, architecture: Architecture | None) -> LanguageModel:
+def _loaded(spec: ModelRef, architecture: Architecture | None) -> LanguageModel:
     found = load(spec, architecture)
     if found.architecture:
         return LanguageModel(found.hf, found.tokenizer, found.architecture, found.spec, found.encoder)

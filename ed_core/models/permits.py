@@ -1,10 +1,8 @@
 """What the settings let a visitor do: the one place that says no. Torch-free.
 
-Names are held against the settings before the disk is looked at, so that a path nobody may use does not even tell
-whether it exists. The functions stand where every page's way leads through: `specs.named`, `specs.of_gguf` (with which
-`specs.location` and `hub.is_here` begin), `hub.plan`, `Probe.request`, `Jobs.submit`, and in the worker before a probe
-runs; a link, a stored run or an imported case study comes that way as well as what somebody types. The command line is
-the owner's: it calls `as_owner` first, and nothing here refuses it anything."""
+Names are judged before the disk is looked at, so that a path nobody may use does not even tell whether it exists:
+where a name is read and wherever its folder is asked for (`ref`), in `Probe.request`, and when a request enters the
+queue. The command line is the owner's: it calls `as_owner` first, and nothing here refuses it anything."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def why_not(check: Callable[..., None], *arguments: object) -> str:
 
 def model(source: str, revision: str = "") -> None:
     """Whether a bundled name, hub id or folder may be used, at that revision."""
-    if remote.is_remote(source):
+    if source.startswith(remote.PREFIX):
         elsewhere(source)
         source = source.removeprefix(remote.PREFIX)
     if not _hosted():

@@ -1,13 +1,8 @@
-"""Models that are measured where their weights are: `ndif:org/name`, by the service NDIF. Torch-free.
-
-Of such a model config and tokenizer are here, and nothing else. Its identity says so: precision `served`, and a device
-that is none of this machine's, so no result of it can be taken for one that was computed here."""
+"""What is measured by the service NDIF, on models of `ndif:org/name`; see `ref.Remote`. Torch-free."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from urllib.parse import urlsplit
 
 from .. import settings
 from ..errors import ParameterError
@@ -32,48 +27,10 @@ WHY_NOT = {
 }
 
 
-def is_remote(source: str) -> bool:
-    return source.startswith(PREFIX)
-
-
-def require_here(source: str) -> None:
-    """Refuse a model whose weights are elsewhere."""
-    if is_remote(source):
-        raise ParameterError(
-            f"The weights of {source} are elsewhere, and this needs them here; open a model that is here. Its "
-            "identities are measured with every prompt."
-        )
-
-
-def here(spec: ModelSpec) -> ModelSpec:
-    """What of the model is on this machine: config and tokenizer, with the weights where they are not elsewhere after
-    all. Any other model as it is."""
-    if not is_remote(spec.source):
-        return spec
-    control = "" if host() == settings.LOCAL else "untrained"  # which needs no weights
-    return ModelSpec(spec.source.removeprefix(PREFIX), revision=spec.revision, control=control)
-
-
-def asked(spec: ModelSpec) -> ModelSpec:
-    """The model that stands elsewhere, given what its name without the prefix refers to."""
-    return replace(spec, source=PREFIX + spec.source, precision=SERVED, device=device(), control="")
-
-
-def host() -> str:
-    """The service's address, or "local"."""
-    return settings.current().ndif_address
-
-
-def device() -> str:
-    """What stands for the service in a model's identity."""
-    found = host()
-    return f"ndif at {settings.LOCAL if found == settings.LOCAL else urlsplit(found).netloc.replace(':', ' port ')}"
-
-
 def key() -> str:
     """The key that the service asks for."""
     found = os.environ.get(KEY, "").strip()
-    if not found and host() != settings.LOCAL:
+    if not found and settings.current().ndif_address != settings.LOCAL:
         raise ParameterError(
             f"NDIF asks for a key, and {KEY} is not set; get one at https://ndif.us and set it in the environment."
         )
@@ -82,7 +39,7 @@ def key() -> str:
 
 def measures(spec: ModelSpec, probe: str) -> bool:
     """Whether a probe can be measured on this model, wherever that is."""
-    return not is_remote(spec.source) or probe in MEASURED
+    return spec.precision != SERVED or probe in MEASURED
 
 
 def check(spec: ModelSpec, probe: str) -> None:

@@ -10,16 +10,16 @@ from typing import Any
 
 from .. import bounds, outside, prompts
 from ..errors import BrokenWeights, PromptError
-from ..types import Encoding, ModelSpec, Prompt
+from ..types import Encoding, Prompt
 from . import sizes
 from .encoder import Encoder
-from .specs import config_of, location
+from .ref import ModelRef
 
 
-def encoder(spec: ModelSpec) -> Encoder | None:
+def encoder(ref: ModelRef) -> Encoder | None:
     """The encoder of the model's own files, in its folder or in the hub cache's snapshot; None without a
     tokenizer.json."""
-    file, settings = (Path(location(spec)) / name for name in ("tokenizer.json", "tokenizer_config.json"))
+    file, settings = (ref.place / name for name in ("tokenizer.json", "tokenizer_config.json"))
     if not file.is_file():
         return None
     return _read(str(file), file.stat().st_mtime_ns, settings.stat().st_mtime_ns if settings.is_file() else 0)
@@ -41,10 +41,10 @@ def _read(file: str, *mtimes_ns: int) -> Encoder:
     return Encoder(found, _roles(folder).get("bos_token", ""), asks if isinstance(asks, bool) else None)
 
 
-def preview(spec: ModelSpec, prompt: Prompt) -> Encoding | None:
+def preview(ref: ModelRef, prompt: Prompt) -> Encoding | None:
     """The prompt as it will be encoded, with its notes; None where only the model itself could tell (no tokenizer.json,
     or a chat template), and where there is nothing to encode."""
-    if prompt.template != "raw" or not prompts.fits(prompt) or (found := encoder(spec)) is None:
+    if prompt.template != "raw" or not prompts.fits(prompt) or (found := encoder(ref)) is None:
         return None
     try:
         return found.encode(prompt.text, prompt.answer, prompt.special_tokens)
@@ -52,38 +52,38 @@ def preview(spec: ModelSpec, prompt: Prompt) -> Encoding | None:
         return None
 
 
-def ids(spec: ModelSpec, text: str) -> list[int] | None:
+def ids(ref: ModelRef, text: str) -> list[int] | None:
     """Ids of a text's tokens, without special ones; None where only the model itself could tell."""
-    found = encoder(spec)
+    found = encoder(ref)
     return None if found is None else found.ids(text, special_tokens=False)
 
 
-def unread(spec: ModelSpec, texts: Sequence[str]) -> int:
+def unread(ref: ModelRef, texts: Sequence[str]) -> int:
     """How many of these tokens, as of `preview`, stand for what the model's tokenizer has no token for."""
-    roles = special_roles(spec)
+    roles = special_roles(ref)
     unknown = roles.get("unk_token")
     if unknown in (roles.get("bos_token"), roles.get("eos_token")):  # it stands for a text's begin or end as well
         return 0
     return sum(text == unknown for text in texts)
 
 
-def special(spec: ModelSpec) -> frozenset[str]:
+def special(ref: ModelRef) -> frozenset[str]:
     """Texts of the tokens that the model's tokenizer calls special; empty where it has no tokenizer.json."""
-    found = encoder(spec)
+    found = encoder(ref)
     added = {} if found is None else found.tokenizer.get_added_tokens_decoder()
     return frozenset(token.content for token in added.values() if token.special)
 
 
-def too_long(spec: ModelSpec, n: int) -> str:
+def too_long(ref: ModelRef, n: int) -> str:
     """Why the model takes no prompt of `n` tokens here, or ""; from its config alone."""
-    config = sizes.of_text(config_of(spec))
+    config = sizes.of_text(ref.config())
     positions = config.get("max_position_embeddings") or config.get("n_positions")
     return prompts.too_long(n, prompts.max_tokens(), positions if isinstance(positions, int) else None)
 
 
-def chats(spec: ModelSpec) -> bool | None:
+def chats(ref: ModelRef) -> bool | None:
     """Whether the model has a chat template; None where its files are not here to tell."""
-    folder = Path(location(spec))
+    folder = ref.place
     if not folder.is_dir():
         return None
     if (folder / "chat_template.jinja").is_file():
@@ -94,10 +94,10 @@ def chats(spec: ModelSpec) -> bool | None:
     return "default" in found if isinstance(found, dict) else bool(found)
 
 
-def special_roles(spec: ModelSpec) -> dict[str, str]:
+def special_roles(ref: ModelRef) -> dict[str, str]:
     """The special tokens a tokenizer's own files name, by their role (`bos_token`, `eos_token`, …); {} where there are
     no such files."""
-    return _roles(Path(location(spec)))
+    return _roles(ref.place)
 
 
 def _roles(folder: Path) -> dict[str, str]:
@@ -110,10 +110,10 @@ def _roles(folder: Path) -> dict[str, str]:
     return found
 
 
-def added(spec: ModelSpec) -> tuple[list[str], list[str]] | None:
+def added(ref: ModelRef) -> tuple[list[str], list[str]] | None:
     """Special tokens that stand before and after every prompt that is encoded with special tokens; None without a
     tokenizer.json."""
-    return None if (found := encoder(spec)) is None else found.added()
+    return None if (found := encoder(ref)) is None else found.added()
 
 
 def _settings(folder: Path, name: str) -> dict[str, Any]:

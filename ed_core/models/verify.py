@@ -15,8 +15,8 @@ from ..machine import ROOM, free_memory, gigabytes
 from . import quantized
 from .identities import MISS_LIMIT, SLOPE_LIMIT, Identities, miss, slopes, suffix_limit
 from .language_model import LanguageModel
+from .ref import ModelRef
 from .sizes import stored_precision
-from .specs import config_of
 from .trace import Trace
 
 PROBE_TEXT = "The quick brown fox jumps over the lazy dog; 3 + 4 = 7, and 12 times 11 is 132."
@@ -235,7 +235,7 @@ def check_device(
     key = (str(model.device), model.architecture.family, model.spec.precision)
     if model.device.type == "cpu" or (key in _devices_passed and not always):
         return None
-    if reason := _no_reference(model):
+    if reason := _no_reference(model, reference is not None):
         return Sanity(unchecked=reason)
     plain = reference() if reference else _reference(model)
     found = compare_with_cpu(model.trace(short_prompt(model)), plain, model.spec.precision)
@@ -270,13 +270,10 @@ def _worst(differences: Tensor) -> float:
     return float(differences.nan_to_num(nan=float("inf")).max())
 
 
-def _no_reference(model: LanguageModel) -> str:
+def _no_reference(model: LanguageModel, given: bool) -> str:
     """Why there can be no float32 copy on the CPU, or ""."""
-    if (
-        model.spec.adapter
-        or stored_precision(config_of(model.spec))
-        or not (model.spec.content_hash or model.spec.revision)
-    ):
+    ref = model.spec
+    if not given and (not isinstance(ref, ModelRef) or ref.adapter or stored_precision(ref.config())):
         return "there is no float32 copy of this model to compare with"
     needed = 4 * sum(p.numel() for p in model.hf.parameters()) * (2 if model.spec.precision == "4bit" else 1)
     if needed > ROOM * free_memory():
@@ -290,7 +287,7 @@ def _reference(model: LanguageModel) -> LanguageModel:
     """The same model on the CPU in float32; where it is quantized, with what its weights stand for."""
     from .loading import load
 
-    wanted = replace(model.spec, device="cpu", precision="fp32", offload="")
+    wanted = replace(ModelRef.of(model.spec), device="cpu", precision="fp32", offload="")
     found = load(wanted, model.architecture)
     plain = type(model)(found.hf, found.tokenizer, model.architecture, found.spec, found.encoder)
     for name, module in model.hf.named_modules():

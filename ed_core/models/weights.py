@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import shlex
 from collections.abc import Mapping
+from functools import lru_cache
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,31 @@ from safetensors import SafetensorError, safe_open
 from .. import bounds, outside
 from ..errors import BrokenWeights, ModelNotFound, ParameterError
 
+IDENTITY_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+OF_TOKENS = (  # what a tokenizer is made of, which may be large
+    "tokenizer.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
 SHARD = re.compile(r"[\w.-]{1,200}\.safetensors")
 AGAIN = "download or copy the model again"
 
@@ -60,10 +89,91 @@ def _wrong_length(file: Path) -> str:
     return f"has {file.stat().st_size} bytes and its header promises {end}"
 
 
+# ---------------------------------------------------------------- config and content of a folder
+
+
+def config(folder: Path) -> dict[str, Any]:
+    """The fields of a folder's config.json; {} where there is none that can be read."""
+    try:
+        state = (file := folder / "config.json").stat()
+        found = _json(file, state.st_mtime_ns, state.st_size, state.st_ino)
+    except (OSError, ValueError):
+        return {}
+    return dict(found) if isinstance(found, dict) else {}
+
+
+@lru_cache(maxsize=64)
+def _json(file: Path, *state: int) -> object:
+    """A JSON file, read again when its `state` changes: a page asks for one a dozen times."""
+    return outside.json_of(file)
+
+
+def content_hash(folder: Path, weights: bool = True) -> str:
+    """SHA-256 over names and contents of weights (unless left out), config and tokenizer. Remembered while size and
+    times of every file stay the same."""
+    if not (folder / "config.json").is_file():
+        if (folder / ADAPTER_CONFIG).is_file():
+            raise ModelNotFound(
+                f"The folder {folder} holds an adapter, not a model; give its base as the model and this folder as "
+                "--adapter."
+            )
+        raise ModelNotFound(f"The folder {folder} holds no config.json; expected a model as save_pretrained writes it.")
+    if weights and not any(folder.glob("*.safetensors")):
+        pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt"))
+        found = f"only {pickled[0].name}, whose format can run code when loaded" if pickled else "no weights"
+        place = json.dumps(str(folder), ensure_ascii=False)
+        code = (
+            f"from transformers import AutoModelForCausalLM as M; M.from_pretrained({place}, use_safetensors=False)"
+            f".save_pretrained({place})"
+        )
+        raise ModelNotFound(
+            f"The folder {folder} holds {found}; expected .safetensors files. Where you trust the file, convert it: "
+            f"python -c {shlex.quote(code)}"
+        )
+    files = [file for file in read_files(folder) if file.is_file() and (weights or file.name in IDENTITY_FILES)]
+    return _digest(*((str(file), *_state(file)) for file in files))
+
+
+@lru_cache(maxsize=256)
+def _digest(*states: tuple[str | int, ...]) -> str:
+    digest = hashlib.sha256()
+    for place, *_ in states:
+        with _opened(file := Path(str(place))) as handle:
+            digest.update(f"{file.name}\0".encode() + hashlib.file_digest(handle, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _opened(file: Path) -> BufferedReader:
+    """A file of a model's folder within the bounds of its kind."""
+    own = bounds.TOKENIZER if file.name in OF_TOKENS else bounds.CONFIG
+    return outside.opened(file, bounds.WEIGHTS if file.suffix == ".safetensors" else own, BrokenWeights)
+
+
+def _state(file: Path) -> tuple[int, ...]:
+    """What stays the same as long as a file does."""
+    with _opened(file) as handle:
+        s = os.fstat(handle.fileno())
+    return s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino
+
+
+def check_files(folder: Path) -> None:
+    """Refuse files that the library would read whole, whatever their size."""
+    for file in (folder / name for name in IDENTITY_FILES):
+        if file.is_file():
+            _opened(file).close()
+
+
+def read_files(folder: Path) -> list[Path]:
+    """What opening a model of this folder reads: config and tokenizer, which need not exist; weights and their
+    index."""
+    names = (folder / name for name in IDENTITY_FILES)
+    return [*names, *sorted(folder.glob("*.safetensors")), *sorted(folder.glob("*.index.json"))]
+
+
 # ---------------------------------------------------------------- LoRA adapters
 
 
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+OF_ADAPTER = ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def adapter_config(folder: Path) -> Mapping[str, Any]:

@@ -50,7 +50,7 @@ def open(
     nothing of it changes: modes, weights, gradients, hooks, config, random states. Dropout is off in what is measured,
     and forward hooks of yours do not run. `name`: what results call it. `keep`: store its results, under a hash of its
     weights that is taken at each `run` (about a second for each gigabyte); without it nothing is stored."""
-    from .model import InMemory, Model, spec_of
+    from .model import InMemory, Model, ref_of
 
     of_names = (precision, device, adapter, offload, control, control_seed)
     if not isinstance(source, (str, PathLike)):
@@ -68,7 +68,7 @@ def open(
     if isinstance(control_seed, SupportsIndex) and not isinstance(control_seed, bool):
         control_seed = index(control_seed)  # which may be numpy's
     adapter, offload = (os.fspath(place) if place else "" for place in (adapter, offload))
-    model = Model(spec_of(str(source), precision, device, adapter, control, offload=offload, control_seed=control_seed))
+    model = Model(ref_of(str(source), precision, device, adapter, control, offload=offload, control_seed=control_seed))
     with model.undisturbed():
         _ = model.language_model
     return model

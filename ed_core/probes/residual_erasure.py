@@ -131,11 +131,11 @@ class ResidualErasure(Probe):
         reads them, or the file's."""
         if self.background != "bundled":
             return read_jsonl(self.background)
-        from ..models import remote
         from ..models.bundled import load_prompts
+        from ..models.ref import ModelRef
 
         first = {
-            (p["task"], p["difficulty"]): p for p in reversed(load_prompts(remote.here(model).source)) if p["known"]
+            (p["task"], p["difficulty"]): p for p in reversed(load_prompts(ModelRef.of(model).reads)) if p["known"]
         }
         return [Prompt(p["text"], p["answer"]) for p in first.values()]
 

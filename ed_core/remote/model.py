@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import settings
 from ..errors import NotFinite, ParameterError, RefusedFamily, ServiceFailed
-from ..models import controls, loading, remote
+from ..models import loading, remote
 from ..models.identities import MISS_LIMIT, SLOPE_LIMIT, Identities, suffix_limit
 from ..models.language_model import LanguageModel
-from ..models.specs import location
+from ..models.ref import Remote
 from ..models.verify import short_prompt
 from ..probes import Probe
 from ..probes.contributions import Contributions
@@ -26,7 +27,7 @@ from ..probes.residual_erasure import ResidualErasure
 from ..prompts import max_tokens
 from ..sweeps import metrics
 from ..sweeps.recorder import Recorder
-from ..types import Encoding, ModelSpec, Request
+from ..types import Encoding, Request
 from .process import Answer, Client, Shapes
 
 TOKENS = 4096  # of all rows of one pass there
@@ -40,10 +41,9 @@ class RemoteModel(LanguageModel):
     """Config and tokenizer of a model whose weights are elsewhere; `elsewhere` tells where the last answer came from,
     and `identities` are those of its session."""
 
-    def __init__(self, spec: ModelSpec, client: Client | None = None):
+    def __init__(self, spec: Remote, client: Client | None = None):
         loading.quiet()
-        controls.check(spec)
-        hf, tokenizer, encoder = loading.skeleton(remote.here(spec))
+        hf, tokenizer, encoder = loading.skeleton(here := spec.here)
         architecture = loading.described(hf.config, spec.name)
         if architecture is None or architecture.third or architecture.stream_scale or architecture.passes:
             raise RefusedFamily(
@@ -53,7 +53,7 @@ class RemoteModel(LanguageModel):
         super().__init__(hf, tokenizer, architecture, spec, encoder)
         self.device, self.bytes = torch.device("cpu"), CLIENT_BYTES
         name = spec.source.removeprefix(remote.PREFIX)
-        self._client = client or Client(name, location(remote.here(spec)))
+        self._client = client or Client(name, str(here.place))
         self._expected: list[tuple[Probe, Request]] = []
         self._answers: dict[str, tuple[dict[str, np.ndarray], dict[str, Any], Identities]] = {}
 
@@ -169,7 +169,7 @@ class RemoteModel(LanguageModel):
             "dtype": dtype,
             "precision": {"name": remote.SERVED, "computes_in": dtype, "why": "the service chose it."},
             "elsewhere": {
-                "at": remote.host(),
+                "at": settings.current().ndif_address,
                 "versions": {name: {"here": ours, "there": theirs} for name, (ours, theirs) in answer.versions.items()},
                 "bytes_returned": answer.bytes,
             },

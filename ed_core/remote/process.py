@@ -54,7 +54,8 @@ def environment(home: str) -> dict[str, str]:
     threads it may take."""
     threads = {name: os.environ[name] for name in THREADS if name in os.environ}
     known = {"HOME": home, "HF_HUB_OFFLINE": "1", remote.KEY: remote.key()}
-    return known | threads | ({} if remote.host() == settings.LOCAL else {"NDIF_HOST": remote.host()})
+    host = settings.current().ndif_address
+    return known | threads | ({} if host == settings.LOCAL else {"NDIF_HOST": host})
 
 
 class Client:
@@ -63,7 +64,7 @@ class Client:
 
     def __init__(self, name: str, folder: str, command: tuple[str, ...] = ()):
         self.name, self._command = name, command or COMMAND
-        self._head = {"name": name, "folder": folder, "host": remote.host()}
+        self._head = {"name": name, "folder": folder, "host": settings.current().ndif_address}
         self._process: subprocess.Popen[bytes] | None = None
         self._asking, self._idle = threading.Lock(), threading.Timer(0, self._rest)
         self._end: weakref.finalize[..., Client] | None = None  # also where Python ends, and where nobody holds this

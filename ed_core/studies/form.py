@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from ..errors import StudyError
 from ..models import controls
-from ..models.specs import HUB_ID
+from ..models.ref import HUB_ID
 from ..probes import PROBES
 from .sets import FORMATS, bundled_names, load
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, has_steps, wrong

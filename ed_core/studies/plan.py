@@ -19,13 +19,13 @@ from typing import Any
 
 from .. import bounds, disk, outside
 from ..errors import EffectiveDepthError, StudyError
-from ..models import controls, permits, sizes, tokens
+from ..models import controls, permits, tokens
+from ..models.ref import ModelRef
 from ..models.sizes import PRECISIONS
-from ..models.specs import config_of, n_layers, size_of
 from ..probes import Probe
 from ..prompts import max_tokens
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
-from ..work.resolve import resolve
+from ..work.resolve import settle
 from .sets import Example, PromptSet, load, published
 from .study import ModelEntry, ProbeEntry, Study, has_steps, nearest, read, step_of, write
 
@@ -49,10 +49,10 @@ class StudyModel:
     step: int | None = None
 
     @property
-    def known(self) -> ModelSpec:
-        """The spec of one that can be used."""
+    def known(self) -> ModelRef:
+        """The model, where it can be used."""
         assert self.spec is not None, self.trouble
-        return self.spec
+        return ModelRef.of(self.spec)
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def bytes_of(plan: Plan) -> int:
     """About what the study's files will take."""
     total = 0
     for model in plan.usable:
-        places = (n_layers(model.known) or 32) + 1  # along each dim
+        places = (model.known.n_layers or 32) + 1  # along each dim
         for entry, n in zip(plan.study.probes, _taken(plan)):
             dims = [[dim for dim in s.dims if dim not in ("pos", "rank")] for s in entry.make().measures if s.reduce]
             total += n * sum(16 * places ** len(of_one) for of_one in dims)
@@ -228,9 +228,7 @@ def seconds_of(plan: Plan, device: str = "cpu") -> tuple[float, bool] | None:
     for model in plan.usable:
         if model.known.precision not in PRECISIONS:
             return None
-        try:
-            size = size_of(model.known.source)
-        except EffectiveDepthError:
+        if (size := model.known.size_or_none()) is None:
             return None
         probes = [entry.make() for entry in plan.study.probes]
         found = estimate(size, model.known.precision, _tokens(plan, model.known), device, 0, probes)
@@ -245,7 +243,7 @@ def _taken(plan: Plan) -> list[int]:
     return [sum(len(takes[p]) for takes in every) for p in range(len(plan.study.probes))]
 
 
-def _tokens(plan: Plan, spec: ModelSpec) -> int:
+def _tokens(plan: Plan, spec: ModelRef) -> int:
     """The mean length of a prompt, of a few of each set."""
     lengths = []
     for s in plan.sets:
@@ -284,18 +282,18 @@ def _check_steps(entry: ModelEntry) -> None:
         raise StudyError(f"The folder {entry.source} has no checkpoint {lacking[0]!r}; {found}.")
 
 
-def _spec(entry: ModelEntry, device: str) -> ModelSpec | EffectiveDepthError:
+def _spec(entry: ModelEntry, device: str) -> ModelRef | EffectiveDepthError:
     try:
-        return resolve(
-            entry.source, entry.precision, device, entry.adapter, control=entry.control, control_seed=entry.seed
+        return settle(
+            ModelRef.parse(
+                entry.source, entry.precision, device, entry.adapter, control=entry.control, control_seed=entry.seed
+            )
         )
     except EffectiveDepthError as error:
         return error
 
 
-def _labelled(
-    entries: Sequence[ModelEntry], specs: Sequence[ModelSpec | EffectiveDepthError]
-) -> tuple[StudyModel, ...]:
+def _labelled(entries: Sequence[ModelEntry], specs: Sequence[ModelRef | EffectiveDepthError]) -> tuple[StudyModel, ...]:
     """The models with labels that tell them apart."""
     labels = []
     for entry, spec in zip(entries, specs):
@@ -325,7 +323,7 @@ def _of_spec(spec: ModelSpec) -> str:
 def _told(model: StudyModel) -> dict[str, Any]:
     if model.spec is None:
         return {"label": model.label, "digest": model.digest, "trouble": model.trouble, **_step(model)}
-    spec = model.spec
+    spec = model.known
     return {
         "label": model.label,
         "digest": model.digest,
@@ -333,7 +331,7 @@ def _told(model: StudyModel) -> dict[str, Any]:
         "precision": spec.precision,
         "control": spec.control,
         "seed": spec.control_seed,
-        "n_layers": model.n_layers or n_layers(spec),
+        "n_layers": model.n_layers or spec.n_layers,
         "parameters": parameters(spec),
         **_step(model),
     }
@@ -343,12 +341,10 @@ def _step(model: StudyModel) -> dict[str, Any]:
     return {} if model.step is None else {"series": model.series, "step": model.step}
 
 
-def parameters(spec: ModelSpec) -> int | None:
+def parameters(spec: ModelRef) -> int | None:
     """How many parameters a model has, by its config; None where that does not tell."""
-    try:
-        return sizes.read(config_of(spec)).parameters
-    except EffectiveDepthError:
-        return None
+    size = spec.size_or_none()
+    return size.parameters if size else None
 
 
 def _identity(entry: ProbeEntry) -> list[Any]:

@@ -15,11 +15,10 @@ from ..depth import continuous
 from ..depth.continuous import MEAN_DEPTH
 from ..depth.criteria import OF_LENS, RULES, depths
 from ..depth.wording import mean_depth
-from ..errors import EffectiveDepthError
 from ..models import catalogue, sizes
 from ..models.bundled import MODELS as BUNDLED
 from ..models.catalogue import Published, published, training
-from ..models.specs import size_of
+from ..models.ref import ModelRef
 from ..statistics import Resampled, Units
 from . import tables
 from .items import Folder
@@ -225,9 +224,7 @@ def parameters_of(model: Mapping[str, Any]) -> int | None:
 @lru_cache(maxsize=256)
 def _parameters(name: str) -> int | None:
     if name in BUNDLED:
-        try:
-            return size_of(name).parameters
-        except EffectiveDepthError:
-            return None
+        size = ModelRef.named(name).size_or_none()
+        return size.parameters if size else None
     entry = next((e for e in catalogue.entries() if e.config and e.id.rsplit("/", 1)[-1] == name), None)
     return sizes.read(entry.config).parameters if entry else None

@@ -21,8 +21,8 @@ from ..errors import ParameterError, StudyError
 from ..models import tokens
 from ..models.bundled import MODELS
 from ..models.catalogue import CAVEATS, CITATION
+from ..models.ref import ModelRef
 from ..models.sizes import QUANTIZED, asked_precision
-from ..models.specs import named
 from ..probes.base import layer_effect
 from ..statistics import FEWEST, Units
 from ..types import Prompt
@@ -94,7 +94,7 @@ def _short(name: str, first_model: str) -> dict[str, Any]:
     """Which prompts of a set are short enough [H25]: of AIME24 alone."""
     if name != "aime24":
         return {}
-    counts = tokens.preview(named(TOKENIZER), Prompt(".")) is not None
+    counts = tokens.preview(ModelRef.named(TOKENIZER), Prompt(".")) is not None
     return {"max_tokens": LONGEST, "tokenizer": TOKENIZER if counts else first_model}
 
 

@@ -26,7 +26,7 @@ from ..files import expect, parse
 from ..models import hub, permits, tokens
 from ..models.bundled import SETS, set_names
 from ..models.hub import ensure_reachable
-from ..models.specs import named
+from ..models.ref import ModelRef
 from ..prompts import check_length, check_text, fits, read_jsonl
 from ..prompts import lines as written_lines
 from ..types import Prompt
@@ -142,7 +142,7 @@ def in_turns(examples: Sequence[Example]) -> list[Example]:
 
 def _short(entry: SetEntry, tokenizer: str) -> Callable[[Prompt], bool]:
     """Whether a prompt has no more tokens than the set takes."""
-    spec = named(entry.tokenizer or tokenizer) if entry.max_tokens else None
+    spec = ModelRef.named(entry.tokenizer or tokenizer) if entry.max_tokens else None
 
     def short(prompt: Prompt) -> bool:
         if spec is None or entry.max_tokens is None:

@@ -23,7 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from .. import bounds, outside
 from ..errors import ParameterError, StudyError
 from ..models.bundled import MODELS as BUNDLED
-from ..models.specs import REVISION
+from ..models.ref import REVISION
 from ..models.wheels import WHEELS
 from ..probes import PROBES, Probe, find
 

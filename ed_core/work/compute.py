@@ -34,7 +34,7 @@ from ..machine import free_cache, probe_bytes, uncollected
 from ..models import devices, opening
 from ..models.language_model import LanguageModel
 from ..models.opening import open_model, recheck
-from ..models.remote import is_remote
+from ..models.ref import ModelRef, Remote
 from ..models.sizes import QUANTIZED
 from ..probes import find
 from ..prompts import max_tokens
@@ -160,12 +160,13 @@ class Models:
     def _opened(self, spec: ModelSpec) -> LanguageModel:
         """Open one whose weights stay as they are, so that one trace serves all probes of a prompt; or one that is
         elsewhere."""
-        if is_remote(spec.source):
-            return RemoteModel(spec)
+        ref = ModelRef.of(spec)
+        if isinstance(ref, Remote):
+            return RemoteModel(ref)
         keys = self._unmeasured.get(spec.key, [])
         try:
             with uncollected():
-                model = open_model(spec, trust_kept=self._trust_kept)
+                model = open_model(ref, trust_kept=self._trust_kept)
         except (IdentityFailed, NotFinite) as error:
             if keys:
                 self._withdrawn.append((self._unmeasured.pop(spec.key), error))

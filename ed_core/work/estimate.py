@@ -20,9 +20,9 @@ from .. import bounds, disk, outside, settings
 from ..errors import EffectiveDepthError, StoreError
 from ..files import parse
 from ..machine import ROOM, free_memory, gigabytes, probe_bytes, total_bytes
-from ..models import hub, sizes, tokens
-from ..models.sizes import BYTES, QUANTIZED, WIDEST_FIRST, Size, asked_precision, compute_name
-from ..models.specs import config_of, of_gguf
+from ..models import tokens
+from ..models.ref import ModelRef
+from ..models.sizes import BYTES, PRECISIONS, QUANTIZED, WIDEST_FIRST, Size, asked_precision, compute_name
 from ..probes import PROBES, Probe, find
 from ..probes.base import Shape
 from ..results import lookup
@@ -307,7 +307,7 @@ BYTES_A_SECOND = 300e6  # at which weights are opened and checked; chosen
 def expected(request: Request, open_models: Collection[str] = ()) -> float:
     """Seconds that a request takes: as stored results of the same model and parameters, else by the estimate. A model
     that is not among the open ones is opened first."""
-    spec = request.models[0]
+    spec = ModelRef.of(request.models[0])
     opened = 0.0 if spec.key in open_models else opening(spec)
     if opened is None:
         return UNKNOWN_SECONDS
@@ -315,29 +315,21 @@ def expected(request: Request, open_models: Collection[str] = ()) -> float:
         n_tokens = len(tokens.preview(spec, request.prompts[0]) or range(TOKENS))
         if (seconds := lookup.estimate([request], n_tokens)) is None:
             asked = find(request.probe).make(dict(request.parameters))
-            seconds = estimate(size_of_spec(spec), spec.precision, n_tokens, spec.device, 0, [asked]).needs[0].seconds
+            seconds = estimate(spec.size(), spec.precision, n_tokens, spec.device, 0, [asked]).needs[0].seconds
     except (EffectiveDepthError, OSError, KeyError):
         return UNKNOWN_SECONDS
     return opened + seconds
 
 
-def opening(spec: ModelSpec) -> float | None:
+def opening(spec: ModelRef) -> float | None:
     """Seconds in which a model is opened; None where something has to be fetched or converted first, or its size is not
     known."""
-    packed = of_gguf(spec)
-    if not hub.is_here(spec) or (packed is not None and not packed.converted):
+    if not spec.is_ready:
         return None
     return weights(spec) / BYTES_A_SECOND or None
 
 
 def weights(spec: ModelSpec) -> int:
     """Bytes of a model's weights; 0 where its size is not known."""
-    try:
-        return size_of_spec(spec).weight_bytes(spec.precision)
-    except (EffectiveDepthError, OSError, KeyError):
-        return 0
-
-
-def size_of_spec(spec: ModelSpec) -> Size:
-    """A model's sizes, from its config."""
-    return sizes.read(config_of(spec))
+    size = ModelRef.of(spec).size_or_none()
+    return size.weight_bytes(spec.precision) if size and spec.precision in PRECISIONS else 0

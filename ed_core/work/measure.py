@@ -3,17 +3,14 @@ result. What the app submits, and what the worker does. Torch is imported in the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from .. import machine
 from ..errors import StoreError
-from ..models import hub
-from ..models.specs import of_gguf
+from ..models.ref import ModelRef
 from ..results.store import Store
 from ..results.wire import pack, unpack, with_provenance
-from ..types import ModelSpec, ProbeResult, Request
+from ..types import ProbeResult, Request
 from . import estimate
 from .queue import BATCH, INTERACTIVE, Job, Queue
 from .resolve import admit
@@ -34,7 +31,7 @@ def submit(queue: Queue, request: Request, viewer: str, owner: str = "") -> Job:
     )
 
 
-def open_ahead(queue: Queue, spec: ModelSpec) -> None:
+def open_ahead(queue: Queue, spec: ModelRef) -> None:
     """Let an idle worker open a model that somebody chose, so that the first run need not wait for it. Only where that
     takes seconds, and where nothing has to be fetched or converted; one that could not be opened is not tried again."""
     key = f"open {spec.key}"
@@ -52,7 +49,8 @@ def compute(turn: Turn, request: Request) -> bytes:
     """Compute a request and store its result; partial results meanwhile."""
     from . import compute as engine
 
-    request = replace(request, models=(_fetched(turn, request.models[0]),))  # a downloaded model goes by its commit
+    # a downloaded model goes by its commit
+    request = replace(request, models=(_fetched(turn, ModelRef.of(request.models[0])),))
     turn.say(f"opening {request.models[0].name}")
     model = turn.models.get(request.models[0])
     model.say = turn.say
@@ -70,24 +68,17 @@ def compute(turn: Turn, request: Request) -> bytes:
     return pack(result)
 
 
-def open_model(turn: Turn, spec: ModelSpec) -> bytes:
+def open_model(turn: Turn, spec: ModelRef) -> bytes:
     """Open a model where no other has to be closed for it."""
     turn.say(f"opening {spec.name}")
     turn.models.open_ahead(spec)
     return b""
 
 
-def _fetched(turn: Turn, spec: ModelSpec) -> ModelSpec:
+def _fetched(turn: Turn, spec: ModelRef) -> ModelRef:
     """The model once its files are here, by its commit, and converted."""
-    from ..models import conversion
 
-    def says(what: Callable[[int, int], str]) -> Any:
-        return lambda done, total: turn.say(what(done, total))
+    def progress(done: int, total: int) -> None:
+        turn.say(f"downloading {spec.name}: {machine.gigabytes(done)} of {machine.gigabytes(total)}")
 
-    name, size = spec.name, machine.gigabytes
-    spec = hub.ensure(spec, says(lambda done, n: f"downloading {name}: {size(done)} of {size(n)}"), turn.cancelled)
-    if packed := of_gguf(spec):
-        if not packed.converted:
-            turn.say(f"converting {name}")
-        conversion.ensure(packed)
-    return spec
+    return spec.ensure(progress, turn.cancelled, turn.say)

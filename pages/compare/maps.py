@@ -10,7 +10,6 @@ from ed_core import figures
 from ed_core.depth import matching
 from ed_core.errors import ParameterError
 from ed_core.fits import measured
-from ed_core.models import remote
 from ed_core.types import ModelSpec
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show, two_sides
 from ed_ui.inputs import choice
@@ -45,7 +44,7 @@ def chosen_models(kind: str, row) -> tuple[ModelSpec, ...]:
 
 def body(wanted: Fitted) -> None:
     """Run, what it takes, how far it is, and what came of it; drawn again every second while it runs."""
-    if there := [model.name for model in wanted.models if remote.is_remote(model.source)]:
+    if there := [model.name for model in wanted.models if not model.weights_here]:
         raise ParameterError(NOT_HERE.format(name=there[0]))
     found = runs.fit_panel(wanted, "maps")
     if found is not None:

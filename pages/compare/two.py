@@ -7,7 +7,7 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import side_by_side, verdict
 from ed_core.depth.side_by_side import SIDES
-from ed_core.models import specs
+from ed_core.models.ref import ModelRef
 from ed_ui import (
     control_model,
     inputs,
@@ -135,7 +135,7 @@ def ruler(names, verdicts, of_side) -> None:
     """Both verdicts on relative depth; without marks until they are there, so that nothing moves when they come."""
     some = [next((s.result for s in side.values() if s.result is not None), None) for side in of_side]
     n_layers = [
-        r.n_layers if r is not None else specs.n_layers(next(iter(side.values())).side.model)
+        r.n_layers if r is not None else ModelRef.of(next(iter(side.values())).side.model).n_layers
         for r, side in zip(some, of_side, strict=True)
     ]
     if None in n_layers or not set(verdict.READS) <= set(of_side[0]):

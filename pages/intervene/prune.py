@@ -8,7 +8,7 @@ from ed_core import figures
 from ed_core.depth import among_others, surgery, writing
 from ed_core.depth.wording import percent, printed
 from ed_core.figures.canvas import size
-from ed_core.models import controls, specs
+from ed_core.models import controls
 from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune
 from ed_core.probes.surgery import PROXIES as BY_PROXY
 from ed_core.results import aggregate
@@ -27,7 +27,7 @@ def page() -> None:
     more = probe_page.options(place, (p for probe in PROBES for p in of_probe(probe, PARAMETERS[probe.name])))
     asked = {probe.name: probe_page.form(probe, PARAMETERS[probe.name], more) for probe in PROBES}
     spec = picker.required()
-    if (n_layers := specs.n_layers(spec)) is not None:
+    if (n_layers := spec.n_layers) is not None:
         asked["prune"].check_layers(n_layers)
     known = prompt_set.run_when(spec, prompts)
     written = ExactAnswers(n=asked["prune"].n)

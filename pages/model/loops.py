@@ -4,13 +4,12 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import loops
-from ed_core.models import specs
 from ed_core.models.bundled import CHARACTERS, example_of, load_prompts
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Loops
 from ed_core.results import lookup
 from ed_core.results.aggregate import aggregate
 from ed_core.types import ModelSpec, ProbeResult, Prompt
-from ed_core.work.resolve import resolve
 from ed_ui import link, live, picker, probe_page, prompt_box, running, show
 from ed_ui.inputs import of_probe
 
@@ -19,7 +18,7 @@ def page() -> None:
     link.own(of_probe(Loops))
     link.say_troubles()
     spec = picker.required()
-    if specs.n_passes(spec) == 1:
+    if spec.n_passes == 1:
         link.write()
         return in_its_place(spec)
     prompt_box.draw()
@@ -33,7 +32,7 @@ def page() -> None:
 
 def in_its_place(spec: ModelSpec) -> None:
     """Of a model whose layers run once: that it has no loops, and below it the stored example of a looped one."""
-    looped = resolve(CHARACTERS[0])
+    looped = ModelRef.parse(CHARACTERS[0])
     known = next(p for p in load_prompts(looped.name) if p["id"] == example_of(looped.name))
     result = lookup.find_shown(Loops().request(looped, Prompt(known["text"], known["answer"])))
     told = dict(name=show.plain(spec.name), other=show.plain(looped.name), prompt=show.code(known["text"], 60))

@@ -12,8 +12,9 @@ from ed_core.depth.verdict import ALL, ANSWER
 from ed_core.depth.wording import Twins, count, percent, tenth
 from ed_core.figures import View
 from ed_core.figures.pictures import Look
-from ed_core.models import remote, specs
+from ed_core.models import remote
 from ed_core.models.catalogue import published, published_marks
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Continuation, Contributions, Generation, LayerSkip, Lenses, LogitLens
 from ed_core.probes.base import Picture
 from ed_core.probes.lenses import LENSES
@@ -167,9 +168,9 @@ def _harder(example: str, batch: running.Batch) -> None:
     prompt_box.pick(example)
 
 
-def first(batch: running.Batch) -> ModelSpec:
+def first(batch: running.Batch) -> ModelRef:
     """The batch's model."""
-    return next(iter(batch.requests.values())).models[0]
+    return ModelRef.of(next(iter(batch.requests.values())).models[0])
 
 
 def judged(batch: running.Batch) -> verdict.Verdict | None:
@@ -229,7 +230,7 @@ def panel(
     if seen.window and result is not None and key in ("norms", "lens"):  # once a row, where there is room
         caption += " · tokens {}–\u2060{}".format(*seen.span(result.n_tokens))
     if key == "lens":
-        n_layers = specs.n_layers(batch.requests[probe].models[0]) or 0
+        n_layers = ModelRef.of(batch.requests[probe].models[0]).n_layers or 0
         seen = replace(seen, width_px=WIDE, height=figures.lens_height(n_layers, seen))
         if probe == "lenses":  # the rules were read off the logit lens
             seen = replace(seen, depth_lines={})
@@ -320,7 +321,7 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     """The depth ruler below what the papers' rules give; without marks until there is a verdict, so that nothing moves
     when it comes."""
     some = next(iter(batch.results.values()), None)
-    n_layers = some.n_layers if some is not None else specs.n_layers(first(batch))
+    n_layers = some.n_layers if some is not None else first(batch).n_layers
     if n_layers is None:
         st.container(height=HIGH + show.CAPTION, border=False, key="ruler-place")
         return
@@ -338,7 +339,7 @@ def ruler(batch: running.Batch, reached: verdict.Verdict | None) -> None:
         seen=reached.seen if reached else (),
         twins=reached.twins if reached else Twins(),
         height=HIGH,
-        passes=specs.n_passes(first(batch)) or 1,
+        passes=first(batch).n_passes or 1,
         published=published_marks(BESIDE.value) if reached and BESIDE.value != NONE else (),
         ghost=ghost.verdict.means if ghost and here else {},
     )

@@ -26,13 +26,13 @@ from ed_core import machine
 from ed_core.errors import EffectiveDepthError
 from ed_core.models import devices, family_checks, opening, sizes
 from ed_core.models.language_model import LanguageModel
+from ed_core.models.ref import ModelRef
 from ed_core.models.verify import verify
 from ed_core.probes import PROBES, Contributions, IntegratedGradients, LayerSkip, LogitLens, ResidualErasure, Surgery
 from ed_core.types import Measure, Prompt
 from ed_core.work import compute, estimate
 from ed_core.work import measure as requests
 from ed_core.work.queue import Queue
-from ed_core.work.resolve import resolve
 
 from . import Row, line
 from .random_model import prompt, random_llama, word_tokenizer
@@ -97,7 +97,7 @@ def single(device: str) -> str:
 
 
 def opened(device: str, precision: str = "fp32") -> LanguageModel:
-    return opening.open_model(resolve(SMALL, precision=precision, device=device))
+    return opening.open_model(ModelRef.parse(SMALL, precision=precision, device=device))
 
 
 def furthest(measures: dict[str, Measure], expected: dict[str, Measure]) -> tuple[float, str]:
@@ -238,7 +238,7 @@ def worker(device: str, toy: bool) -> Iterator[Row]:
     """A job in a worker process."""
     jobs = Queue()
     try:
-        job = requests.submit(jobs, LayerSkip().request(resolve(SMALL, device=device), ASKED), "bench")
+        job = requests.submit(jobs, LayerSkip().request(ModelRef.parse(SMALL, device=device), ASKED), "bench")
         end = time.monotonic() + 120
         while not jobs.poll(job).over and time.monotonic() < end:
             time.sleep(0.05)

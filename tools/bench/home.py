@@ -18,11 +18,11 @@ from urllib.parse import quote
 
 from ed_core import settings
 from ed_core.errors import JobError
+from ed_core.models.ref import ModelRef
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens
 from ed_core.types import Prompt
 from ed_core.work import measure as requests
 from ed_core.work.queue import Queue
-from ed_core.work.resolve import resolve
 
 from . import Row
 from .browser import chromium, serving
@@ -146,7 +146,7 @@ def with_models(cache: Path) -> Path:
 def through_queue(jobs: Queue, text: str) -> float:
     """Seconds for the four probes."""
     start = time.monotonic()
-    submitted = [requests.submit(jobs, probe.request(resolve(MODEL), Prompt(text)), "bench") for probe in PROBES]
+    submitted = [requests.submit(jobs, probe.request(ModelRef.parse(MODEL), Prompt(text)), "bench") for probe in PROBES]
     while waiting := [job for job in submitted if not jobs.poll(job).over]:
         if time.monotonic() > start + GIVE_UP_SECONDS:
             raise JobError(f"{len(waiting)} of four probes were not done after {GIVE_UP_SECONDS:.0f} s.")

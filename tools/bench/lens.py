@@ -13,10 +13,10 @@ import torch
 
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.opening import open_model
+from ed_core.models.ref import ModelRef
 from ed_core.probes import LogitLens
 from ed_core.types import Prompt
 from ed_core.work import compute
-from ed_core.work.resolve import resolve
 
 from . import Row
 from .random_model import prompt, random_llama, timed
@@ -43,7 +43,9 @@ def measure() -> list[Row]:
 def model_and_prompt(name: str) -> tuple[LanguageModel, Prompt]:
     """The named model, or the random one, and a prompt for it."""
     if name:
-        return open_model(resolve(name)), Prompt("The depth at which an output settles is what is asked for. " * 5)
+        return open_model(ModelRef.parse(name)), Prompt(
+            "The depth at which an output settles is what is asked for. " * 5
+        )
     model = random_llama(N_LAYERS, D_MODEL, D_VOCAB)
     with torch.no_grad():
         model.final_norm.weight.mul_(SPREAD)

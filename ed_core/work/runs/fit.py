@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ... import disk
 from ...cases.snippet import NAMES, opening
 from ...errors import ParameterError
-from ...models import controls, remote, weights
+from ...models import controls, weights
+from ...models.ref import ModelRef
 from ...models.sizes import require_gradients
-from ...models.specs import location, named, read_for
 from ...notebook import model as notebook
 from ...types import ModelSpec, Prompt, command_line
 from ..turn import Turn
@@ -39,9 +40,15 @@ class Opened:
         given: dict[str, Any] = opening(model)
         return cls(**given)
 
-    def resolved(self) -> ModelSpec:
-        """The model that is meant; what `auto` came to is said on stderr."""
-        found = notebook.spec_of(**asdict(self))
+    @cached_property
+    def ref(self) -> ModelRef:
+        """The model that is meant; its content is not read."""
+        how = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(ModelRef.named(how.pop("source")), **how)
+
+    def resolved(self) -> ModelRef:
+        """The same once its files are here; what `auto` came to is said on stderr."""
+        found = notebook.ref_of(**asdict(self))
         if found.why:
             print(f"ed_core: precision {found.why}", file=sys.stderr)
         return found
@@ -85,16 +92,16 @@ class Fit:
         from ...prompts import read_jsonl
         from ...sweeps.budget import parse
 
-        inputs = [self.prompts, self.test, *(f for one in self.models for f in read_for(one.source, one.adapter))]
+        inputs: list[str | Path] = [self.prompts, self.test]
+        inputs += [file for one in self.models for file in one.ref.read_files()]
         disk.require_out(self.out, inputs, expected=".safetensors" if self.kind in LENSES else ".npz")
         if self.rank is not None and self.rank < 1:
             raise ParameterError(f"--rank is {self.rank}; expected 1 at least.")
         for one in self.models:
-            remote.require_here(one.source)
-            if one.adapter and (folder := Path(location(named(one.adapter)))).is_dir():  # others are downloaded first
+            one.ref.require_weights()
+            if one.adapter and (folder := ModelRef.named(one.adapter).place).is_dir():  # others are downloaded first
                 weights.check_base(folder, one.source)
-            twin = replace(named(one.source), adapter=one.adapter, control=one.control, control_seed=one.control_seed)
-            controls.check(twin if one.precision == "auto" else replace(twin, precision=one.precision))
+            controls.check(one.ref)
             notebook.on(one.device)
         if self.kind == "jacobian":
             require_gradients(self.model.precision, "the Jacobian lens")

@@ -1,0 +1,509 @@
+"""A model that somebody named. A name is read once, where it enters (a widget, an option, a TOML file, a link, a Python
+call); from there on a `ModelRef` is passed, and no code asks again which kind of model it is. Torch-free.
+
+Names are judged against the settings (`permits`) before the disk is looked at, and again wherever a path is asked
+for: a reference may come from a stored request."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from .. import settings
+from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound, ParameterError
+from ..types import ModelSpec, command_line
+from . import catalogue, controls, gguf_files, hub, permits, sizes, weights, wheels
+from .bundled import MODELS as BUNDLED
+from .catalogue import cached_commit, hub_cache
+from .remote import PREFIX, SERVED
+from .weights import content_hash
+from .wheels import WHEELS, Terms
+
+REVISION = r"(?!/)(?!.*\.\.)[\w./-]{1,200}"  # also a path below the hub's cache, which it must not lead out of
+HUB_ID = re.compile(rf"[\w.-]{{1,96}}(/[\w.-]{{1,96}})?(@{REVISION})?")
+Progress = Callable[[int, int], None]
+Cancelled = Callable[[], bool]
+
+
+class ModelRef(ModelSpec):
+    """The identity of a model that can be opened again: `Bundled`, `Folder`, `Hub`, `Gguf`, `Wheel` or `Remote`."""
+
+    # ---------------------------------------------------------------- where a name enters
+
+    @classmethod
+    def parse(
+        cls,
+        text: str,
+        precision: str = "fp32",
+        device: str = "cpu",
+        adapter: str = "",
+        offload: str = "",
+        control: str = "",
+        control_seed: int = 0,
+    ) -> ModelRef:
+        """The model of that name (a bundled name, a folder, a GGUF file, a hub id with or without `@revision`), with
+        its content's hash, as it is to be opened; see `opened_as`."""
+        return cls.named(text).opened_as(precision, device, adapter, offload, control, control_seed)
+
+    @staticmethod
+    def named(text: str) -> ModelRef:
+        """The model of that name; its content is not read yet. A `ModelError` says what is wrong with the name."""
+        if not os.path.exists(os.path.expanduser(text)):
+            text = text.strip()
+        if not text:
+            raise ModelNotFound("No model is named; give a bundled name, a folder, or a hub id.")
+        name, revision = _name_and_revision(text)
+        permits.model(name, revision)
+        if text.startswith(PREFIX):
+            return Remote.of_name(text)
+        if text in WHEELS:
+            return Wheel(text)
+        if text in BUNDLED:
+            return Bundled(text)
+        if file := gguf_files.find(text):
+            return Gguf(str(file))
+        bundled, at, version = text.partition("@")
+        if at and (bundled in BUNDLED or bundled in WHEELS):
+            whence = "with the program" if bundled in BUNDLED else "out of a wheel"
+            raise ModelNotFound(f"{bundled} comes {whence} and has no revision {version!r}; leave it out.")
+        if os.path.isdir(folder := os.path.expanduser(text)):  # unlike the path's own method it takes any text
+            same = [known for known, place in BUNDLED.items() if place.resolve() == Path(folder).resolve()]
+            return Bundled(same[0]) if same else Folder(_unambiguous(Path(folder)))
+        if not HUB_ID.fullmatch(text):
+            raise ModelNotFound(
+                f"There is no folder {text!r}, and it is not a hub id like 'Qwen/Qwen2.5-1.5B'; check the path."
+            )
+        return Hub(name, revision=cached_commit(name, revision) or revision)
+
+    @staticmethod
+    def of(spec: ModelSpec) -> ModelRef:
+        """The reference to the model of a stored request. What its source is follows from the identity alone."""
+        if isinstance(spec, ModelRef):
+            return spec
+        source = spec.source
+        kind: type[ModelRef] = (
+            Remote
+            if source.startswith(PREFIX)
+            else Bundled
+            if source in BUNDLED
+            else Wheel
+            if source in WHEELS
+            else Gguf
+            if source.lower().endswith(".gguf")
+            else Folder
+            if spec.content_hash and not spec.revision
+            else Hub
+        )
+        return kind(**{f.name: getattr(spec, f.name) for f in fields(spec)})
+
+    def opened_as(
+        self,
+        precision: str = "fp32",
+        device: str = "cpu",
+        adapter: str = "",
+        offload: str = "",
+        control: str = "",
+        control_seed: int = 0,
+    ) -> ModelRef:
+        """This model's whole identity: its content, and how it is to be opened. A checkpoint that is quantized already
+        stays as it is; `precision` may be "auto", which `work.resolve.settle` replaces by the widest that fits.
+        `adapter`: a LoRA adapter's folder. `control`, `control_seed`: a twin in the model's place (`controls`)."""
+        if precision != "auto" and precision not in sizes.PRECISIONS:
+            raise ParameterError(
+                f"The precision is {precision!r}; expected auto or one of {', '.join(sizes.PRECISIONS)}."
+            )
+        ref = replace(self, device=device, offload=offload)
+        if not ref.revision and not ref.content_hash:
+            ref = replace(ref, content_hash=ref.content(weights=control != "untrained"))
+        if adapter:
+            ref = ref._adapted(adapter)
+        stored, precision = sizes.stored_precision(ref.config()), sizes.PRECISIONS.get(precision, precision)
+        if stored and precision not in ("auto", stored):
+            raise ParameterError(
+                f"The checkpoint {ref.name} is stored in {stored}; it cannot be opened in {precision}: give "
+                "--precision auto."
+            )
+        if stored:
+            ref = replace(ref, precision=stored, why=f"{stored}: the checkpoint is stored so.")
+        else:
+            ref = replace(ref, precision=precision)
+        return ref.twin(control, control_seed)
+
+    def _adapted(self, adapter: str) -> Self:
+        permits.adapter(adapter)
+        folder = ModelRef.named(adapter).place
+        if not folder.is_dir():
+            raise ModelNotFound(f"The adapter {adapter} is not here; `{command_line('fetch', adapter)}` downloads it.")
+        weights.check_base(folder, self.source)
+        return replace(self, adapter=str(folder), adapter_hash=weights.adapter_hash(folder))
+
+    def twin(self, control: str, seed: int = 0) -> Self:
+        """The control of this model; the model itself where `control` is "". An untrained twin's identity is that of
+        config and tokenizer: what was learned is no part of it."""
+        ref = replace(self, control=control, control_seed=seed)
+        controls.check(ref)
+        if ref.content_hash and not controls.needs_weights(ref):
+            ref = replace(ref, content_hash=ref.content(weights=False))
+        return ref
+
+    # ---------------------------------------------------------------- its files
+
+    weights_here = True  # or can be
+    terms: Terms | None = None  # to be read before it is downloaded
+
+    @property
+    @abstractmethod
+    def _folder(self) -> Path: ...
+
+    @property
+    def place(self) -> Path:
+        """The folder that is loaded: the model's own, a snapshot in the hub's cache, or a GGUF file's conversion. It
+        may be yet to come."""
+        permits.model(self.source, self.revision)
+        return self._folder
+
+    @property
+    def is_here(self) -> bool:
+        """Whether nothing has to be downloaded."""
+        return self.place.is_dir()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be opened at once."""
+        return self.is_here
+
+    def download(self, progress: Progress | None = None, cancelled: Cancelled = lambda: False) -> Self:
+        """Bring the model's files here; returns the reference by its commit or content. The disk keeps what is
+        complete when this is cancelled."""
+        return self
+
+    def ensure(
+        self,
+        progress: Progress | None = None,
+        cancelled: Cancelled = lambda: False,
+        say: Callable[[str], None] = lambda doing: None,
+    ) -> Self:
+        """Download the model, and convert it, where that has not been done. `say`: gets what begins."""
+        return self.download(progress, cancelled)
+
+    def plan(self) -> hub.Plan:
+        """What a download would bring."""
+        raise ModelNotFound(f"{self.name} is a folder; there is nothing to download.")
+
+    @property
+    def cache(self) -> tuple[Path, str]:
+        """The folder that a download goes to, and the setting that moves it."""
+        return hub_cache(self.source), "HF_HOME"
+
+    def require_weights(self) -> None:
+        """Refuse a model whose weights are elsewhere."""
+
+    def content(self, weights: bool = True) -> str:
+        """What stands for the content of a local model; "" for one that its commit stands for."""
+        return content_hash(self.place, weights) if self.place.is_dir() else ""
+
+    def read_files(self) -> list[Path]:
+        """What opening the model reads: no output may take its place."""
+        of_adapter = [Path(self.adapter) / name for name in weights.OF_ADAPTER] if self.adapter else []
+        return [Path(self.source), *weights.read_files(self.place), *of_adapter]
+
+    # ---------------------------------------------------------------- what its config says
+
+    def config(self) -> dict[str, Any]:
+        """The fields of config.json where it is here, else those that the catalogue knows; {} where there are none."""
+        return weights.config(self.place) or self._config_elsewhere()
+
+    def _config_elsewhere(self) -> dict[str, Any]:
+        entry = catalogue.find(self.source)
+        return dict(entry.config) if entry else {}
+
+    def size(self) -> sizes.Size:
+        """Layers, widths and parameters, by the config; `ModelNotFound` where none is at hand."""
+        if not (config := self.config()):
+            raise ModelNotFound(
+                f"{self.source} is neither in the catalogue ('python -m ed_core models') nor downloaded, so its size "
+                "is not known here."
+            )
+        return sizes.read(config)
+
+    def size_or_none(self) -> sizes.Size | None:
+        """The same; None where there is no config that tells it."""
+        try:
+            return self.size()
+        except EffectiveDepthError:
+            return None
+
+    @property
+    def n_layers(self) -> int | None:
+        """Blocks in the order they run, those of a looped model as often as they do; None where that is not known."""
+        size = self.size_or_none()
+        return size.n_layers if size else None
+
+    @property
+    def n_passes(self) -> int | None:
+        """How often the blocks run, 1 but for looped models; None where that is not known."""
+        size = self.size_or_none()
+        return size.passes if size else None
+
+    @property
+    def layers_text(self) -> str:
+        """ "16 layers", "4 layers in 4 passes"; "" where there is no config at hand."""
+        if not (size := self.size_or_none()):
+            return ""
+        passes = f" in {size.passes} passes" if size.passes > 1 else ""
+        return f"{size.n_blocks} layer{'s' * (size.n_blocks > 1)}{passes}"
+
+    @property
+    def packing(self) -> str:
+        """How most weights of a GGUF file are packed, like "Q4_1"; "" for other models."""
+        return ""
+
+    @property
+    def reads(self) -> str:
+        """The name by which the bundled prompts that suit it are found (`bundled.load_prompts`)."""
+        return self.source
+
+
+class Bundled(ModelRef):
+    """A model that comes with the program."""
+
+    @property
+    def _folder(self) -> Path:
+        return BUNDLED[self.source]
+
+
+class Folder(ModelRef):
+    """A model as `save_pretrained` writes it."""
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.source)
+
+
+class Hub(ModelRef):
+    """A model of the hub, by its commit once that is known."""
+
+    @property
+    def _folder(self) -> Path:
+        known = re.fullmatch(REVISION, self.revision)
+        return hub_cache(self.source) / "snapshots" / (self.revision if known else "unknown")
+
+    @property
+    def is_here(self) -> bool:
+        place = self.place
+        reads = (place / "config.json").is_file() and any((place / name).is_file() for name in weights.OF_TOKENS)
+        if not controls.needs_weights(self):
+            return reads
+        try:
+            weights.check_complete(place, self.name)
+        except BrokenWeights:
+            return False
+        return (reads or (place / weights.ADAPTER_CONFIG).is_file()) and any(place.glob("*.safetensors"))
+
+    def plan(self) -> hub.Plan:
+        permits.download(self.source)
+        return hub.plan(self.source, self.revision, controls.needs_weights(self))
+
+    def download(self, progress: Progress | None = None, cancelled: Cancelled = lambda: False) -> Self:
+        return self if self.is_here else replace(self, revision=hub.fetch(self.plan(), progress, cancelled))
+
+    def content(self, weights: bool = True) -> str:
+        return ""
+
+
+class Gguf(ModelRef):
+    """A GGUF file, converted once into a folder of safetensors. Its identity is that of the file."""
+
+    @property
+    def packed(self) -> gguf_files.Held:
+        """The file, its content, and the folder of its conversion."""
+        permits.model(self.source, self.revision)
+        return self._packed
+
+    @property
+    def _packed(self) -> gguf_files.Held:
+        return gguf_files.held(Path(self.source))
+
+    @property
+    def _folder(self) -> Path:
+        return self._packed.place
+
+    @property
+    def is_here(self) -> bool:
+        return self.is_ready or self.packed.file.is_file()
+
+    @property
+    def is_ready(self) -> bool:
+        return self.packed.converted
+
+    def ensure(
+        self,
+        progress: Progress | None = None,
+        cancelled: Cancelled = lambda: False,
+        say: Callable[[str], None] = lambda doing: None,
+    ) -> Self:
+        from . import conversion
+
+        ref = self.download(progress, cancelled)
+        if not ref.is_ready:
+            say(f"converting {self.name}")
+            conversion.ensure(ref.packed)
+        return ref
+
+    def content(self, weights: bool = True) -> str:
+        whole = self.packed.content_hash
+        return whole if weights else hashlib.sha256(f"config {whole}".encode()).hexdigest()
+
+    def read_files(self) -> list[Path]:
+        return [*super().read_files(), self.packed.file]
+
+    def _config_elsewhere(self) -> dict[str, Any]:
+        packed = self.packed
+        return gguf_files.read(packed.file).config if packed.file.is_file() else super()._config_elsewhere()
+
+    @property
+    def packing(self) -> str:
+        return self.packed.packing
+
+
+class Wheel(Gguf):
+    """A GGUF file out of a package registry."""
+
+    @property
+    def _packed(self) -> gguf_files.Held:
+        return WHEELS[self.source].held
+
+    @property
+    def terms(self) -> Terms | None:  # type: ignore[override]
+        return WHEELS[self.source].terms
+
+    @property
+    def cache(self) -> tuple[Path, str]:
+        return WHEELS[self.source].file.parent, "ED_CACHE"
+
+    def plan(self) -> hub.Plan:
+        permits.download(self.source)
+        model = WHEELS[self.source]
+        return hub.Plan(self.source, model.version, tuple((wheel.package, wheel.bytes) for wheel in model.wheels))
+
+    def download(self, progress: Progress | None = None, cancelled: Cancelled = lambda: False) -> Self:
+        if self.is_here:
+            return self
+        permits.download(self.source)
+        wheels.fetch(WHEELS[self.source], progress, cancelled)
+        return replace(self, content_hash=self.content())
+
+
+class Remote(ModelRef):
+    """A model that is measured where its weights are: `ndif:org/name`, by the service NDIF. Config and tokenizer are
+    here. Its precision is `served` and its device none of this machine's, so no result of it is taken for one that was
+    computed here."""
+
+    weights_here = False
+
+    def require_weights(self) -> None:
+        raise ParameterError(
+            f"The weights of {self.source} are elsewhere, and this needs them here; open a model that is here. Its "
+            "identities are measured with every prompt."
+        )
+
+    @classmethod
+    def of_name(cls, text: str) -> Self:
+        """The model of a name with the service's prefix."""
+        if "@" in text:
+            raise ModelNotFound(f"{text[:80]} names a revision, and the service runs the one it has; leave it out.")
+        if (name := text.removeprefix(PREFIX)).startswith(PREFIX):
+            raise ModelNotFound(f"{text[:80]} names the service twice; take {PREFIX}ORG/NAME.")
+        here = ModelRef.named(name)
+        return cls(PREFIX + here.source, revision=here.revision, precision=SERVED, device=_service())
+
+    @property
+    def here(self) -> ModelRef:
+        """What of the model is on this machine: config and tokenizer, and the weights where the service is local."""
+        control = "" if settings.current().ndif_address == settings.LOCAL else "untrained"  # which needs no weights
+        return replace(ModelRef.named(self.source.removeprefix(PREFIX)), revision=self.revision, control=control)
+
+    def opened_as(
+        self,
+        precision: str = "fp32",
+        device: str = "cpu",
+        adapter: str = "",
+        offload: str = "",
+        control: str = "",
+        control_seed: int = 0,
+    ) -> ModelRef:
+        if precision not in ("auto", "fp32", SERVED) or adapter or offload or control or control_seed:
+            raise ParameterError(
+                f"{self.source} is measured as the service runs it: precision, adapter, offload and control are for "
+                "models that are here; leave them out."
+            )
+        return self if self.revision else replace(self, content_hash=self.content(weights=False))
+
+    @property
+    def _folder(self) -> Path:
+        return self.here.place
+
+    @property
+    def is_here(self) -> bool:
+        return self.here.is_here
+
+    @property
+    def is_ready(self) -> bool:
+        return self.here.is_ready
+
+    def download(self, progress: Progress | None = None, cancelled: Cancelled = lambda: False) -> Self:
+        return replace(self, revision=self.here.download(progress, cancelled).revision)
+
+    def ensure(
+        self,
+        progress: Progress | None = None,
+        cancelled: Cancelled = lambda: False,
+        say: Callable[[str], None] = lambda doing: None,
+    ) -> Self:
+        return replace(self, revision=self.here.ensure(progress, cancelled, say).revision)
+
+    def plan(self) -> hub.Plan:
+        permits.download(self.source)
+        return self.here.plan()
+
+    @property
+    def cache(self) -> tuple[Path, str]:
+        return self.here.cache
+
+    def content(self, weights: bool = True) -> str:
+        return self.here.content(weights)
+
+    def _config_elsewhere(self) -> dict[str, Any]:
+        return self.here._config_elsewhere()
+
+    @property
+    def reads(self) -> str:
+        return self.here.source
+
+
+def _service() -> str:
+    """What stands for the service in a model's identity."""
+    address = settings.current().ndif_address
+    at = settings.LOCAL if address == settings.LOCAL else urlsplit(address).netloc.replace(":", " port ")
+    return f"ndif at {at}"
+
+
+def _unambiguous(folder: Path) -> str:
+    """A folder as it was named; its whole path where that is the name of something else, or none."""
+    named = str(folder)
+    return os.path.abspath(named) if named in BUNDLED or named in WHEELS or folder.name in ("", "..") else named
+
+
+def _name_and_revision(text: str) -> tuple[str, str]:
+    """A hub id's two parts; of anything else, a folder with an @ in it included, the whole and ""."""
+    if not HUB_ID.fullmatch(text):
+        return text, ""
+    name, _, revision = text.partition("@")
+    return name, revision
