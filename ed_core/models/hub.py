@@ -103,7 +103,7 @@ def fetch(wanted: Plan, progress: Progress | None = None, cancelled: Callable[[]
     return Path(snapshot).name
 
 
-class Download:
+class Download(threading.Thread):
     """A download in the background, for a page: `progress` is (bytes done, bytes in all), `error` what went wrong,
     `done` whether all of it came. `fetch(progress, cancelled)` brings the files."""
 
@@ -111,12 +111,11 @@ class Download:
     error: EffectiveDepthError | None = None
 
     def __init__(self, fetch: Callable[[Progress, Callable[[], bool]], object]):
-        self.progress = (0, 0)
-        self._fetch, self._cancel = fetch, threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        super().__init__(daemon=True)
+        self.progress, self._fetch, self._cancel = (0, 0), fetch, threading.Event()
+        self.start()
 
-    def _run(self) -> None:
+    def run(self) -> None:
         def progress(done: int, total: int) -> None:
             self.progress = (done, total)
 
@@ -128,14 +127,11 @@ class Download:
 
     @property
     def over(self) -> bool:
-        return not self._thread.is_alive()
+        return not self.is_alive()
 
     def cancel(self) -> None:
         """Stop soon; files that are complete stay."""
         self._cancel.set()
-
-    def wait(self, seconds: float | None = None) -> None:
-        self._thread.join(seconds)
 
 
 def ensure_reachable(name: str) -> None:

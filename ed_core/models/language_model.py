@@ -29,6 +29,7 @@ from .encoder import Encoder
 from .identities import Identities
 from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, hooked, replace_first, split_call
 from .quantized import held_bytes
+from .ref import ModelRef
 from .sizes import QUANTIZED
 from .trace import BlockCall, Prefix, Trace, from_position, named_arguments, with_cache
 
@@ -134,6 +135,8 @@ class LanguageModel:
     def notes(self) -> list[str]:
         """What goes with every prompt measured on this model."""
         found = [controls.note(self.spec), self.architecture.note]
+        if isinstance(self.spec, ModelRef):
+            found.append(self.spec.note)
         if self.config is not self.hf.config:
             found.append(f"{self.spec.name} also sees; its text decoder alone is measured.")
         if getattr(self.config, "tie_word_embeddings", False) and not self.tied:

@@ -1,4 +1,4 @@
-"""From a `ModelSpec` to weights and tokenizer on a device, with a LoRA adapter merged into them, or one clear refusal.
+"""From a `ModelRef` to weights and tokenizer on a device, with a LoRA adapter merged into them, or one clear refusal.
 Safetensors only, never a repository's own code."""
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from . import controls, devices, looped, quantized, sizes, tokens, weights
 from .architecture import Architecture
 from .encoder import HARD_SAMPLES, Encoder
 from .families import REFUSED, find, text_decoder, why_refused
-from .modules import Config, Pretrained, Tokenizer
+from .modules import Config, Pretrained, Tokenizer, shuffle
 from .ref import ModelRef
-from .weights import ADAPTER_WEIGHTS, adapter_config, adapter_hash, check_files, header
+from .weights import ADAPTER_WEIGHTS, adapter_config, adapter_hash, header
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-Options = dict[str, Any]  # of `from_pretrained`
+LOCAL: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}  # of `from_pretrained`
 ALIGNED = 64  # bytes
 
 
@@ -61,14 +61,30 @@ class Loaded(NamedTuple):
     encoder: Encoder
 
 
-def load(spec: ModelRef, architecture: Architecture | None = None) -> Loaded:
-    """The parts of a model, in eval mode, in `spec.precision`, on `spec.device` or spread from
-    there; the architecture is None where nobody described the family (a shuffled twin of such a model has its blocks in
-    their own order yet)."""
+def load(ref: ModelRef, architecture: Architecture | None = None) -> Loaded:
+    """The parts of a model, in eval mode, in `ref.precision`, on `ref.device` or spread from there; the architecture is
+    None where nobody described the family (a shuffled twin of such a model has its blocks in their own order yet)."""
     quiet()
     devices.settle_arithmetic()
+    controls.check(ref)
+    ref.require_weights()
+    ref = ref.ensure()
+    if controls.needs_weights(ref):
+        weights.check_complete(ref.place, ref.name)
+    weights.check_files(ref.place)
+    _require_same(ref)
+    _refuse_adapters(ref)
     with quantized.no_kernels():
-        return _load(spec, architecture)
+        config, architecture = _config(ref, architecture)
+        model = _pretrained(ref, config) if controls.needs_weights(ref) else _untrained(ref, config)
+        quantized.cure(model)
+        if ref.adapter:
+            model = merge_adapter(model, Path(ref.adapter))
+        if ref.control == "shuffled" and architecture:
+            shuffle(model, architecture, ref.control_seed)
+        _align_experts(model)
+        tokenizer, encoder = _tokenizer(ref)
+    return Loaded(model, tokenizer, architecture, ref, encoder)
 
 
 def quiet() -> None:
@@ -77,16 +93,13 @@ def quiet() -> None:
     transformers_logging.set_verbosity_error()
 
 
-def skeleton(spec: ModelRef) -> tuple[Pretrained, Tokenizer, Encoder]:
-    """The model's modules without weights, on the meta device, its tokenizer and encoder."""
-    _refuse_own_code(spec)
-    options: Options = {"trust_remote_code": False, "local_files_only": True}
-    config = _config(spec, options)
+def skeleton(ref: ModelRef) -> Loaded:
+    """The same without weights, its modules on the meta device."""
+    config, architecture = _config(ref)
     with torch.device("meta"):
-        model = _class(config, spec.name).from_config(
-            config, attn_implementation=_attention(config), trust_remote_code=False
-        )
-    return model, *_tokenizer(spec, options)
+        model = _from_config(ref, config)
+    tokenizer, encoder = _tokenizer(ref)
+    return Loaded(model, tokenizer, architecture, ref, encoder)
 
 
 def described(config: Config, name: str, architecture: Architecture | None = None) -> Architecture | None:
@@ -98,36 +111,13 @@ def described(config: Config, name: str, architecture: Architecture | None = Non
         architecture = text_decoder(text.model_type)
     refusal = architecture.refusal(text) if architecture else why_refused(text if text is not config else config)
     if architecture and not refusal:
-        refusal = _too_many_passes(architecture, config.get_text_config())
+        passes, blocks = architecture.n_passes(text), text.num_hidden_layers
+        if not passes >= 1 or passes * blocks > bounds.LAYERS:
+            most = f"expected once at least, and at most {bounds.LAYERS} layers in all"
+            refusal = f"its {blocks} layers run {passes} times; {most}"
     if refusal:
         raise _refused(name, architecture.family if architecture else config.model_type, refusal)
     return architecture
-
-
-def _load(spec: ModelRef, architecture: Architecture | None) -> Loaded:
-    controls.check(spec)
-    spec.require_weights()
-    spec = spec.ensure()
-    if controls.needs_weights(spec):
-        weights.check_complete(spec.place, spec.name)
-    check_files(spec.place)
-    _require_same(spec)
-    _refuse_own_code(spec)
-    _refuse_adapter(spec)
-    options: Options = {"trust_remote_code": False, "local_files_only": True}
-    config = _config(spec, options)
-    architecture = described(config, spec.name, architecture)
-    model = _pretrained(spec, config, options) if controls.needs_weights(spec) else _untrained(spec, config)
-    quantized.cure(model)
-    if spec.adapter:
-        model = merge_adapter(model, Path(spec.adapter))
-    if spec.control == "shuffled" and architecture:
-        from .modules import shuffle
-
-        shuffle(model, architecture, spec.control_seed)
-    _align_experts(model)
-    tokenizer, encoder = _tokenizer(spec, options)
-    return Loaded(model, tokenizer, architecture, spec, encoder)
 
 
 def _align_experts(model: Pretrained) -> None:
@@ -145,27 +135,19 @@ def _refused(name: str, family: str, why: str) -> RefusedFamily:
     )
 
 
-def _too_many_passes(architecture: Architecture, config: Config) -> str:
-    """Why a looped model's config is refused, or ""."""
-    passes, blocks = architecture.n_passes(config), config.num_hidden_layers
-    if passes >= 1 and passes * blocks <= bounds.LAYERS:
-        return ""
-    return f"its {blocks} layers run {passes} times; expected once at least, and at most {bounds.LAYERS} layers in all"
-
-
-def _pretrained(spec: ModelRef, config: Config, options: Options) -> Pretrained:
+def _pretrained(ref: ModelRef, config: Config) -> Pretrained:
     """The model with its own weights, all of them."""
     try:
-        loaded: Any = _class(config, spec.name).from_pretrained(
-            str(spec.place),
+        loaded: Any = _class(config, ref.name).from_pretrained(
+            str(ref.place),
             config=config,
             attn_implementation=_attention(config),
-            dtype=DTYPES[sizes.compute_name(spec.precision)],
+            dtype=DTYPES[sizes.compute_name(ref.precision)],
             use_safetensors=True,
             output_loading_info=True,
-            **_quantization(spec),
-            **_placement(spec),
-            **options,
+            **_quantization(ref),
+            **_placement(ref),
+            **LOCAL,
         )
         model, report = loaded
     except EffectiveDepthError:
@@ -173,28 +155,28 @@ def _pretrained(spec: ModelRef, config: Config, options: Options) -> Pretrained:
     except Exception as error:
         if ran_out(error) or lost_device(error):
             raise  # `opening` says so
-        if packed := sizes.stored_precision(spec.config()):
+        if packed := sizes.stored_precision(ref.config()):
             raise ModelError(
-                f"{spec.name} is stored in the quantization format {packed}, which cannot be opened here: "
+                f"{ref.name} is stored in the quantization format {packed}, which cannot be opened here: "
                 f"{_one_line(error)} Choose a checkpoint of the model that is not quantized."
             ) from error
         if isinstance(error, SafetensorError) or "ignore_mismatched_sizes" in str(error):
             raise BrokenWeights(
-                f"The weights of {spec.name} are damaged: {_one_line(error)} Download or convert the model again."
+                f"The weights of {ref.name} are damaged: {_one_line(error)} Download or convert the model again."
             ) from error
-        raise BrokenWeights(f"The weights of {spec.name} cannot be loaded: {_one_line(error)}") from error
+        raise BrokenWeights(f"The weights of {ref.name} cannot be loaded: {_one_line(error)}") from error
     missing = sorted(report["missing_keys"]) + sorted(str(k) for k in report.get("mismatched_keys", ()))
     head = model.get_output_embeddings()
     of_head = {name for name, weight in model.named_parameters() if head is not None and weight is head.weight}
     if head is None or (missing and of_head.issuperset(missing)):
         made_for = ", ".join(getattr(config, "architectures", None) or ()) or "no class"
         raise RefusedFamily(
-            f"Refused: {spec.name} has no output head over tokens (its config names {made_for}), so nothing can be "
+            f"Refused: {ref.name} has no output head over tokens (its config names {made_for}), so nothing can be "
             "read as a prediction; choose a causal language model."
         )
     if missing:
         raise BrokenWeights(
-            f"{len(missing)} weights of {spec.name} are missing or of another shape, the first is {missing[0]}; "
+            f"{len(missing)} weights of {ref.name} are missing or of another shape, the first is {missing[0]}; "
             "running it would show random layers. Download the model again."
         )
     return model
@@ -212,132 +194,127 @@ def _class(config: Config, name: str) -> Any:
     )
 
 
-def _untrained(spec: ModelRef, config: Config) -> Pretrained:
+def _from_config(ref: ModelRef, config: Config, **more: Any) -> Pretrained:
+    made = _class(config, ref.name)
+    return made.from_config(config, attn_implementation=_attention(config), trust_remote_code=False, **more)
+
+
+def _untrained(ref: ModelRef, config: Config) -> Pretrained:
     """The model as it was before training: weights drawn by the family's own initialisation, from the control's seed.
     Drawn in float32 on the CPU and rounded then, so that a seed is one twin in every precision and on every device."""
-
-    def drawn(dtype: torch.dtype) -> Pretrained:
-        return _class(config, spec.name).from_config(
-            config, attn_implementation=_attention(config), dtype=dtype, trust_remote_code=False
-        )
-
-    dtype = DTYPES[spec.precision]
+    dtype = DTYPES[ref.precision]
     with torch.device("meta"):
-        needed = sum(p.numel() for p in drawn(dtype).parameters()) * (
-            4 + (dtype.itemsize if dtype != torch.float32 else 0)
-        )
-    if needed > ROOM * free_memory():
+        n_weights = sum(p.numel() for p in _from_config(ref, config, dtype=dtype).parameters())
+    if (needed := n_weights * (4 + dtype.itemsize * (dtype != torch.float32))) > ROOM * free_memory():
         raise TooLarge(
-            f"An untrained twin of {spec.name} is drawn in float32 and takes {gigabytes(needed)}, and "
-            f"{gigabytes(free_memory())} are free; take "
-            "shuffled layers as the control, or a smaller model of the family."
+            f"An untrained twin of {ref.name} is drawn in float32 and takes {gigabytes(needed)}, and "
+            f"{gigabytes(free_memory())} are free; take shuffled layers as the control, or a smaller model of the "
+            "family."
         )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(spec.control_seed)
-        model = drawn(torch.float32)
+        torch.manual_seed(ref.control_seed)
+        model = _from_config(ref, config, dtype=torch.float32)
         if dtype != torch.float32:
-            rounded = drawn(dtype)  # its buffers have the dtypes that the library wants them in
+            rounded = _from_config(ref, config, dtype=dtype)  # its buffers have the dtypes that the library wants
             rounded.load_state_dict(model.state_dict())
             model = rounded
-    home = _placement(spec)["device_map"]
+    home = _placement(ref)["device_map"]
     if not isinstance(home, dict):
         raise TooLarge(
-            f"An untrained twin is not spread over devices, and {spec.name} fits no single one; choose a smaller model "
+            f"An untrained twin is not spread over devices, and {ref.name} fits no single one; choose a smaller model "
             "of the family."
         )
     return model.to(home[""])
 
 
-def _quantization(spec: ModelRef) -> dict[str, Any]:
+def _quantization(ref: ModelRef) -> dict[str, Any]:
     """How the library is to quantize; nothing for a checkpoint that is quantized already: it says so itself."""
-    stored = sizes.stored_precision(spec.config())
-    if spec.precision in DTYPES or stored not in ("", *sizes.QUANTIZED):
+    stored = sizes.stored_precision(ref.config())
+    if ref.precision in DTYPES or stored not in ("", *sizes.QUANTIZED):
         return {}
-    machine.require_package("bitsandbytes", f"The precision {spec.precision}")
+    assert ref.precision in sizes.QUANTIZED
+    machine.require_package("bitsandbytes", f"The precision {ref.precision}")
     quantized.prepare()
     if stored:
         return {}
-    if spec.precision == "int8":
-        return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
-    if spec.precision != "4bit":
-        raise ParameterError(f"The precision is {spec.precision!r}; expected one of {', '.join(sizes.PRECISIONS)}.")
-    nf4 = {
-        "bnb_4bit_quant_type": "nf4",
-        "bnb_4bit_use_double_quant": True,
-        "bnb_4bit_compute_dtype": DTYPES[sizes.compute_name("4bit")],
-    }
-    return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **nf4)}
+    how: dict[str, Any] = {"load_in_8bit": True}
+    if ref.precision == "4bit":
+        dtype = DTYPES[sizes.compute_name("4bit")]
+        how = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
+        how["bnb_4bit_compute_dtype"] = dtype
+    return {"quantization_config": BitsAndBytesConfig(**how)}
 
 
-def _placement(spec: ModelRef) -> dict[str, Any]:
+def _placement(ref: ModelRef) -> dict[str, Any]:
     """Where the weights go, from their size; refuses what fits nowhere. A family whose size cannot be told goes to its
     device as it is."""
     try:
-        needed = spec.size().weight_bytes(spec.precision)
+        needed = ref.size().weight_bytes(ref.precision)
     except ParameterError:
-        return {"device_map": {"": spec.device}}
-    return devices.plan(spec, needed)
+        return {"device_map": {"": ref.device}}
+    return devices.plan(ref, needed)
 
 
-def _require_same(spec: ModelRef) -> None:
-    """Refuse files that are others than those that the spec names: results would be kept under the former content. Of
+def _require_same(ref: ModelRef) -> None:
+    """Refuse files that are others than those that the ref names: results would be kept under the former content. Of
     what needs no weights it may name these too."""
-    named = spec.content_hash
-    same = not named or any(named == spec.content(whole) for whole in (controls.needs_weights(spec), True))
-    if not same or (spec.adapter_hash and adapter_hash(Path(spec.adapter)) != spec.adapter_hash):
+    named = ref.content_hash
+    same = not named or any(named == ref.content(whole) for whole in (controls.needs_weights(ref), True))
+    if not same or (ref.adapter_hash and adapter_hash(Path(ref.adapter)) != ref.adapter_hash):
         raise BrokenWeights(
-            f"The files of {spec.name}{' or its adapter' * bool(spec.adapter)} have changed since it was asked for; "
+            f"The files of {ref.name}{' or its adapter' * bool(ref.adapter)} have changed since it was asked for; "
             "ask for it again."
         )
 
 
-def _refuse_adapter(spec: ModelRef) -> None:
-    """One beside a model's own weights would be applied by the library, unchecked and unnamed."""
-    if os.path.lexists(spec.place / weights.ADAPTER_CONFIG):
+def _refuse_adapters(ref: ModelRef) -> None:
+    """Refuse an adapter next to the model's own weights, which the library would apply unnamed, and one that cannot be
+    merged."""
+    if os.path.lexists(ref.place / weights.ADAPTER_CONFIG):
         raise ParameterError(
-            f"{spec.name} has an adapter beside its weights ({weights.ADAPTER_CONFIG}); move that to a folder of its "
+            f"{ref.name} has an adapter beside its weights ({weights.ADAPTER_CONFIG}); move that to a folder of its "
             "own, to be given as --adapter, or remove it."
         )
-    if spec.adapter and (spec.precision not in DTYPES or spec.offload):
-        kind = (
-            f"{spec.precision} weights without rounding them a second time"
-            if spec.precision not in DTYPES
-            else "weights that are offloaded"
-        )
+    if ref.adapter and (ref.precision not in DTYPES or ref.offload):
+        what = "weights that are offloaded"
+        if ref.precision not in DTYPES:
+            what = f"{ref.precision} weights without rounding them a second time"
         raise ParameterError(
-            f"An adapter cannot be merged into {kind}; open it in bf16 or fp32, or merge it into the base and save "
+            f"An adapter cannot be merged into {what}; open it in bf16 or fp32, or merge it into the base and save "
             "that first."
         )
 
 
-def _refuse_own_code(spec: ModelRef) -> None:
+def _refuse_own_code(ref: ModelRef) -> None:
     """A repository that brings its own modelling code is refused by name, unless that code is what the library itself
-    has for the family, or what stands in `looped`."""
-    config = spec.config()
-    own = config.get("auto_map")
-    wanted = str(own.get("AutoModelForCausalLM", "")) if isinstance(own, dict) else ""
+    has for the family, or what is in `looped`."""
+    config = ref.config()
+    family, own = str(config.get("model_type", "")), config.get("auto_map")
+    if not isinstance(own, dict) or not (wanted := str(own.get("AutoModelForCausalLM", ""))):
+        return
     known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES | {c.model_type: m.__name__ for c, m in looped.CLASSES.items()}
-    if wanted and (why := REFUSED.get(str(config.get("model_type")))):
-        raise _refused(spec.name, str(config["model_type"]), why)
-    if wanted and wanted.rpartition(".")[2] != known.get(config.get("model_type", "")):
+    if why := REFUSED.get(family):
+        raise _refused(ref.name, family, why)
+    if wanted.rpartition(".")[2] != known.get(family):
         raise UnknownFamily(
-            f"{spec.name} needs its own code ({wanted}, named by auto_map in its config.json), and a repository's code "
-            "is never run here; "
-            "look for a version of the model that transformers supports itself."
+            f"{ref.name} needs its own code ({wanted}, named by auto_map in its config.json), and a repository's code "
+            "is never run here; look for a version of the model that transformers supports itself."
         )
 
 
-def _config(spec: ModelRef, options: Options) -> Config:
+def _config(ref: ModelRef, architecture: Architecture | None = None) -> tuple[Config, Architecture | None]:
+    """The library's config, and the architecture that it describes."""
+    _refuse_own_code(ref)
     try:
-        config: Config = AutoConfig.from_pretrained(str(spec.place), **options)
-        config._attn_implementation = config._experts_implementation = None  # and in the parts it has; see `foreign`
-        return config
+        config: Config = AutoConfig.from_pretrained(str(ref.place), **LOCAL)
+        config._attn_implementation = config._experts_implementation = None  # and in its parts; see `ModelRef.note`
     except Exception as error:  # whatever a stranger's config provokes inside the library
         if "does not recognize this architecture" in str(error) or "model_type" in str(error):
             raise UnknownFamily(
-                f"{spec.name} is of a family this version of transformers does not know: {_one_line(error)}"
+                f"{ref.name} is of a family this version of transformers does not know: {_one_line(error)}"
             ) from error
-        raise ModelNotFound(f"The config.json of {spec.name} cannot be used: {_one_line(error)}") from error
+        raise ModelNotFound(f"The config.json of {ref.name} cannot be used: {_one_line(error)}") from error
+    return config, described(config, ref.name, architecture)
 
 
 def _attention(config: Config) -> str:
@@ -348,33 +325,33 @@ def _attention(config: Config) -> str:
     return "sdpa" if getattr(family, "_supports_sdpa", False) else "eager"
 
 
-def _tokenizer(spec: ModelRef, options: Options) -> tuple[Tokenizer, Encoder]:
+def _tokenizer(ref: ModelRef) -> tuple[Tokenizer, Encoder]:
     """The library's tokenizer, and the encoder of the folder's own tokenizer.json: some families silently build another
     one instead, which a note then says."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(spec.place), **options)
+        tokenizer = AutoTokenizer.from_pretrained(str(ref.place), **LOCAL)
     except Exception as error:  # of whatever type: the folder's settings go unchecked into the library's arithmetic
         raise ModelNotFound(
-            f"{spec.name} has no usable tokenizer: {_one_line(error)} Expected tokenizer.json next to the weights."
+            f"{ref.name} has no usable tokenizer: {_one_line(error)} Expected tokenizer.json next to the weights."
         ) from error
     if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # what the library makes of a folder without one
         raise ModelNotFound(
-            f"{spec.name} has no usable tokenizer: it knows special tokens alone. Expected tokenizer.json next to the "
+            f"{ref.name} has no usable tokenizer: it knows special tokens alone. Expected tokenizer.json next to the "
             "weights."
         )
     if not tokenizer.is_fast:
         raise ModelNotFound(
-            f"The tokenizer of {spec.name} is of the class {type(tokenizer).__name__}, which does not say where a "
+            f"The tokenizer of {ref.name} is of the class {type(tokenizer).__name__}, which does not say where a "
             "token's characters are; expected a fast one: save it with its tokenizer.json next to the weights."
         )
-    if (own := tokens.encoder(spec)) is None:
+    if (own := tokens.encoder(ref)) is None:
         return tokenizer, Encoder(tokenizer.backend_tokenizer, tokenizer.bos_token or "")
     differ = sum(
         tokenizer.encode(text, add_special_tokens=False) != own.tokenizer.encode(text, add_special_tokens=False).ids
         for text in HARD_SAMPLES
     )
     note = (
-        f"The library's tokenizer for {spec.name} gives other ids than its tokenizer.json on {differ} of "
+        f"The library's tokenizer for {ref.name} gives other ids than its tokenizer.json on {differ} of "
         f"{len(HARD_SAMPLES)} test texts; the ids of tokenizer.json are used."
     )
     own = Encoder(own.tokenizer, own.bos, own.add_bos, differ, (note,) if differ else ())
@@ -382,13 +359,12 @@ def _tokenizer(spec: ModelRef, options: Options) -> tuple[Tokenizer, Encoder]:
 
 
 def _one_line(error: Exception) -> str:
-    """A library's message on one line, cut where it rambles."""
-    text = " ".join(str(error).split())[:300] or type(error).__name__
-    if "ignore_mismatched_sizes" in text:
-        text = "they have other shapes than its config.json says."
-    if "kernels" in text:
-        text = "they need compiled code from a hub, which is never fetched here."
-    return text if text.endswith(".") else text + "."
+    """A library's message on one line."""
+    if "ignore_mismatched_sizes" in str(error):
+        return "they have other shapes than its config.json says."
+    if "kernels" in str(error):
+        return "they need compiled code from a hub, which is never fetched here."
+    return f"{said(error)}."
 
 
 def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:
@@ -399,12 +375,9 @@ def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:
         path, _, kind = key.removeprefix("base_model.model.").partition(".lora_")
         if not kind.startswith(("A.", "B.")):
             continue  # peft itself judges the rest (DoRA's magnitudes, whole modules saved)
-        target = modules.get(path)
-        weight = getattr(target, "weight", None)
-        there = tuple(weight.shape) if weight is not None else ()
-        fits = shape[1] in there if kind[0] == "A" else shape[0] in there
-        if not fits:
-            found = f"{path} is {' x '.join(map(str, there))} there" if there else f"there is no {path}"
+        weight = getattr(modules.get(path), "weight", None)
+        if weight is None or shape[kind[0] == "A"] not in weight.shape:
+            found = "there is no such module" if weight is None else f"that is {' x '.join(map(str, weight.shape))}"
             raise BrokenWeights(
                 f"The adapter {folder.name} belongs to another base: it changes {path} by {kind[0]} of {shape}, and "
                 f"{found}."

@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import Field, fields
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from .. import settings
 from ..errors import NotAllowed
@@ -100,20 +98,3 @@ def download(hub_id: str) -> None:
             f"{hub_id[:80]} is not on this server, and this installation downloads nothing (hosted = true); choose "
             "another model."
         )
-
-
-@runtime_checkable
-class Parameters(Protocol):
-    """A dataclass of parameters, some of which name files."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    def paths(self, parameter: str) -> list[str]: ...
-
-
-def files(probe: Parameters) -> None:
-    """Whether a probe may read the files they name; bundled and kept ones it may."""
-    for f in fields(probe):
-        if f.metadata["file"]:
-            for named in probe.paths(f.name):
-                file(named)

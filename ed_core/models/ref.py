@@ -28,6 +28,7 @@ from .wheels import WHEELS, Terms
 
 REVISION = r"(?!/)(?!.*\.\.)[\w./-]{1,200}"  # also a path below the hub's cache, which it must not lead out of
 HUB_ID = re.compile(rf"[\w.-]{{1,96}}(/[\w.-]{{1,96}})?(@{REVISION})?")
+FOREIGN = ("_attn_implementation", "attn_implementation", "_experts_implementation", "experts_implementation")
 Progress = Callable[[int, int], None]
 Cancelled = Callable[[], bool]
 
@@ -88,19 +89,15 @@ class ModelRef(ModelSpec):
         if isinstance(spec, ModelRef):
             return spec
         source = spec.source
-        kind: type[ModelRef] = (
-            Remote
-            if source.startswith(PREFIX)
-            else Bundled
-            if source in BUNDLED
-            else Wheel
-            if source in WHEELS
-            else Gguf
-            if source.lower().endswith(".gguf")
-            else Folder
-            if spec.content_hash and not spec.revision
-            else Hub
-        )
+        kinds: dict[type[ModelRef], object] = {
+            Remote: source.startswith(PREFIX),
+            Bundled: source in BUNDLED,
+            Wheel: source in WHEELS,
+            Gguf: source.lower().endswith(".gguf"),
+            Folder: spec.content_hash and not spec.revision,
+            Hub: True,
+        }
+        kind = next(kind for kind, fits in kinds.items() if fits)
         return kind(**{f.name: getattr(spec, f.name) for f in fields(spec)})
 
     def opened_as(
@@ -115,10 +112,16 @@ class ModelRef(ModelSpec):
         """This model's whole identity: its content, and how it is to be opened. A checkpoint that is quantized already
         stays as it is; `precision` may be "auto", which `work.resolve.settle` replaces by the widest that fits.
         `adapter`: a LoRA adapter's folder. `control`, `control_seed`: a twin in the model's place (`controls`)."""
-        if precision != "auto" and precision not in sizes.PRECISIONS:
-            raise ParameterError(
-                f"The precision is {precision!r}; expected auto or one of {', '.join(sizes.PRECISIONS)}."
-            )
+        if precision not in ("auto", self.precision) and precision not in sizes.PRECISIONS:
+            expected = f"auto or one of {', '.join(sizes.PRECISIONS)}"
+            raise ParameterError(f"The precision is {precision!r}; expected {expected}.")
+        if not self.weights_here:
+            if precision not in ("auto", "fp32", SERVED) or adapter or offload or control or control_seed:
+                raise ParameterError(
+                    f"{self.source} is measured as the service runs it: precision, adapter, offload and control are for"
+                    " models that are here; leave them out."
+                )
+            return self if self.revision else replace(self, content_hash=self.content(weights=False))
         ref = replace(self, device=device, offload=offload)
         if not ref.revision and not ref.content_hash:
             ref = replace(ref, content_hash=ref.content(weights=control != "untrained"))
@@ -130,11 +133,8 @@ class ModelRef(ModelSpec):
                 f"The checkpoint {ref.name} is stored in {stored}; it cannot be opened in {precision}: give "
                 "--precision auto."
             )
-        if stored:
-            ref = replace(ref, precision=stored, why=f"{stored}: the checkpoint is stored so.")
-        else:
-            ref = replace(ref, precision=precision)
-        return ref.twin(control, control_seed)
+        why = f"{stored}: the checkpoint is stored so." if stored else ""
+        return replace(ref, precision=stored or precision, why=why).twin(control, control_seed)
 
     def _adapted(self, adapter: str) -> Self:
         permits.adapter(adapter)
@@ -191,7 +191,14 @@ class ModelRef(ModelSpec):
         say: Callable[[str], None] = lambda doing: None,
     ) -> Self:
         """Download the model, and convert it, where that has not been done. `say`: gets what begins."""
-        return self.download(progress, cancelled)
+        ref = self.download(progress, cancelled)
+        if not ref.is_ready:
+            say(f"converting {self.name}")
+            ref._convert()
+        return ref
+
+    def _convert(self) -> None:
+        """Make what is here ready to be opened."""
 
     def plan(self) -> hub.Plan:
         """What a download would bring."""
@@ -259,6 +266,18 @@ class ModelRef(ModelSpec):
             return ""
         passes = f" in {size.passes} passes" if size.passes > 1 else ""
         return f"{size.n_blocks} layer{'s' * (size.n_blocks > 1)}{passes}"
+
+    @property
+    def note(self) -> str:
+        """What to say where the config asks for an implementation of its own, which is not used; "" for most models."""
+        config = self.config()
+        parts = [config, *(part for part in config.values() if isinstance(part, dict))]
+        asked = [part[name] for part in parts for name in FOREIGN if part.get(name) not in (None, "", "sdpa")]
+        names = ", ".join(dict.fromkeys(repr(str(one)[:60]) for one in asked))
+        return names and (
+            f"Its config.json asks for {names} to compute with; a model folder does not choose code, so torch's own is "
+            "used."
+        )
 
     @property
     def packing(self) -> str:
@@ -343,19 +362,10 @@ class Gguf(ModelRef):
     def is_ready(self) -> bool:
         return self.packed.converted
 
-    def ensure(
-        self,
-        progress: Progress | None = None,
-        cancelled: Cancelled = lambda: False,
-        say: Callable[[str], None] = lambda doing: None,
-    ) -> Self:
+    def _convert(self) -> None:
         from . import conversion
 
-        ref = self.download(progress, cancelled)
-        if not ref.is_ready:
-            say(f"converting {self.name}")
-            conversion.ensure(ref.packed)
-        return ref
+        conversion.ensure(self.packed)
 
     def content(self, weights: bool = True) -> str:
         whole = self.packed.content_hash
@@ -430,22 +440,6 @@ class Remote(ModelRef):
         control = "" if settings.current().ndif_address == settings.LOCAL else "untrained"  # which needs no weights
         return replace(ModelRef.named(self.source.removeprefix(PREFIX)), revision=self.revision, control=control)
 
-    def opened_as(
-        self,
-        precision: str = "fp32",
-        device: str = "cpu",
-        adapter: str = "",
-        offload: str = "",
-        control: str = "",
-        control_seed: int = 0,
-    ) -> ModelRef:
-        if precision not in ("auto", "fp32", SERVED) or adapter or offload or control or control_seed:
-            raise ParameterError(
-                f"{self.source} is measured as the service runs it: precision, adapter, offload and control are for "
-                "models that are here; leave them out."
-            )
-        return self if self.revision else replace(self, content_hash=self.content(weights=False))
-
     @property
     def _folder(self) -> Path:
         return self.here.place
@@ -461,13 +455,8 @@ class Remote(ModelRef):
     def download(self, progress: Progress | None = None, cancelled: Cancelled = lambda: False) -> Self:
         return replace(self, revision=self.here.download(progress, cancelled).revision)
 
-    def ensure(
-        self,
-        progress: Progress | None = None,
-        cancelled: Cancelled = lambda: False,
-        say: Callable[[str], None] = lambda doing: None,
-    ) -> Self:
-        return replace(self, revision=self.here.ensure(progress, cancelled, say).revision)
+    def _convert(self) -> None:
+        self.here._convert()
 
     def plan(self) -> hub.Plan:
         permits.download(self.source)

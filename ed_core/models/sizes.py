@@ -46,23 +46,6 @@ def compute_name(precision: str) -> str:
     return precision if precision in BYTES else "bf16"
 
 
-def asked_precision(precision: str | None, dtype: str | None) -> str:
-    """What `--precision` and its other name `--dtype` ask for together; fp32 where neither is given."""
-    if precision is None and dtype is None:
-        return "fp32"
-    names = [name for name in (precision, dtype) if name is not None]
-    for name in names:
-        if name != "auto" and name not in PRECISIONS:
-            raise ParameterError(f"The precision is {name!r}; expected auto or one of {', '.join(PRECISIONS)}.")
-    if dtype is not None and PRECISIONS.get(dtype) not in BYTES:
-        raise ParameterError(
-            f"--dtype is {dtype!r}; expected float32, bfloat16 or float16 (for {dtype} use --precision)."
-        )
-    if len({PRECISIONS.get(name, name) for name in names}) > 1:
-        raise ParameterError(f"--precision {precision} and --dtype {dtype} ask for different things; give one of them.")
-    return PRECISIONS.get(names[0], names[0])
-
-
 def stored_precision(config: Mapping[str, Any]) -> str:
     """How a pre-quantized checkpoint is quantized: "4bit", "int8", or its method's name ("gptq"); "" for an ordinary
     one."""

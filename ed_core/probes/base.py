@@ -374,11 +374,18 @@ class Probe:
         """The request for one prompt on one model. `NotAllowed` where a parameter names a file that may not be read,
         `ParameterError` where the model is elsewhere and the probe cannot be measured there."""
         made = self.make({f.name: getattr(self, f.name) for f in fields(self)})  # numpy's numbers, lists, 5.0 for 5
-        permits.files(made)
+        made.check_files()
         remote.check(model, self.name)
         chosen = tuple((f.name, getattr(made, f.name)) for f in fields(made) if made._in_key(f))
         files = tuple((f.name, made.content_hash(f.name, model)) for f in fields(made) if f.metadata["file"])
         return Request((model,), (prompt,), self.name, chosen, self.version, files)
+
+    def check_files(self) -> None:
+        """`NotAllowed` where a parameter names a file that may not be read; bundled and kept ones may."""
+        for f in fields(self):
+            if f.metadata["file"]:
+                for path in self.paths(f.name):
+                    permits.file(path)
 
     def _in_key(self, f: Field[Any]) -> bool:
         """Whether a parameter is part of the key."""

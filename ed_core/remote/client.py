@@ -92,7 +92,7 @@ class _Asks:
             hf, tokenizer, *_ = loading.load(ModelRef.named(head["folder"]))
             self.model = TransformersModel(hf, task="text-generation", tokenizer=tokenizer)
         else:
-            _, tokenizer, _ = loading.skeleton(ModelRef.named(head["folder"]))
+            _, tokenizer, *_ = loading.skeleton(ModelRef.named(head["folder"]))
             self.model = TransformersModel(head["folder"], task="text-generation", tokenizer=tokenizer)  # no weights
         huggingface._ID_CACHE[self.name] = self.name  # it is the hub's own spelling: nothing is asked of the hub
         self.model.repo_id, self.model.args = self.name, (self.name,)  # the folder's name is not sent

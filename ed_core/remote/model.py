@@ -43,8 +43,7 @@ class RemoteModel(LanguageModel):
 
     def __init__(self, spec: Remote, client: Client | None = None):
         loading.quiet()
-        hf, tokenizer, encoder = loading.skeleton(here := spec.here)
-        architecture = loading.described(hf.config, spec.name)
+        hf, tokenizer, architecture, here, encoder = loading.skeleton(spec.here)
         if architecture is None or architecture.third or architecture.stream_scale or architecture.passes:
             raise RefusedFamily(
                 f"Refused: {spec.name} is of the family '{hf.config.model_type}', which is not measured elsewhere: its "

@@ -22,7 +22,7 @@ from ..models import tokens
 from ..models.bundled import MODELS
 from ..models.catalogue import CAVEATS, CITATION
 from ..models.ref import ModelRef
-from ..models.sizes import QUANTIZED, asked_precision
+from ..models.sizes import PRECISIONS, QUANTIZED
 from ..probes.base import layer_effect
 from ..statistics import FEWEST, Units
 from ..types import Prompt
@@ -348,11 +348,8 @@ PAPERS = {
 def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]:
     """What is run in, and how that compares with the paper, in a sentence."""
     if given is not None:
-        found = asked_precision(given, None)
-        if found == "auto":
-            raise ParameterError(
-                f"--precision is 'auto'; a comparison needs one that is told: give {papers} or float32."
-            )
+        if (found := PRECISIONS.get(given, "")) == "":
+            raise ParameterError(f"The precision is {given!r}; a comparison needs one of {', '.join(PRECISIONS)}.")
         if found == papers:
             return found, f"Precision {found}, as in the paper."
         return found, f"Precision {found}, while the paper ran in {papers}: that alone may change figures."

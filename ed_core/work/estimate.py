@@ -22,7 +22,7 @@ from ..files import parse
 from ..machine import ROOM, free_memory, gigabytes, probe_bytes, total_bytes
 from ..models import tokens
 from ..models.ref import ModelRef
-from ..models.sizes import BYTES, PRECISIONS, QUANTIZED, WIDEST_FIRST, Size, asked_precision, compute_name
+from ..models.sizes import BYTES, PRECISIONS, QUANTIZED, WIDEST_FIRST, Size, compute_name
 from ..probes import PROBES, Probe, find
 from ..probes.base import Shape
 from ..results import lookup
@@ -241,7 +241,7 @@ def report(
     if precision == "auto":
         precision, why = choose(size, n_tokens, device, free)
         lines.append(f"auto takes {why}")
-    found = estimate(size, asked_precision(precision, None), n_tokens, device, free)
+    found = estimate(size, precision, n_tokens, device, free)
     weights = ", ".join(f"{p} {gigabytes(size.weight_bytes(p))}" for p in WIDEST_FIRST)
 
     def row(*cells: str) -> str:
