@@ -295,15 +295,15 @@ def test_a_file_without_some_weights_is_refused_and_nothing_is_left(llama, tmp_p
 
 def test_a_disk_or_a_memory_without_room_is_said_before_anything_is_written(llama, tmp_path, cache, monkeypatch):
     write(llama, tmp_path / "m.gguf")
-    held = ModelRef.parse(str(tmp_path / "m.gguf")).packed
+    model = ModelRef.parse(str(tmp_path / "m.gguf"))
     full = type("", (), {"free": disk.SPARE_BYTES + 1000})()
     with monkeypatch.context() as patch:
         patch.setattr(disk.shutil, "disk_usage", lambda _: full)
         with pytest.raises(TooLarge, match=r"m\.gguf, converted to float32, needs \d+ MB of disk and 210 MB are free"):
-            conversion.ensure(held)
+            model.ensure()
     monkeypatch.setattr(conversion, "free_memory", lambda: 1000)
     with pytest.raises(TooLarge, match="of memory, and 1 kB are free"):
-        conversion.ensure(held)
+        model.ensure()
     assert not left(cache)
 
 

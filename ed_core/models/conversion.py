@@ -20,7 +20,7 @@ from .. import disk
 from ..errors import BrokenWeights, RefusedFamily, TooLarge, ran_out, said
 from ..machine import ROOM, free_memory, gigabytes
 from . import gguf_files, sizes
-from .gguf_files import CONVERTER, RECORD, Header, Held
+from .gguf_files import CONVERTER, RECORD, Header
 
 COPIES = 2.5  # float32 copies of the weights that are held at once, at most
 BESIDE_WEIGHTS = 64 << 20  # tokenizer and config
@@ -31,36 +31,33 @@ GPT2_SPLITS = ("gpt-2", "phi-2", "mpt", "olmo", "jais", "smollm")
 SAFETENSORS = "take the same model as safetensors"
 
 
-def ensure(held: Held) -> Path:
-    """The folder of a GGUF file's model; converts the file where that has not been done. Nothing is left behind where
-    it fails."""
+def ensure(file: Path, place: Path) -> None:
+    """Convert a GGUF file into the folder `place`, where that has not been done. Nothing is left behind where it
+    fails."""
     from filelock import FileLock
 
-    if held.converted:
-        return held.place
-    header = gguf_files.read(held.file)
-    _check(held, header)
-    held.place.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(held.place.parent / "lock"):  # one at a time: each takes much memory
-        if held.converted:  # by another process, meanwhile
-            return held.place
-        for left in held.place.parent.glob(f"{held.place.name}.*{disk.UNFINISHED}"):
+    header = gguf_files.read(file)
+    _check(file, header, place.parent)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(place.parent / "lock"):  # one at a time: each takes much memory
+        if place.is_dir():  # by another process, meanwhile
+            return
+        for left in place.parent.glob(f"{place.name}.*{disk.UNFINISHED}"):
             shutil.rmtree(left, ignore_errors=True)  # by a process that was killed: this one has the lock
-        part = held.place.with_name(f"{held.place.name}.{secrets.token_hex(4)}{disk.UNFINISHED}")
+        part = place.with_name(f"{place.name}.{secrets.token_hex(4)}{disk.UNFINISHED}")
         try:
             part.mkdir()
-            _convert(held.file, header, part)
-            record = {"file": held.file.name, "packing": next(iter(header.packing)), "weights": header.packing}
+            _convert(file, header, part)
+            record = {"file": file.name, "packing": next(iter(header.packing)), "weights": header.packing}
             (part / RECORD).write_text(json.dumps(record | {"converter": CONVERTER}, indent=1), encoding="utf-8")
-            disk.move(part, held.place)
+            disk.move(part, place)
         finally:
             shutil.rmtree(part, ignore_errors=True)
-    return held.place
 
 
-def _check(held: Held, header: Header) -> None:
+def _check(file: Path, header: Header, folder: Path) -> None:
     """Refuse a tokenizer that the library would build as another, and what disk or memory has no room for."""
-    name = held.file.name
+    name = file.name
     if header.byte_level and header.split not in (*GGUF_PRE_TOKENIZER_SPLITS, *GPT2_SPLITS):
         how = f"as {header.split[:40]!r}, which the library does not know" if header.split else "in a way it leaves out"
         raise BrokenWeights(
@@ -73,7 +70,7 @@ def _check(held: Held, header: Header) -> None:
         )
     config = {field: 1 if value == gguf_files.PER_BLOCK else value for field, value in header.config.items()}
     weights = 4 * max(header.parameters, sizes.read(config).parameters)
-    disk.require_room(f"{name}, converted to float32,", weights + BESIDE_WEIGHTS, held.place.parent)
+    disk.require_room(f"{name}, converted to float32,", weights + BESIDE_WEIGHTS, folder)
     if COPIES * weights > ROOM * free_memory():
         raise TooLarge(
             f"Converting {name} takes {gigabytes(COPIES * weights)} of memory, and {gigabytes(free_memory())} are "

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import bounds, outside, settings
-from ..errors import BrokenWeights, EffectiveDepthError, InputError, ModelNotFound
+from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
 
 CONVERTER = 1  # counted up where a conversion would give other weights
 MAGIC, VERSIONS = b"GGUF", (2, 3)
@@ -63,40 +63,14 @@ class Header:
         return sum(self.packing.values())
 
 
-@dataclass(frozen=True)
-class Held:
-    """A model that comes out of a GGUF file: the file, what stands for its content, and the folder its conversion has
-    or will have."""
-
-    file: Path
-    content_hash: str
-    place: Path
-
-    @property
-    def converted(self) -> bool:
-        return self.place.is_dir()
-
-    @property
-    def packing(self) -> str:
-        """How most of its weights are packed in the file, like "Q4_1"; "" where neither file nor conversion is here."""
-        try:
-            if self.converted:
-                return str(outside.json_of(self.place / RECORD)["packing"])
-            return next(iter(read(self.file).packing)) if self.file.is_file() else ""
-        except (OSError, ValueError, KeyError, TypeError, EffectiveDepthError):
-            return ""
-
-
 def find(source: str) -> Path | None:
     """The GGUF file that a path names: the file itself, or the only one in a folder that holds no other model."""
     path = Path(os.path.expanduser(source))
-    if os.path.isfile(path):
-        return path.resolve() if _is_gguf(path) else None
+    if outside.ending(path) == ".gguf" and os.path.isfile(path):
+        return path.resolve()
     if not os.path.isdir(path) or any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
         return None
-    files = sorted(
-        f for f in path.glob("*") if outside.ending(f) == ".gguf" and not f.name.lower().startswith("mmproj")
-    )
+    files = sorted(f for f in path.iterdir() if outside.ending(f) == ".gguf" and _is_model(f))
     if len(files) > 1 and not PART.search(files[0].name):
         raise ModelNotFound(
             f"The folder {path} holds {len(files)} GGUF files; name one of them: {files[0].name}, {files[1].name}"
@@ -105,21 +79,39 @@ def find(source: str) -> Path | None:
     return files[0].resolve() if files else None
 
 
-def held(file: Path) -> Held:
-    """The model of a GGUF file; reads the file once to tell its content."""
+def _is_model(file: Path) -> bool:
+    """Whether a GGUF file is a language model, and no projector of images."""
+    return not file.name.lower().startswith("mmproj")
+
+
+def content_hash(file: Path) -> str:
+    """What stands for the content of a file's model; reads the file once."""
     if parts := PART.search(file.name):
         raise ModelNotFound(
             f"{file.name} is one of {int(parts[1])} parts; merge them into one file first: llama-gguf-split --merge "
             f"{file.name} whole.gguf"
         )
-    stat = file.stat()
-    return of_content(file, _digest(str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
+    return of_sha256(_digest(str(file), *_state(file)))
 
 
-def of_content(file: Path, sha256: str) -> Held:
-    """The model of a file with that content, whether or not the file is here."""
-    content = hashlib.sha256(f"gguf {CONVERTER} {sha256}".encode()).hexdigest()
-    return Held(file, content, settings.current().cache / "converted" / content[:32])
+def of_sha256(sha256: str) -> str:
+    """The same of a file with that hash, whether or not it is here."""
+    return hashlib.sha256(f"gguf {CONVERTER} {sha256}".encode()).hexdigest()
+
+
+def place(content_hash: str) -> Path:
+    """The folder that a model's conversion has or will have."""
+    return settings.current().cache / "converted" / content_hash[:32]
+
+
+def packing(file: Path, place: Path) -> str:
+    """How most weights are packed in a file, like "Q4_1"; "" where neither file nor conversion is here."""
+    try:
+        if place.is_dir():
+            return str(outside.json_of(place / RECORD)["packing"])
+        return next(iter(read(file).packing)) if file.is_file() else ""
+    except (OSError, ValueError, KeyError, TypeError, EffectiveDepthError):
+        return ""
 
 
 def conversions() -> list[tuple[str, int, Path]]:
@@ -142,15 +134,14 @@ def local() -> list[Path]:
         *(home / ".lmstudio" / "models").glob("*/*/*.gguf"),
         *(home / ".cache" / "lm-studio" / "models").glob("*/*/*.gguf"),
     ]
-    return sorted(f for f in found if not f.name.startswith("mmproj") and not PART.search(f.name) and _is_gguf(f))
+    return sorted(f for f in found if _is_model(f) and not PART.search(f.name))
 
 
-def _is_gguf(file: Path) -> bool:
-    try:
-        with outside.opened(file, bounds.WEIGHTS) as handle:
-            return handle.read(4) == MAGIC or outside.ending(file) == ".gguf"
-    except (OSError, InputError):
-        return False
+def _state(file: Path) -> tuple[int, ...]:
+    """What stays the same as long as a file does."""
+    with outside.opened(file, bounds.WEIGHTS, BrokenWeights) as handle:
+        stat = os.fstat(handle.fileno())
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 @functools.lru_cache(maxsize=64)
@@ -165,9 +156,7 @@ def _digest(file: str, *_stat: int) -> str:
 def read(file: Path) -> Header:
     """The header of a file. `BrokenWeights` says in one sentence what is damaged, cut off, or compressed in a way that
     cannot be unpacked (with type and tensor)."""
-    with outside.opened(file, bounds.WEIGHTS, BrokenWeights) as handle:
-        stat = os.fstat(handle.fileno())
-    return _read(str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+    return _read(str(file), *_state(file))
 
 
 @functools.lru_cache(maxsize=64)

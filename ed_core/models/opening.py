@@ -3,6 +3,7 @@ Figures of identities that held are kept."""
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from collections.abc import Callable
 from functools import cache
@@ -105,15 +106,13 @@ def told(spec: ModelSpec, work: Callable[[], LanguageModel]) -> LanguageModel:
     )
 
 
-def _loaded(spec: ModelRef, architecture: Architecture | None) -> LanguageModel:
-    found = load(spec, architecture)
-    if found.architecture:
-        return LanguageModel(found.hf, found.tokenizer, found.architecture, found.spec, found.encoder)
-    adopted = adopt(found.hf, found.tokenizer, found.spec, found.encoder)
-    if spec.control != "shuffled":
-        return adopted
-    shuffle(found.hf, adopted.architecture, spec.control_seed)
-    return LanguageModel(found.hf, found.tokenizer, adopted.architecture, found.spec, found.encoder)
+def _loaded(ref: ModelRef, architecture: Architecture | None) -> LanguageModel:
+    hf, tokenizer, known, ref, encoder = load(ref, architecture)
+    model = LanguageModel(hf, tokenizer, known, ref, encoder) if known else adopt(hf, tokenizer, ref, encoder)
+    if known or ref.control != "shuffled":
+        return model
+    shuffle(hf, model.architecture, ref.control_seed)
+    return LanguageModel(hf, tokenizer, model.architecture, ref, encoder)
 
 
 # ---------------------------------------------------------------- identities that held before
@@ -121,7 +120,6 @@ def _loaded(spec: ModelRef, architecture: Architecture | None) -> LanguageModel:
 # Of the same weights, run by the same code on the same device. A worker opens a model with them at once, and measures
 # them again when it has nothing else to do (`work.worker`); so does the shell's `run`, once its file is written.
 
-CODE = ("models",)  # folders of the engine that open a model and run it
 LIBRARIES = ("torch", "transformers", "tokenizers")
 SAVED = TypeAdapter(Identities)
 
@@ -142,11 +140,9 @@ def keep_identities(model: LanguageModel) -> None:
     """Keep the figures of a model whose identities hold. Where they cannot be written, they are measured next time."""
     if model.identities is None or model.identities.failures() or (file := _kept_file(model)) is None:
         return
-    try:
+    with contextlib.suppress(OSError, EffectiveDepthError):
         file.parent.mkdir(parents=True, exist_ok=True)
         disk.write(file, SAVED.dump_json(model.identities))
-    except (OSError, EffectiveDepthError):
-        pass
 
 
 def forget_identities(model: LanguageModel) -> None:
@@ -172,8 +168,8 @@ def _kept_file(model: LanguageModel) -> Path | None:
 
 @cache
 def code_hash() -> str:
-    """A SHA-256 over the code that opens and runs a model: who changes it measures anew."""
-    root, found = Path(__file__).parent.parent, sha256()
-    for file in sorted(file for folder in CODE for file in (root / folder).rglob("*.py")):
-        found.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())
+    """A SHA-256 over the code that opens and runs a model: who changes it measures again."""
+    found = sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        found.update(f"{file.name}\0".encode() + file.read_bytes())
     return found.hexdigest()

@@ -24,7 +24,7 @@ from .bundled import MODELS as BUNDLED
 from .catalogue import cached_commit, hub_cache
 from .remote import PREFIX, SERVED
 from .weights import content_hash
-from .wheels import WHEELS, Terms
+from .wheels import WHEELS
 
 REVISION = r"(?!/)(?!.*\.\.)[\w./-]{1,200}"  # also a path below the hub's cache, which it must not lead out of
 HUB_ID = re.compile(rf"[\w.-]{{1,96}}(/[\w.-]{{1,96}})?(@{REVISION})?")
@@ -156,7 +156,7 @@ class ModelRef(ModelSpec):
     # ---------------------------------------------------------------- its files
 
     weights_here = True  # or can be
-    terms: Terms | None = None  # to be read before it is downloaded
+    terms: wheels.Terms | None = None  # to be read before it is downloaded
 
     @property
     @abstractmethod
@@ -341,73 +341,78 @@ class Gguf(ModelRef):
     """A GGUF file, converted once into a folder of safetensors. Its identity is that of the file."""
 
     @property
-    def packed(self) -> gguf_files.Held:
-        """The file, its content, and the folder of its conversion."""
-        permits.model(self.source, self.revision)
-        return self._packed
+    def file(self) -> Path:
+        """The file, which may be yet to come."""
+        return Path(self.source)
 
-    @property
-    def _packed(self) -> gguf_files.Held:
-        return gguf_files.held(Path(self.source))
+    def content(self, weights: bool = True) -> str:
+        permits.model(self.source)
+        whole = self._content()
+        return whole if weights else hashlib.sha256(f"config {whole}".encode()).hexdigest()
+
+    def _content(self) -> str:
+        return gguf_files.content_hash(self.file)
 
     @property
     def _folder(self) -> Path:
-        return self._packed.place
+        return gguf_files.place(self._content())
 
     @property
     def is_here(self) -> bool:
-        return self.is_ready or self.packed.file.is_file()
+        return self.is_ready or self.file.is_file()
 
     @property
     def is_ready(self) -> bool:
-        return self.packed.converted
+        return self.place.is_dir()
 
     def _convert(self) -> None:
         from . import conversion
 
-        conversion.ensure(self.packed)
-
-    def content(self, weights: bool = True) -> str:
-        whole = self.packed.content_hash
-        return whole if weights else hashlib.sha256(f"config {whole}".encode()).hexdigest()
+        conversion.ensure(self.file, self.place)
 
     def read_files(self) -> list[Path]:
-        return [*super().read_files(), self.packed.file]
+        return [*super().read_files(), self.file]
 
     def _config_elsewhere(self) -> dict[str, Any]:
-        packed = self.packed
-        return gguf_files.read(packed.file).config if packed.file.is_file() else super()._config_elsewhere()
+        return gguf_files.read(self.file).config if self.file.is_file() else super()._config_elsewhere()
 
     @property
     def packing(self) -> str:
-        return self.packed.packing
+        return gguf_files.packing(self.file, self.place)
 
 
 class Wheel(Gguf):
     """A GGUF file out of a package registry."""
 
     @property
-    def _packed(self) -> gguf_files.Held:
-        return WHEELS[self.source].held
+    def model(self) -> wheels.Model:
+        """What is known of it."""
+        return WHEELS[self.source]
 
     @property
-    def terms(self) -> Terms | None:  # type: ignore[override]
-        return WHEELS[self.source].terms
+    def file(self) -> Path:
+        return self.model.file
+
+    def _content(self) -> str:
+        return gguf_files.of_sha256(self.model.gguf_sha256)
+
+    @property
+    def terms(self) -> wheels.Terms | None:  # type: ignore[override]
+        return self.model.terms
 
     @property
     def cache(self) -> tuple[Path, str]:
-        return WHEELS[self.source].file.parent, "ED_CACHE"
+        return self.file.parent, "ED_CACHE"
 
     def plan(self) -> hub.Plan:
         permits.download(self.source)
-        model = WHEELS[self.source]
-        return hub.Plan(self.source, model.version, tuple((wheel.package, wheel.bytes) for wheel in model.wheels))
+        return hub.Plan(self.source, self.model.version, tuple((one.package, one.bytes) for one in self.model.wheels))
 
     def download(self, progress: Progress | None = None, cancelled: Cancelled = lambda: False) -> Self:
         if self.is_here:
             return self
         permits.download(self.source)
-        wheels.fetch(WHEELS[self.source], progress, cancelled)
+        wheels.fetch(self.model, progress, cancelled)
         return replace(self, content_hash=self.content())
 
 

