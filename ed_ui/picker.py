@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import streamlit as st
 
 from ed_core import settings
+from ed_core.depth.published import sets_of
 from ed_core.depth.wording import printed
 from ed_core.errors import EffectiveDepthError
 from ed_core.machine import gigabytes
@@ -259,8 +260,8 @@ def _in_short(name: str, entry: catalogue.Entry | None) -> str:
         told = []  # a damaged folder: choosing it says what is wrong
     if entry is not None and entry.gated:
         told.append("gated")
-    if entry is not None and entry.published:
-        told.append(f"published: {', '.join(entry.published)}")
+    if sets := sets_of(name):
+        told.append(f"published: {', '.join(sets)}")
     return " · ".join(told)
 
 

@@ -11,8 +11,8 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth.criteria import RULES
+from ed_core.depth.published import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
 from ed_core.errors import EffectiveDepthError, StudyError
-from ed_core.models.catalogue import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
 from ed_core.results.shelf import Shelf
 from ed_core.statistics import FEWEST, FEWEST_FORMS
 from ed_core.studies import points, steps, tables, trends

@@ -10,11 +10,11 @@ import pytest
 
 from ed_core import figures
 from ed_core.depth import verdict
+from ed_core.depth.published import published, published_marks
 from ed_core.figures import View
 from ed_core.figures.canvas import shown
 from ed_core.figures.panel import MOST_TEXTS
 from ed_core.fits import measured
-from ed_core.models.catalogue import published, published_marks
 from ed_core.probes import find
 from ed_core.results.aggregate import summarize
 from ed_core.sweeps.recorder import Recorder

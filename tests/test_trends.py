@@ -11,10 +11,10 @@ import pytest
 from safetensors import safe_open
 
 from ed_core.depth import continuous
+from ed_core.depth import published as source
 from ed_core.errors import StudyError
 from ed_core.figures import study_sizes
 from ed_core.figures.studies import log_sizes
-from ed_core.models import catalogue as source
 from ed_core.models.bundled import MODELS, STUDIES
 from ed_core.statistics import units
 from ed_core.studies import points, tables, trends

@@ -117,6 +117,7 @@ def estimate(args: argparse.Namespace) -> None:
 def models(args: argparse.Namespace) -> None:
     if args.families or args.markdown:
         return _families(args.markdown)
+    from ..depth.published import sets_of
     from ..models import catalogue
     from ..models.families import supported
     from ..work.estimate import count
@@ -129,7 +130,7 @@ def models(args: argparse.Namespace) -> None:
         size = ModelRef.named(entry.id).size()
         tied, mlp = "tied" if size.tied else "untied", f"MLP {size.d_mlp}"
         passes = f"  in {size.passes} passes" if size.passes > 1 else ""
-        published = f"  published: {', '.join(entry.published)}" if entry.published else ""
+        published = f"  published: {', '.join(sets)}" if (sets := sets_of(entry.id)) else ""
         print(
             f"  {entry.id:<44} {count(size.parameters):>7}  {size.n_layers:>2} x {size.d_model:<5} "
             f"{size.n_heads}/{size.n_kv_heads} heads of "

@@ -12,9 +12,9 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
 from ..depth.criteria import RULES
+from ..depth.published import TRAINING
 from ..depth.side_by_side import relative_depth
 from ..depth.wording import count
-from ..models.catalogue import TRAINING
 from . import colours
 from .canvas import GRID, PLAIN, Canvas, axis_title, escaped, shown, whole_ticks
 

@@ -14,10 +14,10 @@ from .. import statistics
 from ..depth import continuous
 from ..depth.continuous import MEAN_DEPTH
 from ..depth.criteria import OF_LENS, RULES, depths
+from ..depth.published import Published, published, training
 from ..depth.wording import mean_depth
 from ..models import catalogue, sizes
 from ..models.bundled import MODELS as BUNDLED
-from ..models.catalogue import Published, published, training
 from ..models.ref import ModelRef
 from ..statistics import Resampled, Units
 from . import tables

@@ -17,10 +17,10 @@ import numpy as np
 
 from .. import machine, statistics
 from ..depth.criteria import RULES
+from ..depth.published import CAVEATS, CITATION
 from ..errors import ParameterError, StudyError
 from ..models import tokens
 from ..models.bundled import MODELS
-from ..models.catalogue import CAVEATS, CITATION
 from ..models.ref import ModelRef
 from ..models.sizes import PRECISIONS, QUANTIZED
 from ..probes.base import layer_effect

@@ -8,12 +8,12 @@ import streamlit as st
 
 from ed_core import figures, fits
 from ed_core.depth import criteria, sinks, verdict
+from ed_core.depth.published import published, published_marks
 from ed_core.depth.verdict import ALL, ANSWER
 from ed_core.depth.wording import Twins, count, percent, tenth
 from ed_core.figures import View
 from ed_core.figures.pictures import Look
 from ed_core.models import remote
-from ed_core.models.catalogue import published, published_marks
 from ed_core.models.ref import ModelRef
 from ed_core.probes import Continuation, Contributions, Generation, LayerSkip, Lenses, LogitLens
 from ed_core.probes.base import Picture

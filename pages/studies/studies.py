@@ -6,9 +6,9 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth.criteria import RULES
+from ed_core.depth.published import CAVEATS, CITATION, published, published_marks
 from ed_core.depth.wording import count
 from ed_core.errors import EffectiveDepthError
-from ed_core.models.catalogue import CAVEATS, CITATION, published, published_marks
 from ed_core.statistics import FEWEST, FEWEST_FORMS
 from ed_core.studies import agreement as estimators
 from ed_core.studies import bundle, report, tables

@@ -1,0 +1,102 @@
+"""Effective depths that are published (`published.csv`), and what is said of the models by their names."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+PUBLISHED = Path(__file__).with_name("published.csv")
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published effective depth (Hu et al. 2025, arXiv 2512.14064)."""
+
+    model: str
+    n_layers: int
+    dataset: str
+    criterion: str
+    effective_depth: int
+    ratio: float
+
+    @property
+    def name(self) -> str:
+        """The model without its organisation."""
+        return self.model.rsplit("/", 1)[-1]
+
+
+CITATION = "Hu et al. 2025, arXiv 2512.14064"
+CAVEATS = (
+    "10 prompts a set (5 of AIME24), 8-bit weights (LLM.int8), no intervals.",
+    "Compare depths, not curves: the released code averages over features where tokens are meant, which leaves signs "
+    "and depths as they are and changes amplitudes.",
+    "One stray dip decides some entries: DeepSeek-R1-Distill-Qwen-1.5B on GSM8K has a KL depth of 1 (ratio 0.07) among "
+    "neighbours of 0.75 to 0.89.",
+)
+LONG, INSTRUCT, MATHEMATICS, BASE = "long chain of thought", "instruct", "mathematics", "base"
+TRAINING = (BASE, MATHEMATICS, INSTRUCT, LONG)
+# What each distilled model was trained from (DeepSeek-AI 2025, arXiv 2501.12948), and the instruct model of its shape.
+PAIRS = (
+    ("Qwen2.5-Math-1.5B", "DeepSeek-R1-Distill-Qwen-1.5B"),
+    ("Qwen2.5-Math-7B", "DeepSeek-R1-Distill-Qwen-7B"),
+    ("Qwen2.5-14B", "DeepSeek-R1-Distill-Qwen-14B"),
+    ("Qwen2.5-32B", "DeepSeek-R1-Distill-Qwen-32B"),
+)
+INSTRUCT_PAIRS = (
+    ("Qwen2.5-1.5B-Instruct", "DeepSeek-R1-Distill-Qwen-1.5B"),
+    ("Qwen2.5-7B-Instruct", "DeepSeek-R1-Distill-Qwen-7B"),
+    ("Qwen2.5-14B-Instruct", "DeepSeek-R1-Distill-Qwen-14B"),
+    ("Qwen2.5-32B-Instruct", "DeepSeek-R1-Distill-Qwen-32B"),
+)
+
+
+def training(name: str) -> str:
+    """How a model was trained last, as far as its name tells: one of `TRAINING`, "" where it does not."""
+    low = name.rsplit("/", 1)[-1].lower()
+    marks = {LONG: ("r1-distill", "qwq", "-thinking"), INSTRUCT: ("instruct", "-chat"), MATHEMATICS: ("-math-",)}
+    for kind, of_kind in marks.items():
+        if any(mark in low for mark in of_kind):
+            return kind
+    return BASE if low.endswith("-base") or any(low == p.name.lower() for p in published()) else ""
+
+
+@cache
+def published() -> tuple[Published, ...]:
+    """The published table: 12 models, three sets, three criteria.
+
+    Source: Y. Hu, C. Zhou, M. Zhang, "What Affects the Effective Depth of Large Language Models?", arXiv 2512.14064,
+    from the authors' notebook; every ratio is `(ED + 1) / L`, rounded."""
+    with PUBLISHED.open(encoding="utf-8", newline="") as file:
+        return tuple(
+            Published(
+                r["model"],
+                int(r["n_layers"]),
+                r["dataset"],
+                r["criterion"],
+                int(r["effective_depth"]),
+                float(r["effective_depth_ratio"]),
+            )
+            for r in csv.DictReader(file)
+        )
+
+
+def published_marks(
+    model: str = "", dataset: str | None = None, n_layers: int | None = None, criterion: str | None = None
+) -> list[tuple[str, str, float, str]]:
+    """Published verdicts as (model, criterion, ratio, dataset), for `depth_ruler`: those of the model of that name, all
+    without one."""
+    return [
+        (p.name, p.criterion, p.ratio, p.dataset)
+        for p in published()
+        if model in ("", p.name)
+        and dataset in (None, p.dataset)
+        and n_layers in (None, p.n_layers)
+        and criterion in (None, p.criterion)
+    ]
+
+
+def sets_of(model: str) -> list[str]:
+    """The data sets for which a hub model's effective depth is published."""
+    return list(dict.fromkeys(p.dataset for p in published() if p.model == model))
