@@ -167,10 +167,10 @@ def exactly(kind: type[T], data: Any) -> T:
     """`data` as a value of this type: every field is there and no other, each of its very type."""
     extra = getattr(kind, "model_config", {}).get("extra", "forbid")
     try:
-        found: T = _adapter(kind).validate_json(json.dumps(data), strict=True, extra=extra)
+        schema: TypeAdapter[T] = _adapter(kind)  # type: ignore[arg-type]  # a class is hashable
+        return schema.validate_json(json.dumps(data), strict=True, extra=extra)
     except ValidationError as error:
         raise ValueError(wrong(error)) from None
-    return found
 
 
 _adapter = cache(TypeAdapter)
