@@ -1,5 +1,5 @@
 """What may come from outside at most. Bytes unless said otherwise; a bound is checked before anything of that size is
-read or made. Sealed containers have theirs in `files.sealed.Bounds`, models the free memory (`work.resolve`)."""
+read or made. Sealed containers have theirs in `files.Bounds`, models the free memory (`work.resolve`)."""
 
 from __future__ import annotations
 

@@ -142,7 +142,6 @@ class Session:
     replaced: dict[str, list[tuple[Any, float]]] = field(default_factory=dict)
     boxes: dict[str, list[Any]] = field(default_factory=dict)  # what those of a name held, which the page sets too
     ended: deque[float] = field(default_factory=lambda: deque(maxlen=20))  # when whole pages were sent
-    undrawn: dict[str, str] = field(default_factory=dict)  # why a figure has no picture file
     saved: dict[str, tuple[Any, str, str]] = field(default_factory=dict)  # by page: the view, its case's id and title
     editing: dict[str, Editing] = field(default_factory=dict)  # by the case study's id
     case_id: str = ""  # the case study opened last

@@ -19,7 +19,6 @@ from plotly.basedatatypes import BaseFigure
 
 from ed_core.cases import export
 from ed_core.depth.wording import count, printed
-from ed_core.errors import EffectiveDepthError
 from ed_core.figures import View, describe, describe_curves, images, is_map, shown
 from ed_core.figures import pictures as drawn
 from ed_core.figures.pictures import Look
@@ -28,12 +27,11 @@ from ed_core.probes.base import Picture
 from ed_core.prompts import to_jsonl
 from ed_core.results.shelf import Shelf, frozen
 from ed_core.types import ProbeResult, Prompt
-from ed_ui import inputs, session
+from ed_ui import inputs
 
 CAPTION = 44  # pixels that a figure's caption line takes
 TALLEST, WIDE = 640, 1000  # pixels of a figure; what is taller, or as wide on a narrow screen, is scrolled in a box
 ONE_LINE = 110  # letters of a sentence that stands beside a button
-PICTURE = {"icon": ":material/image:", "on_click": "ignore"}
 
 
 # -------------------------------------------------------------------- the figure component
@@ -59,12 +57,13 @@ def mount(key: str, data: bytes, height: int) -> Any:
 
 @dataclass(frozen=True)
 class Ready:
-    """A figure as the browser gets it, with its height and the width it was made for, in pixels, its curves in words
-    ("" where it has none), and whether it is a map of a measure."""
+    """A figure as the browser gets it, with its height, the width it was made for and its margins, in pixels, its
+    curves in words ("" where it has none), and whether it is a map of a measure."""
 
     json: bytes
     height: int
     width: int
+    margin: dict[str, int]
     words: str
     map: bool
 
@@ -107,15 +106,29 @@ def made(figure: BaseFigure) -> Ready:
     layout = told["layout"]
     sent = plotly.io.to_json(told, validate=False).encode()
     width = layout.get("meta", {}).get("width_px", 0)
-    return Ready(sent, layout["height"], width, describe_curves(figure, ""), is_map(figure))
+    margin = layout.get("margin", {})
+    return Ready(sent, layout["height"], width, margin, describe_curves(figure, ""), is_map(figure))
 
 
-def draw(key: str, ready: Ready, alt: str, clickable: bool = False, over: tuple[Ready, str] | None = None) -> Any:
+def draw(
+    key: str,
+    ready: Ready,
+    alt: str,
+    clickable: bool = False,
+    over: tuple[Ready, str] | None = None,
+    caption: str = "",
+    origin: str = "",
+) -> Any:
     """Draw a figure here; `alt` says what it shows to those who cannot see it. Returns row and column of the cell
     of its heatmap that was clicked just now, or the `customdata` of a cell or mark, if it is `clickable`. `over`: a
-    second figure of the same size, with its own words, which lies over it right of a line that can be dragged."""
-    told = json.dumps({"alt": alt, "clickable": clickable}).encode()
-    sent = told[:-1] + b', "figure": ' + ready.json
+    second figure of the same size, with its own words, which lies over it right of a line that can be dragged.
+    `caption`, `origin`: what a picture file has above and below; without a caption none can be saved."""
+    told: dict[str, Any] = {"alt": alt, "clickable": clickable}
+    if caption and over is None:
+        layout = {"meta": {"width_px": ready.width or 600}, "height": ready.height, "margin": ready.margin}
+        name = re.sub(r"[^a-z0-9]+", "-", key.lower()).strip("-")
+        told["save"] = {"name": name, "layout": images.printing(layout, caption, origin)}
+    sent = json.dumps(told).encode()[:-1] + b', "figure": ' + ready.json
     if over is not None:
         sent += b', "over": ' + json.dumps({"alt": over[1]}).encode()[:-1] + b', "figure": ' + over[0].json + b"}"
     sent += b"}"
@@ -155,8 +168,6 @@ def figure(
         row = st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"caption-{key}")
         row.caption(caption)
         with row.popover(more, icon=":material/info:", type="tertiary", key=f"about-{key}"):
-            if all(one.complete for one in results):
-                pictures(key, fig, caption, results)
             if about is not None:
                 about()
             elif result is not None:
@@ -166,7 +177,8 @@ def figure(
         tall = TALLEST if ready.height > TALLEST else "content"
         box = st.container(height=tall, border=False, key=f"{'wide' if wide else 'tall'}-{key}")
         with box:
-            cell = draw(key, ready, alt, bool(select), None if over is None else (made(over[0]), over[1]))
+            upper = None if over is None else (made(over[0]), over[1])
+            cell = draw(key, ready, alt, bool(select), upper, _bare(caption), images.origin(results))
     if cell and callable(select):
         select(cell)
     elif cell:
@@ -247,30 +259,6 @@ def notes(found: Iterable[str], begin: str = "") -> None:
     """What results say beside their numbers, each note once."""
     for note in filter(None, dict.fromkeys(found)):
         st.info(f"{begin}{plain(note)}", icon=":material/info:")
-
-
-def pictures(key: str, fig, caption: str, results: Sequence[ProbeResult]) -> None:
-    """The figure as PNG and SVG, drawn when asked for; one that failed says why when the page runs next."""
-    if not images.browser():
-        st.caption(images.NONE)
-        return
-    failed = session.current().undrawn
-    words, name = _bare(caption), re.sub(r"[^a-z0-9]+", "-", key.lower()).strip("-")
-
-    def draw(kind: str) -> bytes:
-        failed.pop(key, None)
-        try:
-            drawn = fig.figure() if isinstance(fig, Once) else fig
-            return images.render(drawn, kind, words, images.origin(results))
-        except EffectiveDepthError as error:
-            failed[key] = str(error)
-            raise
-
-    row = st.container(horizontal=True)
-    for kind, mime in images.MIME.items():
-        row.download_button(kind.upper(), partial(draw, kind), f"{name}.{kind}", mime, key=f"{kind}-{key}", **PICTURE)
-    if key in failed:
-        st.warning(plain(failed[key]), icon=":material/image_not_supported:")
 
 
 def _bare(caption: str) -> str:

@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import random
-import stat
 import struct
 import warnings
 import zipfile
@@ -72,7 +71,6 @@ def zips(data: bytes) -> Lies:
     for name in NAMES:
         yield f"name {name[:12]!r}", zipped({name: b"x", **files})
     yield "entry named twice", zipped(files, more=[("0.npz", files["0.npz"])])
-    yield "a link", zipped(files, mode=stat.S_IFLNK | 0o777)
     yield "encrypted", _flagged(data, 1)
     yield "packed with LZMA", zipped(files, zipfile.ZIP_LZMA)
 
@@ -129,16 +127,14 @@ def unzipped(data: bytes) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def zipped(
-    files: dict[str, bytes | int], packing: int = zipfile.ZIP_DEFLATED, mode: int = 0, more: list[tuple] = []
-) -> bytes:
+def zipped(files: dict[str, bytes | int], packing: int = zipfile.ZIP_DEFLATED, more: list[tuple] = []) -> bytes:
     """A zip file of these entries; a number stands for so many zeros."""
     buffer = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w", packing) as archive:
         warnings.simplefilter("ignore")  # of a name that is there twice: that is the point
         for name, data in [*files.items(), *more]:
             info = zipfile.ZipInfo(name.replace("\0", "_"))
-            info.external_attr, info.filename, info.compress_type = mode << 16, name, packing
+            info.filename, info.compress_type = name, packing
             if isinstance(data, int):
                 packed, crc = _zeros(data)
                 info.compress_type = zipfile.ZIP_DEFLATED

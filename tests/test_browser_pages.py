@@ -3,8 +3,11 @@ request."""
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ElementTree
+
 import numpy as np
 import pytest
+from PIL import Image
 from shell import wrote
 from test_browser import ANSWER, TEXT, fill, settled, slow, wait  # noqa: F401 (slow: a fixture)
 
@@ -204,3 +207,18 @@ def test_surgery_plots_what_the_command_line_writes(server, page, told):
     page.locator(".st-key-map-inputs").get_by_text("A stretch twice", exact=True).click()
     wait(page, lambda: np.isclose(np.nanmin(plotted(page, "map")["z"]), np.nanmin(told["surgery.repeat_loss.0"])))
     same(plotted(page, "map")["z"], told["surgery.repeat_loss.0"][:, 1:])
+
+
+def test_a_figure_is_saved_by_the_browser_as_it_is_printed(server, page, tmp_path):
+    page.goto(server)
+    figure = page.locator(".st-key-box-lens .ed-chart")
+    figure.wait_for()
+    wait(page, lambda: figure.get_attribute("aria-busy") is None)
+    figure.hover()
+    for kind in ("PNG", "SVG"):
+        with page.expect_download() as saved:
+            page.locator(".st-key-box-lens").get_by_role("button", name=kind, exact=True).click()
+        saved.value.save_as(tmp_path / kind)
+    picture = np.asarray(Image.open(tmp_path / "PNG").convert("RGB"))
+    assert picture.shape[1] >= 1200 and (picture == 255).all(-1).mean() > 0.2, "twice as fine, on white"
+    assert "run " in "".join(ElementTree.parse(tmp_path / "SVG").getroot().itertext()), "its origin is below it"

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -20,7 +21,7 @@ from ed_core.cases import bundle, kept
 from ed_core.cases.case_study import edited, new_id
 from ed_core.cases.kept import Kept, SafeFolder
 from ed_core.errors import CaseChanged, CaseError, OtherVersion, StoreError
-from ed_core.files import Bounds, archive
+from ed_core.files import Bounds
 from ed_core.results.store import Store
 
 ROOT = Path(__file__).parent.parent
@@ -114,7 +115,7 @@ def test_a_full_memory_is_no_damage(folder, monkeypatch):
     one = small()
     folder.add(one)
     with monkeypatch.context() as full:
-        full.setattr(archive, "content", Mock(side_effect=MemoryError))
+        full.setattr(zipfile.ZipFile, "read", Mock(side_effect=MemoryError))
         with pytest.raises(StoreError, match="the memory is full"):
             folder.open(one.id)
         assert folder.cards() == [] and "the memory is full" in folder.problems[0]

@@ -200,7 +200,7 @@ def test_a_study_of_somebody_elses_is_opened_and_a_damaged_one_refused(computed,
     test = fresh("pages/studies/studies.py").run()
     box = test.file_uploader(key="studies.bundle")
     box.set_value(("small.edstudy", data[:-50], "application/zip")).run()
-    assert "not a study as this program writes it" in test.error[0].value and not list(laboratory.glob("studies/*"))
+    assert "not a study of this program" in test.error[0].value and not list(laboratory.glob("studies/*"))
     test.file_uploader(key="studies.bundle").set_value(("small.edstudy", data, "application/zip")).run()
     assert not test.error and test.selectbox(key="studies.study").value == "small"
     there = open_folder(laboratory / "studies" / "small")

@@ -1,27 +1,17 @@
-"""Figures as files: PNG or SVG for print, drawn by the system's Chromium through kaleido, on white, with caption and
-origin; and thumbnails. Torch-free.
+"""Figures as files, and thumbnails. Torch-free.
 
-Drawing happens in a process of its own (`python -m ed_core.figures.images`: a figure's JSON in, bytes out), so that it
-can be ended from outside: a browser that hangs costs one picture, never the server. That process asks nobody for
-anything: plotly's script is the package's own, no MathJax, and a content security policy forbids every request."""
+In the app the browser that shows a figure saves it (`figure.js`); in the shell kaleido draws it in Chromium. Either way
+it is dark on white, with its caption above and its origin below (`printing`)."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import html
 import io
 import json
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 import textwrap
-import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,129 +22,64 @@ from ..models.controls import full_name
 from ..probes import find
 from ..types import ProbeResult
 
-SECONDS = 45  # a start takes 3 to 5 s on two busy cores
-MIME = {"png": "image/png", "svg": "image/svg+xml"}
-SCALE = {"png": 2, "svg": 1}
-BROWSERS = (
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-    "google-chrome-stable",
-    "chrome",
-    "microsoft-edge",
-    "brave-browser",
-)
-NONE = (
-    "PNG and SVG are drawn by Chromium, and none is installed here: install it (on Debian: apt install chromium), "
-    "or set BROWSER_PATH to the one to use."
-)
+SECONDS = 60  # a start of Chromium takes 3 to 5 s on two busy cores
+SCALE = {"png": 2, "svg": 1}  # pixels of the file for one on the screen
 INK, FAINT, PAPER = "#1f2430", "#5a6070", "#ffffff"
 FONT = "Arial, Helvetica, 'Liberation Sans', sans-serif"  # named, not embedded: every reader has one of them
 LINE, EDGE = 17, 8  # pixels
-POLICY = "default-src 'none'; script-src file:; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
-_one_at_a_time = threading.Lock()
 
 
-def browser() -> str:
-    """The browser that draws, or "" where there is none."""
-    wanted = os.environ.get("BROWSER_PATH", "")
-    if wanted:
-        return wanted if Path(wanted).is_file() else ""
-    return next(filter(None, map(shutil.which, BROWSERS)), "")
+def render(figure: go.Figure, kind: str, caption: str = "", origin: str = "") -> bytes:
+    """The figure as `kind` ("png", twice as fine as on the screen, or "svg"). `caption` and `origin` are plain text.
+    `ImageFailed` says why there is no picture."""
+    import kaleido
 
-
-def render(figure: go.Figure, kind: str, caption: str = "", origin: str = "", seconds: float | int = SECONDS) -> bytes:
-    """The figure as `kind` ("png", twice as fine as on the screen, or "svg"), as wide as it was made for. `caption`
-    stands above it, `origin` below; both are plain text. An `ImageFailed` says why there is no picture."""
-    path = browser()
-    if not path:
-        raise ImageFailed(NONE)
-    if not _one_at_a_time.acquire(timeout=seconds):
-        raise ImageFailed(f"Other figures have been drawn for {seconds:g} s; try again.")
-    try:
-        with tempfile.TemporaryDirectory(prefix="ed-image-") as folder:
-            return _run(
-                json.dumps({"figure": printed(figure, caption, origin), "kind": kind, "browser": path}), folder, seconds
-            )
-    finally:
-        _one_at_a_time.release()
-
-
-def _run(task: str, folder: str, seconds: float | int) -> bytes:
-    command, environment = [sys.executable, "-m", "ed_core.figures.images"], os.environ | {"TMPDIR": folder}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, cwd=Path(__file__).parents[2], env=environment, stdin=pipe, stdout=pipe, stderr=pipe
-    ) as process:
-        try:
-            found, said = process.communicate(task.encode(), timeout=seconds)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            raise ImageFailed(
-                f"The figure was not drawn within {seconds:g} s: Chromium does not answer. Try again when the machine "
-                "is less busy."
-            ) from None
-    if process.returncode or not found:
-        last = (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
-        raise ImageFailed(
-            f"Chromium did not draw the figure ({last[:200]}). Check that {browser()} starts, or set BROWSER_PATH to "
-            "another one."
-        )
-    return found
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and the browser it started, which lives in a session of its own."""
-    import psutil
-
-    try:
-        family = psutil.Process(process.pid).children(recursive=True)
-    except psutil.Error:
-        family = []
-    process.kill()
-    for member in family:
-        try:
-            member.kill()
-        except psutil.Error:
-            pass
-
-
-# -------------------------------------------------------------------- for print
-
-
-def printed(figure: go.Figure, caption: str = "", origin: str = "") -> dict[str, Any]:
-    """The figure's JSON as it is to be printed: dark on white, without what only the mouse sees, with room for a line
-    or two above and below."""
-    spec: dict[str, Any] = json.loads(figure.to_json())
-    layout = spec["layout"]
+    spec = json.loads(figure.to_json())
     for trace in spec["data"]:
         if trace.get("type") == "heatmap":
-            trace.pop("text", None)  # the mouse alone reads it
+            trace.pop("text", None)  # only the mouse reads it
+    layout, changes = spec["layout"], printing(spec["layout"], caption, origin)
+    notes = [*layout.get("annotations", ()), *changes["annotations"]]
+    spec["layout"] = layout | changes | {"annotations": notes, "font": layout.get("font", {}) | changes["font"]}
+    size = {"format": kind, "width": changes["width"], "height": changes["height"], "scale": SCALE[kind]}
+    page = kaleido.PageGenerator(mathjax=False)  # which would be fetched from the network
+    try:
+        drawn: bytes = kaleido.calc_fig_sync(spec, size, kopts={"page_generator": page, "timeout": SECONDS})
+    except Exception as error:
+        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise ImageFailed(
+            f"PNG and SVG are drawn by Chromium, which did not draw this figure ({last[:200]}); install it (on Debian: "
+            "apt install chromium), or set BROWSER_PATH to the one to use."
+        ) from error
+    return drawn
+
+
+def printing(layout: Mapping[str, Any], caption: str = "", origin: str = "") -> dict[str, Any]:
+    """What changes in a figure's layout when it is printed: size, colours, and annotations to add, with room for a line
+    or two above and below."""
     width = int((layout.get("meta") or {}).get("width_px", 600))
     above, below = _wrapped(caption, width, 7.0), _wrapped(origin, width, 5.3)
-    margin = layout.setdefault("margin", {})
-    notes = layout.setdefault("annotations", [])
-    look = dict(
-        showarrow=False, xref="paper", yref="paper", x=0, xanchor="left", xshift=EDGE - margin.get("l", 0), align="left"
-    )
+    margin, notes = layout.get("margin", {}), []
+    left = EDGE - margin.get("l", 0)
+    look = dict(showarrow=False, xref="paper", yref="paper", x=0, xanchor="left", xshift=left, align="left")
     for lines, y, anchor, shift, size, ink in (
         (above, 1, "bottom", margin.get("t", 0), 13, INK),
         (below, 0, "top", -margin.get("b", 0), 10, FAINT),
     ):
         if lines:
-            place = dict(y=y, yanchor=anchor, yshift=shift, font=dict(size=size, color=ink))
-            notes.append({**look, "text": "<br>".join(lines), **place})
+            font = {"size": size, "color": ink}
+            notes.append({**look, "text": "<br>".join(lines), "y": y, "yanchor": anchor, "yshift": shift, "font": font})
     top, bottom = (LINE * len(lines) + EDGE if lines else 0 for lines in (above, below))
-    layout["margin"] = {**margin, "t": margin.get("t", 0) + top, "b": margin.get("b", 0) + bottom}
-    layout.update(
-        width=width,
-        height=int(layout.get("height", 420)) + top + bottom,
-        paper_bgcolor=PAPER,
-        plot_bgcolor=PAPER,
-        autosize=False,
-    )
-    layout["font"] = {**layout.get("font", {}), "color": INK, "family": FONT}
-    return spec
+    return {
+        "annotations": notes,
+        "margin": {**margin, "t": margin.get("t", 0) + top, "b": margin.get("b", 0) + bottom},
+        "width": width,
+        "height": int(layout.get("height", 420)) + top + bottom,
+        "paper_bgcolor": PAPER,
+        "plot_bgcolor": PAPER,
+        "autosize": False,
+        "font": {"color": INK, "family": FONT},
+    }
 
 
 def _wrapped(text: str, width: int, letter: float) -> list[str]:
@@ -182,27 +107,6 @@ def origin(results: Sequence[ProbeResult]) -> str:
     else:
         said += [f"{len(results)} runs, {results[0].request.key[:12]} the first"]
     return " · ".join(filter(None, said))
-
-
-# -------------------------------------------------------------------- the process that draws
-
-
-def _draw(task: dict[str, Any]) -> bytes:
-    import kaleido
-
-    class Page(kaleido.PageGenerator):  # type: ignore[misc]  # kaleido has no types
-        header = kaleido.PageGenerator.header.replace(
-            "<head>", f'<head><meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        )
-
-    async def draw() -> bytes:
-        layout = task["figure"]["layout"]
-        size = dict(format=task["kind"], width=layout["width"], height=layout["height"], scale=SCALE[task["kind"]])
-        async with kaleido.Kaleido(path=task["browser"], page_generator=Page(mathjax=False), timeout=None) as drawing:
-            drawn: bytes = await drawing.calc_fig(task["figure"], opts=size)
-            return drawn
-
-    return asyncio.run(draw())
 
 
 # ---------------------------------------------------------------- thumbnails
@@ -280,7 +184,3 @@ def _colours() -> np.ndarray:
 
     scale = [unlabel_rgb(colour) for colour in sample_colorscale(SEQUENTIAL, np.linspace(0, 1, 256))]
     return np.array([*((*map(round, colour), 255) for colour in scale), (0, 0, 0, 0)], np.uint8)
-
-
-if __name__ == "__main__":
-    sys.stdout.buffer.write(_draw(json.load(sys.stdin)))

@@ -9,6 +9,7 @@ const FAR = 1e9;
 const SOON = 500; // milliseconds that a figure out of sight waits at most for an idle moment
 const NARROW = 440, FITS = 0.7, LABELS = 0.85, LINE = 12, MAP = 0.84, MAP_NARROW = 0.77, STRIP_NARROW = 0.86; // pixels; shares of the width (`figures.panel`)
 const CONFIG = { displayModeBar: false, displaylogo: false };
+const LINES = '#d5d7dc'; // of a saved figure's grid
 const FAILED = 'This figure could not be drawn. Reload the page.';
 
 const plotly = import('./plotly.min.js').then(() => window.Plotly);
@@ -40,12 +41,34 @@ class Chart {
     const look = this.look();
     if (text === this.text && look === this.seen) return;
     [this.text, this.seen] = [text, look];
-    const { alt, clickable, figure, over } = JSON.parse(text);
-    Object.assign(this, { figure, clickable });
+    const { alt, clickable, figure, over, save } = JSON.parse(text);
+    Object.assign(this, { figure, clickable, save });
+    this.offer();
     this.box.setAttribute('aria-label', alt);
     this.soon();
     if (over) (this.upper ??= new Upper(this.box.parentNode)).show(over);
     else this.layLess();
+  }
+
+  // Two buttons that appear over the figure and save it as a file.
+  offer() {
+    if (!this.save || this.saves) return;
+    this.box.parentNode.style.position = 'relative';
+    this.saves = this.box.parentNode.appendChild(Object.assign(document.createElement('div'), { className: 'ed-saves' }));
+    for (const format of ['png', 'svg']) {
+      const button = this.saves.appendChild(document.createElement('button'));
+      Object.assign(button, { textContent: format.toUpperCase(), title: `Save this figure as ${format.toUpperCase()}`, onclick: () => this.saveAs(format) });
+    }
+  }
+
+  // As it was made, dark on white, without what only the mouse reads.
+  async saveAs(format) {
+    const { layout: { annotations, font, ...layout }, name } = this.save, made = this.figure.layout;
+    const data = this.figure.data.map((trace) => (trace.type === 'heatmap' ? { ...trace, text: undefined } : trace));
+    const page = { ...made, ...layout, font: { ...made.font, ...font }, annotations: [...(made.annotations ?? []), ...annotations] };
+    page.template = template([font.color, layout.paper_bgcolor, LINES, font.family, font.color]);
+    const size = { width: layout.width, height: layout.height, scale: format === 'png' ? 2 : 1 };
+    (await plotly).downloadImage({ data, layout: page }, { format, filename: name, ...size });
   }
 
   layLess() {
