@@ -43,9 +43,8 @@ FIELDS = {  # a config's field, and the end of the header's key
     "vocab_size": "vocab_size",
 }
 # Byte-level tokenizers to which llama.cpp adds BOS where the file does not say (src/llama-vocab.cpp).
-BOS_SPLITS = """
-llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken chameleon
-""".split()
+BOS_SPLITS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano")
+BOS_SPLITS += ("tekken", "chameleon")
 PER_BLOCK = "one for each layer"  # what a config says of a size that the header has as a list
 
 
@@ -53,8 +52,8 @@ PER_BLOCK = "one for each layer"  # what a config says of a size that the header
 class Header:
     """What a file's header says. `config`: the sizes under the names a config.json has for them, `PER_BLOCK` where they
     differ by block; `packing`: weights by the type they are packed in, the commonest first; `split`: of a byte-level
-    tokenizer, the name of the pattern by which it splits text, "" where it has none or the file does not say; `add_bos`: whether a prompt begins with
-    BOS."""
+    tokenizer, the name of the pattern by which it splits text, "" where it has none or the file does not say;
+    `add_bos`: whether a prompt begins with BOS."""
 
     architecture: str
     config: dict[str, Any]

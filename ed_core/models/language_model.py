@@ -182,7 +182,7 @@ class LanguageModel:
         if rows is not None and (wrong := next((i for i in ids if not 0 <= i < rows), None)) is not None:
             raise PromptError(
                 f"The tokenizer of {self.spec.name} gives token {wrong}, and the model has embeddings for 0 to "
-                f"{rows - 1}; tokenizer and weights do not belong together: download the model again."
+                f"{rows - 1}; take tokenizer and weights from one checkpoint."
             )
         return torch.tensor([ids]).to(self.device, non_blocking=True)
 

@@ -4,11 +4,13 @@ Safetensors only, never a repository's own code."""
 from __future__ import annotations
 
 import os
+import textwrap
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -18,10 +20,13 @@ from transformers import (
     AutoTokenizer,
     BitsAndBytesConfig,
 )
+from transformers import __version__ as transformers_version
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_MAPPING_NAMES,
 )
 from transformers.utils import logging as transformers_logging
 
@@ -52,6 +57,7 @@ from .weights import ADAPTER_WEIGHTS, adapter_config, adapter_hash, header
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Options = dict[str, Any]  # of `from_pretrained`
 ALIGNED = 64  # bytes
+TOGETHER = "take config.json and weights from one checkpoint"
 
 
 class Loaded(NamedTuple):
@@ -120,7 +126,8 @@ def _load(spec: ModelSpec, architecture: Architecture | None) -> Loaded:
     options: Options = {"trust_remote_code": False, "local_files_only": True}
     config = _config(spec, options)
     architecture = described(config, spec.name, architecture)
-    model = _pretrained(spec, config, options) if controls.needs_weights(spec) else _untrained(spec, config)
+    unused: list[str] = []
+    model = _pretrained(spec, config, options, unused) if controls.needs_weights(spec) else _untrained(spec, config)
     quantized.cure(model)
     if spec.adapter:
         model = merge_adapter(model, Path(spec.adapter))
@@ -130,7 +137,22 @@ def _load(spec: ModelSpec, architecture: Architecture | None) -> Loaded:
         shuffle(model, architecture, spec.control_seed)
     _align_experts(model)
     tokenizer, encoder = _tokenizer(spec, options)
+    encoder.notes += _notes(spec, config, unused)
     return Loaded(model, tokenizer, architecture, spec, encoder)
+
+
+def _notes(spec: ModelSpec, config: Config, unused: list[str]) -> tuple[str, ...]:
+    """What a model's files say that the opened model is not: weights without a place, a class without a head."""
+    notes = []
+    if unused:
+        notes.append(
+            f"The files of {spec.name} hold weights that its config.json does not describe ({len(unused)}, the first "
+            f"is {unused[0]}); they are not used."
+        )
+    named = (getattr(config, "architectures", None) or [""])[0]
+    if named in MODEL_MAPPING_NAMES.values():
+        notes.append(f"The config.json of {spec.name} names {named}, which has no head; the embedding is used as one.")
+    return tuple(notes)
 
 
 def _align_experts(model: Pretrained) -> None:
@@ -151,13 +173,13 @@ def _refused(name: str, family: str, why: str) -> RefusedFamily:
 def _too_many_passes(architecture: Architecture, config: Config) -> str:
     """Why a looped model's config is refused, or ""."""
     passes, blocks = architecture.n_passes(config), config.num_hidden_layers
-    if passes >= 1 and passes * blocks <= bounds.LAYERS:
+    if passes >= 1 and 1 <= passes * blocks <= bounds.LAYERS:
         return ""
-    return f"its {blocks} layers run {passes} times; expected once at least, and at most {bounds.LAYERS} layers in all"
+    return f"its config asks for {blocks} layers, run {passes} times; expected 1 to {bounds.LAYERS} layers in all"
 
 
-def _pretrained(spec: ModelSpec, config: Config, options: Options) -> Pretrained:
-    """The model with its own weights, all of them."""
+def _pretrained(spec: ModelSpec, config: Config, options: Options, unused: list[str]) -> Pretrained:
+    """The model with its own weights, all of them; names in `unused` what the files hold besides."""
     try:
         loaded: Any = _class(config, spec.name).from_pretrained(
             location(spec),
@@ -177,15 +199,21 @@ def _pretrained(spec: ModelSpec, config: Config, options: Options) -> Pretrained
         if ran_out(error) or lost_device(error):
             raise  # `opening` says so
         if packed := sizes.stored_precision(config_of(spec)):
+            why = "transformers does not read it." if packed == "mlx" else _one_line(error)
             raise ModelError(
-                f"{spec.name} is stored in the quantization format {packed}, which cannot be opened here: "
-                f"{_one_line(error)} Choose a checkpoint of the model that is not quantized."
+                f"{spec.name} is stored in the quantization format {packed}, which cannot be opened here: {why} Choose "
+                "a checkpoint of the model that is not quantized."
             ) from error
-        if isinstance(error, SafetensorError) or "ignore_mismatched_sizes" in str(error):
+        if isinstance(error, SafetensorError):
             raise BrokenWeights(
-                f"The weights of {spec.name} are damaged: {_one_line(error)} Download or convert the model again."
+                f"The weights of {spec.name} are damaged: {_one_line(error)} Download or copy the model again."
             ) from error
-        raise BrokenWeights(f"The weights of {spec.name} cannot be loaded: {_one_line(error)}") from error
+        if "ignore_mismatched_sizes" in str(error):
+            raise BrokenWeights(
+                f"The weights of {spec.name} have other shapes than its config.json says; {TOGETHER}."
+            ) from error
+        raise ModelError(f"transformers cannot open {spec.name}: {type(error).__name__}: {_one_line(error)}") from error
+    unused += sorted(report["unexpected_keys"])
     missing = sorted(report["missing_keys"]) + sorted(str(k) for k in report.get("mismatched_keys", ()))
     head = model.get_output_embeddings()
     of_head = {name for name, weight in model.named_parameters() if head is not None and weight is head.weight}
@@ -197,8 +225,8 @@ def _pretrained(spec: ModelSpec, config: Config, options: Options) -> Pretrained
         )
     if missing:
         raise BrokenWeights(
-            f"{len(missing)} weights of {spec.name} are missing or of another shape, the first is {missing[0]}; "
-            "running it would show random layers. Download the model again."
+            f"{len(missing)} weights of {spec.name} that its config.json asks for are missing, the first is "
+            f"{missing[0]}; {TOGETHER}."
         )
     return model
 
@@ -335,12 +363,18 @@ def _config(spec: ModelSpec, options: Options) -> Config:
         config: Config = AutoConfig.from_pretrained(location(spec), **options)
         config._attn_implementation = config._experts_implementation = None  # and in the parts it has; see `foreign`
         return config
+    except StrictDataclassError as error:  # as of layer_types that are not as many as the layers
+        raise ModelNotFound(
+            f"The config.json of {spec.name} is not valid: {_one_line(error.__cause__ or error)} Correct it there."
+        ) from error
     except Exception as error:  # whatever a stranger's config provokes inside the library
-        if "does not recognize this architecture" in str(error) or "model_type" in str(error):
+        family = config_of(spec).get("model_type")
+        if family and family not in CONFIG_MAPPING:
             raise UnknownFamily(
-                f"{spec.name} is of a family this version of transformers does not know: {_one_line(error)}"
+                f"transformers {transformers_version} does not know the family {family!r} of {spec.name}; choose "
+                "another model, or a newer version of transformers."
             ) from error
-        raise ModelNotFound(f"The config.json of {spec.name} cannot be used: {_one_line(error)}") from error
+        raise ModelNotFound(f"The config.json of {spec.name} cannot be read: {_one_line(error)}") from error
 
 
 def _attention(config: Config) -> str:
@@ -354,23 +388,20 @@ def _attention(config: Config) -> str:
 def _tokenizer(spec: ModelSpec, options: Options) -> tuple[Tokenizer, Encoder]:
     """The library's tokenizer, and the encoder of the folder's own tokenizer.json: some families silently build another
     one instead, which a note then says."""
+    own = tokens.encoder(spec)
+    expected = "" if own else " Expected tokenizer.json next to the weights."
     try:
         tokenizer = AutoTokenizer.from_pretrained(location(spec), **options)
     except Exception as error:  # of whatever type: the folder's settings go unchecked into the library's arithmetic
-        raise ModelNotFound(
-            f"{spec.name} has no usable tokenizer: {_one_line(error)} Expected tokenizer.json next to the weights."
-        ) from error
+        raise ModelNotFound(f"{spec.name} has no usable tokenizer: {_one_line(error)}{expected}") from error
     if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # what the library makes of a folder without one
-        raise ModelNotFound(
-            f"{spec.name} has no usable tokenizer: it knows special tokens alone. Expected tokenizer.json next to the "
-            "weights."
-        )
+        raise ModelNotFound(f"{spec.name} has no usable tokenizer: it knows special tokens alone.{expected}")
     if not tokenizer.is_fast:
         raise ModelNotFound(
             f"The tokenizer of {spec.name} is of the class {type(tokenizer).__name__}, which does not say where a "
             "token's characters are; expected a fast one: save it with its tokenizer.json next to the weights."
         )
-    if (own := tokens.encoder(spec)) is None:
+    if own is None:
         return tokenizer, Encoder(tokenizer.backend_tokenizer, tokenizer.bos_token or "")
     differ = sum(
         tokenizer.encode(text, add_special_tokens=False) != own.tokenizer.encode(text, add_special_tokens=False).ids
@@ -384,14 +415,12 @@ def _tokenizer(spec: ModelSpec, options: Options) -> tuple[Tokenizer, Encoder]:
     return tokenizer, own
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     """A library's message on one line, cut where it rambles."""
-    text = " ".join(str(error).split())[:300] or type(error).__name__
-    if "ignore_mismatched_sizes" in text:
-        text = "they have other shapes than its config.json says."
+    text = textwrap.shorten(str(error), 300, placeholder=" …") or type(error).__name__
     if "kernels" in text:
-        text = "they need compiled code from a hub, which is never fetched here."
-    return text if text.endswith(".") else text + "."
+        text = "its weights need compiled code from a hub, which is never fetched here."
+    return text if text.endswith((".", "…")) else text + "."
 
 
 def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:

@@ -39,8 +39,7 @@ def verify(model: LanguageModel) -> Identities:
         raise IdentityFailed(
             f"Refused: this {model.architecture.family} model, or one of its layers by hand, cannot be run on a short "
             f"prompt ({type(error).__name__}: "
-            f"{' '.join(str(error).split())[:200]}). Check its config.json; docs/adding-a-model-family.md tells what "
-            "layers may need."
+            f"{' '.join(str(error).split())[:200]})."
         ) from error
 
 
