@@ -1,5 +1,6 @@
 """What the browser does for the app: Ctrl+Enter in the prompt presses Run, a card that was closed stays so until it is
-asked for, and figures are drawn for paper; and a button that shows the page's link."""
+asked for, figures are drawn for paper, and no translator touches what a model reads or writes; and a button that shows
+the page's link."""
 
 from __future__ import annotations
 
@@ -17,8 +18,12 @@ NOT_CARRIED = (
     "alone, the link names the run."
 )
 
+# Where tokens, prompts and predictions are; the figures say so themselves.
+VERBATIM = (
+    "code, pre, .ed-paper, .st-key-prompt-box, .st-key-two-prompt-box, .st-key-headline, [class*=st-key-token-box]"
+)
 SCRIPT = """(() => {
-const [welcomed, asked] = %s;
+const [welcomed, asked] = %s, verbatim = '%s';
 const when = (ready, then, tries = 100) => ready() ? then() : tries && setTimeout(when, 100, ready, then, tries - 1);
 if (!window.edBrowser) {
   window.edBrowser = true;
@@ -45,6 +50,9 @@ if (!window.edBrowser) {
   const follow = () => { document.documentElement.style.colorScheme = getComputedStyle(app).colorScheme; };
   follow();
   new MutationObserver(follow).observe(app, {attributeFilter: ['class']});
+  const mark = () => document.querySelectorAll(verbatim).forEach(one => { one.translate = false; });
+  new MutationObserver(mark).observe(document.body, {childList: true, subtree: true});
+  mark();
   addEventListener('beforeprint', () => print(true));
   addEventListener('afterprint', () => print(false));
   if (localStorage.edWelcomed) document.documentElement.classList.add('ed-welcomed');
@@ -60,7 +68,7 @@ def listen() -> None:
     """At the end of every run: run the script."""
     known = session.current()
     told = json.dumps([known.welcomed, known.asked_what])
-    st.html(f"<script>{SCRIPT % told}</script>", unsafe_allow_javascript=True)
+    st.html(f"<script>{SCRIPT % (told, VERBATIM)}</script>", unsafe_allow_javascript=True)
 
 
 def share(row, prompt: bool = True) -> None:

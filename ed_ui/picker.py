@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import streamlit as st
 
 from ed_core import settings
+from ed_core.depth import exactness
 from ed_core.depth.published import sets_of
 from ed_core.depth.wording import printed
 from ed_core.errors import EffectiveDepthError
@@ -385,7 +386,6 @@ def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         "closure": "the lens by",
         "replay": "layers by hand by",
         "suffix": "edited streams by",
-        "causality": "earlier tokens by",
     }
     told = [
         f"{words} {printed(found[name], '.1g')}"
@@ -393,12 +393,8 @@ def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         if isinstance(found.get(name), (int, float))
     ]
     lines = [("Identities", f"hold; at most {', '.join(told)}"), ("Read", show.plain(str(made.get("read", ""))))]
-    if isinstance(text := made.get("text"), dict):
-        differ = text.get("tokens_differ")
-        ids = "the library's own" if differ is None else "as in tokenizer.json"
-        ids += f" (the library's differ on {differ} test texts)" if differ else ""
-        lines.append(("Text", f"token ids {ids}; head {'tied to the embedding' if text.get('tied') else 'of its own'}"))
-    return lines
+    in_files = "Special tokens", "Chat template"  # as `_tokenizer` reads them
+    return [*lines, *((name, show.plain(said)) for name, said in exactness.text_rows(made) if name not in in_files)]
 
 
 def _tokenizer(spec: ModelRef) -> list[tuple[str, str]]:

@@ -23,7 +23,7 @@ def numbers(shapes: dict) -> dict[str, np.ndarray]:
     found = {}
     for name, (dtype, shape) in shapes.items():
         found[name] = rng.random(shape).astype(dtype) if dtype == "float32" else rng.integers(0, 1, shape).astype(dtype)
-    for name in ("miss", "closure", "replay", "detour", "batch", "left_behind"):
+    for name in ("miss", "closure", "replay", "detour", "batch", "left_behind", "causality"):
         found[name] = np.zeros_like(found[name])
     for name in ("slope_attn", "slope_mlp", "moves"):
         found[name] = np.ones_like(found[name])

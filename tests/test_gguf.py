@@ -31,7 +31,7 @@ from ed_core.models.bundled import MODELS
 from ed_core.models.opening import open_model
 from ed_core.models.ref import ModelRef
 from ed_core.notebook.model import fetch
-from ed_core.types import ModelSpec
+from ed_core.types import ModelSpec, Prompt
 
 NAMES = {
     "self_attn.q_proj": "attn_q",
@@ -58,6 +58,8 @@ def write(
     per_block: tuple[str, ...] = (),
     extra: str = "",
     split: str = "gpt-2",
+    tokenizer: str = "gpt2",
+    add_bos: bool | None = None,
 ) -> dict:
     """A GGUF file of a small Llama; gives the weights that it stands for, by the library's names. `kind`: the type that
     the first tensor is said to be packed in; `per_block`: sizes that are told as a list, one for each block; `extra`:
@@ -87,8 +89,11 @@ def write(
         writer.add_tensor("rope_freqs.weight", np.ones(4, np.float32))
     if "vocab_size" not in per_block:
         writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_model(tokenizer)
     writer.add_tokenizer_pre(split)
+    writer.add_bos_token_id(config.vocab_size - 1)
+    if add_bos is not None:
+        writer.add_add_bos_token(add_bos)
     tokens = [*TOKENS, "ab", *(f"<{n}>" for n in range(config.vocab_size - len(TOKENS) - 1))]
     writer.add_token_list(tokens)
     writer.add_token_merges(["a b"])
@@ -257,6 +262,26 @@ def test_a_tokenizer_that_the_library_would_build_as_another_is_refused(llama, t
     with pytest.raises(BrokenWeights, match=f"its tokenizer splits text {refused}.*; take the same model as"):
         open_model(spec)
     assert not left(cache)
+
+
+@pytest.mark.parametrize(
+    "tokenizer, split, said, adds",
+    [
+        ("gpt2", "llama-bpe", None, True),
+        ("gpt2", "tekken", None, True),
+        ("gpt2", "qwen2", None, False),
+        ("gpt2", "llama-bpe", False, False),
+        ("gpt2", "gpt-2", True, True),
+        ("llama", "default", None, True),
+        ("t5", "default", None, False),
+    ],
+)
+def test_bos_is_added_where_the_file_says_or_by_the_default_of_llama_cpp(llama, tmp_path, tokenizer, split, said, adds):
+    write(llama, tmp_path / "m.gguf", split=split, tokenizer=tokenizer, add_bos=said)
+    assert gguf_files.read(tmp_path / "m.gguf").add_bos == adds
+    if tokenizer == "gpt2":
+        opened = open_model(ModelRef.parse(str(tmp_path / "m.gguf")))
+        assert (len(opened.encode(Prompt("Hi"))) == 3) == adds
 
 
 @pytest.mark.parametrize(

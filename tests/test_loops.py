@@ -91,21 +91,6 @@ def test_the_sums_hold_in_every_pass(variant):
     assert ("between" in figures.to_json()) == (variant in BETWEEN)
 
 
-@pytest.mark.parametrize("variant", BETWEEN)
-def test_what_stands_between_passes_is_a_row_of_its_own(variant):
-    """By hand: the norm's own output, and the embedding on top."""
-    model = looped(variant)
-    trace = model.trace(model.tensor(model.encode(PROMPT)))
-    assert set(trace.left) == {2, 4}
-    for depth, left in trace.left.items():
-        own = model.hf.model.norm if variant == "ouro" else model.hf.model.loop_norm
-        expected = own(left) + (trace.resid[0] if variant == "looped_input" else 0)
-        torch.testing.assert_close(trace.resid[depth], expected, rtol=0, atol=0)
-        torch.testing.assert_close(trace.resid[depth - 1] + trace.update(depth - 1), left, rtol=1e-5, atol=1e-5)
-        assert (trace.after(depth) - trace.resid[depth]).norm() > 0.1 * left.norm()
-    assert trace.after(6) is trace.resid[6] and trace.after(3) is trace.resid[3]
-
-
 @pytest.mark.parametrize("variant", ("looped", "ouro"))
 def test_a_folder_opens_with_its_twins(tmp_path, variant):
     """Ours, and Ouro's with the names of the code that its repository brings."""

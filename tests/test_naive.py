@@ -9,7 +9,7 @@ import math
 import naive
 import numpy as np
 import pytest
-from small_models import FAMILIES, random_model
+from small_models import random_model
 
 from ed_core.errors import ParameterError, PromptError, PromptFileError
 from ed_core.models.verify import verify
@@ -52,11 +52,6 @@ def agree(result, expected):
         assert abs(found - values).max() <= 1e-4 * largest, name
 
 
-@pytest.fixture(params=PROMPTS)
-def prompt(request):
-    return PROMPTS[request.param]
-
-
 # One of each kind of block: one branch behind the other, beside it, norms all around, multipliers.
 KINDS = ("qwen3", "gpt_neox", "gemma2", "granite")
 
@@ -64,16 +59,6 @@ KINDS = ("qwen3", "gpt_neox", "gemma2", "granite")
 @pytest.fixture(params=KINDS)
 def model(request, model_of):
     return model_of(request.param)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_contributions(model_of, measure, family):
-    model, prompt = model_of(family), PROMPTS["answer"]
-    agree(measure(model, Contributions(), prompt), naive.contributions(model.hf, prompt_ids(prompt)))
-
-
-def test_logit_lens(model, measure, prompt):
-    agree(measure(model, LogitLens(), prompt), naive.logit_lens(model.hf, prompt_ids(prompt), k=5))
 
 
 @pytest.mark.parametrize("name", SKIPS)

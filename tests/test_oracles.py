@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from small_models import FAMILIES, byte_tokenizer, random_model
+from small_models import byte_tokenizer, random_model
 from torch import nn
 
 from ed_core.models.architecture import Architecture
@@ -228,27 +228,14 @@ def test_the_first_token_is_never_left_out(measure):
     assert measure(model, LayerSkip(), Prompt("abc"))["effect"][0, 1] > 0.1
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_triangles_and_diagonals(model_of, measure, family):
-    current = measure(model_of(family), LayerSkip(), PROMPT)["effect"]
+def test_triangles_and_diagonals(model_of, measure):
+    model = model_of("gpt_neox")
+    current = measure(model, LayerSkip(), PROMPT)["effect"]
     is_close(np.diag(current), 1)
-    future = measure(model_of(family), LayerSkip(mode="future", boundaries=(8,)), PROMPT)["effect"]
+    future = measure(model, LayerSkip(mode="future", boundaries=(8,)), PROMPT)["effect"]
     assert not np.diag(future).any()
     for effect in (current, future):
         assert not np.tril(effect, -1).any() and (effect[np.triu_indices(5, 1)] > 0).all()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_nothing_reaches_back_in_time(model_of, family):
-    """Leaving a block out from a token on changes no token before it, to the last bit, and every one from there on."""
-    model, at = model_of(family), 12
-    trace = model.trace(model.tensor(model.encode(PROMPT)))
-    edit = lambda added: torch.cat([added[:, :at], torch.zeros_like(added[:, at:])], dim=1)
-    *_, hidden = model.run_block(trace, 1, trace.resid[1], attn_edit=edit, mlp_edit=edit)
-    for layer in range(2, model.n_layers):
-        *_, hidden = model.run_block(trace, layer, hidden)
-    changed = (hidden != trace.resid[-1])[0].any(-1)
-    assert not changed[:at].any() and changed[at:].all()
 
 
 # ---------------------------------------------------------------- the lens

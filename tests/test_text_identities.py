@@ -6,6 +6,7 @@ positions; and refusals that are true."""
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
@@ -220,17 +221,34 @@ def test_a_head_that_only_the_configuration_ties_gets_a_note(tmp_path):
     assert any("tied" in note for note in result.notes) and result.provenance["text"]["tied"] is False
 
 
+def test_weights_that_no_layer_uses_get_a_note(tmp_path):
+    patched(saved(tmp_path) / "config.json", num_hidden_layers=2)
+    (note,) = ed_core.open(str(tmp_path)).run(ed_core.LogitLens(), "Hi you").notes
+    assert "model.layers.2." in note and "not used" in note
+
+
+def packed(**settings) -> dict:
+    return {"quantization_config": settings}
+
+
 @pytest.mark.parametrize(
-    ("settings", "word"),
+    ("changes", "said"),
     [
-        ({"quant_method": "awq", "bits": 4, "group_size": 32}, "awq"),
-        ({"quant_method": "torchao", "quant_type": "int8wo"}, "torchao"),
-        ({"group_size": 32, "bits": 4}, "mlx"),
+        (packed(quant_method="awq", bits=4, group_size=32), "awq"),
+        (packed(quant_method="torchao", quant_type="int8wo"), "torchao"),
+        (packed(group_size=32, bits=4), "mlx"),
+        ({"model_type": "frobnicate"}, "'frobnicate'"),
+        ({"model_type": "clip"}, "no class that writes text"),
+        ({"layer_types": ["full_attention"]}, "layer_types.*Correct it there"),
+        ({"num_hidden_layers": 6, "layer_types": ["full_attention"] * 6}, "missing.*one checkpoint"),
+        ({"num_hidden_layers": 0, "layer_types": []}, "asks for 0 layers"),
+        ({"vocab_size": 999}, "other shapes.*one checkpoint"),
+        ({"hidden_act": "frobnicate"}, "KeyError: 'frobnicate'"),
     ],
 )
-def test_a_quantization_format_is_named(tmp_path, settings, word):
-    patched(saved(tmp_path / "m") / "config.json", quantization_config=settings)
-    assert word in (why := refusal(tmp_path / "m", precision="auto")) and "ownload" not in why
+def test_a_refusal_says_what_is_wrong_and_advises_no_download(tmp_path, changes, said):
+    patched(saved(tmp_path, family="qwen3") / "config.json", **changes)
+    assert re.search(said, why := refusal(tmp_path, precision="auto")) and "ownload" not in why
 
 
 def test_a_damaged_file_is_called_damaged(tmp_path):

@@ -4,8 +4,9 @@ are sinks. Numpy only."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -168,6 +169,31 @@ def sink(result: ProbeResult, contributions: ProbeResult | None = None) -> Said:
 
 def _small(value: float) -> str:
     return printed(value, ".2g")
+
+
+def text_rows(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The identities of the text in a birth certificate, each with its figure; [] where it has none."""
+    found, sums = certificate.get("text"), certificate.get("identities") or {}
+    if not found:
+        return []
+    n, differ, (before, after) = found["samples"], found["tokens_differ"], found["added"]
+    added = [f"{' '.join(tokens)} {where}" for tokens, where in ((before, "before"), (after, "after")) if tokens]
+    positions = [str(found["positions"] or "no limit given")]
+    if found["rescaled_at"]:
+        positions.append(f"rotary scaling changes at {found['rescaled_at']}")
+    if (cached := sums.get("cache")) is not None:
+        positions.append(f"with a cache off by {_small(cached)}")
+    causal = sums.get("causality")
+    head = f"{certificate['d_vocab']} × {certificate['d_model']}, {'tied to the embedding' if found['tied'] else 'own'}"
+    return [
+        ("Token ids", "no tokenizer.json" if differ is None else f"{n - differ} of {n} texts as in tokenizer.json"),
+        ("Special tokens", ", ".join(added) or "none added"),
+        ("Round trip", f"{n - found['changed']} of {n} texts come back"),
+        ("Chat template", "checked with each prompt" if found["template"] else "none"),
+        ("Causality", "not measured" if causal is None else f"a later token moves logits by {_small(causal)}"),
+        ("Head", head),
+        ("Positions", ", ".join(positions)),
+    ]
 
 
 def without_first(contributions: ProbeResult, lens: ProbeResult) -> list[Row]:

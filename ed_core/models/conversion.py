@@ -95,7 +95,7 @@ def _convert(file: Path, header: Header, folder: Path) -> None:
             **options,
         )
         model, report = loaded
-        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        tokenizer = AutoTokenizer.from_pretrained(source, add_bos_token=header.add_bos, **options)
     except Exception as error:  # whatever a stranger's file provokes inside the library
         if ran_out(error):
             raise

@@ -21,7 +21,7 @@ from typing import Any
 from .. import bounds, outside, settings
 from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
 
-CONVERTER = 1  # counted up where a conversion would give other weights
+CONVERTER = 2  # counted up where a conversion would give other weights or tokens
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 RECORD = "gguf.json"  # in a converted folder: the file it came from, and how its weights were packed there
 PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
@@ -42,6 +42,19 @@ FIELDS = {  # a config's field, and the end of the header's key
     "max_position_embeddings": "context_length",
     "vocab_size": "vocab_size",
 }
+# Byte-level tokenizers to which llama.cpp adds BOS where the file does not say (src/llama-vocab.cpp).
+BOS_SPLITS: tuple[str, ...] = (
+    "llama3",
+    "llama-v3",
+    "llama-bpe",
+    "falcon3",
+    "falcon-h1",
+    "pixtral",
+    "midm-2.0",
+    "lfm2",
+    "jina-v5-nano",
+)
+BOS_SPLITS += ("tekken", "chameleon")
 PER_BLOCK = "one for each layer"  # what a config says of a size that the header has as a list
 
 
@@ -49,13 +62,15 @@ PER_BLOCK = "one for each layer"  # what a config says of a size that the header
 class Header:
     """What a file's header says. `config`: the sizes under the names a config.json has for them, `PER_BLOCK` where they
     differ by block; `packing`: weights by the type they are packed in, the commonest first; `split`: of a byte-level
-    tokenizer, the name of the pattern by which it splits text, "" where it has none or the file does not say."""
+    tokenizer, the name of the pattern by which it splits text, "" where it has none or the file does not say;
+    `add_bos`: whether a prompt begins with BOS."""
 
     architecture: str
     config: dict[str, Any]
     packing: dict[str, int]
     byte_level: bool
     split: str
+    add_bos: bool
 
     @property
     def parameters(self) -> int:
@@ -243,7 +258,16 @@ def _header(
         dict(sorted(packing.items(), key=lambda item: -item[1])),
         byte_level=fields.get("tokenizer.ggml.model") == "gpt2",
         split=str(fields.get("tokenizer.ggml.pre", "")),
+        add_bos=_adds_bos(fields),
     )
+
+
+def _adds_bos(fields: dict[str, Any]) -> bool:
+    """Whether a prompt begins with BOS: as the file says, or by llama.cpp's default for its tokenizer."""
+    by_default = fields.get("tokenizer.ggml.model") in ("llama", "bert") or (
+        fields.get("tokenizer.ggml.model") == "gpt2" and fields.get("tokenizer.ggml.pre") in BOS_SPLITS
+    )
+    return bool(fields.get("tokenizer.ggml.add_bos_token", by_default))
 
 
 def _scaled(architecture: str, fields: dict[str, Any], tensors: list[str]) -> str:

@@ -29,7 +29,8 @@ stands beside it: sums
 answers and early exits mean nothing.
 
 Besides, and never a reason to refuse: suffix, blocks called by hand from the middle of the prompt on, with the keys and
-values of what stands before. Where it holds, erasure need not compute the tokens before the erased one."""
+values of what stands before. Where it holds, erasure need not compute the tokens before the erased one. And cache, a
+token read with the library's cache of what stands before: where it does not hold, writing reads the whole again."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ class Identities:
     `mlp_moves[l]`, the relative change of the MLP's addition without attention's, None where attention's is too small
     or the MLP's is constant. `replay[rows]`: by hand against the model's own so many rows; `batch`: of the worst block,
     beside two other rows against alone. `between[r]`: the miss between pass r and the next, for the passes that
-    anything stands between; `causality`: the change of all earlier logits with another last token."""
+    anything stands between; `causality`: the change of all earlier logits with another last token; `cache`: of a
+    token's, read with a cache of those before it."""
 
     dtype: str
     n_tokens: int
@@ -83,11 +85,17 @@ class Identities:
     suffix: float | None = None
     between: tuple[float, ...] = ()
     causality: float | None = None
+    cache: float | None = None
 
     @property
     def suffix_holds(self) -> bool:
         """Whether positions before an intervention may be left out of a replay."""
         return self.suffix is not None and self.suffix <= self.suffix_limit
+
+    @property
+    def cache_holds(self) -> bool:
+        """Whether what was read may be kept while the model writes."""
+        return self.cache is None or self.cache <= self.suffix_limit
 
     def failures(self) -> list[str]:
         """What does not hold, with layer, figure and limit; empty for an accepted model."""
@@ -192,6 +200,7 @@ class Identities:
             "batch": self.batch,
             "suffix": self.suffix,
             "causality": self.causality,
+            "cache": self.cache,
             **({"between": max(self.between)} if self.between else {}),
         }
 

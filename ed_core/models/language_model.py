@@ -25,7 +25,7 @@ from ..types import Encoding, ModelSpec, Prompt, Request
 from . import chat, controls
 from .architecture import Architecture
 from .devices import main_device
-from .encoder import Encoder
+from .encoder import HARD_SAMPLES, Encoder
 from .identities import Identities
 from .modules import SEE_GUIDE, Config, Pretrained, Tokenizer, find_submodule, first, hooked, replace_first, split_call
 from .quantized import held_bytes
@@ -148,9 +148,19 @@ class LanguageModel:
 
     @property
     def text_identities(self) -> dict[str, object]:
-        """What was found of tokenizer and head at the opening, for the birth certificate: on how many hard samples the
-        library's ids differ from tokenizer.json's, whether the configuration asks for BOS, whether the head is tied."""
-        return {"tokens_differ": self.encoder.differ, "add_bos": self.encoder.add_bos, "tied": self.tied}
+        """What was found of tokenizer and head at the opening, for the birth certificate. Of `samples` hard texts, on
+        `tokens_differ` the library's ids are not those of tokenizer.json (None: there is none), and `changed` do not
+        come back from their ids. `rescaled_at`: the length from which the rotary frequencies are others."""
+        return {
+            "samples": len(HARD_SAMPLES),
+            "tokens_differ": self.encoder.differ,
+            "changed": sum(self.encoder.changes(text) is not None for text in HARD_SAMPLES),
+            "added": self.encoder.added(),
+            "template": bool(getattr(self.tokenizer, "chat_template", None)),
+            "tied": self.tied,
+            "positions": self.n_positions,
+            "rescaled_at": self._rope_changes_at(),
+        }
 
     @property
     def tied(self) -> bool:
@@ -184,7 +194,7 @@ class LanguageModel:
         if rows is not None and (wrong := next((i for i in ids if not 0 <= i < rows), None)) is not None:
             raise PromptError(
                 f"The tokenizer of {self.spec.name} gives token {wrong}, and the model has embeddings for 0 to "
-                f"{rows - 1}; tokenizer and weights do not belong together: download the model again."
+                f"{rows - 1}; take tokenizer and weights from one checkpoint."
             )
         return torch.tensor([ids]).to(self.device, non_blocking=True)
 
@@ -491,10 +501,11 @@ class LanguageModel:
         then not run, where the family can do without.
 
         A further token costs one token where the library keeps the keys and values of what was read. The whole is read
-        again where a family hands none back, past a change of the rotary scaling, and for quantized models: int8 rounds
-        a token by what is read with it."""
+        again where a family hands none back or they give something else (`Identities.cache_holds`), past a change of
+        the rotary scaling, and for quantized models: int8 rounds a token by what is read with it."""
         rescaled = self._rope_changes_at()
         cached = "past_key_values" in self._takes() and self.spec.precision not in QUANTIZED
+        cached = cached and (self.identities is None or self.identities.cache_holds)
         cache, unread, keep = None, ids, self._keep(1)
         resid: list[Tensor] = []
         if at_depths and keep:

@@ -4,11 +4,13 @@ Safetensors only, never a repository's own code."""
 from __future__ import annotations
 
 import os
+import textwrap
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -18,10 +20,13 @@ from transformers import (
     AutoTokenizer,
     BitsAndBytesConfig,
 )
+from transformers import __version__ as transformers_version
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_MAPPING_NAMES,
 )
 from transformers.utils import logging as transformers_logging
 
@@ -51,6 +56,7 @@ from .weights import ADAPTER_WEIGHTS, adapter_config, adapter_hash, header
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 LOCAL: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}  # of `from_pretrained`
 ALIGNED = 64  # bytes
+TOGETHER = "take config.json and weights from one checkpoint"
 
 
 class Loaded(NamedTuple):
@@ -76,7 +82,8 @@ def load(ref: ModelRef, architecture: Architecture | None = None) -> Loaded:
     _refuse_adapters(ref)
     with quantized.no_kernels():
         config, architecture = _config(ref, architecture)
-        model = _pretrained(ref, config) if controls.needs_weights(ref) else _untrained(ref, config)
+        unused: list[str] = []
+        model = _pretrained(ref, config, unused) if controls.needs_weights(ref) else _untrained(ref, config)
         quantized.cure(model)
         if ref.adapter:
             model = merge_adapter(model, Path(ref.adapter))
@@ -84,6 +91,7 @@ def load(ref: ModelRef, architecture: Architecture | None = None) -> Loaded:
             shuffle(model, architecture, ref.control_seed)
         _align_experts(model)
         tokenizer, encoder = _tokenizer(ref)
+    encoder.notes += _notes(ref, config, unused)
     return Loaded(model, tokenizer, architecture, ref, encoder)
 
 
@@ -112,12 +120,25 @@ def described(config: Config, name: str, architecture: Architecture | None = Non
     refusal = architecture.refusal(text) if architecture else why_refused(text if text is not config else config)
     if architecture and not refusal:
         passes, blocks = architecture.n_passes(text), text.num_hidden_layers
-        if not passes >= 1 or passes * blocks > bounds.LAYERS:
-            most = f"expected once at least, and at most {bounds.LAYERS} layers in all"
-            refusal = f"its {blocks} layers run {passes} times; {most}"
+        if not (passes >= 1 and 1 <= passes * blocks <= bounds.LAYERS):
+            refusal = f"its config asks for {blocks} layers, run {passes} times; expected 1 to {bounds.LAYERS} in all"
     if refusal:
         raise _refused(name, architecture.family if architecture else config.model_type, refusal)
     return architecture
+
+
+def _notes(ref: ModelRef, config: Config, unused: list[str]) -> tuple[str, ...]:
+    """What a model's files say that the opened model is not: weights without a place, a class without a head."""
+    notes = []
+    if unused:
+        notes.append(
+            f"The files of {ref.name} hold weights that its config.json does not describe ({len(unused)}, the first "
+            f"is {unused[0]}); they are not used."
+        )
+    named = (getattr(config, "architectures", None) or [""])[0]
+    if named in MODEL_MAPPING_NAMES.values():
+        notes.append(f"The config.json of {ref.name} names {named}, which has no head; the embedding is used as one.")
+    return tuple(notes)
 
 
 def _align_experts(model: Pretrained) -> None:
@@ -135,8 +156,8 @@ def _refused(name: str, family: str, why: str) -> RefusedFamily:
     )
 
 
-def _pretrained(ref: ModelRef, config: Config) -> Pretrained:
-    """The model with its own weights, all of them."""
+def _pretrained(ref: ModelRef, config: Config, unused: list[str]) -> Pretrained:
+    """The model with its own weights, all of them; names in `unused` what the files hold besides."""
     try:
         loaded: Any = _class(config, ref.name).from_pretrained(
             str(ref.place),
@@ -156,15 +177,21 @@ def _pretrained(ref: ModelRef, config: Config) -> Pretrained:
         if ran_out(error) or lost_device(error):
             raise  # `opening` says so
         if packed := sizes.stored_precision(ref.config()):
+            why = "transformers does not read it." if packed == "mlx" else _one_line(error)
             raise ModelError(
-                f"{ref.name} is stored in the quantization format {packed}, which cannot be opened here: "
-                f"{_one_line(error)} Choose a checkpoint of the model that is not quantized."
+                f"{ref.name} is stored in the quantization format {packed}, which cannot be opened here: {why} Choose "
+                "a checkpoint of the model that is not quantized."
             ) from error
-        if isinstance(error, SafetensorError) or "ignore_mismatched_sizes" in str(error):
+        if isinstance(error, SafetensorError):
             raise BrokenWeights(
-                f"The weights of {ref.name} are damaged: {_one_line(error)} Download or convert the model again."
+                f"The weights of {ref.name} are damaged: {_one_line(error)} Download or copy the model again."
             ) from error
-        raise BrokenWeights(f"The weights of {ref.name} cannot be loaded: {_one_line(error)}") from error
+        if "ignore_mismatched_sizes" in str(error):
+            raise BrokenWeights(
+                f"The weights of {ref.name} have other shapes than its config.json says; {TOGETHER}."
+            ) from error
+        raise ModelError(f"transformers cannot open {ref.name}: {type(error).__name__}: {_one_line(error)}") from error
+    unused += sorted(report["unexpected_keys"])
     missing = sorted(report["missing_keys"]) + sorted(str(k) for k in report.get("mismatched_keys", ()))
     head = model.get_output_embeddings()
     of_head = {name for name, weight in model.named_parameters() if head is not None and weight is head.weight}
@@ -176,8 +203,8 @@ def _pretrained(ref: ModelRef, config: Config) -> Pretrained:
         )
     if missing:
         raise BrokenWeights(
-            f"{len(missing)} weights of {ref.name} are missing or of another shape, the first is {missing[0]}; "
-            "running it would show random layers. Download the model again."
+            f"{len(missing)} weights of {ref.name} that its config.json asks for are missing, the first is "
+            f"{missing[0]}; {TOGETHER}."
         )
     return model
 
@@ -308,12 +335,18 @@ def _config(ref: ModelRef, architecture: Architecture | None = None) -> tuple[Co
     try:
         config: Config = AutoConfig.from_pretrained(str(ref.place), **LOCAL)
         config._attn_implementation = config._experts_implementation = None  # and in its parts; see `ModelRef.note`
+    except StrictDataclassError as error:  # as of layer_types that are not as many as the layers
+        raise ModelNotFound(
+            f"The config.json of {ref.name} is not valid: {_one_line(error.__cause__ or error)} Correct it there."
+        ) from error
     except Exception as error:  # whatever a stranger's config provokes inside the library
-        if "does not recognize this architecture" in str(error) or "model_type" in str(error):
+        family = ref.config().get("model_type")
+        if family and family not in CONFIG_MAPPING:
             raise UnknownFamily(
-                f"{ref.name} is of a family this version of transformers does not know: {_one_line(error)}"
+                f"transformers {transformers_version} does not know the family {family!r} of {ref.name}; choose "
+                "another model, or a newer version of transformers."
             ) from error
-        raise ModelNotFound(f"The config.json of {ref.name} cannot be used: {_one_line(error)}") from error
+        raise ModelNotFound(f"The config.json of {ref.name} cannot be read: {_one_line(error)}") from error
     return config, described(config, ref.name, architecture)
 
 
@@ -328,23 +361,20 @@ def _attention(config: Config) -> str:
 def _tokenizer(ref: ModelRef) -> tuple[Tokenizer, Encoder]:
     """The library's tokenizer, and the encoder of the folder's own tokenizer.json: some families silently build another
     one instead, which a note then says."""
+    own = tokens.encoder(ref)
+    expected = "" if own else " Expected tokenizer.json next to the weights."
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(ref.place), **LOCAL)
     except Exception as error:  # of whatever type: the folder's settings go unchecked into the library's arithmetic
-        raise ModelNotFound(
-            f"{ref.name} has no usable tokenizer: {_one_line(error)} Expected tokenizer.json next to the weights."
-        ) from error
+        raise ModelNotFound(f"{ref.name} has no usable tokenizer: {_one_line(error)}{expected}") from error
     if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # what the library makes of a folder without one
-        raise ModelNotFound(
-            f"{ref.name} has no usable tokenizer: it knows special tokens alone. Expected tokenizer.json next to the "
-            "weights."
-        )
+        raise ModelNotFound(f"{ref.name} has no usable tokenizer: it knows special tokens alone.{expected}")
     if not tokenizer.is_fast:
         raise ModelNotFound(
             f"The tokenizer of {ref.name} is of the class {type(tokenizer).__name__}, which does not say where a "
             "token's characters are; expected a fast one: save it with its tokenizer.json next to the weights."
         )
-    if (own := tokens.encoder(ref)) is None:
+    if own is None:
         return tokenizer, Encoder(tokenizer.backend_tokenizer, tokenizer.bos_token or "")
     differ = sum(
         tokenizer.encode(text, add_special_tokens=False) != own.tokenizer.encode(text, add_special_tokens=False).ids
@@ -358,13 +388,12 @@ def _tokenizer(ref: ModelRef) -> tuple[Tokenizer, Encoder]:
     return tokenizer, own
 
 
-def _one_line(error: Exception) -> str:
-    """A library's message on one line."""
-    if "ignore_mismatched_sizes" in str(error):
-        return "they have other shapes than its config.json says."
-    if "kernels" in str(error):
-        return "they need compiled code from a hub, which is never fetched here."
-    return f"{said(error)}."
+def _one_line(error: BaseException) -> str:
+    """A library's message on one line, cut where it rambles."""
+    text = textwrap.shorten(str(error), 300, placeholder=" …") or type(error).__name__
+    if "kernels" in text:
+        text = "its weights need compiled code from a hub, which is never fetched here."
+    return text if text.endswith((".", "…")) else text + "."
 
 
 def merge_adapter(hf_model: nn.Module, folder: Path) -> nn.Module:

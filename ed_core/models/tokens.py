@@ -35,7 +35,7 @@ def _read(file: str, *mtimes_ns: int) -> Encoder:
         raise
     except Exception as error:  # whatever the library says of a stranger's file
         why = " ".join(str(error).split())[:120]
-        raise BrokenWeights(f"The tokenizer.json of this model cannot be used ({why}); download it again.") from None
+        raise BrokenWeights(f"The tokenizer.json of this model cannot be read: {why}.") from None
     folder = Path(file).parent
     asks = _settings(folder, "tokenizer_config.json").get("add_bos_token")
     return Encoder(found, _roles(folder).get("bos_token", ""), asks if isinstance(asks, bool) else None)

@@ -39,8 +39,7 @@ def verify(model: LanguageModel) -> Identities:
         raise IdentityFailed(
             f"Refused: this {model.architecture.family} model, or one of its layers by hand, cannot be run on a short "
             f"prompt ({type(error).__name__}: "
-            f"{' '.join(str(error).split())[:200]}). Check its config.json; docs/adding-a-model-family.md tells what "
-            "layers may need."
+            f"{' '.join(str(error).split())[:200]})."
         ) from error
 
 
@@ -71,6 +70,7 @@ def _measure(model: LanguageModel) -> Identities:
         suffix_limit=suffix_limit(model.dtype, model.n_layers),
         suffix=suffix_by_hand(model, trace, untouched),
         causality=causality(model, ids, untouched),
+        cache=cache(model, ids, untouched),
         between=tuple(
             float(_misses(model.between(trace, left), trace.resid[depth]).max()) for depth, left in trace.left.items()
         ),
@@ -82,9 +82,29 @@ def causality(model: LanguageModel, ids: Int[Tensor, "1 pos"], untouched: Float[
     of one token."""
     if ids.shape[1] < 2:
         return None
+    return relative(model.logits(other_last(model, ids))[:, :-1], untouched[:, :-1])
+
+
+def other_last(model: LanguageModel, ids: Int[Tensor, "1 pos"]) -> Int[Tensor, "1 pos"]:
+    """The same tokens with another last one."""
     other = ids.clone()
     other[0, -1] = ids[0, 0] if ids[0, 0] != ids[0, -1] else (ids[0, -1] + 1) % model.d_vocab
-    return relative(model.logits(other)[:, :-1], untouched[:, :-1])
+    return other
+
+
+def cache(model: LanguageModel, ids: Int[Tensor, "1 pos"], untouched: Float[Tensor, "1 kept v"]) -> float | None:
+    """The change of the logits of the twelfth token (the last of a shorter prompt) where it is written behind those
+    before it, as `write` does it, over the largest; None for a prompt of one token."""
+    last, written = min(ids.shape[1], 12) - 1, []
+
+    def choose(step: int, logits: Tensor) -> int:
+        written.append(logits)
+        return int(ids[0, last])
+
+    if not last:
+        return None
+    model.write(ids[:, :last], 2, choose)
+    return relative(written[-1], untouched[0, last])
 
 
 def suffix_by_hand(model: LanguageModel, trace: Trace, untouched: Float[Tensor, "1 kept v"]) -> float | None:

@@ -18,7 +18,7 @@ from ..models import loading, remote
 from ..models.identities import MISS_LIMIT, SLOPE_LIMIT, Identities, suffix_limit
 from ..models.language_model import LanguageModel
 from ..models.ref import Remote
-from ..models.verify import short_prompt
+from ..models.verify import other_last, short_prompt
 from ..probes import Probe
 from ..probes.contributions import Contributions
 from ..probes.layer_skip import LayerSkip
@@ -104,7 +104,7 @@ class RemoteModel(LanguageModel):
 
     def _plan(self, encoding: Encoding) -> dict[str, Any]:
         """What is sent: names of modules, numbers of the config, token ids."""
-        names = {id(module): name for name, module in self.hf.named_modules()}
+        names, short = {id(module): name for name, module in self.hf.named_modules()}, short_prompt(self)
 
         def within(block: int, module: object) -> str:
             return str(names[id(module)]).removeprefix(f"{names[id(self.stack)]}.{block}.")
@@ -122,7 +122,8 @@ class RemoteModel(LanguageModel):
             "factor": self.architecture.number(self.config, "logit_multiplier"),
             "cap": self.architecture.number(self.config, "logit_softcap"),
             "keeps": bool(self._keep(1)),
-            "short": short_prompt(self).tolist(),
+            "short": short.tolist(),
+            "other": other_last(self, short).tolist(),
             "slope_limits": {str(dtype): limit for dtype, limit in SLOPE_LIMIT.items()},
             "ids": self.tensor(encoding).tolist(),
             "n_tokens": len(encoding),
@@ -203,6 +204,7 @@ class RemoteModel(LanguageModel):
             slope_limit=SLOPE_LIMIT[kind],
             batch=one("batch"),
             suffix_limit=suffix_limit(kind, self.n_layers),
+            causality=one("causality"),
         )
 
     # ---------------------------------------------------------------- what needs the weights
@@ -229,7 +231,7 @@ def _shapes(plan: dict[str, Any]) -> Shapes:
     n, t = plan["n_layers"], plan["n_tokens"]
     found: dict[str, tuple[str, tuple[int, ...]]] = {
         **dict.fromkeys(("miss", "slope_attn", "slope_mlp", "moves"), ("float32", (n,))),
-        **dict.fromkeys(("closure", "replay", "detour", "batch", "left_behind"), ("float32", ())),
+        **dict.fromkeys(("closure", "replay", "detour", "batch", "left_behind", "causality"), ("float32", ())),
         "finite": ("int64", ()),
     }
     for part in plan["parts"]:

@@ -170,9 +170,11 @@ def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[st
     several = forward(model, plan, [plan["short"][0]] * 3, {"resid": beside})
     moved_by = [(update(several, l)[:1] - update(one, l)).norm(dim=-1) for l in range(n_layers)]
     after = forward(model, plan, plan["short"])
+    last = forward(model, plan, plan["other"])["logits"]
 
     def off(logits: Tensor) -> Any:
-        return (logits - one["logits"]).abs().max() / one["logits"].abs().max().clamp_min(1e-30)
+        own = one["logits"][:, : logits.shape[1]]
+        return (logits - own).abs().max() / own.abs().max().clamp_min(1e-30)
 
     return {
         "miss": torch.stack([miss(*block).max() for block in blocks]),
@@ -183,6 +185,7 @@ def identities(model: Any, plan: dict[str, Any], one: dict[str, Any]) -> dict[st
         "detour": torch.stack(detour).max(),
         "batch": torch.stack([(x / h.float().norm(dim=-1)).median() for x, h in zip(moved_by, resid[1:])]).max(),
         "left_behind": off(after["logits"]),
+        "causality": off(last[:, :-1]),
         "moves": torch.tensor(moves),
     }
 

@@ -120,7 +120,7 @@ function span(one, letter, axis, value, { l, t, w, h }) {
 // The readout: which layer, which depth, and what the lens reads there: the map that is pointed at, else the first one of
 // its side; none where what is pointed at is written, as the prompt's maps hold other tokens.
 function say(at) {
-  known.told ??= document.body.appendChild(Object.assign(document.createElement('div'), { className: 'ed-cursor-says' }));
+  known.told ??= document.body.appendChild(Object.assign(document.createElement('div'), { className: 'ed-cursor-says', translate: false }));
   known.told.setAttribute('role', 'status');
   known.told.hidden = !at;
   if (at) known.told.replaceChildren(...words(at));

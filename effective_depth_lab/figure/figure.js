@@ -29,7 +29,8 @@ export default function ({ data, parentElement, setTriggerValue }) {
 class Chart {
   constructor(parent) {
     this.box = document.createElement('div');
-    this.box.className = 'ed-chart';
+    this.box.className = 'ed-chart notranslate';
+    this.box.translate = false;
     this.box.setAttribute('role', 'figure');
     parent.append(this.box);
     join(this);

@@ -10,7 +10,7 @@ const made = (kind, name, more = {}) => Object.assign(document.createElement(kin
 
 export class Story {
   constructor(parent) {
-    this.box = made('div', 'box');
+    this.box = made('div', 'box', { translate: false });
     this.sentence = made('p', 'sentence');
     this.said = made('p', 'said');
     this.twin = made('p', 'twin');

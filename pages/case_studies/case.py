@@ -213,7 +213,7 @@ def section(i: int, one: Section) -> None:
     st.markdown(f"##### {show.plain(one.heading)}")
     answers = (f"<mark>{escape(prompt.answer)}</mark>" if prompt.answer else "" for prompt in one.prompts)
     boxes = [
-        f'<pre class="ed-prompt" dir="auto">{escape(prompt.text)}{answer}</pre>'
+        f'<pre class="ed-prompt" dir="auto" translate="no">{escape(prompt.text)}{answer}</pre>'
         for prompt, answer in zip(one.prompts, answers, strict=True)
     ]
     st.html("".join(boxes[:AT_ONCE]))

@@ -46,6 +46,7 @@ def panels(batch: running.Batch) -> None:
     show.figure("map", figures.miss_map(result, view), caption, result, "miss", READ_ERROR, select=True, place=place)
     probe_page.window(result, view)
     if result.complete:
+        text(result)
         figures_of(result)
         first_token(result, batch.complete("contributions"), batch.complete("logit_lens"))
     probe_page.texts(TEXTS)
@@ -60,6 +61,13 @@ def verdict(result, contributions) -> None:
     with st.popover("Reasons", type="tertiary", key="reasons-numerics"):
         told = (exactness.sums(result), exactness.logits(result), exactness.sink(result, contributions))
         st.markdown("\n".join(f"- {show.plain(one.text)}" for one in told))
+
+
+def text(result) -> None:
+    """What was checked of the text when the model opened."""
+    rows = exactness.text_rows(result.provenance)
+    st.markdown("#### What goes in")
+    show.markdown_table("text-identities", ("checked", "found"), [(name, show.plain(said)) for name, said in rows])
 
 
 def figures_of(result) -> None:
