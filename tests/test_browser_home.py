@@ -62,6 +62,17 @@ def test_one_depth_is_marked_in_all_figures_by_pointer_and_keys(server, page):
     assert {page.evaluate(MARKED, key) for key in figures} == {None}
 
 
+def test_no_translator_touches_what_a_model_reads_or_writes(server, page):
+    opened(page, f"{server}/?model={MODEL}&example=sum-mod10-5-a")
+    page.locator(".st-key-box-norms .js-plotly-plot").wait_for()
+    page.get_by_text("tokens", exact=False).first.click()
+    page.locator(".stPopoverBody code, [data-testid=stPopoverBody] code").first.wait_for()
+    verbatim = "[...document.querySelectorAll('textarea, code, pre, .js-plotly-plot, .st-key-headline')]"
+    assert page.evaluate(f"{verbatim}.length") > 10
+    assert page.evaluate(f"{verbatim}.filter(one => !one.closest('[translate=no]')).length") == 0
+    assert page.get_by_role("button", name="Run").evaluate("one => !one.closest('[translate=no]')")
+
+
 def test_the_story_leads_the_prompt_through_the_depths_and_comes_back_when_it_is_asked_for(server, page):
     page.set_viewport_size({"width": 1440, "height": 900})
     page.goto(server)

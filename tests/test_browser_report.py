@@ -62,6 +62,8 @@ def test_every_figure_is_drawn_without_a_request_or_an_error(opened):
     kept = case(notes="**x**", probes=(*HOME, "residual_erasure", "integrated_gradients", "prune", "early_exit"))
     tab = opened(kept)
     assert tab.evaluate(DRAWN) == len(drawings(kept)) > len(kept.items) and tab.seen == []
+    verbatim = "[...document.querySelectorAll('pre, code, .tokens, .plot')]"
+    assert tab.evaluate(f"{verbatim}.every(one => one.closest('[translate=no]'))"), "no translator touches them"
     tab.hover(".plot >> nth=1")
     assert tab.evaluate("document.querySelectorAll('.plot')[1]._fullData[0].z.length") == 8
 

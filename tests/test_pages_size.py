@@ -204,6 +204,7 @@ def test_the_model_card_holds_the_figures_of_the_latest_result(stored):
     assert f"sums are off by {made['identities']['miss']:.1g}" in card and "**Layers**: 5" in card
     assert "**Heads**: 4" in card
     assert "**Chat template**: none" in card and "not opened yet" not in card
+    assert "**Round trip**: 4 of 4" in card and "**Causality**: a later token moves logits by 0" in card
     assert "not opened yet" in card_of(precision="fp16")
 
 

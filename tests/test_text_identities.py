@@ -17,12 +17,14 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 import ed_core
+from ed_core.depth import exactness
 from ed_core.errors import EffectiveDepthError, PromptError
 from ed_core.models import chat, tokens
 from ed_core.models.encoder import Encoder
 from ed_core.models.ref import ModelRef
 from ed_core.types import Prompt
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 ADDS_BOS = processors.TemplateProcessing(single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 256)])
@@ -71,6 +73,9 @@ def test_tokens_are_those_of_the_file(tmp_path):
     assert any("tokenizer.json" in note for note in result.notes)
     assert tokens.preview(ModelRef.named(str(folder)), Prompt(text)).ids == result.token_ids
     assert result.provenance["text"]["tokens_differ"] > 0
+    rows = dict(exactness.text_rows(result.provenance))
+    assert rows["Token ids"].startswith(f"{4 - result.provenance['text']['tokens_differ']} of 4")
+    assert rows["Round trip"].startswith("4 of 4") and "moves logits by 0" in rows["Causality"]
 
 
 @pytest.mark.parametrize("adds", [True, False])

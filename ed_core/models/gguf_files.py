@@ -21,7 +21,7 @@ from typing import Any
 from .. import bounds, outside, settings
 from ..errors import BrokenWeights, EffectiveDepthError, ModelNotFound
 
-CONVERTER = 2  # counted up where a conversion would give other weights or tokens
+CONVERTER = 1  # counted up where a conversion would give other weights
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 RECORD = "gguf.json"  # in a converted folder: the file it came from, and how its weights were packed there
 PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
