@@ -80,7 +80,7 @@ def variant_model():
     `model_of`'s."""
     from small_models import byte_tokenizer
 
-    from ed_core.models.family_checks import random_model
+    from tools.families import random_model
 
     return cache(lambda name: random_model(name, tokenizer=byte_tokenizer()))
 

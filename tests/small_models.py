@@ -12,12 +12,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from ed_core.models import family_checks
 from ed_core.models.families import find
 from ed_core.models.language_model import LanguageModel
-from ed_core.models.small import VARIANTS
 from ed_core.types import ModelSpec, ProbeResult, Request
 from ed_core.work import compute
+from tools import families
+from tools.families import VARIANTS
 
 # Looked at closest, five blocks deep: one of every kind of norm placement, multiplier and position.
 FAMILIES = (
@@ -69,7 +69,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 def random_hf(family: str, dtype=torch.float32, seed: int = 0, **overrides):
     """An untrained transformers model of a family, with jittered norms."""
     depth = FIVE_BLOCKS if family in FAMILIES else {}
-    return family_checks.random_hf(family, seed, **{**depth, **overrides}).to(dtype)
+    return families.random_hf(family, seed, **{**depth, **overrides}).to(dtype)
 
 
 def random_model(family: str, dtype=torch.float32, architecture=None, **overrides) -> LanguageModel:

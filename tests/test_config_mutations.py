@@ -14,13 +14,12 @@ from small_models import VARIANTS, byte_tokenizer
 from transformers import AutoConfig
 
 from ed_core.errors import EffectiveDepthError
-from ed_core.models.family_checks import random_hf
 from ed_core.models.opening import open_model
 from ed_core.models.ref import ModelRef
-from ed_core.models.small import config_fields
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.types import Prompt
 from ed_core.work import compute
+from tools.families import config_fields, random_hf
 
 MUTATED = (
     "qwen3_next",

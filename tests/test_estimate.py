@@ -14,11 +14,11 @@ from ed_core.models import catalogue, sizes
 from ed_core.models.devices import measure_rates
 from ed_core.models.ref import ModelRef
 from ed_core.models.sizes import WIDEST_FIRST
-from ed_core.models.small import VARIANTS, config_fields
 from ed_core.models.verify import verify
 from ed_core.probes import LayerSkip, ResidualErasure
 from ed_core.types import Prompt
 from ed_core.work import estimate
+from tools.families import VARIANTS, config_fields
 
 STATED = {  # as the publishers state them
     "Qwen/Qwen2.5-1.5B": 1_543_714_304,

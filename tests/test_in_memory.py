@@ -16,11 +16,11 @@ from torch import nn
 
 import ed_core
 from ed_core.errors import IdentityFailed, JobError, ParameterError, RefusedFamily
-from ed_core.models import family_checks
 from ed_core.models.live import Live
 from ed_core.probes import Contributions, IntegratedGradients, LayerSkip, LogitLens, ResidualErasure
 from ed_core.results import lookup
 from ed_core.types import Prompt
+from tools import families
 
 PROMPT = Prompt("5 + 7 + 1 = ", "13")
 ROOT = Path(__file__).parent.parent
@@ -98,7 +98,7 @@ def trained(family: str = "llama", **overrides) -> nn.Module:
 
 @pytest.mark.parametrize("variant", MECHANISMS)
 def test_every_family_gives_what_its_folder_gives_to_the_last_bit(variant, tmp_path):
-    hf = family_checks.random_hf(variant)
+    hf = families.random_hf(variant)
     hf.save_pretrained(tmp_path)
     TOKENIZER.save_pretrained(tmp_path)
     hf.train()

@@ -173,9 +173,8 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     p.add_argument(
         "--families",
         action="store_true",
-        help="every family: where it is read, and its identities on small random models (10 s)",
+        help="every family: where it is read",
     )
-    p.add_argument("--markdown", action="store_true", help="with --families: print docs/models.md")
     p.set_defaults(run=models.models)
     p = commands.add_parser("cache", help="what the store holds, or empty it")
     p.add_argument("action", choices=("info", "clear"))

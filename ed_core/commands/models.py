@@ -115,8 +115,8 @@ def estimate(args: argparse.Namespace) -> None:
 
 
 def models(args: argparse.Namespace) -> None:
-    if args.families or args.markdown:
-        return _families(args.markdown)
+    if args.families:
+        return _families()
     from ..depth.published import sets_of
     from ..models import catalogue
     from ..models.families import supported
@@ -139,24 +139,13 @@ def models(args: argparse.Namespace) -> None:
     print("families: " + ", ".join(supported()))
     print(
         "Any folder that save_pretrained writes, or a hub id, of one of these families can be opened; another is tried "
-        "by its sums (--families: figures)."
+        "by its sums (--families: where each is read)."
     )
 
 
-def _families(markdown: bool) -> None:
-    from ..models import family_checks
+def _families() -> None:
     from ..models.families import FAMILIES, REFUSED
 
-    if markdown:
-        print(family_checks.markdown(FAMILIES, REFUSED), end="")
-        return
-    for name, types, attn, mlp, norms, order, *figures in family_checks.rows(FAMILIES):
-        print(
-            f"{name} ({types}): attention's addition at {attn}, the MLP's at {mlp}; norms {norms}; MLP {order} "
-            "attention"
-        )
-        print(
-            "    "
-            + ", ".join(f"{column} {figure}" for column, figure in zip(family_checks.COLUMNS[-len(figures) :], figures))
-        )
+    for family in FAMILIES:
+        print(f"{family.family} ({', '.join(family.model_types)}): {family.modules_read()}; norms {family.norms}")
     print(f"refused by name: {', '.join(sorted(REFUSED))}")

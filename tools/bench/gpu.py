@@ -24,7 +24,7 @@ import transformers
 
 from ed_core import machine
 from ed_core.errors import EffectiveDepthError
-from ed_core.models import devices, family_checks, opening, sizes
+from ed_core.models import devices, opening, sizes
 from ed_core.models.language_model import LanguageModel
 from ed_core.models.ref import ModelRef
 from ed_core.models.verify import verify
@@ -34,6 +34,7 @@ from ed_core.work import compute, estimate
 from ed_core.work import measure as requests
 from ed_core.work.queue import Queue
 
+from .. import families
 from . import Row, line
 from .random_model import prompt, random_llama, word_tokenizer
 
@@ -126,7 +127,7 @@ def identities(device: str, toy: bool) -> Iterator[Row]:
     for family in FAMILIES[: 2 if toy else None]:
         for precision in PRECISIONS:
             size = {"vocab_size": TOY[2]} | ({} if toy else WIDE)
-            made = family_checks.random_model(family, precision, word_tokenizer(TOY[2]), **size)
+            made = families.random_model(family, precision, word_tokenizer(TOY[2]), **size)
             model = LanguageModel(made.hf.to(single(device)), made.tokenizer, made.architecture, made.spec)
             figures = verify(model)
             failures = figures.failures()
