@@ -202,11 +202,7 @@ FAMILIES: tuple[Architecture, ...] = (
         refused=(
             ("early_exit_step", (None,), EARLY),
             ("early_exit_threshold", (None, 1.0), EARLY),
-            (
-                "use_sliding_window",
-                (False, None),
-                "only its full attention was prepared and checked here",
-            ),
+            ("use_sliding_window", (False, None), "only its full attention was prepared and checked here"),
         ),
     ),
 )
@@ -265,10 +261,7 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(_HYBRIDS.split(), HYBRID),
     **dict.fromkeys(_ENCODER_DECODERS.split(), ENCODER_DECODER),
     **dict.fromkeys(_ENCODERS.split(), ENCODER),
-    **dict.fromkeys(
-        ("deepseek_v4", "glm5_next", "glm5_next_text", "hy_v4", "qwen4_exp", "qwen4_exp_text"),
-        STREAMS,
-    ),
+    **dict.fromkeys(("deepseek_v4", "glm5_next", "glm5_next_text", "hy_v4", "qwen4_exp", "qwen4_exp_text"), STREAMS),
     **dict.fromkeys(("inkling2", "inkling2_text"), SOURCES),
     "hrm_text": TWO_STATES,
     **dict.fromkeys(("albert", "huginn_raven"), NORMED_LOOP),
