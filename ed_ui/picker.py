@@ -154,7 +154,7 @@ def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
     """The model of that name. Refuses by name what is known to be no plain sum, as opening it would."""
     missing = None
     try:
-        ref = ModelRef.named(name)
+        ref = _named_in_box(name)
         missing = None if ref.is_here else ref
         spec = settle(ref.opened_as(precision, device, adapter), running.free(device))
         family = str(spec.config().get("model_type", ""))
@@ -167,6 +167,11 @@ def chosen(name: str, precision: str, device: str, adapter: str = "") -> Choice:
         return Choice(None, missing, str(error))
 
 
+def _named_in_box(name: str) -> ModelRef:
+    """The model that a name in a box or in the list stands for."""
+    return ModelRef.named(name)
+
+
 def source() -> str:
     """The model's name as `ModelRef.named` takes it; a revision belongs to a hub id only."""
     name, revision = model().strip(), (REVISION.value or "").strip()
@@ -177,16 +182,12 @@ def source() -> str:
 
 def choose(spec: ModelSpec) -> None:
     """Put a stored run's model into the boxes; only before they are drawn."""
-    try:
-        here = ModelRef.named(spec.source).revision
-    except EffectiveDepthError:
-        here = ""
     inputs.put(
         {
             "model": spec.source,
             "precision": spec.precision if spec.precision in PRECISIONS else AUTO,
             "adapter": spec.adapter,
-            "revision": "" if spec.revision == here else spec.revision,
+            "revision": "" if spec.revision == catalogue.cached_commit(spec.source) else spec.revision,
         }
     )
     if spec.device in devices():
@@ -250,7 +251,7 @@ def _catalogue() -> None:
 
 def _in_short(name: str, entry: catalogue.Entry | None) -> str:
     try:
-        size = (ref := ModelRef.named(name)).size()
+        size = (ref := _named_in_box(name)).size()
         told = [
             f"{size.n_layers} × {size.d_model}" + f", in {size.passes} passes" * (size.passes > 1),
             f"{estimate.count(size.parameters)} parameters",
@@ -273,7 +274,7 @@ def _listed(names: tuple[str, ...], where: str, free: int) -> dict[str, str]:
 
     def told(name: str) -> str:
         try:
-            return f"{name} · {_cost(ModelRef.named(name).size(), AUTO, where, free)}"
+            return f"{name} · {_cost(_named_in_box(name).size(), AUTO, where, free)}"
         except EffectiveDepthError:
             return name  # a damaged folder: choosing it says what is wrong
 

@@ -26,7 +26,6 @@ from ..studies import running, sets
 from ..studies.items import Folder, open_folder
 from ..studies.study import ModelEntry, ProbeEntry, Study
 from ..types import ENGINE_VERSION, changed, command_line
-from ..work.resolve import settle
 from . import card, page, words
 from .card import OTHERS, PROMPTS, Card
 from .measured import READ, Measured
@@ -81,7 +80,7 @@ class Asked:
     @property
     def place(self) -> Path:
         """The folder that this installation makes it in."""
-        spec = settle(ModelRef.parse(self.model, self.precision, self.device, self.adapter))
+        spec = self.claims.ref()
         prompts = self.prompts
         if prompts not in set_names():
             prompts = digest_of_prompts([e.prompt for e in sets.load(self.claims.entry(), Path(), "").examples])
@@ -118,7 +117,7 @@ def make(
     """Measure what is missing and write the card in its three forms. `engine`: who computes, this process unless
     given."""
     asked.check()
-    spec = settle(ModelRef.parse(asked.model, asked.precision, asked.device, asked.adapter))
+    spec = asked.claims.ref()
 
     def tell_claims(share: float, what: str) -> None:
         tell(SHARES[CLAIMS] * share, what)

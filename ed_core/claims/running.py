@@ -129,6 +129,11 @@ class Asked:
             )
         return SetEntry(name=self.set_name, file=str(file), **some)
 
+    def ref(self, source: str = "", control: str = "") -> ModelRef:
+        """The model, or the one called `source`, or a twin of it."""
+        adapter = "" if source else self.adapter
+        return settle(ModelRef.parse(source or self.model, self.precision, self.device, adapter, control=control))
+
     def chosen(self) -> list[Claim]:
         from . import find
 
@@ -150,7 +155,7 @@ def run(
     """Measure what is missing, judge the claims, and write both files; returns the report. A claim that does
     not apply is told; what makes all of them impossible is refused. `more`: parts that are measured even where no
     claim needs them. `engine`: who computes, this process unless given."""
-    spec = settle(ModelRef.parse(asked.model, asked.precision, asked.device, asked.adapter))
+    spec = asked.ref()
     _same_family(asked, spec)
     claims, whole = asked.chosen(), sets.load(asked.entry(), Path(), asked.model)
     n = min(len(whole.examples), asked.most or len(whole.examples))
@@ -253,7 +258,7 @@ def _same_family(asked: Asked, spec: ModelRef) -> None:
     """Refuse models beside this one that are of another family."""
     own = spec.config().get("model_type", "")
     for source in asked.also:
-        other = ModelRef.named(source).config().get("model_type", "")
+        other = asked.ref(source).config().get("model_type", "")
         if other != own:
             raise StudyError(
                 f"{source} is of the family {other or 'unknown'} and {spec.name} of {own or 'unknown'}; name models of "
@@ -380,7 +385,7 @@ class _Parts:
         asked = self.asked
         control = "" if label == MODEL else "untrained"
         try:
-            spec = settle(ModelRef.parse(asked.model, asked.precision, asked.device, asked.adapter, control=control))
+            spec = asked.ref(control=control)
             entry = asked.entry(PARTS[REPLACEMENT].prompts, len(self.bare.level_names))
             prompts = [e.prompt for e in sets.load(entry, Path(), asked.model).examples]
             key = digest_of(REPLACEMENT, spec.identity(), digest_of_prompts(prompts))

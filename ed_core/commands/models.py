@@ -12,6 +12,7 @@ from .. import bounds
 from ..errors import ParameterError
 from ..models.ref import ModelRef
 from ..notebook import model as opened
+from ..types import ModelSpec
 
 DEVICE = "auto (a GPU where there is one; unless given), cpu, cuda (as many GPUs as it takes), cuda:1 or mps"
 MODEL = "a bundled name, a folder, a GGUF file or a hub id"
@@ -127,7 +128,7 @@ def models(args: argparse.Namespace) -> None:
         if entry.group != group:
             group = entry.group
             print(f"{group}{' (gated: needs a token in HF_TOKEN)' if entry.gated else ''}:")
-        size = ModelRef.named(entry.id).size()
+        size = ModelRef.of(ModelSpec(entry.id)).size()
         tied, mlp = "tied" if size.tied else "untied", f"MLP {size.d_mlp}"
         passes = f"  in {size.passes} passes" if size.passes > 1 else ""
         published = f"  published: {', '.join(sets)}" if (sets := sets_of(entry.id)) else ""

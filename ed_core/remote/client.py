@@ -74,7 +74,7 @@ class _Asks:
         from nnsight.schema.config import CONFIG
 
         from ..models import loading, permits
-        from ..models.ref import ModelRef
+        from ..models.ref import Folder
 
         permits.as_owner()
         CONFIG.APP.REMOTE_LOGGING = False
@@ -89,10 +89,10 @@ class _Asks:
                     delattr(module, known)  # of annotations alone, and unknown there
         loading.quiet()
         if self.local:
-            hf, tokenizer, *_ = loading.load(ModelRef.named(head["folder"]))
+            hf, tokenizer, *_ = loading.load(Folder(head["folder"]))
             self.model = TransformersModel(hf, task="text-generation", tokenizer=tokenizer)
         else:
-            _, tokenizer, *_ = loading.skeleton(ModelRef.named(head["folder"]))
+            _, tokenizer, *_ = loading.skeleton(Folder(head["folder"]))
             self.model = TransformersModel(head["folder"], task="text-generation", tokenizer=tokenizer)  # no weights
         huggingface._ID_CACHE[self.name] = self.name  # it is the hub's own spelling: nothing is asked of the hub
         self.model.repo_id, self.model.args = self.name, (self.name,)  # the folder's name is not sent

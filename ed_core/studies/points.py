@@ -18,7 +18,7 @@ from ..depth.published import Published, published, training
 from ..depth.wording import mean_depth
 from ..models import catalogue, sizes
 from ..models.bundled import MODELS as BUNDLED
-from ..models.ref import ModelRef
+from ..models.ref import Bundled
 from ..statistics import Resampled, Units
 from . import tables
 from .items import Folder
@@ -224,7 +224,7 @@ def parameters_of(model: Mapping[str, Any]) -> int | None:
 @lru_cache(maxsize=256)
 def _parameters(name: str) -> int | None:
     if name in BUNDLED:
-        size = ModelRef.named(name).size_or_none()
+        size = Bundled(name).size_or_none()
         return size.parameters if size else None
     entry = next((e for e in catalogue.entries() if e.config and e.id.rsplit("/", 1)[-1] == name), None)
     return sizes.read(entry.config).parameters if entry else None

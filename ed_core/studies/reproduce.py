@@ -21,14 +21,13 @@ from ..depth.published import CAVEATS, CITATION
 from ..errors import ParameterError, StudyError
 from ..models import tokens
 from ..models.bundled import MODELS
-from ..models.ref import ModelRef
 from ..models.sizes import PRECISIONS, QUANTIZED
 from ..probes.base import layer_effect
 from ..statistics import FEWEST, Units
 from ..types import Prompt
 from . import difficulty, points, report, tables
 from .items import Folder
-from .sets import FORMATS, load
+from .sets import FORMATS, load, tokenizer_of
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 from .trends import signed
 
@@ -94,7 +93,7 @@ def _short(name: str, first_model: str) -> dict[str, Any]:
     """Which prompts of a set are short enough [H25]: of AIME24 alone."""
     if name != "aime24":
         return {}
-    counts = tokens.preview(ModelRef.named(TOKENIZER), Prompt(".")) is not None
+    counts = tokens.preview(tokenizer_of(TOKENIZER), Prompt(".")) is not None
     return {"max_tokens": LONGEST, "tokenizer": TOKENIZER if counts else first_model}
 
 

@@ -140,9 +140,14 @@ def in_turns(examples: Sequence[Example]) -> list[Example]:
     return [examples[i] for i in sorted(range(len(rank)), key=rank.__getitem__)] if len(seen) > 1 else list(examples)
 
 
+def tokenizer_of(name: str) -> ModelRef:
+    """The model of that name, by the tokenizer of which prompts are counted."""
+    return ModelRef.named(name)
+
+
 def _short(entry: SetEntry, tokenizer: str) -> Callable[[Prompt], bool]:
     """Whether a prompt has no more tokens than the set takes."""
-    spec = ModelRef.named(entry.tokenizer or tokenizer) if entry.max_tokens else None
+    spec = tokenizer_of(entry.tokenizer or tokenizer) if entry.max_tokens else None
 
     def short(prompt: Prompt) -> bool:
         if spec is None or entry.max_tokens is None:

@@ -5,7 +5,7 @@ import streamlit as st
 from ed_core import figures
 from ed_core.depth import loops
 from ed_core.models.bundled import CHARACTERS, example_of, load_prompts
-from ed_core.models.ref import ModelRef
+from ed_core.models.ref import Bundled
 from ed_core.probes import Loops
 from ed_core.results import lookup
 from ed_core.results.aggregate import aggregate
@@ -32,7 +32,7 @@ def page() -> None:
 
 def in_its_place(spec: ModelSpec) -> None:
     """Of a model whose layers run once: that it has no loops, and below it the stored example of a looped one."""
-    looped = ModelRef.parse(CHARACTERS[0])
+    looped = Bundled(CHARACTERS[0]).opened_as()
     known = next(p for p in load_prompts(looped.name) if p["id"] == example_of(looped.name))
     result = lookup.find_shown(Loops().request(looped, Prompt(known["text"], known["answer"])))
     told = dict(name=show.plain(spec.name), other=show.plain(looped.name), prompt=show.code(known["text"], 60))

@@ -11,7 +11,7 @@ from typing import Any
 from ... import disk
 from ...cases.snippet import NAMES, opening
 from ...errors import ParameterError
-from ...models import controls, weights
+from ...models import controls
 from ...models.ref import ModelRef
 from ...models.sizes import require_gradients
 from ...notebook import model as notebook
@@ -99,8 +99,6 @@ class Fit:
             raise ParameterError(f"--rank is {self.rank}; expected 1 at least.")
         for one in self.models:
             one.ref.require_weights()
-            if one.adapter and (folder := ModelRef.named(one.adapter).place).is_dir():  # others are downloaded first
-                weights.check_base(folder, one.source)
             controls.check(one.ref)
             notebook.on(one.device)
         if self.kind == "jacobian":
