@@ -39,7 +39,7 @@ def full_name(spec: ModelSpec, precision: bool = True) -> str:
 
 
 def note(spec: ModelSpec) -> str:
-    """What must stand beside every number of a control; "" for the model itself."""
+    """What is shown next to every number of a control; "" for the model itself."""
     return (
         f"This is no model's own result but a control's: {label(spec)} ({MEANING[spec.control]})."
         if spec.control
@@ -53,7 +53,7 @@ def check(spec: ModelSpec) -> None:
         if spec.control_seed:
             raise ParameterError(
                 f"The seed {spec.control_seed} belongs to a control, and none was asked for; expected a control, "
-                f"{' or '.join(KINDS)}, beside it."
+                f"{' or '.join(KINDS)}, with it."
             )
         return
     if spec.precision == SERVED:

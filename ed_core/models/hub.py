@@ -60,7 +60,7 @@ def plan(hub_id: str, revision: str = "", with_weights: bool = True) -> Plan:
         if name in (*IDENTITY_FILES, weights.ADAPTER_CONFIG)
         or (with_weights and "/" not in name and name.endswith(WEIGHTS))
     }
-    if kept.keys() & {"model.safetensors", "model.safetensors.index.json"}:  # Mistral's has all once more beside it
+    if kept.keys() & {"model.safetensors", "model.safetensors.index.json"}:  # Mistral's has all weights once more
         kept = {name: size for name, size in kept.items() if not name.startswith("consolidated")}
     if with_weights and not any(name.endswith(".safetensors") for name in kept):
         pickled = next((name for name in sizes if name.endswith((".bin", ".pt", ".pth"))), "")
@@ -70,7 +70,7 @@ def plan(hub_id: str, revision: str = "", with_weights: bool = True) -> Plan:
             "trust it."
         )
     if weights.ADAPTER_CONFIG not in kept and not any(name in OF_TOKENS for name in kept):
-        raise BrokenWeights(f"{hub_id} holds no tokenizer; expected tokenizer.json beside the weights.")
+        raise BrokenWeights(f"{hub_id} holds no tokenizer; expected tokenizer.json next to the weights.")
     return Plan(hub_id, str(info.sha), tuple(sorted(kept.items(), key=lambda item: item[1])), revision)
 
 
@@ -143,7 +143,7 @@ def ensure_reachable(name: str) -> None:
 
 
 def file_bytes(file: str) -> int:
-    """What a file of a published set has, named as hf://…, or of this machine; 0 where it is not told."""
+    """The bytes of a file of a published set (hf://…) or of this machine; 0 where they are not known."""
     if not file.startswith("hf://"):
         return Path(file).stat().st_size if Path(file).is_file() else 0
     from huggingface_hub import HfFileSystem

@@ -35,7 +35,7 @@ from .identities import MISS_LIMIT, Identities
 from .language_model import LanguageModel
 from .loading import DTYPES, described
 from .modules import Pretrained, Tokenizer
-from .opening import told
+from .opening import explained
 from .verify import check_device, relative, short_prompt, verify
 
 SMALL = 1 << 20  # bytes of a buffer that the stand-in has a copy of: a forward pass may write into one
@@ -89,7 +89,7 @@ class Live:
         changed."""
         with undisturbed(main_device(self.inner)):
             spec = self.spec
-            yield told(spec, lambda: self._checked(spec))
+            yield explained(spec, lambda: self._checked(spec))
 
     def _checked(self, spec: ModelSpec) -> LanguageModel:
         outer, inner = stand_in(self.outer, self.inner)
@@ -375,7 +375,7 @@ def _on_cpu(model: LanguageModel) -> LanguageModel:
 def digest(model: nn.Module, tokenizer: Tokenizer) -> str:
     """SHA-256 over all that a number depends on: every weight and buffer, the settings of every module, config and
     tokenizer. As long as reading the weights once: about a second for each gigabyte."""
-    found = hashlib.sha256(json.dumps([_settings(model), _told(tokenizer)]).encode())
+    found = hashlib.sha256(json.dumps([_settings(model), _rules(tokenizer)]).encode())
     for name, tensor in _tensors(model).items():
         found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         flat = tensor.detach().contiguous().cpu().reshape(-1)
@@ -406,8 +406,8 @@ def _settings(model: nn.Module) -> list[Any]:
     """Classes, plain settings and config: a LoRA's scale is one."""
     of_modules = [(name, type(module).__qualname__, _plain(module)) for name, module in model.named_modules()]
     config = cast(Any, model).config
-    told = {k: v for k, v in config.to_dict().items() if not k.startswith("_") and k != "transformers_version"}
-    return [of_modules, repr(sorted(told.items())), str(getattr(config, "_attn_implementation", ""))]
+    fields = {k: v for k, v in config.to_dict().items() if not k.startswith("_") and k != "transformers_version"}
+    return [of_modules, repr(sorted(fields.items())), str(getattr(config, "_attn_implementation", ""))]
 
 
 def _plain(module: nn.Module) -> list[tuple[str, str]]:
@@ -424,7 +424,7 @@ def _plain(module: nn.Module) -> list[tuple[str, str]]:
     return sorted((name, repr(v)) for name, v in vars(module).items() if name not in hidden and plain(v))
 
 
-def _told(tokenizer: Tokenizer) -> list[str]:
+def _rules(tokenizer: Tokenizer) -> list[str]:
     """A tokenizer's table and rules, and its chat template."""
     table = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
     return [table, str(getattr(tokenizer, "chat_template", "") or "")]

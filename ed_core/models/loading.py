@@ -273,7 +273,7 @@ def _quantization(ref: ModelRef) -> dict[str, Any]:
 
 
 def _placement(ref: ModelRef) -> dict[str, Any]:
-    """Where the weights go, from their size; refuses what fits nowhere. A family whose size cannot be told goes to its
+    """Where the weights go, from their size; refuses what fits nowhere. A family of unknown size goes to its
     device as it is."""
     try:
         needed = ref.size().weight_bytes(ref.precision)
@@ -299,7 +299,7 @@ def _refuse_adapters(ref: ModelRef) -> None:
     merged."""
     if os.path.lexists(ref.place / weights.ADAPTER_CONFIG):
         raise ParameterError(
-            f"{ref.name} has an adapter beside its weights ({weights.ADAPTER_CONFIG}); move that to a folder of its "
+            f"{ref.name} has an adapter next to its weights ({weights.ADAPTER_CONFIG}); move that to a folder of its "
             "own, to be given as --adapter, or remove it."
         )
     if ref.adapter and (ref.precision not in DTYPES or ref.offload):

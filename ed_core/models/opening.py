@@ -45,14 +45,14 @@ def open_model(spec: ModelRef, architecture: Architecture | None = None, trust_k
     held when these weights were opened so before are not measured now; whoever asks for this measures them later
     (`recheck`), and `to_recheck` of the model says so.
     """
-    return told(spec, lambda: _checked(_loaded(spec, architecture), trust_kept and architecture is None))
+    return explained(spec, lambda: _checked(_loaded(spec, architecture), trust_kept and architecture is None))
 
 
 def recheck(model: LanguageModel) -> None:
     """Measure the identities of a model that was opened with kept ones. Raises as `open_model` does where they do not
     hold, and nothing is kept of them any more."""
     try:
-        told(model.spec, lambda: _measured(model))
+        explained(model.spec, lambda: _measured(model))
     except (IdentityFailed, NotFinite):
         forget_identities(model)
         raise
@@ -80,10 +80,10 @@ def _measured(model: LanguageModel) -> LanguageModel:
 def load_model(spec: ModelRef) -> LanguageModel:
     """Load without asking whether the sums hold; a family that nobody described is tried under the known layouts
     (`adoption`)."""
-    return told(spec, lambda: _loaded(spec, None))
+    return explained(spec, lambda: _loaded(spec, None))
 
 
-def told(spec: ModelSpec, work: Callable[[], LanguageModel]) -> LanguageModel:
+def explained(spec: ModelSpec, work: Callable[[], LanguageModel]) -> LanguageModel:
     """What opens a model. Memory that runs out meanwhile is `TooLarge`, and a device that fails `DeviceFailed`: neither
     the weights nor the family are at fault."""
     try:
@@ -157,13 +157,13 @@ def _kept_file(model: LanguageModel) -> Path | None:
     if not (spec.content_hash or spec.revision):
         return None
     cpu = (platform.machine(), platform.processor(), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())
-    told = {
+    parts = {
         "model": spec.identity(),
         "engine": (ENGINE_VERSION, code_hash()),
         "libraries": [version(name) for name in LIBRARIES],
         "device": (str(model.device), *cpu, devices.certificate(model.device)),
     }
-    return settings.current().cache / "identities" / f"{sha256(canonical_json(told).encode()).hexdigest()[:32]}.json"
+    return settings.current().cache / "identities" / f"{sha256(canonical_json(parts).encode()).hexdigest()[:32]}.json"
 
 
 @cache

@@ -1,5 +1,5 @@
-"""What a folder of weights holds, told from headers and settings alone, in milliseconds and without torch: .safetensors
-files, and LoRA adapters as peft writes them. What is wrong is said before anything is loaded."""
+"""The files of a model's folder, read by headers and settings alone, in milliseconds and without torch: config,
+content, .safetensors files, and LoRA adapters as peft writes them. What is wrong is said before anything is loaded."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
             slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
             return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
     except SafetensorError as error:
-        told = " ".join(str(error)[:200].split())  # it may quote the file
-        problem = _wrong_length(file) if "not fully covered" in told else f"is no safetensors file ({told})"
+        reason = " ".join(str(error)[:200].split())  # it may quote the file
+        problem = _wrong_length(file) if "not fully covered" in reason else f"is no safetensors file ({reason})"
         raise BrokenWeights(f"The weights cannot be loaded: {file.name} {problem}; {AGAIN}.") from error
 
 
 def _wrong_length(file: Path) -> str:
-    """What is wrong with a file whose header is sound: the figures, which the reader does not tell."""
+    """The length of a file with a sound header, and the length that the header gives."""
     with file.open("rb") as handle:
         length = int.from_bytes(handle.read(8), "little")
         entries = json.loads(handle.read(min(length, bounds.HEADER)))
@@ -214,8 +214,8 @@ def _sha256(file: Path) -> bytes:
 
 
 def check_base(folder: Path, base: str) -> None:
-    """Refuse an adapter whose settings name another hub model than `base`; where either is a folder, only the shapes
-    can tell."""
+    """Refuse an adapter that was made for another hub model than `base`; where either is a folder, only the shapes can
+    tell."""
     trained_on = str(adapter_config(folder).get("base_model_name_or_path") or "")
 
     def is_hub_id(name: str) -> bool:
