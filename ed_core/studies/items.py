@@ -2,9 +2,10 @@
 each item. Numpy and pyarrow; torch and models in functions alone.
 
 Sums are a row per prompt and a column per small sum of `results.aggregate`, never an array over tokens. Column
-`<probe>.<sum>`, for instance `contributions.attn_cos.sum` `[layer]`; `<probe>.<measure>.no_sinks` is the sum over tokens
-that are no sinks, `<probe>.n_no_sinks` their number (null where the sinks are unknown); `logit_lens.echo` the share of
-tokens that the lens at depth 0 takes for the token just read. A sum that a prompt lacks (a probe with a limit) is null.
+`<probe>.<sum>`, for instance `contributions.attn_cos.sum` `[layer]`; `<probe>.<measure>.no_sinks` is the sum over
+tokens that are no sinks, `<probe>.n_no_sinks` their number (null where the sinks are unknown); `logit_lens.echo` the
+share of tokens that the lens at depth 0 takes for the token just read. A sum that a prompt lacks (of a probe with a
+limit) is null.
 
 An item's file has the columns' shapes and the first result's certificate, without its prompt, in its metadata. `pack`
 moves items into `sums.parquet`: a row group per model, with the digests `model` and `chunk` of an item in each row, and
@@ -173,18 +174,22 @@ def _part(table: pyarrow.Table, told: Mapping[str, Sequence[int]]) -> Part:
     return table, shapes
 
 
+def packed_keys(out: Path) -> list[str]:
+    """The items of `sums.parquet`, in its order."""
+    return [f"{model}/{chunk}" for model, chunks in packed(out).items() for chunk in chunks]
+
+
 def pack(folder: Folder) -> None:
     """Move the items of a study into `sums.parquet`, and keep what is there of other plans. Killed at any moment, it
     loses nothing: an item's file goes once its rows are on the disk."""
     out, lock = folder.out, folder.out / ITEMS / ".lock"
-    waiting = [key for key in folder.keys() if path(out, key).is_file()]
+    waiting = [key for key in folder.item_keys() if path(out, key).is_file()]
     if not waiting:
         return
     with FileLock(lock):
-        waiting = [key for key in folder.keys() if path(out, key).is_file()]
-        before = [f"{model}/{chunk}" for model, chunks in packed(out).items() for chunk in chunks]
+        waiting = [key for key in folder.item_keys() if path(out, key).is_file()]
         with disk.written(out / SUMS) as handle:
-            write_sums(handle, folder, dict.fromkeys([*before, *waiting]))
+            write_sums(handle, folder, dict.fromkeys([*packed_keys(out), *waiting]))
         for key in waiting:
             path(out, key).unlink(missing_ok=True)
     lock.unlink(missing_ok=True)
@@ -366,7 +371,7 @@ class Folder:
 
     out: Path
     plan: Mapping[str, Any]
-    tables: dict[str, tuple[str, pyarrow.Table]] = field(default_factory=dict)  # of which state (`tables.stored`)
+    verdicts: dict[str, pyarrow.Table] = field(default_factory=dict)  # by what they are made of (`tables.stored`)
     _sums: dict[tuple[str, str], tuple[list[int], Sums]] = field(default_factory=dict)
     _group: dict[tuple[str, int], tuple[pyarrow.Table, Any]] = field(default_factory=dict)  # of the last model
 
@@ -424,7 +429,7 @@ class Folder:
                 found[label, name] = sum(chunk in computed for chunk in one["chunks"]), len(one["chunks"])
         return found
 
-    def keys(self) -> Iterator[str]:
+    def item_keys(self) -> Iterator[str]:
         """The items that are there, in the plan's order."""
         for model in self.models.values():
             computed = there(self.out, model["digest"])
@@ -442,10 +447,11 @@ class Folder:
                 found[told["model"]] = told["why"]
         return found
 
-    def digest(self) -> str:
-        """SHA-256 over the measures that are there, in the plan's order: seconds are no part of it."""
+    def digest(self, keys: Iterable[str] | None = None) -> str:
+        """SHA-256 over the measures that are there, in the plan's order; seconds are no part of it. `keys`: of these
+        items."""
         found = hashlib.sha256()
-        for key in self.keys():
+        for key in self.item_keys() if keys is None else keys:
             table, shapes = self.part(key)
             for name in sorted(table.column_names):
                 if not name.startswith(TIMES):

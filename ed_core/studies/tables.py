@@ -1,6 +1,6 @@
-"""What a study comes to: the depth without a threshold, the turn, the papers' criteria with their variants, and the
-aggregates, with their uncertainty; and what its numbers are taken along as beside these tables: prompt by prompt, as
-arrays, as figures. Numpy and pyarrow; no torch.
+"""What a study comes to, made of its sums alone. `verdict.parquet`: mean depth, turn, and the papers' rules with their
+variants, with intervals; aggregates with intervals, the numbers of each prompt, arrays, figures. Numpy and pyarrow; no
+torch.
 
 Uncertainty is a seeded bootstrap over what is independent (`statistics`: the forms of the prompts where enough are
 known, else the prompts; 1 000 resamples, 5 to 95 %): bootstrap-t for what is smooth, percentiles for the papers' rules,
@@ -13,13 +13,12 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow
 from numpy.typing import ArrayLike
-from pyarrow import compute, csv, parquet
+from pyarrow import csv, parquet
 
 from .. import disk, statistics
 from ..depth import continuous, wording
@@ -30,13 +29,14 @@ from ..errors import ParameterError
 from ..probes import Probe, find
 from ..results.aggregate import MEANS, aggregate, counted, counts_first
 from ..statistics import Units
-from .items import Folder, Sums, open_folder
+from .items import Folder, Sums
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-VERSION = 3  # of how tables are made; those that an earlier one wrote are made anew from the sums
+VERSION = 4  # of how verdicts are made; those that an earlier one wrote are made again from the sums
+VERDICTS = "verdict.parquet"
 MEAN, TURN = "mean", "turn"  # variants that are no rule of the papers
 SAME = ("name", "n_layers", "parameters")  # what a plan tells alike of a model and of its twins
 SUMMARY = pyarrow.schema(
@@ -94,12 +94,60 @@ def verdict(folder: Folder) -> pyarrow.Table:
 def summary(folder: Folder) -> pyarrow.Table:
     """`SUMMARY`: the papers' aggregates, tidy; `layer` is the place along a curve (block or depth), `skipped` the row
     of a map, both null for a single number. Intervals are of means; a maximum over prompts has none."""
-    parts = [
-        _aggregates(folder, label, group, probe, columns, units_of(folder, name, some, probe.name))
-        for label, name, group, some in _groups(folder)
-        for probe, columns in _probed(folder, some)
-    ]
+    parts = []
+    for label, _, group, some in _groups(folder):
+        for probe, columns in _probed(folder, some):
+            head = (label, group, len(columns["n_tokens"]), int(columns["n_tokens"].sum()), probe.name)
+            for name, figures in aggregates(folder, label, group, probe.name).items():
+                parts.append(_tidy((*head, name), figures, SUMMARY))
     return pyarrow.concat_tables(parts) if parts else SUMMARY.empty_table()
+
+
+def aggregates(folder: Folder, label: str, group: str, probe: str) -> dict[str, tuple[np.ndarray, ...]]:
+    """A probe's aggregates over a set or one of its levels, by measure: the values and the ends of their interval, NaN
+    without; empty where no prompt went through it."""
+    name, some = folder.some(label, group)
+    if not (columns := some.probe(probe)):
+        return {}
+    made, over, seed = folder.probe(probe), units_of(folder, name, some, probe), folder.plan["seed"]
+    first_token = counts_first(made)
+    whole = aggregate(made, _prompts(columns), first_token)
+    derived = made.derive(whole)
+    ends: dict[str, np.ndarray] = {}
+    if over.enough:
+        sums = _sums(made, columns, first_token)
+        ends = {measure: _ends(*of_one, over, seed) for measure, of_one in sums.items()}
+        ends |= _derived(made, sums, derived, over, seed)
+    return {
+        measure: (values, *ends.get(measure, np.full((2, *values.shape), np.nan)))
+        for measure, values in (whole | derived).items()
+    }
+
+
+def curve(folder: Folder, label: str, group: str, measure: str) -> tuple[np.ndarray, ...] | None:
+    """A measure along the layers, like "contributions.layer_cos": values and the ends of their interval; None where
+    there is none."""
+    probe, _, name = measure.partition(".")
+    found = aggregates(folder, label, group, probe).get(name)
+    n = folder.models[label].get("n_layers")
+    return found if found is not None and n and found[0].shape in ((n,), (n + 1,)) else None
+
+
+def measures(folder: Folder, group: str) -> list[str]:
+    """The names of the measures that have a curve on a set or one of its levels."""
+    found = {
+        f"{probe.name}.{name}": None
+        for label in folder.models
+        for probe, columns in _probed(folder, folder.some(label, group)[1])
+        for name, values in _whole(probe, columns).items()
+        if values.ndim == 1
+    }
+    return list(found)
+
+
+def _whole(probe: Probe, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    found = aggregate(probe, _prompts(columns), counts_first(probe))
+    return found | probe.derive(found)
 
 
 def _groups(folder: Folder) -> Iterator[tuple[str, str, str, Sums]]:
@@ -123,41 +171,30 @@ def _prompts(columns: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     return [{n: np.asarray(v[i]) for n, v in columns.items()} for i in range(len(columns["n_tokens"]))]
 
 
-def state(folder: Folder) -> str:
-    """What a folder's tables are made of, as a digest: its plan and the items that are there."""
-    made_of = json.dumps([VERSION, folder.plan, list(folder.keys())], sort_keys=True)
+def store(folder: Folder) -> None:
+    """Write `verdict.parquet` into a study's folder, with a digest of what it is made of."""
+    table = verdict(folder).replace_schema_metadata({"state": _state(folder)})
+    disk.write(folder.out / VERDICTS, as_file(table, "parquet"))
+
+
+def stored(folder: Folder) -> pyarrow.Table:
+    """The verdicts: those of the folder where they are of its plan and its sums, else made again, once."""
+    now = _state(folder)
+    if now not in folder.verdicts:
+        folder.verdicts.clear()
+        try:
+            found = parquet.read_table(folder.out / VERDICTS)
+        except (OSError, pyarrow.ArrowException):
+            found = VERDICT.empty_table()
+        same = found.schema.equals(VERDICT) and (found.schema.metadata or {}).get(b"state", b"").decode() == now
+        folder.verdicts[now] = found.replace_schema_metadata(None) if same else verdict(folder)
+    return folder.verdicts[now]
+
+
+def _state(folder: Folder) -> str:
+    """A digest of what the verdicts are made of: the plan and the items that are there."""
+    made_of = json.dumps([VERSION, folder.plan, list(folder.item_keys())], sort_keys=True)
     return hashlib.sha256(made_of.encode()).hexdigest()
-
-
-def store(out: Path) -> Folder:
-    """Write both tables into a study's folder, as Parquet and as CSV."""
-    folder = open_folder(out)
-    made_of = {"state": state(folder)}
-    for name, make in TABLES.items():
-        table = make(folder)
-        with disk.written(folder.out / f"{name}.parquet") as handle:
-            parquet.write_table(table.replace_schema_metadata(made_of), handle)
-        disk.write(folder.out / f"{name}.csv", as_file(table, "csv"))
-    return folder
-
-
-def stored(folder: Folder, name: str) -> pyarrow.Table:
-    """One of the tables: as it lies in the folder where it is of this state, else made anew, once."""
-    now = state(folder)
-    before, found = folder.tables.get(name, ("", None))
-    if before != now:
-        lying = _lying(folder, name, now)
-        folder.tables[name] = now, (found := TABLES[name](folder) if lying is None else lying)
-    return found
-
-
-def _lying(folder: Folder, name: str, now: str) -> pyarrow.Table | None:
-    try:
-        found = parquet.read_table(folder.out / f"{name}.parquet")
-    except (OSError, pyarrow.ArrowException):
-        return None
-    same = found.schema.equals(SCHEMAS[name]) and (found.schema.metadata or {}).get(b"state", b"").decode() == now
-    return found if same else None
 
 
 def as_file(table: pyarrow.Table, kind: str) -> bytes:
@@ -341,25 +378,6 @@ def _criteria(folder: Folder, label: str, name: str, some: Sums) -> Iterator[tup
             yield criterion, variant, *figures, over.words if told else None, None, None
 
 
-def _aggregates(
-    folder: Folder, label: str, group: str, probe: Probe, columns: Mapping[str, Any], over: Units
-) -> pyarrow.Table:
-    rows, first_token = _prompts(columns), counts_first(probe)
-    whole = aggregate(probe, rows, first_token)
-    derived = probe.derive(whole)
-    bounds: dict[str, np.ndarray] = {}
-    if over.enough:
-        sums = _sums(probe, columns, first_token)
-        bounds = {measure: _ends(*of_one, over, folder.plan["seed"]) for measure, of_one in sums.items()}
-        bounds |= _derived(probe, sums, derived, over, folder.plan["seed"])
-    n, n_tokens = len(rows), int(columns["n_tokens"].sum())
-    parts = []
-    for name, values in (whole | derived).items():
-        ends = bounds.get(name, np.full((2, *values.shape), np.nan))
-        parts.append(_tidy((label, group, n, n_tokens, probe.name, name), (values, *ends), SUMMARY))
-    return pyarrow.concat_tables(parts)
-
-
 def _sums(probe: Probe, columns: Mapping[str, Any], first_token: bool) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Of the aggregates that are means, over tokens or over prompts (NaN left out): what is summed, `[prompt, …]`, and
     its weights, `[prompt]` or `[prompt, …]`."""
@@ -426,10 +444,6 @@ def _tidy(names: Sequence[str | int], figures: Sequence[ArrayLike], schema: pyar
 
 
 AT_ONCE = 4096  # places of a map whose resamples are held at once
-TABLES = {"verdict": verdict, "summary": summary}
-SCHEMAS = {"verdict": VERDICT, "summary": SUMMARY}
-
-
 PROMPTS = pyarrow.schema(
     [
         *((name, pyarrow.string()) for name in ("model", "set", "prompt", "probe", "measure")),
@@ -458,6 +472,9 @@ def by_prompt(folder: Folder) -> pyarrow.Table:
     return pyarrow.concat_tables(parts) if parts else PROMPTS.empty_table()
 
 
+TABLES = {"verdict": stored, "summary": summary, "prompts": by_prompt}  # that can be exported
+
+
 def arrays(folder: Folder) -> dict[str, np.ndarray]:
     """The aggregates over a set's prompts, by `<model>/<set>/<probe>.<measure>`, and of every criterion and variant
     `<model>/<set>/effective_depth.<criterion>.<variant>`: depth, ratio, low, high, undefined (NaN = not defined); of
@@ -466,10 +483,9 @@ def arrays(folder: Folder) -> dict[str, np.ndarray]:
     for label in folder.models:
         for name in folder.sets:
             for probe, columns in _probed(folder, folder.sums(label, name)):
-                curves = aggregate(probe, _prompts(columns), counts_first(probe))
-                for measure, values in (curves | probe.derive(curves)).items():
+                for measure, values in _whole(probe, columns).items():
                     found[f"{label}/{name}/{probe.name}.{measure}"] = np.asarray(values)
-    for row in stored(folder, "verdict").to_pylist():
+    for row in stored(folder).to_pylist():
         key = f"{row['model']}/{row['set']}/effective_depth.{row['criterion']}.{row['variant']}"
         figures = [row[column] for column in ("depth", "ratio", "low", "high", "undefined")]
         figures += [row["p"]] if row["variant"] == TURN else []
@@ -483,32 +499,17 @@ def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:
     from .. import figures
 
     sets = [of_set] if of_set else list(folder.sets)
-
-    def called(row: dict[str, Any]) -> str:
-        return row["model"] if len(sets) == 1 else f"{row['model']} · {row['set']}"
-
-    rows = stored(folder, "verdict").to_pylist()
-    whole = [r | {"line": called(r)} for r in rows if r["variant"] in LEADING and r["set"] in sets]
-    if name == DEPTHS and whole:
-        return figures.study_depths(whole, "line")
-    curves: dict[str, list[dict[str, Any]]] = {}
-    layers, measures, of = {}, {DEPTHS: None} if whole else {}, compute.field
-    drawn = of("set").isin(sets) & of("layer").is_valid() & of("skipped").is_null()
-    for row in stored(folder, "summary").filter(drawn).to_pylist():
-        if n := folder.models[row["model"]].get("n_layers"):
-            measures[f"{row['probe']}.{row['measure']}"] = None
-            if f"{row['probe']}.{row['measure']}" == name:
-                curves.setdefault(called(row), []).append(row)
-                layers[called(row)] = n
-    fit = {line: rows for line, rows in curves.items() if len(rows) in (layers[line], layers[line] + 1)}
-    if not fit:
-        expected = f"expected one of {', '.join(measures)}" if measures else "nothing that is drawn is computed yet"
+    rows = [row for row in stored(folder).to_pylist() if row["variant"] in LEADING and row["set"] in sets]
+    lines = {(label, one): label if len(sets) == 1 else f"{label} · {one}" for label in folder.models for one in sets}
+    if name == DEPTHS and rows:
+        return figures.study_depths([row | {"line": lines[row["model"], row["set"]]} for row in rows], "line")
+    found = {line: drawn for at, line in lines.items() if (drawn := curve(folder, *at, name)) is not None}
+    if not found:
+        known = dict.fromkeys([DEPTHS] * bool(rows) + [measure for one in sets for measure in measures(folder, one)])
+        expected = f"expected one of {', '.join(known)}" if known else "nothing that is drawn is computed yet"
         raise ParameterError(f"There is no figure {name!r} of this study; {expected}.")
-    return figures.study_curves(
-        {line: tuple([r[k] for r in rows] for k in ("value", "low", "high")) for line, rows in fit.items()},
-        layers,
-        unit_of(name),
-    )
+    layers = {lines[at]: folder.models[at[0]]["n_layers"] for at in lines if lines[at] in found}
+    return figures.study_curves(found, layers, unit_of(name))
 
 
 def unit_of(curve: str) -> str:
