@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import streamlit as st
 
-from ed_core.depth import among_others, verdict
+from ed_core.depth import among_others
+from ed_core.depth import old_verdict as verdict
 from ed_core.depth.among_others import Likeness
 from ed_core.errors import EffectiveDepthError, ParameterError
 from ed_core.models import controls, sizes, specs

@@ -10,8 +10,9 @@ from typing import Any
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import verdict, writing
-from ed_core.depth.verdict import ANSWER, Verdict
+from ed_core.depth import old_verdict as verdict
+from ed_core.depth import writing
+from ed_core.depth.old_verdict import ANSWER, Verdict
 from ed_core.depth.wording import percent
 from ed_core.figures import View
 from ed_core.figures.pictures import pictures

@@ -13,8 +13,8 @@ import streamlit as st
 from ed_core import figures
 from ed_core.cases import export
 from ed_core.depth import side_by_side
+from ed_core.depth.old_verdict import READS
 from ed_core.depth.side_by_side import COMPARED, SIDES, Pair, Side, nearest
-from ed_core.depth.verdict import READS
 from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, draw

@@ -19,7 +19,8 @@ from ed_core.cases.case_study import Item, Shown
 from ed_core.cases.drawings import drawings
 from ed_core.cases.kept import Kept
 from ed_core.commands import cases, main
-from ed_core.depth import criteria, verdict
+from ed_core.depth import criteria
+from ed_core.depth import old_verdict as verdict
 from ed_core.errors import CaseError, ImportRefused
 from ed_core.figures.images import data_uri
 from ed_core.models import controls

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ed_core import statistics
-from ed_core.depth import among_others, continuous, criteria, exactness, lenses, verdict
+from ed_core.depth import among_others, continuous, criteria, exactness, lenses
+from ed_core.depth import old_verdict as verdict
 from ed_core.probes import Contributions, Lenses, LogitLens
 from ed_core.statistics import units
 from ed_core.types import ProbeResult, Prompt, Request

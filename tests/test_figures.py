@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ed_core import figures
-from ed_core.depth import verdict
+from ed_core.depth import old_verdict as verdict
 from ed_core.figures import View
 from ed_core.figures.canvas import shown
 from ed_core.figures.panel import MOST_TEXTS

@@ -13,7 +13,7 @@ import torch
 from small_models import random_model
 
 from ed_core import prompts
-from ed_core.depth import verdict
+from ed_core.depth import old_verdict as verdict
 from ed_core.errors import Cancelled, ParameterError, PromptError
 from ed_core.models import identities
 from ed_core.probes import Answers, Continuation, ExactAnswers, Generation

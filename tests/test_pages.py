@@ -11,7 +11,7 @@ from charts import charts, fresh, numbers, sent
 from small_models import computed
 from streamlit.testing.v1 import AppTest
 
-from ed_core.depth import verdict
+from ed_core.depth import old_verdict as verdict
 from ed_core.depth.wording import percent, printed
 from ed_core.models import tokens
 from ed_core.probes import (

@@ -13,7 +13,8 @@ from small_models import computed
 from test_pages import PROMPT, app, holds, plotted
 from test_running import queue  # noqa: F401  (fixture)
 
-from ed_core.depth import among_others, exactness, verdict
+from ed_core.depth import among_others, exactness
+from ed_core.depth import old_verdict as verdict
 from ed_core.depth.among_others import curves_of
 from ed_core.depth.criteria import COSINES
 from ed_core.models.bundled import example_of, load_prompts

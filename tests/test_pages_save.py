@@ -16,7 +16,7 @@ from test_pages_two import OTHER, seconds, two  # noqa: F401 (a fixture)
 from ed_core.cases.drawings import sections
 from ed_core.cases.kept import Kept
 from ed_core.cases.report import report
-from ed_core.depth import verdict
+from ed_core.depth import old_verdict as verdict
 from ed_core.probes import LayerSkip, Prune
 from ed_core.results import aggregate, lookup
 from ed_core.work.resolve import resolve

@@ -12,7 +12,8 @@ from charts import charts, numbers, sent, words
 from small_models import computed
 from test_pages import PROMPT, app, holds, plotted, session_of
 
-from ed_core.depth import side_by_side, verdict
+from ed_core.depth import old_verdict as verdict
+from ed_core.depth import side_by_side
 from ed_core.errors import HubUnreachable
 from ed_core.probes import Contributions, LayerSkip, LogitLens
 from ed_core.results import lookup

@@ -12,7 +12,8 @@ from kept_cases import results
 from small_models import random_model
 
 from ed_core.cases import export
-from ed_core.depth import criteria, sinks, verdict, wording
+from ed_core.depth import criteria, sinks, wording
+from ed_core.depth import old_verdict as verdict
 from ed_core.probes import Contributions, LogitLens
 from ed_core.results.aggregate import summarize
 from ed_core.results.wire import pack, unpack

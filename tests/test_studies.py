@@ -22,7 +22,7 @@ from shell import refused, wrote
 from ed_core import disk
 from ed_core.commands import main
 from ed_core.depth import criteria, sinks
-from ed_core.depth import verdict as verdict_of
+from ed_core.depth import old_verdict as verdict_of
 from ed_core.errors import JobError, StudyError
 from ed_core.models.bundled import MODELS, load_prompts
 from ed_core.models.tokens import preview

@@ -15,7 +15,7 @@ from test_in_memory import all_state, assert_same_state, lora
 from transformers import Trainer, TrainerCallback, TrainingArguments, default_data_collator
 
 import ed_core
-from ed_core.depth import verdict
+from ed_core.depth import old_verdict as verdict
 from ed_core.errors import ParameterError, RefusedFamily, StudyError
 from ed_core.probes import Contributions, LogitLens
 from ed_core.studies import bundle, tables

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ed_core.depth import among_others, verdict
+from ed_core.depth import among_others
+from ed_core.depth import old_verdict as verdict
 from ed_core.depth.side_by_side import COMPARED
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens, Probe, ResidualErasure, find
 from ed_core.types import ProbeResult

@@ -16,8 +16,9 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..depth import criteria, verdict
-from ..depth.verdict import Verdict
+from ..depth import criteria
+from ..depth import old_verdict as verdict
+from ..depth.old_verdict import Verdict
 from ..errors import CaseError
 from ..models import controls
 from ..results.wire import pack, unpack

@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 
 from .. import figures
 from ..depth import among_others, loops, surgery, writing
-from ..depth.verdict import Verdict, positions, right, tokens_of
+from ..depth.old_verdict import Verdict, positions, right, tokens_of
 from ..depth.wording import count, percent, printed
 from ..figures import View
 from ..figures.canvas import shown, size

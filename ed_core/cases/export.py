@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..depth import sinks
+from ..depth.old_verdict import READS, mean_depths, turn, verdicts
 from ..depth.side_by_side import SIDES, Pair, relative_depth
-from ..depth.verdict import READS, mean_depths, turn, verdicts
 from ..probes import Probe
 from ..results.aggregate import aggregate, counts_first, probe_of
 from ..types import ProbeResult

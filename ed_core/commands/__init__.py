@@ -222,7 +222,8 @@ def _require_free(address: str, port: int) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from ..cases.export import arrays
-    from ..depth import sinks, verdict
+    from ..depth import old_verdict as verdict
+    from ..depth import sinks
     from ..depth.wording import count
     from ..disk import require_out, written
     from ..models.specs import read_for

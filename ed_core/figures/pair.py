@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..depth import matching, side_by_side
-from ..depth.verdict import Verdict
+from ..depth.old_verdict import Verdict
 from ..fits.measured import Maps, Replacement
 from ..types import ProbeResult
 from . import colours

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import statistics
-from ..depth import sinks, verdict
+from ..depth import old_verdict as verdict
+from ..depth import sinks
 from ..depth.continuous import LOWEST, MEAN_DEPTH, MeanDepth, Turn
 from ..errors import InputError, ParameterError, StoreError
 from ..machine import learn, may_have_gpu, uncollected

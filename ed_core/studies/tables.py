@@ -22,7 +22,7 @@ from pyarrow import csv, parquet
 
 from .. import disk, statistics
 from ..depth import continuous, wording
-from ..depth import verdict as verdict_of
+from ..depth import old_verdict as verdict_of
 from ..depth.continuous import MeanDepth, Turn
 from ..depth.criteria import BEST, RULES, Rule, depths
 from ..errors import ParameterError

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, SupportsInt
 import numpy as np
 
 from .. import bounds, disk, outside
-from ..depth import sinks, verdict
+from ..depth import old_verdict as verdict
+from ..depth import sinks
 from ..depth.continuous import MEAN_DEPTH
 from ..errors import EffectiveDepthError, ParameterError, StudyError
 from ..notebook.model import InMemory

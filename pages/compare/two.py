@@ -5,7 +5,8 @@ from functools import partial
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import side_by_side, verdict
+from ed_core.depth import old_verdict as verdict
+from ed_core.depth import side_by_side
 from ed_core.depth.side_by_side import SIDES
 from ed_core.models import specs
 from ed_ui import (

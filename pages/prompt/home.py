@@ -7,8 +7,9 @@ from functools import partial
 import streamlit as st
 
 from ed_core import figures, fits
-from ed_core.depth import criteria, sinks, verdict
-from ed_core.depth.verdict import ALL, ANSWER
+from ed_core.depth import criteria, sinks
+from ed_core.depth import old_verdict as verdict
+from ed_core.depth.old_verdict import ALL, ANSWER
 from ed_core.depth.wording import Twins, count, percent, tenth
 from ed_core.figures import View
 from ed_core.figures.pictures import Look
