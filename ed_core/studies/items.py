@@ -303,13 +303,15 @@ class Sums:
         keep = np.isin(self.index, chosen)
         return Sums({name: values[keep] for name, values in self.columns.items()}, self.index[keep])
 
+    def ran(self, probe: str) -> np.ndarray:
+        """The prompts that went through a probe, as places in the set."""
+        return self.index[np.isfinite(self.columns.get(f"{probe}.n_tokens", np.full(len(self), np.nan)))]
+
     def probe(self, name: str) -> dict[str, np.ndarray]:
         """A probe's columns under the names of its summary, of the prompts that went through it."""
-        own = {n.partition(".")[2]: v for n, v in self.columns.items() if n.startswith(f"{name}.")}
-        if "n_tokens" not in own:
-            return {}
-        ran = np.isfinite(own["n_tokens"])
-        return {n: v[ran] for n, v in own.items()} if ran.any() else {}
+        ran = np.isin(self.index, self.ran(name))
+        own = {n.partition(".")[2]: v[ran] for n, v in self.columns.items() if n.startswith(f"{name}.")}
+        return own if ran.any() else {}
 
 
 class _Model(BaseModel):
@@ -404,6 +406,11 @@ class Folder:
             for level in dict.fromkeys(one["levels"])
             if level
         }
+
+    @property
+    def every_group(self) -> list[str]:
+        """All sets, each with its levels."""
+        return [group for name in self.sets for group in self.groups(name)]
 
     def set_of(self, group: str) -> str:
         """The set that a group is, or is a level of."""
