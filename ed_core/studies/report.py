@@ -16,18 +16,19 @@ from ..depth.wording import count, mean_depth
 from ..errors import StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, RESAMPLES
 from . import agreement, steps, tables
-from .items import Folder
+from .items import Folder, open_folder, pack
 
 SHOWN = {"stable": "stable", "from_depth_1": "from depth 1", "without_sinks": "without sinks"}
 
 
 def write(out: Path) -> str:
-    """Write what a study's numbers come to: `summary.parquet`, `verdict.parquet`, `report.md`. Returns the digest of
-    its measures."""
+    """End a run: pack the sums, write the verdicts and the report. Returns the digest of the measures."""
     try:
-        folder = tables.store(out)
+        folder = open_folder(out)
+        pack(folder)
+        tables.store(folder)
         measures = folder.digest()
-        disk.write(out / "report.md", markdown(folder, tables.stored(folder, "verdict"), measures).encode())
+        disk.write(out / "report.md", markdown(folder, tables.stored(folder), measures).encode())
     except OSError as error:
         raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
     return measures

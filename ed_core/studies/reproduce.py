@@ -114,7 +114,7 @@ def _hu_parts(models: Sequence[ModelEntry], sets: Mapping[str, SetEntry], limit:
 
 
 def _hu_entries(folder: Folder) -> Iterator[Entry]:
-    for row in tables.stored(folder, "verdict").to_pylist():
+    for row in tables.stored(folder).to_pylist():
         if row["variant"] != "paper" or row["set"] not in folder.sets:
             continue
         model = folder.models[row["model"]]
