@@ -271,7 +271,9 @@ def fewer_resamples() -> Iterator[None]:
 def verdict(name: str, kind: str, forms: int, seed: int, alike: float = 0.0) -> str:
     """Of one made-up set; what is refused is as good as not told."""
     claim = find(name)
-    drawn = Draw(kind, forms, np.random.default_rng([seed, forms, KINDS.index(kind), list(MADE_UP).index(name)]), alike=alike)
+    drawn = Draw(
+        kind, forms, np.random.default_rng([seed, forms, KINDS.index(kind), list(MADE_UP).index(name)]), alike=alike
+    )
     try:
         with fewer_resamples():
             return judged(claim.quantities, claim.of(MADE_UP[name](drawn)).estimates).verdict

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import statistics
-from ..depth.criteria import COSINES
+from ..depth.rules import COSINES
 from ..errors import ClaimRefused
 from ..results.aggregate import counted
 from ..statistics import FEWEST, FEWEST_FORMS, Resampled, Units

@@ -9,9 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from .. import statistics
-from ..depth import continuous
+from ..depth import turn as turns_of
 from ..depth.matching import RAISED
-from ..depth.surgery import best_stretch
 from ..errors import ClaimRefused
 from ..probes.base import layer_effect
 from ..statistics import beyond, over_layers, rank_correlations, stretch_mean
@@ -44,23 +43,21 @@ def _stretch(start: int, n: int) -> str:
 # ---------------------------------------------------------------- turn
 
 
-def turn(evidence: Evidence) -> Measured:
+def turning(evidence: Evidence) -> Measured:
     part, seed, n = evidence.parts["contributions"], evidence.seed, evidence.n_layers
     enough(part)
     found = _two_levels(part, seed)
     if found is None:
         raise ClaimRefused("The mean cosine is undefined at some layer.")
-    judged = continuous.against_twins(found, [_two_levels(twin, seed) for twin in evidence.twins])
+    judged = turns_of.against_twins(found, [_two_levels(twin, seed) for twin in evidence.twins])
     (sums, tokens), k = cosine(part), found.split
     curve = statistics.mean(sums, tokens, part.units, seed)
     before, after = (
         statistics.mean(sums[:, at].mean(1), tokens, part.units, seed) for at in (slice(k + 1), slice(k + 1, None))
     )
-    places = statistics.percentile(
-        lambda c: (continuous.best_split(c[""]) + 1) / n, {"": sums}, tokens, part.units, seed
-    )
+    places = statistics.percentile(lambda c: (turns_of.best_split(c[""]) + 1) / n, {"": sums}, tokens, part.units, seed)
     signs = max(beyond(before.draws, 0.0, False), beyond(after.draws, 0.0, True))
-    order = found.p * ALONE / continuous.LEVEL  # the permutation is exact: its 5 % need no reserve
+    order = found.p * ALONE / turns_of.LEVEL  # the permutation is exact: its 5 % need no reserve
 
     def one_sign(at: slice, above: bool) -> float:
         """The error of saying that these layers lie on one side of 0."""
@@ -76,9 +73,7 @@ def turn(evidence: Evidence) -> Measured:
     share = math.nan if judged.failed else (k + 1) / n
     unclear = 1.0 if judged.failed == "twins" else max(signs, order)
     estimates = {
-        TURN.quantities[0].name: Estimate(
-            share, (places,), unclear=unclear, contrary=contrary, nothing="no turn"
-        ),
+        TURN.quantities[0].name: Estimate(share, (places,), unclear=unclear, contrary=contrary, nothing="no turn"),
         BEFORE: Estimate(float(before.value), (before.draws,)),
         AFTER: Estimate(float(after.value), (after.draws,)),
     }
@@ -88,9 +83,9 @@ def turn(evidence: Evidence) -> Measured:
     return Measured(estimates, len(part), Curve.of("layer", "cosine with the stream", curve), part.units.words, note)
 
 
-def _two_levels(part: Part, seed: int) -> continuous.Turn | None:
+def _two_levels(part: Part, seed: int) -> turns_of.Turn | None:
     sums, tokens = cosine(part)
-    return continuous.fit_over_prompts({"": sums}, tokens, part.units, seed) if np.isfinite(sums).all() else None
+    return turns_of.fit_over_prompts({"": sums}, tokens, part.units, seed) if np.isfinite(sums).all() else None
 
 
 BEFORE, AFTER = "mean cosine up to the split", "mean cosine after the split"
@@ -116,7 +111,7 @@ TURN = Claim(
         Quantity(AFTER, "", (0.0, NO_LIMIT), "above 0", shown=True),
     ),
     ("contributions",),
-    turn,
+    turning,
 )
 
 # ---------------------------------------------------------------- second-half-weak
@@ -381,7 +376,7 @@ def late_skips(evidence: Evidence) -> Measured:
         )
 
     estimates = dict(zip((PLACE, COST, PLACE_OURS, COST_OURS), (*of("last"), *of("calm"))))
-    cost, cheapest = added(part, seed), best_stretch(added(part, seed).value, length)[0]
+    cost, cheapest = added(part, seed), int(np.nanargmin(added(part, seed).value))
     starts = [_stretch(start, length) for start in (*chosen.values(), cheapest)]
     note = f"Chosen by the angle at the last token: {starts[0]}; the loss is least without {starts[-1]}."
     title = f"first of {length} layers left out" if length > 1 else "layer left out"

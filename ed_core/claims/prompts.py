@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from .. import statistics
-from ..depth.continuous import MEAN_DEPTH
+from ..depth.mean_depth import MEAN_DEPTH
 from ..errors import ClaimRefused
 from ..probes.base import depth_score, layer_effect
 from ..statistics import over_layers
@@ -123,8 +123,8 @@ ADAPTIVE = Claim(
     "Answers to harder prompts stay among the best five only from a greater depth on",
     "Curth et al. 2026 (2604.12426)",
     "slope over levels of the first depth from which every token of the answer stays among the lens's best five",
-    "Up to about 50 prompts over the levels; over groups of a prompt from each level, where the set has them. The paper "
-    "takes family relations by hops.",
+    "Up to about 50 prompts over the levels; over groups of a prompt from each level, where the set has them. The "
+    "paper takes family relations by hops.",
     (Quantity(APPEARS, "layers a level", (0.0, NO_LIMIT), "some increase, clearer after fine-tuning"),),
     ("answers",),
     appears,
