@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import streamlit as st
 
 from ed_core import settings
-from ed_core.depth.wording import count
+from ed_core.depth import say
 from ed_core.errors import EffectiveDepthError, ImportRefused, NotAllowed, StudyError
 from ed_core.models import tokens
 from ed_core.models.bundled import default_set
@@ -211,7 +211,7 @@ def _told(found: Outlook, written: Study, beside, below) -> None:
 
 def size(one: SetLook) -> str:
     """A prompt set in numbers."""
-    said = count(one.prompts, "prompt")
+    said = say.count(one.prompts, "prompt")
     said += f" of {one.levels} levels" if one.levels > 1 else ""
     if one.tokens is None:
         return f"{said}; tokens are counted once the model is here"
@@ -222,7 +222,7 @@ def size(one: SetLook) -> str:
 def cost(found: Outlook) -> str:
     """Time and disk of a study, before it runs."""
     counts = {"model": found.models, "prompt": sum(one.prompts for one in found.sets), "part": found.parts}
-    said = " · ".join(count(n, what) for what, n in counts.items())
+    said = " · ".join(say.count(n, what) for what, n in counts.items())
     if found.sets:
         time = "time not known" if found.seconds is None else about(found.seconds)
         said += f" · {time}, the models' opening not counted · {_megabytes(found.bytes)} on the disk"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth.criteria import RULES
+from ed_core.depth.rules import RULES
 from ed_core.errors import EffectiveDepthError, StudyError
 from ed_core.models.catalogue import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
 from ed_core.results.shelf import Shelf

@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import statistics
 from ..depth.continuous import TENTH
-from ..depth.criteria import BEST, OF_LENS, RULES, depths
+from ..depth.rules import BEST, OF_LENS, RULES, depths
 from ..depth.wording import AT_NONE, again, level, listed, of_best, over_what
 from ..statistics import FEWEST, FEWEST_FORMS, Units
 from . import difficulty, tables

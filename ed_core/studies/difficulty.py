@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from .. import statistics
 from ..depth.continuous import LOWEST, MEAN_DEPTH
-from ..depth.criteria import OF_LENS
+from ..depth.rules import OF_LENS
 from ..depth.wording import decimals
 from ..errors import StudyError
 from ..probes.base import depth_score, layer_effect

@@ -13,7 +13,7 @@ import numpy as np
 from .. import statistics
 from ..depth import continuous
 from ..depth.continuous import MEAN_DEPTH
-from ..depth.criteria import OF_LENS, RULES, depths
+from ..depth.rules import OF_LENS, RULES, depths
 from ..depth.wording import mean_depth
 from ..errors import EffectiveDepthError
 from ..models import catalogue, sizes

@@ -11,7 +11,7 @@ import pyarrow
 
 from .. import disk
 from ..depth import wording
-from ..depth.criteria import RULES
+from ..depth.rules import RULES
 from ..depth.wording import count, mean_depth
 from ..errors import StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, RESAMPLES

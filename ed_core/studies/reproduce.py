@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import machine, statistics
-from ..depth.criteria import RULES
+from ..depth.rules import RULES
 from ..errors import ParameterError, StudyError
 from ..models import tokens
 from ..models.bundled import MODELS

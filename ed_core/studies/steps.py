@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..depth import wording
-from ..depth.criteria import RULES
+from ..depth.rules import RULES
 from . import tables
 from .items import Folder
 

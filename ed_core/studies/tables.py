@@ -25,7 +25,7 @@ from .. import disk, statistics
 from ..depth import continuous, wording
 from ..depth import old_verdict as verdict_of
 from ..depth.continuous import MeanDepth, Turn
-from ..depth.criteria import BEST, RULES, Rule, depths
+from ..depth.rules import BEST, RULES, Rule, depths
 from ..errors import ParameterError
 from ..probes import Probe, find
 from ..results.aggregate import MEANS, aggregate, counted, counts_first

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import statistics
-from ..depth.criteria import OF_LENS, RULES
+from ..depth.rules import OF_LENS, RULES
 from ..depth.wording import OFTEN, decimals, listed, printed
 from ..errors import StudyError
 from ..statistics import FEWEST, FEWEST_FORMS, Interval, interval

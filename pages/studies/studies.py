@@ -5,8 +5,8 @@ from functools import partial
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth.criteria import RULES
-from ed_core.depth.wording import count
+from ed_core.depth.rules import RULES
+from ed_core.depth import say
 from ed_core.errors import EffectiveDepthError
 from ed_core.models.catalogue import CAVEATS, CITATION, published, published_marks
 from ed_core.statistics import FEWEST, FEWEST_FORMS
@@ -108,7 +108,7 @@ def panel(out) -> None:
         there, planned = map(sum, zip(*folder.progress().values(), strict=True))
         prompts = sum(len(one["ids"]) for one in folder.sets.values())
         counts = {"model": len(folder.models), "set": len(folder.sets), "prompt": prompts}
-        told = " · ".join(count(n, what) for what, n in counts.items())
+        told = " · ".join(say.count(n, what) for what, n in counts.items())
         told += f" · {'complete' if there == planned else f'{there} of {planned} parts computed'}"
         if folder.plan["note"]:
             st.markdown(show.plain(folder.plan["note"]))
