@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import streamlit as st
 
 from ed_core import settings
-from ed_core.depth.wording import count
+from ed_core.depth.say import count
 from ed_core.errors import EffectiveDepthError, ImportRefused, NotAllowed, StudyError
 from ed_core.models import tokens
 from ed_core.models.bundled import default_set
 from ed_core.probes import find
-from ed_core.studies import agreement, bundle, study, tables
+from ed_core.studies import bundle, study, tables
 from ed_core.studies import plan as planning
 from ed_core.studies.form import ALL, Form, probe_names, set_names, study_of
 from ed_core.studies.items import Folder, home, open_folder, shipped
@@ -58,8 +58,8 @@ def take_in(data: bytes) -> str:
     return name
 
 
-def read(out: Path) -> tuple[Folder, list[dict], list[dict]]:
-    """A study's folder, its verdicts and its aggregates; read anew where something was added."""
+def read(out: Path) -> tuple[Folder, list[dict]]:
+    """A study's folder and its verdicts; read again where something was added."""
     return _tables(out, _state(out))
 
 
@@ -69,15 +69,9 @@ def _state(out: Path) -> tuple:
 
 
 @lru_cache(maxsize=4)
-def _tables(out: Path, state: tuple) -> tuple[Folder, list[dict], list[dict]]:
+def _tables(out: Path, state: tuple) -> tuple[Folder, list[dict]]:
     folder = open_folder(out)
-    verdict, summary = (tables.stored(folder, name).to_pylist() for name in ("verdict", "summary"))
-    return folder, verdict, summary
-
-
-def estimates(folder: Folder, model: str, name: str) -> list[agreement.Estimate]:
-    """Every estimator of a model's depth on a prompt set: for `looked`."""
-    return agreement.estimates(folder, model, name, [row for row in read(folder.out)[1] if row["set"] == name])
+    return folder, tables.stored(folder).to_pylist()
 
 
 def looked(out: Path, look: Callable[..., T], *asked: str) -> T:

@@ -21,8 +21,10 @@ from numpy.typing import ArrayLike
 from pyarrow import csv, parquet
 
 from .. import disk, statistics
+from ..depth import say
 from ..depth.rules import BEST, RULES
 from ..depth.sample import CONTRIBUTIONS, LENS, READS, Sample
+from ..depth.verdict import Verdict
 from ..depth.verdict import verdict as verdict_of
 from ..errors import ParameterError
 from ..probes import Probe, find
@@ -247,6 +249,22 @@ def units_of(folder: Folder, name: str, some: Sums, probe: str) -> Units:
     forms where enough are known, else the prompts."""
     ran = some.ran(probe)
     return statistics.units(len(ran), [str(form) for form in folder.forms(name)[ran]])
+
+
+def verdict_on(folder: Folder, label: str, group: str) -> Verdict | None:
+    """The verdict on a model, on a set or one of its levels; None where no probe that it reads is there."""
+    found = sample(folder, label, group)
+    return None if found is None else verdict_of(found)
+
+
+def cell(row: Mapping[str, Any] | None) -> str:
+    """A depth of `VERDICT` with its interval: "18.3 (18.0 to 18.6)", a rule's layer "20 (18 to 21)"; "–" for none."""
+    if row is None or row["depth"] is None:
+        return "–"
+    digits = int(row["variant"] == MEAN)
+    text = say.number(row["depth"], f".{digits}f")
+    known = row["low"] is not None and np.isfinite(row["low"])
+    return f"{text} ({say.interval(row['low'], row['high'], digits)})" if known else text
 
 
 def sinks(folder: Folder, label: str, group: str) -> float | None:
