@@ -95,7 +95,7 @@ def write_reports() -> None:
     """Write the reports of the bundled studies from their tables."""
     for plan in sorted(STUDIES.glob("*/plan.json")):
         folder = open_folder(plan.parent)
-        text = report.markdown(folder, tables.stored(folder, "verdict"), folder.digest())
+        text = report.markdown(folder, tables.stored(folder), folder.digest())
         (plan.parent / "report.md").write_text(text, encoding="utf-8")
 
 

@@ -171,12 +171,11 @@ def _made(folder: Folder, file: Path) -> bytes:
 
         return npz(tables.arrays(folder))
     if kind in ("csv", "parquet"):
-        if file.stem not in (*tables.TABLES, "prompts"):
+        if file.stem not in tables.TABLES:
             raise ParameterError(
                 f"{file.name} would be no table of a study; expected verdict, summary or prompts.{kind}."
             )
-        table = tables.by_prompt(folder) if file.stem == "prompts" else tables.stored(folder, file.stem)
-        return tables.as_file(table, kind)
+        return tables.as_file(tables.TABLES[file.stem](folder), kind)
     if kind in ("svg", "png", "html"):
         figure = tables.figure(folder, file.stem)
         if kind == "html":

@@ -194,7 +194,7 @@ def of_study(out: Path) -> Page:
     """A study as a page: figures, report, and its file to open elsewhere. `StudyError` where the folder holds none,
     `PublishError` where it has no depths."""
     folder = open_folder(out)
-    verdict = tables.stored(folder, "verdict")
+    verdict = tables.stored(folder)
     if not verdict.num_rows:
         raise PublishError(
             f"The study in {out} has no depths; run it with contributions or logit_lens, then publish it."
@@ -256,19 +256,17 @@ def _drawn(folder: Folder) -> dict[str, list[Drawing]]:
     """The figures by what they are of: the depths on all sets, then of each set the curves that the rules read."""
     depths = tables.figure(folder, tables.DEPTHS)
     found = {"Depths": [Drawing("Effective depth", DEPTHS, f"Effective depth: {DEPTHS}", depths)]}
-    verdict = tables.stored(folder, "verdict").to_pylist()
+    verdict = tables.stored(folder).to_pylist()
     for series, labels in steps.series(folder).items():
         for name in folder.sets:
             if rows := steps.depths(verdict, labels, name):
                 over = depth_over_steps(rows, rows[0]["n_layers"], dict(zip(labels, steps.sinks(folder, labels, name))))
                 title = f"Depth over training{f' of {series}' if series else ''} on {name}"
                 found["Depths"].append(Drawing(title, OVER_TRAINING, f"{title}: {OVER_TRAINING}", over))
-    measured = {
-        (row["set"], f"{row['probe']}.{row['measure']}") for row in tables.stored(folder, "summary").to_pylist()
-    }
     for name in folder.sets:
+        measured = tables.measures(folder, name)
         for measure, title in CURVES.items():
-            if (name, measure) in measured:
+            if measure in measured:
                 caption = f"{measure} over relative depth; shaded: 5 to 95 % over prompts"
                 curves = tables.figure(folder, measure, name)
                 of_set = found.setdefault(f"Curves on {name}", [])

@@ -24,8 +24,10 @@ def study(turn: Turn, file: str, out: Path, device: str = "auto", dry_run: bool 
 
 
 def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: Callable[[float, str], None]) -> str:
-    from ...studies import bundle, report, running
     from ...studies import plan as planning
+    from ...studies import report, running
+    from ...studies.items import SUMS
+    from ...studies.tables import VERDICTS
     from ..estimate import about
 
     place, device = Path(file), opened.on(device)[0]
@@ -45,7 +47,7 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
     turn.failed |= bool(trouble)
     if dry_run:
         return ""
-    names = (planning.PLAN, *bundle.TABLES)
+    names = planning.PLAN, SUMS, VERDICTS
     disk.require_apart([out / name for name in names], [place.parent / one.file for one in plan.study.sets if one.file])
     disk.require_room("The study", planning.bytes_of(plan), out, "--out")
     planning.write_plan(plan, out)
@@ -58,7 +60,7 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
             print(f"ed_core: {label} failed: {why}", file=sys.stderr)
     measures = report.write(out)
     counts = ", ".join(f"{n} {what}" for what, n in outcome.counts.items())
-    return f"{counts}\n{out}: summary and verdict (.parquet, .csv), report.md; measures {measures[:16]}"
+    return f"{counts}\n{out}: {SUMS}, {VERDICTS}, report.md; measures {measures[:16]}"
 
 
 def reproduce(
