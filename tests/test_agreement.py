@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ed_core.studies.agreement import Estimate
 
 from ed_core.depth.rules import RULES, by_kl, by_overlap
 from ed_core.studies import agreement, difficulty, tables
-from ed_core.studies.agreement import Estimate
 
 MODEL, SET = "ed-demo-16", "sums"
 

@@ -34,7 +34,7 @@ from pydantic import BaseModel, Field, model_validator
 from .. import bounds, disk, outside, settings
 from ..depth import answer, sinks
 from ..depth.criteria import COSINES, OF_LENS
-from ..depth.old_verdict import prompt_sums
+from ..depth.sample import prompt_sums
 from ..errors import InputError, PromptError, StudyError
 from ..files import expect, parse
 from ..models.bundled import STUDIES
