@@ -14,7 +14,7 @@ from typing import Any
 import streamlit as st
 
 from ed_core import fits
-from ed_core.depth.criteria import KL_THRESHOLD, OVERLAP_THRESHOLD
+from ed_core.depth.rules import KL_THRESHOLD, OVERLAP_THRESHOLD
 from ed_core.depth.old_verdict import ALL, ANSWER, tokens_of
 from ed_core.depth.side_by_side import COMPARED
 from ed_core.errors import ParameterError

@@ -11,9 +11,8 @@ from typing import Any
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, sinks, surgery
+from ed_core.depth import among_others, sinks, surgery, say
 from ed_core.depth.among_others import Likeness
-from ed_core.depth.wording import count
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
 from ed_core.models import controls, permits, specs
@@ -207,7 +206,7 @@ def status(batch: running.Batch, name: str = "") -> None:
             shipped = " · :gray-badge[stored example]" if lookup.is_shipped(result.request.key) else ""
             made = result.provenance
             st.markdown(
-                f"Measured on {count(result.n_tokens, 'token')}, {made.get('time', '')[:16].replace('T', ' ')} UTC, in "
+                f"Measured on {say.count(result.n_tokens, 'token')}, {made.get('time', '')[:16].replace('T', ' ')} UTC, in "
                 f"{took(made.get('seconds', 0))}{shipped}"
             )
         elif troubles := running.troubles(batch):
@@ -476,7 +475,7 @@ def _measure_others(batch: running.Batch, n_others: int, result: ProbeResult) ->
         obstacle = running.outlook_of(batch, result.n_tokens).obstacle
         told = "" if seconds is None else f" ({running.about(seconds)})"
         look = {"icon": ":material/group_add:", "disabled": bool(obstacle)}
-        label = f"Measure {count(len(batch.missing), 'bundled prompt')}{told}"
+        label = f"Measure {say.count(len(batch.missing), 'bundled prompt')}{told}"
         if row.button(label, key=f"measure.{result.request.probe}", **look):
             running.submit(batch)
             st.rerun()

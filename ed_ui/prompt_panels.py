@@ -10,10 +10,9 @@ from typing import Any
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import old_verdict as verdict
+from ed_core.depth import old_verdict as verdict, say
 from ed_core.depth import writing
 from ed_core.depth.old_verdict import ANSWER, Verdict
-from ed_core.depth.wording import percent
 from ed_core.figures import View
 from ed_core.figures.pictures import pictures
 from ed_core.probes import Generation
@@ -107,7 +106,7 @@ def best_tokens(lens: ProbeResult, token: int) -> list[dict[str, str | int]]:
     return [
         {"depth": depth}
         | {
-            f"{n}": f"{figures.shown(text.get(int(i), f'id {i}'), 16)} {percent(float(p), signs=True)}"
+            f"{n}": f"{figures.shown(text.get(int(i), f'id {i}'), 16)} {say.share(float(p), signs=True)}"
             for n, (i, p) in enumerate(zip(ids[depth], probs[depth], strict=True), 1)
         }
         for depth in reversed(range(lens.n_layers + 1))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ed_core.depth.criteria import RULES, by_kl, by_overlap
+from ed_core.depth.rules import RULES, by_kl, by_overlap
 from ed_core.studies import agreement, difficulty, tables
 from ed_core.studies.agreement import Estimate
 

@@ -15,7 +15,7 @@ from shell import wrote
 
 import ed_core
 from ed_core.commands import main
-from ed_core.depth.criteria import COSINES
+from ed_core.depth.rules import COSINES
 from ed_core.models.bundled import STUDIES
 from ed_core.prompts import to_jsonl
 from ed_core.studies import tables

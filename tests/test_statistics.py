@@ -16,7 +16,7 @@ from test_trends import made
 
 from ed_core import statistics
 from ed_core.depth import continuous
-from ed_core.depth.criteria import depths
+from ed_core.depth.rules import depths
 from ed_core.statistics import ENDS, interval, percentile, student, units
 from ed_core.studies import difficulty, tables, trends
 

@@ -18,7 +18,7 @@ from itertools import product
 
 import torch
 
-from ed_core.depth.criteria import COSINES
+from ed_core.depth.rules import COSINES
 from ed_core.depth.old_verdict import READS
 from ed_core.depth.side_by_side import COMPARED
 from ed_core.models import controls

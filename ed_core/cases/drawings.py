@@ -14,9 +14,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from .. import figures
-from ..depth import among_others, loops, surgery, writing
+from ..depth import among_others, loops, surgery, writing, say
 from ..depth.old_verdict import Verdict, positions, right, tokens_of
-from ..depth.wording import count, percent, printed
 from ..figures import View
 from ..figures.canvas import shown, size
 from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, beside, draw, measures, pictures
@@ -61,15 +60,15 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
     x = "first layer taken out" if probe.n > 1 else "layer taken out"
     best = surgery.best_stretch(curves["kl"], probe.n)
     cost = surgery.costs(curves, best[0])
-    kept = f"{percent(cost['top1_kept'])} of the best guesses stay"
+    kept = f"{say.share(cost['top1_kept'])} of the best guesses stay"
     alike = surgery.whole_passes(probe.n, results[0])
     which = "whichever stretch is left out, it is whole passes" if alike else f"cheapest without {_layers(best)}"
-    cheapest = f"{which}: KL {printed(cost['kl'])} nats, {kept}"
+    cheapest = f"{which}: KL {say.number(cost['kl'])} nats, {kept}"
     if not np.isfinite(cost["kl"]):
         cheapest = "whichever is left out, the predictions are not finite"
     if probe.drop:
         cost = surgery.costs(curves, None)
-        changed = f"KL {printed(cost['kl'])} nats, {percent(cost['top1_kept'])} stay"
+        changed = f"KL {say.number(cost['kl'])} nats, {say.share(cost['top1_kept'])} stay"
         cheapest += f"; without {_layers(probe.drop)}: {changed if np.isfinite(cost['kl']) else 'not finite'}"
     told = {
         "kl": ("Divergence from the whole model", cheapest, "nats"),
@@ -138,7 +137,7 @@ def answers(results: Sequence[ProbeResult]) -> Iterator[Together]:
     yield Together(
         "Known answers that are written exactly",
         f"share of {len(results)} prompt{'s' * (len(results) > 1)}; whole, the model writes "
-        f"{percent(float(curves['exact_whole']))}",
+        f"{say.share(float(curves['exact_whole']))}",
         figures.layer_curves({"exact answers": curves["exact"]}, "", "share", x=x, behind=behind, **SIZE),
         "exact_answers.exact",
         x,
@@ -169,7 +168,7 @@ def layers_moved(results: Sequence[ProbeResult]) -> Iterator[Together]:
         x = "distance" if kind == "swap" else "length of the stretch"
         yield Together(
             f"{title}, by {x}",
-            f"loss above the whole model's {printed(float(curves['loss_whole']))} nats per token; 0 is the whole model",
+            f"loss above the whole model's {say.number(float(curves['loss_whole']))} nats per token; 0 is the whole model",
             figures.added_curves(lines, x, **SIZE),
             f"surgery.{name}",
             x,
@@ -224,7 +223,7 @@ class Section:
     def heading(self) -> str:
         """Model, precision, what else it is, and its layers: plain text."""
         models = dict.fromkeys(controls.full_name(m) for view in self.views for m in view.models)
-        return f"{', '.join(models)}, {count(self.views[0].first.result.n_layers, 'layer')}"
+        return f"{', '.join(models)}, {say.count(self.views[0].first.result.n_layers, 'layer')}"
 
     @property
     def prompts(self) -> list[Prompt]:

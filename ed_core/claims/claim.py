@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from .. import statistics
-from ..depth.criteria import COSINES
+from ..depth.rules import COSINES
 from ..depth.surgery import worse_than_uniform
 from ..errors import ClaimRefused, StudyError
 from ..results.aggregate import counted

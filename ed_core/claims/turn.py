@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import statistics
 from ..depth import continuous
-from ..depth.criteria import RULES, depths
+from ..depth.rules import RULES, depths
 from ..depth.wording import Reading, Twins, near_to, past, random_orders, turned
 from ..errors import ClaimRefused, StudyError
 from ..statistics import beyond

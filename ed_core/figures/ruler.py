@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from ..depth.answer import Seen
 from ..depth.continuous import MeanDepth, Turn
-from ..depth.criteria import RULES, Criterion
+from ..depth.rules import RULES, Criterion
 from ..depth.wording import Statement, Twins
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, number, tick_step, visible

@@ -5,8 +5,7 @@ import math
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, surgery, writing
-from ed_core.depth.wording import percent, printed
+from ed_core.depth import among_others, surgery, writing, say
 from ed_core.figures.canvas import size
 from ed_core.models import controls, specs
 from ed_core.probes import EarlyExit, ExactAnswers, LogitLens, Prune
@@ -109,7 +108,7 @@ def proxies(results: list, asked: Prune, x: str) -> None:
 
 
 def signed(value) -> str:
-    return "–" if value is None or value != value else printed(float(value), "+.2f")
+    return "–" if value is None or value != value else say.number(float(value), "+.2f")
 
 
 def offers(results: list, asked: Prune, ready: bool) -> None:
@@ -131,7 +130,7 @@ def offer(results: list, drop: list[int], cost: dict[str, float], title: str, ke
     """One pruning in words, and what to hand to other tools."""
     layers, text = ", ".join(map(str, sorted(drop))), "this text" if len(results) == 1 else "these texts"
     row = st.container(horizontal=True, vertical_alignment="center")
-    told = f"KL {printed(cost['kl'])} nats, {percent(cost['top1_kept'])} of the best guesses stay"
+    told = f"KL {say.number(cost['kl'])} nats, {say.share(cost['top1_kept'])} of the best guesses stay"
     if "perplexity" in cost:
         told += f", perplexity on {text} {size(cost['perplexity_whole'])} → {size(cost['perplexity'])}"
     row.markdown(f"**{title}: {layers}** · {told if math.isfinite(cost['kl']) else 'the predictions are not finite'}")
@@ -192,7 +191,7 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
         usable = writing.usable(*writing.exits([r.summary for r in leaving])[:2])
         told = f"{float(curves['exit_depth']):.1f} of {leaving[0].n_layers}" if usable else "not usable here"
         figures_of.metric("Mean exit depth", told, help=EarlyExit.spec("exit_depth").meaning)
-        agrees = percent(float(curves["exit_agrees"]), signs=True)
+        agrees = say.share(float(curves["exit_agrees"]), signs=True)
         figures_of.metric("Agreement on leaving", agrees, help=EarlyExit.spec("exit_agrees").meaning)
     else:
         with left:
@@ -200,7 +199,7 @@ def exits(leaving: list, twins: list, lens: list, busy: bool) -> None:
     if lens:
         ratio = aggregate.aggregate(LogitLens, [r.summary for r in lens])["deep_thinking_ratio"]
         figures_of.metric(
-            "Deep-thinking ratio", percent(float(ratio), signs=True), help=LogitLens.spec("deep_thinking_ratio").meaning
+            "Deep-thinking ratio", say.share(float(ratio), signs=True), help=LogitLens.spec("deep_thinking_ratio").meaning
         )
     right.caption(EXIT_CAUTION)
 

@@ -5,8 +5,7 @@ import math
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, surgery
-from ed_core.depth.wording import printed
+from ed_core.depth import among_others, surgery, say
 from ed_core.figures import View
 from ed_core.figures.skips import ADDED as REACHES
 from ed_core.models import controls
@@ -146,7 +145,7 @@ def table(found: list[surgery.Row], kind: str, curves: dict) -> None:
 
 def added(loss: float) -> str:
     """What a choice costs, in brackets; nothing of one that is not computed yet."""
-    return "" if math.isnan(loss) else f" ({printed(loss, '+.0f' if abs(loss) >= 99.5 else '+.2g')})"
+    return "" if math.isnan(loss) else f" ({say.number(loss, '+.0f' if abs(loss) >= 99.5 else '+.2g')})"
 
 
 def export(curves: dict, kind: str, found: list, lengths: list[int], results: list, ready: bool) -> None:

@@ -7,7 +7,7 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import exactness
-from ed_core.depth.criteria import RULES
+from ed_core.depth.rules import RULES
 from ed_core.probes import Contributions, LogitLens, Numerics
 from ed_ui import link, live, picker, probe_page, prompt_box, running, show
 

@@ -4,7 +4,7 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import sinks
-from ed_core.depth.criteria import COSINES
+from ed_core.depth.rules import COSINES
 from ed_core.figures import pictures
 from ed_core.probes import Contributions
 from ed_core.results import aggregate

@@ -7,10 +7,10 @@ from functools import partial
 import streamlit as st
 
 from ed_core import figures, fits
-from ed_core.depth import criteria, sinks
+from ed_core.depth import criteria, sinks, say
 from ed_core.depth import old_verdict as verdict
 from ed_core.depth.old_verdict import ALL, ANSWER
-from ed_core.depth.wording import Twins, count, percent, tenth
+from ed_core.depth.wording import Twins, tenth
 from ed_core.figures import View
 from ed_core.figures.pictures import Look
 from ed_core.models import remote, specs
@@ -370,7 +370,7 @@ def why(batch: running.Batch, reached: verdict.Verdict | None) -> None:
     shuffled = control_model.chosen()[0] == "shuffled"
     beside = SHUFFLED if shuffled else UNTRAINED
     wide = tenth(reached.criteria["kl"].n_layers) if reached else 0
-    near = f" (± {count(wide, 'layer')})" if wide else ""
+    near = f" (± {say.count(wide, 'layer')})" if wide else ""
     st.markdown(RULES.format(moved=papers, twins=beside, near=near, kl=100 * at["kl"], overlap=100 * at["overlap"]))
 
 
@@ -387,7 +387,7 @@ def says(batch: running.Batch) -> str:
         None: "",
     }[verdict.right(result)]
     best = ", ".join(
-        f"{show.code(result.token_text[int(i)], 60)} {percent(float(p), signs=True)}"
+        f"{show.code(result.token_text[int(i)], 60)} {say.share(float(p), signs=True)}"
         for i, p in zip(result["top_ids"][0], result["top_probs"][0], strict=True)
     )
     source = ":gray-badge[stored example] " if lookup.is_shipped(result.request.key) else ""

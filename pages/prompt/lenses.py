@@ -5,8 +5,7 @@ from dataclasses import replace
 import streamlit as st
 
 from ed_core import figures, fits
-from ed_core.depth import lenses
-from ed_core.depth.wording import printed
+from ed_core.depth import lenses, say
 from ed_core.errors import FitRefused
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
@@ -133,7 +132,7 @@ def _settle(read: lenses.ByLens) -> str:
         f"Mean over tokens of the depth from which a token is the best guess for good, of {read.n_layers}: {means}."
     ]
     agree = {f"{lenses.short(a)} and {lenses.short(b)}": rho for (a, b), rho in read.agree.items()}
-    told = [f"{both} {'not defined' if rho is None else printed(rho, '+.2f')}" for both, rho in agree.items()]
+    told = [f"{both} {'not defined' if rho is None else say.number(rho, '+.2f')}" for both, rho in agree.items()]
     said += [f"Rank correlation of these depths over tokens: {', '.join(told)}."] * bool(told)
     return " ".join(said)
 
