@@ -262,7 +262,7 @@ def cell(row: Mapping[str, Any] | None) -> str:
     if row is None or row["depth"] is None:
         return "–"
     digits = int(row["variant"] == MEAN)
-    text = say.number(row["depth"], f".{digits}f")
+    text = say.number(row["depth"] + (row["variant"] == TURN), f".{digits}f")  # "after layer n" counts from 1
     known = row["low"] is not None and np.isfinite(row["low"])
     return f"{text} ({say.interval(row['low'], row['high'], digits)})" if known else text
 
