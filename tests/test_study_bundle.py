@@ -150,7 +150,7 @@ DAMAGE = {
     "an absolute path": (lambda f: f | {"/tmp/evil": b"x"}, True, "is no member of a study"),
     "a program": (lambda f: f | {"run.py": b"x"}, True, "is no member of a study"),
     "unlisted": (lambda f: f | {"report.md2": b"x"}, False, "not those it lists"),
-    "no plan": (lambda f: {n: d for n, d in f.items() if n != "plan.json"}, True, "plan.json or sums.parquet is missing"),
+    "no plan": (lambda f: {n: d for n, d in f.items() if n != "plan.json"}, True, "plan.json or sums.parquet is"),
     "a plan of other types": (_plan(lambda p: p["sets"][0].update(left_out="0")), True, "is damaged"),
     "too few chunks": (_plan(lambda p: p["sets"][0]["chunks"].pop()), True, "is damaged"),
     "levels": (_plan(lambda p: p["sets"][0]["levels"].pop()), True, "is damaged"),
