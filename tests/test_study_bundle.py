@@ -19,7 +19,6 @@ from shell import refused
 from ed_core.commands import main
 from ed_core.errors import ImportRefused, OtherVersion, StudyError
 from ed_core.files import Bounds
-from ed_core.results.aggregate import aggregate
 from ed_core.studies import bundle, plan, report, running, study, tables
 from ed_core.studies.items import SUMS, open_folder
 from ed_core.types import canonical_json
@@ -235,22 +234,6 @@ def test_prompt_by_prompt_the_numbers_come_to_the_aggregates(computed):
     np.testing.assert_allclose(kl, lens["kl.sum"][:, 3] / lens["n_tokens"], rtol=1e-6)
     whole = tables.summary(folder).to_pandas().query(f"{FIRST} and measure == 'kl' and layer == 3")
     assert (kl * lens["n_tokens"]).sum() / lens["n_tokens"].sum() == pytest.approx(whole.value.item(), rel=1e-6)
-
-
-def test_arrays_are_the_aggregates_and_the_verdicts(computed, tmp_path):
-    folder = open_folder(computed)
-    assert main(["study", str(computed), "--export", str(tmp_path / "a.npz"), str(tmp_path / "prompts.parquet")]) == 0
-    summary, verdict = tables.summary(folder).to_pandas(), tables.stored(folder).to_pandas()
-    with np.load(tmp_path / "a.npz", allow_pickle=False) as data:
-        whole = summary.query(f"{FIRST} and measure == 'layer_ratio'").value.to_numpy()
-        np.testing.assert_array_equal(data["ed-demo-8/sums/contributions.layer_ratio"].astype(float), whole)
-        row = verdict.query(f"{FIRST} and criterion == 'kl' and variant == 'stable'").iloc[0]
-        expected = [row[c] for c in ("depth", "ratio", "low", "high", "undefined")]
-        np.testing.assert_array_equal(data["ed-demo-8/sums/effective_depth.kl.stable"], expected)
-    assert parquet.read_table(tmp_path / "prompts.parquet").equals(tables.by_prompt(folder))
-    lens = folder.sums("ed-demo-8", "sums").probe("logit_lens")
-    alone = aggregate(folder.probe("logit_lens"), [{name: np.asarray(v[0]) for name, v in lens.items()}])
-    assert set(tables.by_prompt(folder).to_pandas().query("probe == 'logit_lens'").measure) == set(alone)
 
 
 def test_figures_are_drawn_of_what_the_tables_hold(computed):
