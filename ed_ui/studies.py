@@ -109,7 +109,6 @@ class Outlook:
     models: int
     parts: int
     seconds: float | None
-    bytes: int
     troubles: Mapping[str, str]
 
 
@@ -212,19 +211,15 @@ def size(one: SetLook) -> str:
 
 
 def cost(found: Outlook) -> str:
-    """Time and disk of a study, before it runs."""
+    """What a study takes, before it runs."""
     counts = {"model": found.models, "prompt": sum(one.prompts for one in found.sets), "part": found.parts}
     said = " · ".join(count(n, what) for what, n in counts.items())
     if found.sets:
         time = "time not known" if found.seconds is None else about(found.seconds)
-        said += f" · {time}, the models' opening not counted · {_megabytes(found.bytes)} on the disk"
+        said += f" · {time}, the models' opening not counted"
     if found.later:
         said += f" · {', '.join(found.later)}: read from the hub when it runs, not counted here"
     return said
-
-
-def _megabytes(n: int) -> str:
-    return f"{n / 1e6:.1f} MB" if n >= 100_000 else "under 0.1 MB"
 
 
 @st.cache_data(ttl=60, max_entries=32, show_spinner=False)
@@ -234,13 +229,13 @@ def outlook(text: str, device: str) -> Outlook:
     here = tuple(entry for entry in written.sets if not entry.hub)
     later = tuple(entry.name for entry in written.sets if entry.hub)
     if not here:
-        return Outlook((), later, len(written.entries), 0, None, 0, {})
+        return Outlook((), later, len(written.entries), 0, None, {})
     plan = planning.make(written.model_copy(update={"sets": here}), home() / runs.on_disk(written.name), device)
     seconds = planning.seconds_of(plan, device)
     troubles = {m.label: m.trouble for m in plan.models if m.trouble}
     looks = tuple(_look(plan, i) for i in range(len(plan.sets)))
     time = seconds[0] if seconds else None
-    return Outlook(looks, later, len(plan.usable), plan.n_items, time, planning.bytes_of(plan), troubles)
+    return Outlook(looks, later, len(plan.usable), plan.n_items, time, troubles)
 
 
 def _look(plan: Plan, i: int) -> SetLook:

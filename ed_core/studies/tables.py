@@ -262,7 +262,7 @@ def cell(row: Mapping[str, Any] | None) -> str:
     if row is None or row["depth"] is None:
         return "–"
     digits = int(row["variant"] == MEAN)
-    text = say.number(row["depth"], f".{digits}f")
+    text = say.number(row["depth"] + (row["variant"] == TURN), f".{digits}f")  # "after layer n" counts from 1
     known = row["low"] is not None and np.isfinite(row["low"])
     return f"{text} ({say.interval(row['low'], row['high'], digits)})" if known else text
 
@@ -382,24 +382,6 @@ def by_prompt(folder: Folder) -> pyarrow.Table:
 
 
 TABLES = {"verdict": stored, "summary": summary, "prompts": by_prompt}  # that can be exported
-
-
-def arrays(folder: Folder) -> dict[str, np.ndarray]:
-    """The aggregates over a set's prompts, by `<model>/<set>/<probe>.<measure>`, and of every criterion and variant
-    `<model>/<set>/effective_depth.<criterion>.<variant>`: depth, ratio, low, high, undefined (NaN = not defined); of
-    the variant "turn" also p."""
-    found: dict[str, np.ndarray] = {}
-    for label in folder.models:
-        for name in folder.sets:
-            for probe, columns in _probed(folder, folder.sums(label, name)):
-                for measure, values in _whole(probe, columns).items():
-                    found[f"{label}/{name}/{probe.name}.{measure}"] = np.asarray(values)
-    for row in stored(folder).to_pylist():
-        key = f"{row['model']}/{row['set']}/effective_depth.{row['criterion']}.{row['variant']}"
-        figures = [row[column] for column in ("depth", "ratio", "low", "high", "undefined")]
-        figures += [row["p"]] if row["variant"] == TURN else []
-        found[key] = np.asarray(figures, np.float64)
-    return found
 
 
 def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:

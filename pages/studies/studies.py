@@ -6,7 +6,6 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.depth import say
-from ed_core.depth.rules import RULES
 from ed_core.depth.say import count
 from ed_core.errors import EffectiveDepthError
 from ed_core.models.catalogue import CAVEATS, CITATION, published, published_marks
@@ -141,20 +140,14 @@ def estimates(folder: Folder, rows: list[dict], name: str) -> None:
     """One model, every estimator of depth, and how robust each rule is."""
     place = st.container(horizontal=True, vertical_alignment="bottom")
     model = MODEL.draw_of(place.selectbox, list(dict.fromkeys(r["model"] for r in rows)), width=420)
-    found = [one for one in studies.looked(folder.out, estimators.estimates, model, name) if one.depth is not None]
-    drawn = [vars(one) | {"rule": one.label, "ratio": one.ratio} | _kind(one.name) for one in found]
-    bands = {one.label: tuple((end + 1) / one.n_layers for end in one.band) for one in found if one.band}
-    fig = show.once(figures.study_depths, drawn, "rule", thresholds=bands)
+    found = studies.looked(folder.out, estimators.estimates, model, name)
+    drawn = [one for one in found if one["depth"] is not None]
+    bands = {one["label"]: tuple((end + 1) / one["n_layers"] for end in one["band"]) for one in found if one["band"]}
+    fig = show.once(figures.study_depths, drawn, "label", thresholds=bands)
     show.figure("study-agreement", fig, AGREEMENT, reading=READING + BANDS)
     if (verdict := studies.looked(folder.out, tables.verdict_on, model, name)) is not None:
         st.markdown(show.plain(say.verdict(verdict)))
         show.table("rules", say.rule_table(verdict))
-
-
-def _kind(name: str) -> dict:
-    """A row's criterion and variant, as the figure tells them apart."""
-    variant = tables.MEAN if name.startswith("mean_") else "paper" if name in RULES else ""
-    return {"criterion": name.removeprefix("mean_"), "variant": variant, "undefined": None}
 
 
 def curves(folder: Folder, name: str) -> None:
