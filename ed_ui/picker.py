@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import streamlit as st
 
 from ed_core import settings
-from ed_core.depth.wording import printed
+from ed_core.depth import say
 from ed_core.errors import EffectiveDepthError
 from ed_core.machine import gigabytes
 from ed_core.models import catalogue, gguf_files, hub, permits, remote, sizes, specs, tokens
@@ -392,7 +392,7 @@ def _identities(made: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         "causality": "earlier tokens by",
     }
     told = [
-        f"{words} {printed(found[name], '.1g')}"
+        f"{words} {say.number(found[name], '.1g')}"
         for name, words in names.items()
         if isinstance(found.get(name), (int, float))
     ]

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import streamlit as st
 
 from ed_core import settings
-from ed_core.depth.wording import count
+from ed_core.depth.say import count
 from ed_core.errors import EffectiveDepthError, ImportRefused, NotAllowed, StudyError
 from ed_core.models import tokens
 from ed_core.models.bundled import default_set
 from ed_core.probes import find
-from ed_core.studies import agreement, bundle, study, tables
+from ed_core.studies import bundle, study, tables
 from ed_core.studies import plan as planning
 from ed_core.studies.form import ALL, Form, probe_names, set_names, study_of
 from ed_core.studies.items import Folder, home, open_folder, shipped
@@ -58,8 +58,8 @@ def take_in(data: bytes) -> str:
     return name
 
 
-def read(out: Path) -> tuple[Folder, list[dict], list[dict]]:
-    """A study's folder, its verdicts and its aggregates; read anew where something was added."""
+def read(out: Path) -> tuple[Folder, list[dict]]:
+    """A study's folder and its verdicts; read again where something was added."""
     return _tables(out, _state(out))
 
 
@@ -69,15 +69,9 @@ def _state(out: Path) -> tuple:
 
 
 @lru_cache(maxsize=4)
-def _tables(out: Path, state: tuple) -> tuple[Folder, list[dict], list[dict]]:
+def _tables(out: Path, state: tuple) -> tuple[Folder, list[dict]]:
     folder = open_folder(out)
-    verdict, summary = (tables.stored(folder, name).to_pylist() for name in ("verdict", "summary"))
-    return folder, verdict, summary
-
-
-def estimates(folder: Folder, model: str, name: str) -> list[agreement.Estimate]:
-    """Every estimator of a model's depth on a prompt set: for `looked`."""
-    return agreement.estimates(folder, model, name, [row for row in read(folder.out)[1] if row["set"] == name])
+    return folder, tables.stored(folder).to_pylist()
 
 
 def looked(out: Path, look: Callable[..., T], *asked: str) -> T:
@@ -115,7 +109,6 @@ class Outlook:
     models: int
     parts: int
     seconds: float | None
-    bytes: int
     troubles: Mapping[str, str]
 
 
@@ -218,19 +211,15 @@ def size(one: SetLook) -> str:
 
 
 def cost(found: Outlook) -> str:
-    """Time and disk of a study, before it runs."""
+    """What a study takes, before it runs."""
     counts = {"model": found.models, "prompt": sum(one.prompts for one in found.sets), "part": found.parts}
     said = " · ".join(count(n, what) for what, n in counts.items())
     if found.sets:
         time = "time not known" if found.seconds is None else about(found.seconds)
-        said += f" · {time}, the models' opening not counted · {_megabytes(found.bytes)} on the disk"
+        said += f" · {time}, the models' opening not counted"
     if found.later:
         said += f" · {', '.join(found.later)}: read from the hub when it runs, not counted here"
     return said
-
-
-def _megabytes(n: int) -> str:
-    return f"{n / 1e6:.1f} MB" if n >= 100_000 else "under 0.1 MB"
 
 
 @st.cache_data(ttl=60, max_entries=32, show_spinner=False)
@@ -240,13 +229,13 @@ def outlook(text: str, device: str) -> Outlook:
     here = tuple(entry for entry in written.sets if not entry.hub)
     later = tuple(entry.name for entry in written.sets if entry.hub)
     if not here:
-        return Outlook((), later, len(written.entries), 0, None, 0, {})
+        return Outlook((), later, len(written.entries), 0, None, {})
     plan = planning.make(written.model_copy(update={"sets": here}), home() / runs.on_disk(written.name), device)
     seconds = planning.seconds_of(plan, device)
     troubles = {m.label: m.trouble for m in plan.models if m.trouble}
     looks = tuple(_look(plan, i) for i in range(len(plan.sets)))
     time = seconds[0] if seconds else None
-    return Outlook(looks, later, len(plan.usable), plan.n_items, time, planning.bytes_of(plan), troubles)
+    return Outlook(looks, later, len(plan.usable), plan.n_items, time, troubles)
 
 
 def _look(plan: Plan, i: int) -> SetLook:

@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 
+import numpy as np
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth.criteria import RULES
+from ed_core.depth.rules import RULES
 from ed_core.errors import EffectiveDepthError, StudyError
 from ed_core.models.catalogue import CAVEATS, CITATION, INSTRUCT_PAIRS, PAIRS, TRAINING, published
 from ed_core.results.shelf import Shelf
 from ed_core.statistics import FEWEST, FEWEST_FORMS
 from ed_core.studies import points, steps, tables, trends
+from ed_core.studies import precisions as shifts
 from ed_core.studies.items import Folder
 from ed_core.studies.points import Point
 from ed_ui import inputs, show, studies
@@ -53,7 +56,7 @@ def over_training(row, folder: Folder) -> bool:
     return bool(VIEW.draw(row.segmented_control, help=ABOUT_VIEW) == OVER)
 
 
-def training(row, folder: Folder, verdict: Sequence[Mapping], summary: Sequence[Mapping], name: str) -> None:
+def training(row, folder: Folder, verdict: Sequence[Mapping], name: str) -> None:
     """All of it, for a set of the study or one of its levels; its choices stand in `row`."""
     every = steps.series(folder)
     of = next(iter(every))
@@ -67,7 +70,12 @@ def training(row, folder: Folder, verdict: Sequence[Mapping], summary: Sequence[
     axis, branch = AXIS.draw(row.segmented_control), BRANCH.draw(row.segmented_control)
     step = _slider(there)
     _depths(folder, {s: every[of][s] for s in there}, depths, name, axis == "logarithmic", step)
-    _layers({s: every[of][s] for s in there}, summary, name, branch, step)
+    _layers(folder, {s: every[of][s] for s in there}, name, branch, step)
+
+
+def over_layers(folder: Folder, there: Sequence[tuple[int, str]], name: str, measure: str) -> np.ndarray:
+    """A measure over the layers and these steps: for `studies.looked`."""
+    return steps.over_layers(folder, dict(there), name, measure)
 
 
 def _slider(there: Sequence[int]) -> int:
@@ -88,11 +96,11 @@ def _depths(folder: Folder, there: Mapping[int, str], rows: Sequence[Mapping], n
         st.markdown(f"- {show.plain(said)}")
 
 
-def _layers(there: Mapping[int, str], summary: Sequence[Mapping], name: str, branch: str, step: int) -> None:
+def _layers(folder: Folder, there: Mapping[int, str], name: str, branch: str, step: int) -> None:
     at, maps = list(there).index(step), [(f"contributions.{branch}_{end}", end) for end in ("ratio", "cos")]
     places = st.container(key="steps-maps").columns(3)
     for place, (measure, key) in zip(places, [*maps, ("logit_lens.kl", "kl")], strict=True):
-        z = steps.over_layers(summary, there, name, measure)
+        z = studies.looked(folder.out, over_layers, tuple(there.items()), name, measure)
         if len(z):
             of, unit = measure.partition(".")[2], tables.unit_of(measure)
             fig = show.once(figures.layers_over_steps, z, list(there), of, unit, at, width_px=WIDTH)
@@ -113,6 +121,27 @@ READING = (
     "sure a step is, not how another seed would train."
 )
 ABOUT_VIEW = "This study's models are steps of a training: in their order, or beside each other as other models are."
+
+
+# -------------------------------------------------------------------- precisions
+
+
+def precisions(folder: Folder, name: str) -> None:
+    """How far each precision of a model moves its curves and depths; nothing where all are of one precision."""
+    if not (found := studies.looked(folder.out, shifts.shifts, name)):
+        return
+    st.subheader("Precisions", anchor=False)
+    for _, own in groupby(found, lambda one: (one.model, one.precision)):
+        st.markdown(f"- {show.plain(shifts.sentence(list(own)))}")
+    head, *rows = shifts.rows(found)
+    show.table("precisions", [dict(zip(head, row)) for row in rows], 400)
+    st.caption(ABOUT_SHIFTS)
+
+
+ABOUT_SHIFTS = (
+    "A depth's shift is in layers; a curve's is the mean over the layers of the absolute difference, in the curve's "
+    "own unit. In brackets 5 to 95 % over the prompts, which both precisions have read."
+)
 
 
 # -------------------------------------------------------------------- beside what is published
@@ -152,18 +181,30 @@ def beside_published(folder: Folder, group: str) -> None:
 
 def table(measured: Sequence[Point], others: Sequence[Point]) -> None:
     """One line per model and set: measured depths with their ranges, published ones beside them."""
-    rows = points.side_by_side(measured, others)
+    rows = points.side_by_side(measured, list(others))
     st.markdown("**Depths, measured and published** · the papers' layers counted from 0; 5 to 95 % in brackets")
     if not rows:
         st.caption("Nothing measured or published fits this choice.")
         return
-    columns = [f"{c} {s}" for c in CRITERIA for s in (points.MEASURED, points.PUBLISHED)]
-    there = [name for name in columns if any(name in row for row in rows)]
-    titles = dict(model="model", parameters=BILLIONS, training="training", layers="layers", set="set")
-    titles |= {name: f"{CRITERIA[name.split()[0]]}, {name.split()[1]}" for name in there}
-    shown = [{title: row.get(name, "") for name, title in titles.items()} for row in rows]
+    columns = {f"{c} {s}": f"{CRITERIA[c]}, {s}" for c in CRITERIA for s in (points.MEASURED, points.PUBLISHED)}
+    used = {name for row in rows.values() for name in row}
+    shown = []
+    for (model, where), row in rows.items():
+        p = next(iter(row.values()))
+        size = None if p.parameters is None else p.parameters / 1e9
+        head = {"model": model, BILLIONS: size, "training": p.training, "layers": p.n_layers, "set": where}
+        shown.append(head | {t: _depth(row.get(c)) for c, t in columns.items() if c in used})
     show.table("depths", shown, 400, {BILLIONS: ".3g"})
     st.caption(f"Published: {CITATION}. {' '.join(CAVEATS)}")
+
+
+def _depth(p: Point | None) -> str:
+    """A depth with its range over prompts."""
+    if p is None:
+        return ""
+    depth, low, high = (None if math.isnan(ratio) else p.at(ratio) for ratio in (p.ratio, p.low, p.high))
+    variant = tables.MEAN if p.criterion in MEANS else ""
+    return tables.cell({"depth": depth, "low": low, "high": high, "variant": variant})
 
 
 def against_size(folder: Folder, criterion: str, measured: Sequence[Point], others: Sequence[Point]) -> None:

@@ -20,7 +20,7 @@ from ed_core.cards import card, making, page, words
 from ed_core.claims import CLAIMS
 from ed_core.commands import main
 from ed_core.depth import continuous, sinks
-from ed_core.depth.criteria import RULES, by_cosine, by_kl, by_overlap
+from ed_core.depth.rules import RULES, by_cosine, by_kl, by_overlap
 from ed_core.errors import CardError
 from ed_core.files import seal
 from ed_core.fits import replacement

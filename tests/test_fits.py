@@ -19,7 +19,7 @@ from small_models import random_model
 from ed_core import fits
 from ed_core.commands import main
 from ed_core.depth import lenses
-from ed_core.depth.criteria import OF_LENS
+from ed_core.depth.rules import OF_LENS
 from ed_core.errors import FitRefused, NotAllowed, ParameterError, TooLarge
 from ed_core.fits import affine, jacobian, judged
 from ed_core.fits import file as files

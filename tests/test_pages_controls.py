@@ -16,7 +16,7 @@ from test_running import queue  # noqa: F401  (fixture)
 from ed_core.depth import among_others, exactness
 from ed_core.depth import old_verdict as verdict
 from ed_core.depth.among_others import curves_of
-from ed_core.depth.criteria import COSINES
+from ed_core.depth.rules import COSINES
 from ed_core.models.bundled import example_of, load_prompts
 from ed_core.probes import Contributions, LogitLens, Numerics, find
 from ed_core.results import lookup

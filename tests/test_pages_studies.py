@@ -67,7 +67,7 @@ def test_the_page_plots_what_the_tables_hold(opened, computed):
         assert list(ends) == pytest.approx(
             [(r["high"] + (r["variant"] == "paper")) / r["n_layers"] - r["ratio"] for r in expected]
         )
-    summary = parquet.read_table(computed / "studies" / "small" / "summary.parquet").to_pylist()
+    summary = tables.summary(open_folder(computed / "studies" / "small")).to_pylist()
     curves = plotted(opened, 2)
     for label in ("ed-demo-8", "ed-demo-8, untrained twin, seed 0"):
         own = [r for r in summary if r["set"] == "sums" and r["model"] == label and r["measure"] == "kl"]

@@ -31,7 +31,7 @@ FULL = "The study's folder cannot be written: the disk is full."
 
 
 def digest(out) -> str:
-    return items.digest(out, open_folder(out).keys())
+    return open_folder(out).digest()
 
 
 @pytest.fixture

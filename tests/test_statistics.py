@@ -16,7 +16,7 @@ from test_trends import made
 
 from ed_core import statistics
 from ed_core.depth import continuous
-from ed_core.depth.criteria import depths
+from ed_core.depth.rules import depths
 from ed_core.statistics import ENDS, interval, percentile, student, units
 from ed_core.studies import difficulty, tables, trends
 
@@ -256,9 +256,8 @@ def test_the_interval_of_a_token_weighted_mean_is_scipys_bootstrap():
 def test_the_interval_of_a_depth_is_scipys_bootstrap(toys):
     """The whole way on real sums: forms drawn, curves made anew in every resample, the rule read off each."""
     model, name = "ed-demo-16", "look-ups"
-    some = toys.sums(model, name)
-    sums, counts = tables.curves(toys, some, "overlap", "paper")
-    (curve,) = sums.values()
+    some, lens = toys.sums(model, name), tables.sample(toys, model, name).curves["logit_lens"]
+    curve, counts = lens.sums["overlap"][:, :-1], lens.tokens
     forms = np.array([toys.sets[name]["forms"][place] for place in some.index])
     curve, counts = (np.stack([each[forms == form].sum(0) for form in np.unique(forms)]) for each in (curve, counts))
     assert len(counts) == 8
@@ -279,7 +278,7 @@ def test_the_interval_of_a_depth_is_scipys_bootstrap(toys):
     )
     row = next(
         r
-        for r in tables.stored(toys, "verdict").to_pylist()
+        for r in tables.stored(toys).to_pylist()
         if (r["model"], r["set"], r["criterion"], r["variant"]) == (model, name, "overlap", "paper")
     )
     low, high, undefined = interval(theirs.bootstrap_distribution)

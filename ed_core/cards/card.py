@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from .. import disk, settings
 from ..claims.record import Found, Number, Record
-from ..depth.criteria import RULES
+from ..depth.rules import RULES
 from ..errors import CardError
 from ..files import Bounds, Head, Kind, open_sealed, seal
 from ..fits.file import digest_of

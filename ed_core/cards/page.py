@@ -11,7 +11,7 @@ from typing import Any
 
 from ..cases import report
 from ..claims.running import CONTROL, MODEL
-from ..depth.criteria import RULES
+from ..depth.rules import RULES
 from ..depth.wording import printed
 from ..figures import colours
 from . import words

@@ -27,8 +27,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..depth import sinks
-from ..depth.old_verdict import READS, mean_depths, turn, verdicts
+from ..depth.rules import PAPER, RULES
+from ..depth.sample import READS, Sample
 from ..depth.side_by_side import SIDES, Pair, relative_depth
+from ..depth.verdict import verdict
 from ..probes import Probe
 from ..results.aggregate import aggregate, counts_first, probe_of
 from ..types import ProbeResult
@@ -113,19 +115,20 @@ def effective_depth(
     def put(name: str, value: int | float | None) -> None:
         out[f"effective_depth.{name}"] = np.asarray(np.nan if value is None else value, np.float32)
 
-    for name, verdict, interval in verdicts(contributions, lens, counts_first(probe)):
-        low, high, _ = interval or (None, None, None)
-        own = {"": verdict.depth, "_ratio": verdict.ratio, "_stable": verdict.stable, "_low": low, "_high": high}
-        variants = {f"_{variant}": found.depth if found else None for variant, found in verdict.variants.items()}
+    reached = verdict(Sample.of(contributions, lens, first_token=counts_first(probe), forms=forms))
+    prompts = verdict(Sample.of(contributions, lens, first_token=counts_first(probe))) if any(forms) else reached
+    for name, rule in reached.rules.items():
+        low, high, _ = prompts.rules[name].interval or (None, None, None)
+        variants = {f"_{variant}": rule.variants.get(variant) for variant in RULES[name].variants if variant != PAPER}
+        own = {"": rule.depth, "_ratio": rule.ratio, "_low": low, "_high": high}
         for suffix, value in (own | variants).items():
             put(f"{name}{suffix}", value)
-    for name, mean in mean_depths(lens, forms).items():
+    for name, mean in reached.means.items():
         low, high, _ = mean.interval or (None, None, None)
         for suffix, value in {"": mean.depth, "_low": low, "_high": high}.items():
             put(f"{name}_mean{suffix}", value)
-    turned = turn(contributions, counts_first(probe), forms)
-    put("turn", turned.layer if turned else None)
-    put("turn_p", turned.p if turned else None)
+    put("turn", reached.turn.layer if reached.turn else None)
+    put("turn_p", reached.turn.p if reached.turn else None)
     return out
 
 

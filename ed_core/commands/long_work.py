@@ -43,7 +43,7 @@ def _add_studies(commands: Commands) -> None:
         nargs="+",
         action="extend",
         metavar="FILE",
-        help="write a study's folder as NAME.edstudy, NAME.npz; verdict, summary or prompts as .csv or .parquet; "
+        help="write a study's folder as NAME.edstudy; verdict, summary or prompts as .csv or .parquet; "
         "depths or PROBE.MEASURE as .svg, .png or .html",
     )
     p.add_argument("--dry-run", action="store_true", help="say what would be computed and what it takes, and stop")
@@ -166,10 +166,6 @@ def _made(folder: Folder, file: Path) -> bytes:
     kind = outside.ending(file).lstrip(".")
     if kind == "edstudy":
         return bundle.packed(folder.out)
-    if kind == "npz":
-        from ..cases.export import npz
-
-        return npz(tables.arrays(folder))
     if kind in ("csv", "parquet"):
         if file.stem not in tables.TABLES:
             raise ParameterError(
@@ -184,7 +180,7 @@ def _made(folder: Folder, file: Path) -> bytes:
         from ..figures import images
 
         return images.render(figure, kind, f"{folder.plan['name']} · {file.stem}")
-    raise ParameterError(f"{file.name} ends in none of .edstudy, .npz, .csv, .parquet, .svg, .png, .html.")
+    raise ParameterError(f"{file.name} ends in none of .edstudy, .csv, .parquet, .svg, .png, .html.")
 
 
 SET_HELP = (

@@ -9,10 +9,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ..errors import StudyError
-from ..models.specs import HUB_ID
+from ..models.bundled import MODELS as BUNDLED
 from ..probes import PROBES
 from .sets import FORMATS, bundled_names, load
-from .study import ModelEntry, ProbeEntry, SetEntry, Study, has_steps, wrong
+from .study import ModelEntry, ProbeEntry, SetEntry, Study, wrong
 
 ALL = 0  # as a number of prompts
 
@@ -20,8 +20,8 @@ ALL = 0  # as a number of prompts
 @dataclass(frozen=True)
 class Form:
     """`models`: sources. `twins`: untrained copies of each. `sets`: bundled ones, and published ones of the hub by
-    their format's name. `prompts`: of each set, divided evenly over its levels; `ALL` for no limit. `steps`: revisions
-    or checkpoints of each model that can have any (`study.has_steps`)."""
+    their format's name. `prompts`: of each set, divided evenly over its levels; `ALL` for no limit. `steps`: of each
+    model that is not bundled."""
 
     name: str
     models: tuple[str, ...]
@@ -47,9 +47,7 @@ def study_of(form: Form) -> Study:
     models: list[ModelEntry] = []
     try:
         for source in form.models:
-            kind = "revisions" if HUB_ID.fullmatch(source) else "checkpoints"
-            steps = {kind: form.steps} if form.steps and has_steps(source) else {}
-            models.append(ModelEntry(source=source, **steps))
+            models.append(ModelEntry(source=source, steps=() if source in BUNDLED else form.steps))
             models += (ModelEntry(source=source, control="untrained", seed=seed) for seed in range(form.twins))
         return Study(
             name=form.name,

@@ -33,8 +33,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from .. import bounds, disk, outside, settings
 from ..depth import answer, sinks
-from ..depth.criteria import COSINES, OF_LENS
-from ..depth.old_verdict import prompt_sums
+from ..depth.sample import CURVES, prompt_sums
 from ..errors import InputError, PromptError, StudyError
 from ..files import expect, parse
 from ..models.bundled import STUDIES
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from ..models.language_model import LanguageModel
 
 
-CURVES = {"contributions": COSINES, "logit_lens": tuple(OF_LENS)}  # what the criteria read
 OF_ONE = ("prompt", "probe", "run", "seconds", "time")  # parts of a certificate that are of one result: not kept
 TIMES = "seconds."  # how columns begin that say how long something took: no measures
 SUMS, KEYS = "sums.parquet", ("model", "chunk")

@@ -19,7 +19,7 @@ from typing import Any
 
 from .. import bounds, disk, outside
 from ..errors import EffectiveDepthError, StudyError
-from ..models import controls, permits, sizes, tokens
+from ..models import controls, sizes, tokens
 from ..models.sizes import PRECISIONS
 from ..models.specs import config_of, n_layers, size_of
 from ..probes import Probe
@@ -27,7 +27,7 @@ from ..prompts import max_tokens
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
 from ..work.resolve import resolve
 from .sets import Example, PromptSet, load, published
-from .study import ModelEntry, ProbeEntry, Study, has_steps, nearest, read, step_of, write
+from .study import ModelEntry, ProbeEntry, Study, nearest, read, write
 
 FORMAT = 1  # raise when an item's file is written otherwise: older ones are then computed anew
 PLAN, ITEMS, FAILURES, STUDY = "plan.json", "items", "failures", "study.toml"
@@ -129,11 +129,9 @@ def of_file(file: str | Path, device: str = "cpu", fetch: Callable[[str, str], o
 def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
     """The plan of a study whose file lies in `folder`. A model that cannot be found is noted, a set that is unavailable
     is refused."""
-    trainings = [entry.series for entry in study.models if entry.revisions or entry.checkpoints]
+    trainings = [entry.series for entry in study.models if entry.steps]
     if twice := next((name for name in trainings if trainings.count(name) > 1), ""):
         raise StudyError(f"Two trainings of the study would be called {twice!r}; give each a label of its own.")
-    for entry in study.models:
-        _check_steps(entry)
     told = [(one, entry.series, step) for entry in study.models for one, step in entry.each()]
     labelled = _labelled(study.entries, [_spec(one, device) for one, _, _ in told])
     models = tuple(
@@ -220,17 +218,6 @@ def write_plan(plan: Plan, out: Path) -> None:
         raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 
 
-def bytes_of(plan: Plan) -> int:
-    """About what the study's files will take."""
-    total = 0
-    for model in plan.usable:
-        places = (n_layers(model.known) or 32) + 1  # along each dim
-        for entry, n in zip(plan.study.probes, _taken(plan)):
-            dims = [[dim for dim in s.dims if dim not in ("pos", "rank")] for s in entry.make().measures if s.reduce]
-            total += n * sum(16 * places ** len(of_one) for of_one in dims)
-    return total
-
-
 def seconds_of(plan: Plan, device: str = "cpu") -> tuple[float, bool] | None:
     """About how long the whole study takes, and whether that rests on a measurement of this device; None where a
     model's size is not known, or how it is computed is not ours to say."""
@@ -265,35 +252,6 @@ def _tokens(plan: Plan, spec: ModelSpec) -> int:
             found = tokens.preview(spec, example.prompt)
             lengths.append(len(found) if found is not None else 64)
     return max(1, round(sum(lengths) / len(lengths)))
-
-
-def _check_steps(entry: ModelEntry) -> None:
-    """Whether an entry's source can have the steps that it names; `StudyError` where it is of the other kind."""
-    if not (entry.revisions or entry.checkpoints):
-        return
-    if not has_steps(entry.source):
-        raise StudyError(
-            f"{entry.source} comes with the program or in a package and has no steps of its training; leave out "
-            "revisions and checkpoints."
-        )
-    permits.model(entry.source)
-    is_folder = os.path.isdir(os.path.expanduser(entry.source))
-    if entry.revisions and is_folder:
-        raise StudyError(
-            f"{entry.source} is a folder and has no revisions; name the folders in it as checkpoints, like "
-            "checkpoint-500."
-        )
-    if entry.checkpoints and not is_folder:
-        raise StudyError(
-            f"There is no folder {entry.source!r} to look for checkpoints in; check the path, or give revisions of a "
-            "model of the hub."
-        )
-    folder = Path(entry.source).expanduser()
-    if lacking := [name for name in entry.checkpoints if not (folder / name / "config.json").is_file()]:
-        there = [name.parent.name for name in folder.glob("*/config.json")]
-        steps = sorted((step, name) for name in there if (step := step_of(name)) is not None)
-        found = f"it has {', '.join(name for _, name in steps)}" if steps else "no folder in it holds one"
-        raise StudyError(f"The folder {entry.source} has no checkpoint {lacking[0]!r}; {found}.")
 
 
 def _spec(entry: ModelEntry, device: str) -> ModelSpec | EffectiveDepthError:

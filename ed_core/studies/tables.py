@@ -21,8 +21,10 @@ from numpy.typing import ArrayLike
 from pyarrow import csv, parquet
 
 from .. import disk, statistics
+from ..depth import say
 from ..depth.rules import BEST, RULES
 from ..depth.sample import CONTRIBUTIONS, LENS, READS, Sample
+from ..depth.verdict import Verdict
 from ..depth.verdict import verdict as verdict_of
 from ..errors import ParameterError
 from ..probes import Probe, find
@@ -249,6 +251,22 @@ def units_of(folder: Folder, name: str, some: Sums, probe: str) -> Units:
     return statistics.units(len(ran), [str(form) for form in folder.forms(name)[ran]])
 
 
+def verdict_on(folder: Folder, label: str, group: str) -> Verdict | None:
+    """The verdict on a model, on a set or one of its levels; None where no probe that it reads is there."""
+    found = sample(folder, label, group)
+    return None if found is None else verdict_of(found)
+
+
+def cell(row: Mapping[str, Any] | None) -> str:
+    """A depth of `VERDICT` with its interval: "18.3 (18.0 to 18.6)", a rule's layer "20 (18 to 21)"; "–" for none."""
+    if row is None or row["depth"] is None:
+        return "–"
+    digits = int(row["variant"] == MEAN)
+    text = say.number(row["depth"] + (row["variant"] == TURN), f".{digits}f")  # "after layer n" counts from 1
+    known = row["low"] is not None and np.isfinite(row["low"])
+    return f"{text} ({say.interval(row['low'], row['high'], digits)})" if known else text
+
+
 def sinks(folder: Folder, label: str, group: str) -> float | None:
     """Sinks a prompt of a model on a set or one of its levels, the mean over prompts; None where they cannot be
     told."""
@@ -364,24 +382,6 @@ def by_prompt(folder: Folder) -> pyarrow.Table:
 
 
 TABLES = {"verdict": stored, "summary": summary, "prompts": by_prompt}  # that can be exported
-
-
-def arrays(folder: Folder) -> dict[str, np.ndarray]:
-    """The aggregates over a set's prompts, by `<model>/<set>/<probe>.<measure>`, and of every criterion and variant
-    `<model>/<set>/effective_depth.<criterion>.<variant>`: depth, ratio, low, high, undefined (NaN = not defined); of
-    the variant "turn" also p."""
-    found: dict[str, np.ndarray] = {}
-    for label in folder.models:
-        for name in folder.sets:
-            for probe, columns in _probed(folder, folder.sums(label, name)):
-                for measure, values in _whole(probe, columns).items():
-                    found[f"{label}/{name}/{probe.name}.{measure}"] = np.asarray(values)
-    for row in stored(folder).to_pylist():
-        key = f"{row['model']}/{row['set']}/effective_depth.{row['criterion']}.{row['variant']}"
-        figures = [row[column] for column in ("depth", "ratio", "low", "high", "undefined")]
-        figures += [row["p"]] if row["variant"] == TURN else []
-        found[key] = np.asarray(figures, np.float64)
-    return found
 
 
 def figure(folder: Folder, name: str, of_set: str = "") -> go.Figure:

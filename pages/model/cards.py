@@ -8,8 +8,8 @@ import streamlit as st
 from ed_core import figures
 from ed_core.cards import card, making, page, words
 from ed_core.claims import running
-from ed_core.depth.criteria import OF_LENS, RULES
-from ed_core.depth.wording import percent, printed
+from ed_core.depth import say
+from ed_core.depth.rules import OF_LENS, RULES
 from ed_core.types import ModelSpec
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import choice, text
@@ -143,7 +143,7 @@ def cut(one: card.Cut) -> str:
     where = f"layer {start}" if n == 1 else f"{start}–{start + n - 1}"
     if one.loss.value is None or one.kept.value is None:
         return f"{where}: not finite"
-    return f"{where}: {printed(one.loss.value, '+.2f')} nats, {percent(one.kept.value)} kept"
+    return f"{where}: {say.number(one.loss.value, '+.2f')} nats, {say.share(one.kept.value)} kept"
 
 
 def whole(

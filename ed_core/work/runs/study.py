@@ -49,7 +49,6 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
         return ""
     names = planning.PLAN, SUMS, VERDICTS
     disk.require_apart([out / name for name in names], [place.parent / one.file for one in plan.study.sets if one.file])
-    disk.require_room("The study", planning.bytes_of(plan), out, "--out")
     planning.write_plan(plan, out)
     outcome = running.run(
         plan, out, report=lambda model, done, n: tell(done / max(n, 1), model.label), engine=engine(turn)
