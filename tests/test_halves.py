@@ -9,7 +9,7 @@ from small_models import computed
 from test_pages import app
 
 from ed_core.depth import halves
-from ed_core.depth.continuous import MEAN_DEPTH
+from ed_core.depth.mean_depth import MEAN_DEPTH
 from ed_core.errors import ParameterError
 from ed_core.probes import LogitLens
 from ed_core.results import lookup
