@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, sinks, surgery, say
+from ed_core.depth import among_others, say, sinks, surgery
 from ed_core.depth.among_others import Likeness
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
@@ -206,8 +206,8 @@ def status(batch: running.Batch, name: str = "") -> None:
             shipped = " · :gray-badge[stored example]" if lookup.is_shipped(result.request.key) else ""
             made = result.provenance
             st.markdown(
-                f"Measured on {say.count(result.n_tokens, 'token')}, {made.get('time', '')[:16].replace('T', ' ')} UTC, in "
-                f"{took(made.get('seconds', 0))}{shipped}"
+                f"Measured on {say.count(result.n_tokens, 'token')}, {made.get('time', '')[:16].replace('T', ' ')} UTC, "
+                f"in {took(made.get('seconds', 0))}{shipped}"
             )
         elif troubles := running.troubles(batch):
             for message in troubles:
@@ -406,7 +406,7 @@ def _compared(
     for column, spread in zip(st.columns(2), spreads, strict=False):
         curve, told = spread.curve, f"{' over the others' if len(spread.quantiles) else ''}{told_of_sinks}"
         twin = {name: behind[curve.name]} if behind else {}
-        look = dict(x=curve.x, others=among_others.spread_of(spread.n, "others"), log=curve.log, behind=twin)
+        look = dict(x=curve.x, others=say.spread(spread.n, "others"), log=curve.log, behind=twin)
         fig = show.once(figures.spread_curve, spread.values, spread.quantiles, curve.unit, **look)
         show.figure(f"spread-{curve.name}", fig, f"{curve.title}: this prompt{told}", results=[result], place=column)
 
@@ -420,11 +420,10 @@ def _how_it_compares(
 ) -> None:
     """One sentence: what the control shows where there is one, else where this prompt lies; the rest behind a click."""
     first_token = getattr(probe, "first_token", True)
-    said = among_others.sentence(probe, result.summary, others, first_token)
-    reasons = among_others.reasons(probe, result.summary, others, first_token)
+    found = among_others.compared(probe, result.summary, others, first_token)
+    said, reasons = say.among_others(found), say.about_others(found)
     if alike and control is not None:
-        reasons = [*(one.text for of_one in alike for one in of_one if one.shape is not None), said, *reasons]
-        said = among_others.against_control(control.request.models[0].control, alike)
+        said, reasons = say.against_control(control.request.models[0].control, alike), [said, *reasons]
     show.conclusion(f"others-{probe.name}", said, reasons)
 
 

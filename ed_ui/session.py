@@ -14,7 +14,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from ed_core.cases.case_study import Case
-from ed_core.depth.old_verdict import Verdict
+from ed_core.depth.verdict import Verdict
 from ed_core.errors import EffectiveDepthError
 from ed_core.models.hub import Plan
 from ed_core.types import ModelSpec, ProbeResult, Request

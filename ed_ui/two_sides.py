@@ -12,8 +12,8 @@ import streamlit as st
 
 from ed_core import figures
 from ed_core.cases import export
-from ed_core.depth import side_by_side
-from ed_core.depth.old_verdict import READS
+from ed_core.depth import say, side_by_side
+from ed_core.depth.sample import READS
 from ed_core.depth.side_by_side import COMPARED, SIDES, Pair, Side, nearest
 from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.figures import View
@@ -381,7 +381,7 @@ def section(
         show.figure(key, fig, f"**{curve.title}**", about=about, place=column)
     if shown is None:
         for pair in found:
-            st.caption(show.plain(pair.text))
+            st.caption(show.plain(say.pair(pair)))
         return
     st.caption(f"The maps: {shown.picture.caption}; one colour scale for both.")
     if OVERLAID.value and all(measured(s, shown) for s in both) and alike(*(s.result for s in both)):
@@ -396,7 +396,7 @@ def section(
             difference(name, shown, both, first_token, expected)
     with right:
         for pair in found:
-            st.caption(show.plain(pair.text))
+            st.caption(show.plain(say.pair(pair)))
 
 
 def side_map(name: str, shown: Map, both: Sequence[Shown], i: int, lines: Mapping[str, int | None], busy: bool) -> None:
@@ -453,7 +453,7 @@ def difference(name: str, shown: Map, both: Sequence[Shown], first_token: bool, 
     caption = "**B − A** · orange: larger in B, blue: larger in A"
     dims = a.measures[shown.measure].spec.dims
     if dims[1:2] == ("pos",) and (
-        most := side_by_side.largest_cell(side_by_side.difference(a, b, shown.measure), dims[0], sinks)
+        most := say.largest_cell(side_by_side.difference(a, b, shown.measure), dims[0], sinks)
     ):
         caption += f" · {most}"
     if a.n_layers != b.n_layers:

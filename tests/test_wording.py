@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ed_core.depth.wording import Reading, Twins
 
 from ed_core import statistics
 from ed_core.depth import answer, continuous, wording
 from ed_core.depth import old_verdict as verdict
 from ed_core.depth.rules import Criterion, by_cosine, by_kl, by_overlap, depths
-from ed_core.depth.wording import Reading, Twins
 from ed_core.statistics import units
 from ed_core.types import Measure, MeasureSpec, ProbeResult, Request
 

@@ -17,8 +17,8 @@ from .. import statistics
 from ..claims.claim import Part, added, cosine, part_of, per_token, sums_of
 from ..claims.running import CONTROL, MODEL, PARTS
 from ..depth import continuous, wording
-from ..depth.rules import OF_LENS, RULES, depths
 from ..depth.lenses import UNCALIBRATED, ByLens, certified
+from ..depth.rules import OF_LENS, RULES, depths
 from ..depth.surgery import best_stretch
 from ..errors import StudyError
 from ..fits import Fit

@@ -11,8 +11,8 @@ from ..claims import CLAIMS
 from ..claims.claim import ALONE, DOES_NOT, HOLDS, NOT_APPLICABLE
 from ..claims.finding import as_exact, between, counted, here, judgement, number, of_twin, standing
 from ..claims.record import Found
-from ..depth.rules import OF_LENS, RULES  # for the templates too
 from ..depth.lenses import called
+from ..depth.rules import OF_LENS, RULES  # for the templates too
 from ..depth.surgery import worse_than_uniform
 from ..depth.wording import count, mean_depth, printed, which_clear
 from ..depth.wording import percent as share

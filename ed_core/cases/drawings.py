@@ -14,8 +14,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 from .. import figures
-from ..depth import among_others, loops, surgery, writing, say
-from ..depth.old_verdict import Verdict, positions, right, tokens_of
+from ..depth import among_others, loops, say, surgery, writing
+from ..depth.answer import is_right
+from ..depth.sample import positions
+from ..depth.verdict import Verdict
 from ..figures import View
 from ..figures.canvas import shown, size
 from ..figures.pictures import CURVES_HEIGHT, HEIGHT, WIDTH, Look, beside, draw, measures, pictures
@@ -84,7 +86,7 @@ def prune(results: Sequence[ProbeResult]) -> Iterator[Together]:
             spread,
             unit,
             label="over all tokens",
-            others=among_others.spread_of(n, "prompts"),
+            others=say.spread(n, "prompts"),
             x=x,
             log=name == "perplexity",
             **SIZE,
@@ -113,8 +115,7 @@ def early_exit(results: Sequence[ProbeResult]) -> Iterator[Together]:
     curves = aggregate(probe, [r.summary for r in results])
     lines = {"agreement": curves["agreement"], "confidence": curves["confidence"]}
     fig = figures.layer_curves(lines, "", "share", x="depth", **SIZE)
-    said = writing.of_prompts(results, probe.threshold)
-    caption = f"{said[0].lower()}{said[1:-1]}"
+    caption = say.exits(writing.exits_of_prompts(results, probe.threshold))
     yield Together(
         "Early exit through the lens",
         caption,
@@ -156,7 +157,7 @@ def layers_moved(results: Sequence[ProbeResult]) -> Iterator[Together]:
         drawn = results[0]["random_layer"].tolist() if kind == "repeat" else ()
         found, title = surgery.rows(curves, kind, drawn), SURGERY[kind]
         view = View(height=CURVES_HEIGHT + 140, width_px=WIDTH)
-        said, dims = surgery.sentence(curves, kind, found), ",".join(probe.spec(f"{kind}_loss").dims)
+        said, dims = say.cheapest(float(curves["loss_whole"]), kind, found), ",".join(probe.spec(f"{kind}_loss").dims)
         fig = figures.surgery_map(curves, kind, view, chosen=found)
         name = f"{kind}_loss"
         yield Together(
@@ -168,7 +169,7 @@ def layers_moved(results: Sequence[ProbeResult]) -> Iterator[Together]:
         x = "distance" if kind == "swap" else "length of the stretch"
         yield Together(
             f"{title}, by {x}",
-            f"loss above the whole model's {say.number(float(curves['loss_whole']))} nats per token; 0 is the whole model",
+            f"loss above the whole model's {say.number(float(curves['loss_whole']))} nats per token",
             figures.added_curves(lines, x, **SIZE),
             f"surgery.{name}",
             x,
@@ -272,9 +273,9 @@ def sections(case: Case) -> list[Section]:
 def _said(view: case_study.View) -> Iterator[str]:
     """The sentences of the pages that have no verdict."""
     if found := view.by_probe.get(Generation.name):
-        yield writing.of_result(found.result)
+        yield say.exits(writing.exits(found.result))
     if found := view.by_probe.get(Loops.name):
-        yield loops.sentence(aggregate(Loops(), [found.result.summary]))
+        yield say.loops(aggregate(Loops(), [found.result.summary]))
 
 
 def _of_page(case: Case) -> Section | None:
@@ -306,23 +307,17 @@ def _over(one: Together) -> Drawing:
 def _of_view(case: Case, view: case_study.View, found: Verdict | None) -> Iterator[Drawing]:
     if found is not None:
         fig = figures.depth_ruler(
-            found.criteria,
+            found,
             view.first.result.n_layers,
-            bands=found.bands,
-            statements=found.statements,
-            cosine=found.curves.get("cosine"),
-            means=found.means,
-            turn=found.turn,
-            seen=found.seen,
             passes=int(view.first.result.provenance.get("passes", 1)),
         )
         yield Drawing(
             "Depth ruler",
-            "circles: depths without a threshold, and the answer's; diamonds: the papers' rules, hollow: not clear; "
-            "colour: the mean cosine",
-            found.sentence,
+            "circles: average depths, and the answer's; diamonds: published rules, hollow: not robust here; colour: "
+            "the mean cosine",
+            say.verdict(found),
             fig,
-            reading=tuple(found.reasons),
+            reading=(*say.why(found), *(say.rule(rule) for rule in found.rules.values())),
         )
     twin = _control_of(case, view)
     for item in view.by_probe.values():
@@ -352,11 +347,11 @@ def _of_item(case: Case, item: Item, found: Verdict | None, twin: case_study.Vie
         window=window,
         selected=item.shown.selected,
         answer_start=result.answer_start,
-        depth_lines=found.lines if found is not None else {},
-        sinks=tuple(s.pos for s in (found and found.sinks) or ()),
+        depth_lines=found.layers if found is not None else {},
+        sinks=tuple(s.pos for of in (found.sinks if found else ()) for s in of or ()),
         count_sinks=dict(item.shown.settings).get("count_sinks", False) is True,
-        read_at=positions(result, found.of) if found is not None else None,
-        read_for=tokens_of(found.of, result.answer_start is not None) if found is not None else "",
+        read_at=positions(result, found.read_for) if found is not None else None,
+        read_for=say.read_for(found.read_for, result.answer_start is not None) if found is not None else "",
         control=behind.result if behind is not None else None,
         control_name=controls.KINDS[twin.models[0].control] if twin is not None and behind is not None else "",
     )
@@ -429,4 +424,4 @@ def _aggregates(case: Case, item: Item) -> Iterator[tuple[Any, ...]]:
 def says(continuation: ProbeResult) -> tuple[str, bool | None]:
     """What the model continues with, on one line of plain text, and whether that is the known answer (None where none
     is known)."""
-    return shown(str(continuation.provenance.get("continuation", "")), 80), right(continuation)
+    return shown(str(continuation.provenance.get("continuation", "")), 80), is_right(continuation)

@@ -222,10 +222,9 @@ def _require_free(address: str, port: int) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from ..cases.export import arrays
-    from ..depth import say
+    from ..depth import say, sinks
     from ..depth.sample import READS, Sample
     from ..depth.verdict import verdict
-    from ..depth import sinks
     from ..disk import require_out, written
     from ..models.specs import read_for
     from ..probes import find

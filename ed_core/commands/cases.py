@@ -126,7 +126,8 @@ def check(args: argparse.Namespace) -> int:
     n, damaged = Kept().check()
     n_results, damaged_results = Store().check()
     problems = damaged + damaged_results
-    print(f"{say.count(n, 'case study')} and {say.count(n_results, 'result')} checked, {len(problems) or 'nothing'} damaged")
+    checked = f"{say.count(n, 'case study')} and {say.count(n_results, 'result')} checked"
+    print(f"{checked}, {len(problems) or 'nothing'} damaged")
     for problem in problems:
         print(f"ed_core: {problem}", file=sys.stderr)
     return 1 if problems else 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..prompts import answer_with_seam, exact
 from ..types import ProbeResult
 
 
@@ -51,6 +52,15 @@ def first_choice(seen: Sequence[Seen]) -> int | None:
     """The depth from which every token is the first choice through the output; None where one is not, or for none."""
     depths = [one.best for one in seen if one.best is not None]
     return max(depths) if depths and len(depths) == len(seen) else None
+
+
+def is_right(continuation: ProbeResult) -> bool | None:
+    """Whether the greedy continuation is the known answer (`prompts.exact`); None without an answer."""
+    answer, start = continuation.request.prompts[0].answer, continuation.answer_start
+    if not answer.strip():
+        return None
+    question = "".join(continuation.tokens[start:]) if start else ""
+    return exact(continuation.provenance.get("continuation", ""), answer_with_seam(answer, question))
 
 
 def echo(lens: ProbeResult) -> float:

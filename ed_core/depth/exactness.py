@@ -18,8 +18,8 @@ LOGITS = ("closure", "replay", "detour")  # figures on recomputed logits that re
 
 @dataclass(frozen=True)
 class Check:
-    """A figure of `numerics` and its limit: of the "sums" (the largest error, at `layer` and `token`), the "slopes" (the
-    largest distance from 1), or of recomputed logits."""
+    """A figure of `numerics` and its limit: of the "sums" (the largest error, at `layer` and `token`), of the "slopes"
+    (the largest distance from 1), or of recomputed logits."""
 
     name: str
     value: float
@@ -42,11 +42,6 @@ def checks(result: ProbeResult) -> list[Check]:
         Check("slopes", float(np.nanmax(np.abs(slopes - 1), initial=0.0)), limits["slope"]),
         *(Check(name, float(result[name]), limits["miss"]) for name in LOGITS),
     ]
-
-
-def of_rounding(result: ProbeResult) -> float:
-    """The largest error of a sum, as a multiple of what rounding can cause."""
-    return float(np.max(result["miss"] / np.maximum(result["rounding"], 1e-30)))
 
 
 def sinks_of(result: ProbeResult, contributions: ProbeResult | None = None) -> tuple[Sink, ...]:

@@ -51,7 +51,7 @@ def by_lens(results: Sequence[ProbeResult]) -> ByLens:
 
 
 def sample(lens: str, columns: Mapping[str, np.ndarray], forms: Sequence[str] = (), seed: int = 0) -> Sample:
-    """The sums of one lens, from a summary's columns `[prompt, …]`; the Jacobian lens's divergence enters no verdict."""
+    """The sums of one lens, from columns of summaries; the Jacobian lens's divergence enters no verdict."""
     measures = [name for name in OF_LENS if not (name == "kl" and lens == UNCALIBRATED)]
     own = {f"{name}.sum": columns[f"{lens}_{name}.sum"] for name in measures}
     return Sample.of_sums({LENS: own | {"n_tokens": columns["n_tokens"]}}, forms={LENS: forms}, seed=seed)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from ..fits.measured import Maps, Replacement
-from ..probes.base import rank_correlation
 from ..probes.lenses import LENSES
 from ..types import ProbeResult
 from . import exactness, surgery
@@ -29,8 +28,7 @@ from .rules import BEST, OF_LENS, RULES
 from .sample import ALL, ANSWER, UNTRAINED, Tokens
 from .side_by_side import Pair, largest_difference, relative_depth
 from .sinks import FACTOR, Sink, Span
-from .sinks import FEWEST as SHORTEST
-from .turn import FEWEST, Turn
+from .turn import Turn
 from .verdict import DEPTH_0, FEW, FIVE, INTERVAL, LASTING, SINKS, THRESHOLDS, TWINS, UNDEFINED, RuleVerdict, Verdict
 from .writing import Exits
 
@@ -55,11 +53,26 @@ REASONS = {  # why a rule gives no layer
     "one layer": "the model has one layer only",
     "not finite": "its curve is not finite",
     "never": "its threshold is never reached",
-    "only before the last": "its threshold is reached only before the last layer",
+    "only before the last": "its threshold is reached before the last layer only",
     "never below": "the mean cosine is never below 0",
     "always below": "the mean cosine is below 0 in every layer",
     "only the last below": "the mean cosine is below 0 in the last layer only",
     "no way back": "the mean cosine falls below 0 and stays there",
+}
+DOUBTS = {  # why a rule's layer is not robust
+    THRESHOLDS: "nearby thresholds move it",
+    LASTING: "it does not last from there on",
+    DEPTH_0: "it moves without the embedding",
+    SINKS: "it moves without attention sinks",
+    FEW: "there are too few prompts for an interval",
+    INTERVAL: "it moves over prompts",
+    UNDEFINED: "some resamples of the prompts give no layer",
+    TWINS: "half or more of the untrained copies give it too",
+}
+NO_TURN = {  # why there is no clear switch
+    "sign": "the cosine is not clearly below 0 in the first layers and above 0 in the last",
+    "order": "too many random orders of the layers split as well",
+    "twins": "half or more of the untrained copies switch there too",
 }
 MATCHES = {  # by `matching.reading`
     "unclear": "too few to say where",
@@ -155,8 +168,9 @@ def lead(found: Verdict) -> str:
         of = [look for look in looks if look[0].given == given]
         depths = [depth for look in of if (depth := first_choice(look)) is not None]
         if depths:
-            where = f"{layers(np.median(depths), found.n_layers)} on (median; {interval(min(depths), max(depths), 0)})"
-            told.append(f"In {len(depths)} of {count(len(of), 'prompt')} {what} is the first choice, from {where}.")
+            spread = f" (median; {interval(min(depths), max(depths), 0)})" if len(depths) > 1 else ""
+            where = f"from {layers(np.median(depths), found.n_layers)} on{spread}"
+            told.append(f"In {len(depths)} of {count(len(of), 'prompt')} {what} is the first choice, {where}.")
         elif of:
             told.append(f"In none of {count(len(of), 'prompt')} {what} is the first choice.")
     return " ".join(told)
@@ -187,23 +201,17 @@ def _since(depth: int, n_layers: int) -> str:
 
 def average(found: Verdict) -> str:
     """The average depth, with its interval over prompts and what copies of the model give; "" without a lens."""
-    if not found.means:
-        return ""
     mean = next((mean for mean in found.means.values() if mean.depth is not None), None)
-    if found.read_for == ALL:
-        subject = f"the words of {'this prompt' if found.n_prompts == 1 else f'{found.n_prompts} prompts'} settle"
-    elif found.read_for == ANSWER:
-        subject = f"the {'predictions of the answer' if found.answered else 'predictions after the prompt'} settle"
-    else:
-        subject = f"the prediction at token {found.read_for} settles"
     if mean is None or mean.depth is None:
-        return f"No average depth: the lens is the output from layer 1 on, or not finite, where {subject}."
+        return "No average depth: the lens is the output from layer 1 on, or not finite." if found.means else ""
+    subject = f"the words of {'this prompt' if found.n_prompts == 1 else f'{found.n_prompts} prompts'} settle"
+    if found.read_for != ALL:
+        of_answer = found.read_for == ANSWER and found.answered
+        subject = f"the predictions {'of the answer' if of_answer else f'at {read_for(found.read_for, False)}'} settle"
     drawn = mean.interval.ends if mean.interval is not None else None
-    copies = _copies(found, mean.name, 1 if drawn else 0)
     at = f"layer {mean.depth:.1f} of {found.n_layers}" if drawn else layers(mean.depth, found.n_layers)
     over = f" ({interval(*drawn)} over {found.units.words})" if drawn else ""
-    if not drawn and found.n_prompts > 1:
-        over = " (too few prompts for an interval)"
+    copies = _copies(found, mean.name, 1 if drawn else 0)
     return f"On average {subject} by {at}{over}{f'; {copies}' if copies else ''}."
 
 
@@ -227,49 +235,26 @@ def turn(found: Turn | None) -> str:
     return "The layers show no clear switch from erasing to strengthening."
 
 
-def no_turn(found: Turn) -> str:
-    """Why there is no clear switch."""
-    if found.failed == "sign":
-        return "the cosine is not clearly below 0 in the first layers and above 0 in the last"
-    few = f"; fewer than {FEWEST} layers cannot tell" if found.n_layers < FEWEST else ""
-    return f"{share(found.p)} of random orders of the layers split as well{few}"
-
-
 def rules(found: Verdict) -> str:
     """What the published rules give, and which are robust."""
-    given = {name: rule for name, rule in found.rules.items() if rule.depth is not None}
-    who = "rules with other settings" if any(map(_moved, found.rules.values())) else "published rules"
-    who = f"{NUMBERS[len(found.rules)]} {who}"
+    given = [rule for rule in found.rules.values() if rule.depth is not None]
+    published = all(rule_name(rule).startswith("Hu") for rule in found.rules.values())
+    who = f"{NUMBERS[len(found.rules)]} {'published rules' if published else 'rules with other settings'}"
     if not given:
         return f"{who} give no layer here." if found.rules else ""
-    if len(given) < len(found.rules):
-        who = f"{NUMBERS[len(given)]} of {who.lower()}"
-    depths = listed(str(rule.depth) for rule in given.values())
-    return f"{who} {'says' if len(given) == 1 else 'say'} layer {depths}; {robust(given)}."
-
-
-def robust(given: Mapping[str, RuleVerdict]) -> str:
-    """Which rules are robust: "none is robust here", "the KL rule is robust"."""
-    said = []
-    for flag, what in {
-        "clear": "robust",
-        "so_far": "robust so far (untrained copies are not compared)",
-        "undecided": "undecided (five untrained copies are needed)",
-    }.items():
-        named = [RULES[name].label for name, rule in given.items() if getattr(rule, flag)]
-        said += [f"the {listed(named)} rule{'s are' if len(named) > 1 else ' is'} {what}"] if named else []
-    return listed(said) or ("none is robust here" if len(given) > 1 else "it is not robust here")
+    who = who if len(given) == len(found.rules) else f"{NUMBERS[len(given)]} of {who.lower()}"
+    depths, robust = listed(str(rule.depth) for rule in given), [rule for rule in given if rule.clear or rule.so_far]
+    which = listed(f"the {RULES[r.name].label} rule is robust{' so far' * r.so_far}" for r in robust)
+    none = "none is robust here" if len(given) > 1 else "it is not robust here"
+    return f"{who} {'says' if len(given) == 1 else 'say'} layer {depths}; {which or none}."
 
 
 def rule_name(found: RuleVerdict) -> str:
     """ "Hu et al.'s KL rule"; with other settings "The KL rule at 35 %"."""
-    moved, label = _moved(found), RULES[found.name].label
-    return f"The {label} rule{moved}" if moved else f"Hu et al.'s {label} rule"
-
-
-def _moved(found: RuleVerdict) -> str:
-    at, best = found.criterion.threshold, f" of the best {found.best}" if found.best != BEST else ""
-    return best + (f" at {100 * at:.3g} %" if at != RULES[found.name].threshold else "")
+    label, own = RULES[found.name].label, RULES[found.name].threshold
+    at = "" if found.criterion.threshold == own else f" at {100 * found.criterion.threshold:.3g} %"
+    best = "" if found.best == BEST else f" of the best {found.best}"
+    return f"The {label} rule{best}{at}" if best or at else f"Hu et al.'s {label} rule"
 
 
 def rule(found: RuleVerdict) -> str:
@@ -284,38 +269,10 @@ def not_robust(found: RuleVerdict) -> str:
     if found.depth is None:
         return REASONS[found.criterion.reason]
     if found.doubts:
-        return f"not robust here, because {listed(doubts(found))}"
+        return f"not robust here, because {listed(DOUBTS[doubt] for doubt in found.doubts)}"
     if found.clear:
         return "robust here"
-    return f"undecided, because {_near(found)}" if found.shared else "robust so far; untrained copies are not compared"
-
-
-def doubts(found: RuleVerdict) -> list[str]:
-    """Why a rule's layer is not robust, a clause each."""
-    later, drawn = found.criterion.from_depth_1, found.interval and found.interval.ends
-    words = {
-        THRESHOLDS: f"nearby thresholds give {_band(found)}",
-        LASTING: "it does not last" if found.stable is None else f"it lasts only from layer {found.stable} on",
-        DEPTH_0: f"without the embedding it gives {_layer(later and later.depth)}",
-        SINKS: f"without attention sinks it gives {_layer(found.without_sinks and found.without_sinks.depth)}",
-        FEW: "there are too few prompts for an interval",
-        INTERVAL: f"over prompts it is {interval(*drawn, 0)}" if drawn else "no resample of the prompts gives a layer",
-        UNDEFINED: f"{share(found.interval.undefined if found.interval else 0)} of resamples give no layer",
-        TWINS: _near(found),
-    }
-    if later is not None and later.depth == found.depth:
-        words[DEPTH_0] = "without the embedding it lasts from elsewhere"
-    return [words[doubt] for doubt in found.doubts]
-
-
-def _near(found: RuleVerdict) -> str:
-    n = len(found.twins)
-    give = "gives" if found.near == 1 else "give"
-    return f"{found.near} of {n} {COPIES[found.control][n > 1]} {give} it too"
-
-
-def _band(found: RuleVerdict) -> str:
-    return listed([interval(*found.band, 0) if found.band else "", "no layer" if found.gaps else ""], "or")
+    return f"undecided: {DOUBTS[TWINS]}" if found.shared else "robust so far; untrained copies are not compared"
 
 
 def _layer(depth: int | None) -> str:
@@ -332,7 +289,7 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
         row = {
             "Rule": rule_name(one),
             "Layer": "none" if one.depth is None else str(one.depth),
-            "Nearby thresholds": _band(one) or "–",
+            "Nearby thresholds": interval(*one.band, 0) if one.band else "none",
             "Lasts from": "never" if one.stable is None else str(one.stable),
             "Without sinks": "–" if one.without_sinks is None else _layer(one.without_sinks.depth)[6:] or "none",
             "Over prompts": interval(*drawn, 0) if drawn else "–",
@@ -350,8 +307,8 @@ def why(found: Verdict) -> list[str]:
         copies = _copies(found, name)
         by.append(f"{depth(mean)} by {RULES[name].label}{f' ({copies})' if copies else ''}")
     told = [f"Average depth, over all thresholds of the lens: {listed(by)}."] if by else []
-    if found.turn is not None and found.turn.failed in ("sign", "order"):
-        told.append(f"No clear switch: {no_turn(found.turn)}.")
+    if found.turn is not None and found.turn.failed:
+        told.append(f"No clear switch: {NO_TURN[found.turn.failed]}.")
     return told
 
 
@@ -370,13 +327,8 @@ def read_for(of: Tokens, answered: bool = True) -> str:
 # ---------------------------------------------------------------- attention sinks
 
 
-def sinks(found: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int] = (), unknown: bool = False) -> str:
-    """A prompt's attention sinks, the largest first, where they are and who writes them. `unknown`: norms are not
-    finite."""
-    if not found and 0 < len(tokens) < SHORTEST:
-        return f"Fewer than {SHORTEST} tokens do not show whether there are attention sinks."
-    if not found and unknown:
-        return "Attention sinks are unknown: norms are not finite."
+def sinks(found: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int] = ()) -> str:
+    """A prompt's attention sinks, the largest first, where they are and who writes them."""
     text = f"No attention sink: before the output no token is {FACTOR:g} times as long as the median token."
     if found:
         named = (
@@ -384,7 +336,7 @@ def sinks(found: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int] = 
             f"{listed(map(_span, s.spans))}"
             for s in sorted(found, key=lambda s: -s.ratio)[:NAMED]
         )
-        text = f"Attention sink{'s' * (len(found) > 1)}: {'; '.join(named)}{_more(found)}."
+        text = f"{count(len(found), 'attention sink')}: {'; '.join(named)}."
     return " ".join(filter(None, [text, long_at_end(at_end, tokens)]))
 
 
@@ -404,19 +356,18 @@ def sinks_in_curves(found: Sequence[Sink], tokens: Sequence[str], counted: bool,
     """Which tokens are sinks, and whether the curves next to the maps and the depths count them; "" without any."""
     if not found:
         return ""
-    named = ", ".join(f"token {s.pos} {quoted(tokens[s.pos])}" for s in found[:NAMED]) + _more(found)
+    named = listed(f"token {s.pos} {quoted(tokens[s.pos])}" for s in found[:NAMED])
     curves = f"{'counted in' if counted else 'left out of'} the curves next to the maps"
     depths = "; average depth and rules count it" if in_depths else ""
-    return f"Attention sink{'s' * (len(found) > 1)}: {named} ({curves}{depths})."
+    return f"{count(len(found), 'attention sink')}: {named} ({curves}{depths})."
 
 
 def long_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:
     """Tokens that are long after the last layer only, where no attention reads them; "" for none."""
     if not positions:
         return ""
-    named = ", ".join(f"{pos} {quoted(tokens[pos])}" for pos in positions[:NAMED]) + _more(positions)
-    which = f"Token{'s' * (len(positions) > 1)} {named} {'is' if len(positions) == 1 else 'are'}"
-    return f"{which} long only after the last layer, which makes no attention sink."
+    named = listed(f"{pos} {quoted(tokens[pos])}" for pos in positions[:NAMED])
+    return f"Long only after the last layer, so no attention sink: {count(len(positions), 'token')} ({named})."
 
 
 def sinks_of_prompts(found: Sequence[Sequence[Sink] | None]) -> str:
@@ -430,10 +381,6 @@ def sinks_of_prompts(found: Sequence[Sequence[Sink] | None]) -> str:
         f"{count(len(every), 'attention sink')} in {sum(map(bool, known))} of {count(len(known), 'prompt')}, up to "
         f"{number(max(s.ratio for s in every))} times as long as the median token; most often written by {by}{more}"
     )
-
-
-def _more(found: Sequence[object]) -> str:
-    return f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
 
 
 # ---------------------------------------------------------------- one prompt among others, two sides
@@ -453,13 +400,10 @@ def among_others(found: Comparison) -> str:
 
 
 def about_others(found: Comparison) -> list[str]:
-    """Which other prompts are left out, and what all of them give together."""
-    told = [f"{count(found.undefined, 'other prompt')} left out: {_score(found)} is not defined."] * bool(
-        found.undefined
-    )
-    told += [f"{count(found.unsound, 'other prompt')} left out: a check failed."] * bool(found.unsound)
+    """How many other prompts are left out, and what all of them give together."""
+    named, n = found.score.criterion, found.undefined + found.unsound
+    told = [f"{count(n, 'other prompt')} left out: {_score(found)} is not defined, or a check failed."] if n else []
     if found.together is not None:
-        named = found.score.criterion
         told.append(rule(found.together.rules[named]) if named else average(found.together))
     return told
 
@@ -516,14 +460,10 @@ def side_by_side(found: Mapping[str, Sequence[Pair]]) -> str:
 
 
 def largest_cell(values: np.ndarray, row: str, sinks: Collection[int]) -> str:
-    """Where a map of differences is largest, and where without the attention sinks; "" where nothing differs."""
-    at, other = largest_difference(values), largest_difference(values, sinks)
-    if at is None:
-        return ""
-    elsewhere = (
-        f", an attention sink; elsewhere at {row} {other[0]}, token {other[1]}" if other else ", an attention sink"
-    )
-    return f"largest at {row} {at[0]}, token {at[1]}{elsewhere if at[1] in sinks else ''}"
+    """Where a map of differences is largest outside the attention sinks; "" where nothing differs there."""
+    at = largest_difference(values, sinks)
+    outside = ", outside attention sinks" if sinks else ""
+    return f"largest at {row} {at[0]}, token {at[1]}{outside}" if at else ""
 
 
 # ---------------------------------------------------------------- numbers to trust
@@ -532,30 +472,13 @@ def largest_cell(values: np.ndarray, row: str, sinks: Collection[int]) -> str:
 def checks(result: ProbeResult) -> str:
     """Whether the sums, slopes and logits of this prompt are the model's."""
     found = exactness.checks(result)
-    if failed := [_check(check) for check in found if not check.holds]:
-        return (
-            f"{len(failed)} of {len(found)} checks failed on this prompt: {'; '.join(failed)}. Do not trust its curves."
-        )
-    return f"All {len(found)} checks passed on this prompt: errors of {'; '.join(map(_check, found[:3]))}."
-
-
-def _check(found: exactness.Check) -> str:
-    where = f" at layer {found.layer}, token {found.token}" if found.name == "sums" else ""
-    return f"{CHECKS[found.name]} {number(found.value, '.2g')}{where} (limit {number(found.limit, '.2g')})"
-
-
-def sums(result: ProbeResult) -> str:
-    """Whether every layer's sum holds, and whether its error is more than rounding."""
-    found, times = exactness.checks(result)[0], exactness.of_rounding(result)
-    rounding = "no more than rounding can cause" if times <= 1 else f"{number(times)} times what rounding can cause"
-    return f"Errors of {_check(found)}: {rounding if found.holds else 'the sums do not hold on this prompt'}."
-
-
-def logits(result: ProbeResult) -> str:
-    """Whether recomputed logits are the model's."""
-    found = exactness.checks(result)[2:]
-    are = "the model's" if all(check.holds for check in found) else "not the model's"
-    return f"Errors of {'; '.join(map(_check, found))}: recomputed logits are {are}."
+    failed = [check for check in found if not check.holds]
+    errors = "; ".join(
+        f"{CHECKS[c.name]} {number(c.value, '.2g')} (limit {number(c.limit, '.2g')})" for c in failed or found
+    )
+    if failed:
+        return f"{len(failed)} of {len(found)} checks failed on this prompt: {errors}. Do not trust its curves."
+    return f"All {len(found)} checks passed on this prompt: {errors}."
 
 
 def without_first(rows: Sequence[exactness.Row]) -> str:
@@ -608,16 +531,6 @@ def kept_answers(written: Mapping[str, np.ndarray], n_prompts: int, n: int = 1) 
     return f"The whole model writes {whole} of {count(n_prompts, 'answer')}; {without}."
 
 
-def loss_and_answers(curves: Mapping[str, np.ndarray], written: Mapping[str, np.ndarray], n: int = 1) -> list[str]:
-    """Which layers matter most by loss on the same prompts, and whether that ranks them as lost answers do."""
-    added = np.where(np.isfinite(curves["nll"]), curves["nll"], np.inf) - curves["nll_whole"]
-    most = int(np.argmax(added))
-    told = [f"By loss {stretch(most, most + n)} matters most: {number(added[most], '+.2g')} nats per token."]
-    if (rank := rank_correlation(added, -np.asarray(written["exact"], np.float64))) is not None:
-        told.append(f"Rank correlation of added loss with answers lost: {number(rank, '+.2f')} (no interval).")
-    return told
-
-
 def lens(kind: str) -> str:
     """A lens within a sentence: "affine lens"."""
     return LENSES[kind] if kind == UNCALIBRATED else _lower(LENSES[kind])
@@ -638,19 +551,17 @@ def certificate(kind: str, found: Mapping[str, Any]) -> str:
     """What a fitted lens is worth on held-out prompts: at how many depths its divergence from the output is below that
     of a constant prediction and of the logit lens, with the whole interval."""
     judged, prompts = found["held_out"], found["prompts"]
-    told = [f"{LENSES[kind]}, fitted on {prompts['tokens']:,} tokens of {prompts.get('fitted', prompts['n'])} prompts."]
-    told += [f"Fitted on halves of them its matrices differ by up to {share(max(found['drift']))}."] * (
-        "drift" in found
-    )
-    told += ["Read it by ranks: its KL is not calibrated."] * (kind == UNCALIBRATED)
     over = f"on {judged['kl_tokens']:,} held-out tokens ({judged['kl_over']})"
+    told = [f"{LENSES[kind]}, fitted on {prompts['tokens']:,} tokens of {prompts.get('fitted', prompts['n'])} prompts."]
+    if kind == UNCALIBRATED:
+        told.append("Read it by ranks: its KL is not calibrated.")
     if "kl_minus" not in judged:
-        return " ".join([*told, f"There are too few prompts to judge it {over}."])
-    for name in ("constant", "logit")[: 1 + (kind != UNCALIBRATED)]:
-        better, worse = below(judged["kl_minus"][name])
-        other = {"constant": "a constant prediction", "logit": "the logit lens"}[name]
-        known = f"{better.sum()} of {len(better)} depths, farther at {worse.sum()}"
-        told.append(f"It is closer to the output than {other} at {known}, {over}.")
+        told.append(f"There are too few prompts to judge it {over}.")
+    for name, other in {"constant": "a constant prediction", "logit": "the logit lens"}.items():
+        if "kl_minus" in judged and not (name == "logit" and kind == UNCALIBRATED):
+            better, worse = below(judged["kl_minus"][name])
+            known = f"{better.sum()} of {len(better)} depths, farther at {worse.sum()}"
+            told.append(f"It is closer to the output than {other} at {known}, {over}.")
     return " ".join([*told, *(found.get("notes", []) if kind != UNCALIBRATED else [])])
 
 
@@ -677,19 +588,13 @@ def halves(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
     branch, layer = branch_at(float(result["half_settle_depth"][at]))
     word, found = quoted(result.token_text.get(int(result["top_ids"][-1, at, 0]), "")), brought(result, left_out)
     by = "the embedding" if branch == EMBEDDING else f"layer {layer}'s {branch}"
-    means = ((mean_depth_of(result, name), rule.label) for name, rule in OF_LENS.items())
-    named = listed(f"{mean:.2f} by {label}" for mean, label in means if mean is not None)
-    n = found.counts
-    told = [
-        f"{word} is the first choice from {by} on.",
-        f"Attention brings the first choice at {n[ATTENTION]} of {count(sum(n.values()), 'token')}, an MLP at {n[MLP]}.",
-        f"Average depth, read at half layers: {named} of {result.n_layers}." if named else "",
-    ]
+    n, of = found.counts, count(sum(found.counts.values()), "token")
+    told = [f"Attention brings the first choice at {n[ATTENTION]} of {of}, an MLP at {n[MLP]}."]
     if found.share is not None:
-        told.append(
-            f"After layer 1 attention removes {number(100 * found.share, '.0f')} % of the divergence, MLPs the rest."
-        )
-    return [one for one in told if one]
+        told.append(f"After layer 1 attention removes {100 * found.share:.0f} % of the divergence, MLPs the rest.")
+    if (kl := mean_depth_of(result, "kl")) is not None:
+        told.append(f"Average depth by KL, read at half layers: {kl:.2f} of {result.n_layers}.")
+    return [f"{word} is the first choice from {by} on.", *told]
 
 
 def loops(aggregates: Mapping[str, np.ndarray]) -> str:

@@ -1,8 +1,8 @@
 """Two results of one probe side by side: another model, another prompt, or other parameters. Numpy only.
 
-What is drawn over each other has *relative depth* as its axis, the share of a model's layers that have been passed, so that
-models of different depth share one axis: layer `l` of `L` at `(l + 1) / L`, as the effective depth's ratio counts (Hu et
-al. 2025), and the point of the stream with `l` layers behind it at `l / L`."""
+Curves of models of different depth share the axis *relative depth*, the share of the layers that have been passed:
+layer `l` of `L` is at `(l + 1) / L`, as the effective depth's ratio counts (Hu et al. 2025), the stream before layer
+`l` at `l / L`."""
 
 from __future__ import annotations
 

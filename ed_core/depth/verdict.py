@@ -248,7 +248,7 @@ def _of_rule(rule: Rule, sample: Sample, threshold: float, twins: tuple[Verdict,
 def _interval(rule: Rule, sample: Sample, variant: str, threshold: float) -> Interval | None:
     """A rule's 5 to 95 % over prompts, from resamples of their units; None where there are too few."""
     curves: Curves | None = sample.curves[rule.probe]
-    if variant == WITHOUT_SINKS:
+    if variant == WITHOUT_SINKS and curves is not None:
         curves = curves.without_sinks
     if curves is None or not curves.units.enough or not curves.tokens.sum() or sample.n_layers < 2:
         return None

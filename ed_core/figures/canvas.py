@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth.rules import RULES
 from ..depth import say
+from ..depth.rules import RULES
 from . import colours
 
 MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"}

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth.side_by_side import shown_values
 from ..depth import say
+from ..depth.side_by_side import shown_values
 from ..types import ProbeResult
 from .canvas import LOGARITHMIC, shown
 
@@ -41,7 +41,9 @@ def describe(result: ProbeResult, measure: str, boundary: int | None = None) -> 
         (name, np.unravel_index(find(values), values.shape))
         for name, find in (("smallest", np.nanargmin), ("largest", np.nanargmax))
     ]
-    found = " and ".join(f"{name} {say.number(float(values[at]))} ({_place(at, spec.dims, result)})" for name, at in ends)
+    found = " and ".join(
+        f"{name} {say.number(float(values[at]))} ({_place(at, spec.dims, result)})" for name, at in ends
+    )
     share = "" if known.all() else f"; {say.share(float(known.mean()))} of the values are there"
     return f"{what}: {found}{share}."
 

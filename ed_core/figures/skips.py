@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from ..depth import surgery, say
+from ..depth import say, surgery
 from ..types import ProbeResult
 from . import colours
 from .canvas import PLAIN, STEADY, Canvas, axis_title, number
@@ -257,10 +257,9 @@ def _mark(canvas: Canvas, chosen: Sequence[surgery.Row], behind: int, most: floa
 def _told(curves: Mapping[str, np.ndarray], kind: str, i: int, j: int, shade: Shade, value: float) -> str:
     """What a cell says on hover."""
     one = surgery.choice(curves, kind, i, j)
-    several = kind == "swap" or j > i + 1
     more = say.number(one.loss - float(curves["loss_whole"]), "+.2g")
     return (
-        f"layer{'s' * several} {one.layers} {DONE[kind]}<br>loss {number(one.loss)} nats "
+        f"{say.variant(one)} {DONE[kind]}<br>loss {number(one.loss)} nats "
         f"({more})<br>KL {number(one.kl)} nats<br>"
         f"{say.share(one.top1_kept)} of the best guesses stay{beyond(shade, value)}"
     )

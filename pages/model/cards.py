@@ -8,8 +8,8 @@ import streamlit as st
 from ed_core import figures
 from ed_core.cards import card, making, page, words
 from ed_core.claims import running
-from ed_core.depth.rules import OF_LENS, RULES
 from ed_core.depth import say
+from ed_core.depth.rules import OF_LENS, RULES
 from ed_core.types import ModelSpec
 from ed_ui import inputs, link, live, picker, probe_page, prompt_set, runs, show
 from ed_ui.inputs import choice, text

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import loops
+from ed_core.depth import loops, say
 from ed_core.models import specs
 from ed_core.models.bundled import CHARACTERS, example_of, load_prompts
 from ed_core.probes import Loops
@@ -57,7 +57,7 @@ def panels(batch: running.Batch) -> None:
 
 def found(result: ProbeResult) -> None:
     values = aggregate(Loops(), [result.summary])
-    show.conclusion("loops", loops.sentence(values))
+    show.conclusion("loops", say.loops(values))
     drawn = loops.drawn(values)
     for i in range(0, len(drawn), 2):
         for column, (key, caption, measure, x, name, line) in zip(st.columns(2), drawn[i : i + 2], strict=True):

@@ -36,7 +36,7 @@ def more(result, view):
 
 def inside(result, view):
     """Which branch brings the prediction, where the lens was read within the layers too."""
-    said, *more = halves.sentences(result, view.uncounted)
+    said, *more = say.halves(result, view.uncounted)
     show.conclusion("halves", said, more)
     brought = halves.brought(result, view.uncounted)
     curves = {"attention": brought.attention, "MLP": brought.mlp}
