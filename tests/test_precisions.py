@@ -51,7 +51,7 @@ def test_every_precision_is_compared_with_the_widest_prompts_in_pairs():
     curves = (found[precision, "logit_lens.kl"] for precision in ("int8", "bf16"))
     expected = np.abs(np.diff([_mean(wide), _mean(wide + 1)], axis=0)).mean()
     assert [one.shift for one in curves] == pytest.approx([expected, 0])
-    assert "bf16 against fp32: average depth 0.00 layers" in precisions.sentence([same])
+    assert "bf16 against fp32: average depth +0.00 layers" in precisions.sentence([same])
 
 
 def _mean(depths: np.ndarray) -> np.ndarray:
