@@ -162,7 +162,7 @@ def _set_name(name: str) -> str:
 
 
 def to_fit(page: str, row) -> list[Prompt]:
-    """The prompts to fit on, chosen behind a click in the `row`; every fifth of them is held out. Pasted lines stand
+    """The prompts to fit on, chosen behind a click in the `row`; a fifth of their forms is held out. Pasted lines stand
     below it."""
     source, sets = of_fit(page)
     names = sets.value or []

@@ -84,14 +84,13 @@ def _packed(file: Path, changed: int) -> Mapping[str, Mapping[str, int]]:
     return found
 
 
-def check(model: LanguageModel, plan: Plan, chunks: Iterable[Chunk]) -> None:
-    """Refuse what this model has no answer for, before anything is computed."""
+def check(model: LanguageModel, plan: Plan, label: str, chunks: Iterable[Chunk]) -> None:
+    """Refuse what the model of this label has no answer for, before anything is computed."""
     for chunk in chunks:
         for i, example in enumerate(chunk.examples):
             try:
-                for entry, places in zip(plan.study.probes, chunk.takes):
-                    if i in places:
-                        _probe(model, entry, example.prompt)
+                for entry in chunk.probes(plan.study, label, i):
+                    _probe(model, entry, example.prompt)
             except InputError as error:
                 raise type(error)(f"Prompt {example.prompt.id or example.prompt.text[:40]!r}: {error}") from None
 
@@ -108,11 +107,11 @@ def compute(
 
     found = []
     for i, example in enumerate(item.chunk.examples):
-        entries = [entry for entry, places in zip(plan.study.probes, item.chunk.takes) if i in places]
+        entries = item.chunk.probes(plan.study, item.model.label, i)
         probes = [_probe(model, entry, example.prompt) for entry in entries]
         requests = [probe.request(item.model.known, example.prompt) for probe in probes]
         model.expect(list(zip(probes, requests)))
-        found.append({e.name: engine.run(model, r, cancelled=cancelled) for e, r in zip(entries, requests)})
+        found.append({e.column: engine.run(model, r, cancelled=cancelled) for e, r in zip(entries, requests)})
         done()
     return table(found)
 
@@ -123,8 +122,9 @@ def table(found: Iterable[Mapping[str, ProbeResult]]) -> pyarrow.Table:
     shapes: dict[str, tuple[int, ...]] = {}
     certificate = None
     for results in found:
-        made = next(iter(results.values())).provenance
-        row, certificate = _row(results), certificate or {n: v for n, v in made.items() if n not in OF_ONE}
+        row = _row(results)
+        for result in results.values():
+            certificate = certificate or {n: v for n, v in result.provenance.items() if n not in OF_ONE}
         shapes |= {name: np.shape(value) for name, value in row.items()}
         rows.append(row)
     told = {"shapes": json.dumps(shapes), "certificate": json.dumps(certificate or {}, sort_keys=True)}
@@ -328,6 +328,9 @@ class _Model(BaseModel):
 
 class _Probe(BaseModel):
     name: str
+    label: str = ""
+    models: list[str] = []
+    sets: list[str] = []
     limit: int | None = None
     parameters: dict[str, Any]
 
@@ -384,15 +387,15 @@ class Folder:
         return {one["name"]: one for one in self.plan["sets"]}
 
     def probe(self, name: str) -> Probe:
-        """A probe of the study with its parameters, split points apart (which are each prompt's own)."""
-        parameters = next((p["parameters"] for p in self.plan["probes"] if p["name"] == name), None)
-        if parameters is None:
+        """A probe of the study by its column, with its parameters, split points apart (which are each prompt's own)."""
+        entry = next((p for p in self.plan["probes"] if (p.get("label") or p["name"]) == name), None)
+        if entry is None:
             planned = ", ".join(repr(str(p["name"])[:40]) for p in self.plan["probes"])  # a stranger's words
             raise StudyError(
                 f"{self.out.name} holds results of {name[:40]!r}, and its plan names {planned or 'no probe'}; run the "
                 "study again in another folder."
             )
-        return find(name).make({n: v for n, v in parameters.items() if n != "boundaries"})
+        return find(entry["name"]).make({n: v for n, v in entry["parameters"].items() if n != "boundaries"})
 
     def groups(self, name: str) -> dict[str, np.ndarray]:
         """A set as a whole and each of its levels, as places in the set; prompts without a level are of none."""
@@ -431,8 +434,14 @@ class Folder:
         for label, model in self.models.items():
             computed = there(self.out, model["digest"])
             for name, one in self.sets.items():
+                if not any(self._takes(probe, label, name) for probe in self.plan["probes"]):
+                    continue
                 found[label, name] = sum(chunk in computed for chunk in one["chunks"]), len(one["chunks"])
         return found
+
+    @staticmethod
+    def _takes(probe: Mapping[str, Any], label: str, name: str) -> bool:
+        return all(not probe.get(of) or one in probe[of] for of, one in (("models", label), ("sets", name)))
 
     def item_keys(self) -> Iterator[str]:
         """The items that are there, in the plan's order."""

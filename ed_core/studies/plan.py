@@ -63,6 +63,12 @@ class Chunk:
     examples: tuple[Example, ...]
     takes: tuple[tuple[int, ...], ...]
     digest: str
+    of: str = ""
+
+    def probes(self, study: Study, model: str, at: int | None = None) -> list[ProbeEntry]:
+        """The probes that a model goes through on the prompt at a place, or on any of them."""
+        every = zip(study.probes, self.takes)
+        return [e for e, places in every if e.takes(model, self.of) and (bool(places) if at is None else at in places)]
 
 
 @dataclass(frozen=True)
@@ -94,13 +100,18 @@ class Plan:
 
     @property
     def n_items(self) -> int:
-        return len(self.usable) * sum(map(len, self.chunks))
+        return sum(1 for _ in self.items())
 
     def items(self) -> Iterator[Item]:
         """All items, model by model."""
         for model in self.usable:
-            for chunks in self.chunks:
-                for chunk in chunks:
+            yield from self.items_of(model)
+
+    def items_of(self, model: StudyModel) -> Iterator[Item]:
+        """A model's items: the chunks that some probe takes."""
+        for chunks in self.chunks:
+            for chunk in chunks:
+                if chunk.probes(self.study, model.label):
                     yield Item(model, chunk)
 
 
@@ -127,6 +138,7 @@ def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
         model if step is None else replace(model, series=series, step=step)
         for model, (_, series, step) in zip(labelled, told)
     )
+    models = tuple(replace(model, digest=_restricted(study, model)) for model in models)
     labels = [model.label for model in models]
     for name in (name for pair in study.pairs for name in (pair.base, pair.other)):
         if name not in labels:
@@ -135,14 +147,14 @@ def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
     first = next((entry.source for entry, m in zip(entries, models) if not m.trouble), entries[0].source)
     sets = tuple(_measured(study, load(entry, folder, first)) for entry in study.sets)
     probes = [_identity(entry) for entry in study.probes]
-    return Plan(study, models, sets, tuple(tuple(_chunks(study, probes, s.examples)) for s in sets))
+    return Plan(study, models, sets, tuple(tuple(_chunks(study, probes, s)) for s in sets))
 
 
 def of_models(study: Study, models: Sequence[StudyModel], prompts: Sequence[Prompt]) -> Plan:
     """The plan of a study whose models are in memory; the prompts are its only set."""
     one, probes = study.sets[0], [_identity(entry) for entry in study.probes]
-    examples = tuple(Example(prompt) for prompt in prompts)
-    return Plan(study, tuple(models), (PromptSet(one.name, examples),), (tuple(_chunks(study, probes, examples)),))
+    prompt_set = PromptSet(one.name, tuple(Example(prompt) for prompt in prompts))
+    return Plan(study, tuple(models), (prompt_set,), (tuple(_chunks(study, probes, prompt_set)),))
 
 
 def in_memory(step: int, spec: ModelSpec, n_layers: int) -> StudyModel:
@@ -179,7 +191,7 @@ def write_plan(plan: Plan, out: Path) -> None:
         "seed": plan.study.seed,
         "chunk": plan.study.chunk,
         "models": models,
-        "probes": [{"name": p.name, "limit": p.limit, "parameters": p.parameters} for p in plan.study.probes],
+        "probes": [_told_of_probe(entry) for entry in plan.study.probes],
         "sets": [
             {
                 "name": s.name,
@@ -297,6 +309,18 @@ def _told(model: StudyModel) -> dict[str, Any]:
     }
 
 
+def _told_of_probe(entry: ProbeEntry) -> dict[str, Any]:
+    more = {"label": entry.label, "models": list(entry.models), "sets": list(entry.sets)}
+    told = {"name": entry.name, "limit": entry.limit, "parameters": entry.parameters}
+    return told | {name: value for name, value in more.items() if value}
+
+
+def _restricted(study: Study, model: StudyModel) -> str:
+    """The digest of a model, and of the probes that leave it out."""
+    without = [entry.column for entry in study.probes if entry.models and model.label not in entry.models]
+    return _digest([model.digest, without]) if without else model.digest
+
+
 def _step(model: StudyModel) -> dict[str, Any]:
     return {} if model.step is None else {"series": model.series, "step": model.step}
 
@@ -318,16 +342,18 @@ def _identity(entry: ProbeEntry) -> list[Any]:
         request.probe_version,
         sorted((parameters | dict(request.files)).items()),
         entry.split_points,
+        *([entry.label] if entry.label else []),
     ]
 
 
 def _measured(study: Study, one: PromptSet) -> PromptSet:
     """A set without the prompts that no probe takes."""
-    limits = [entry.limit for entry in study.probes if entry.limit is not None]
-    if len(limits) < len(study.probes):
+    taking = [entry for entry in study.probes if not entry.sets or one.name in entry.sets]
+    limits = [entry.limit for entry in taking if entry.limit is not None]
+    if len(limits) < len(taking):
         return one
     ranked = zip(one.examples, _ranks(one.examples))
-    return replace(one, examples=tuple(example for example, rank in ranked if rank < max(limits)))
+    return replace(one, examples=tuple(example for example, rank in ranked if rank < max(limits, default=0)))
 
 
 def _ranks(examples: Sequence[Example]) -> list[int]:
@@ -340,16 +366,17 @@ def _ranks(examples: Sequence[Example]) -> list[int]:
     return ranks
 
 
-def _chunks(study: Study, probes: Sequence[list[Any]], examples: Sequence[Example]) -> Iterator[Chunk]:
-    rank = _ranks(examples)
+def _chunks(study: Study, probes: Sequence[list[Any]], one: PromptSet) -> Iterator[Chunk]:
+    examples, rank = one.examples, _ranks(one.examples)
     for at in range(0, len(examples), study.chunk):
         some = tuple(examples[at : at + study.chunk])
         takes = tuple(
             tuple(i for i in range(len(some)) if entry.limit is None or rank[at + i] < entry.limit)
+            * (not entry.sets or one.name in entry.sets)
             for entry in study.probes
         )
         used = [[identity, list(places)] for identity, places in zip(probes, takes) if places]
-        yield Chunk(some, takes, _digest([[e.prompt.identity() for e in some], used, max_tokens()]))
+        yield Chunk(some, takes, _digest([[e.prompt.identity() for e in some], used, max_tokens()]), one.name)
 
 
 def _digest(value: list[Any]) -> str:

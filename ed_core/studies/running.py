@@ -16,16 +16,12 @@ from typing import Any, Protocol
 
 from .. import disk
 from ..errors import Cancelled, EffectiveDepthError, StoreError, StudyError
-from ..types import canonical_json
 from . import items
 from .plan import FAILURES, Chunk, Item, Plan, StudyModel
 
 COMPUTED, THERE, FAILED = "computed", "there", "failed"  # what became of an item
 RAISED = (Cancelled, StudyError, StoreError)  # no model's failure: they end the run
 Todo = Mapping[StudyModel, Sequence[Item]]
-Group = Sequence[tuple[Plan, Path, Item]]
-"""Items of several studies, each with its study's plan and folder: of one model, and of the same prompts as far as each
-study takes them, so that one traced pass serves all."""
 
 
 @dataclass
@@ -55,10 +51,6 @@ class Engine(Protocol):
         """Compute the items, and write them. `done`: the model, how many more prompts. After a failure nothing more of
         that model is begun."""
 
-    def ahead(self, groups: Sequence[Group], done: Callable[[Item], None]) -> None:
-        """Compute items of several studies, group by group, before each study is run by itself: which finds them there,
-        and meets again what failed. `done`: an item that is computed."""
-
     def close(self) -> None:
         """Give back what it holds."""
 
@@ -86,13 +78,6 @@ class Here:
                 yield found
                 if found.why:
                     break
-
-    def ahead(self, groups: Sequence[Group], done: Callable[[Item], None]) -> None:
-        failed: set[tuple[Path, str]] = set()
-        for group in groups:
-            for (_, _, item), there in zip(group, together(self._opened, group, failed), strict=True):
-                if there:
-                    done(item)
 
     def close(self) -> None:
         pass
@@ -143,36 +128,11 @@ def run(
     return outcome
 
 
-def groups(parts: Sequence[tuple[Plan, Path]]) -> list[Group]:
-    """What several studies lack, model by model in the order of the first that has it: items of one model whose first
-    prompt is the same go together."""
-    found: dict[str, dict[str, list[tuple[Plan, Path, Item]]]] = {}
-    for plan, out in parts:
-        for model, of_model in missing(plan, out).items():
-            by_prompt = found.setdefault(model.digest, {})
-            for item in of_model:
-                first = canonical_json(item.chunk.examples[0].prompt.identity())
-                by_prompt.setdefault(first, []).append((plan, out, item))
-    return [group for by_prompt in found.values() for group in by_prompt.values()]
-
-
-def together(
-    opened: Any, group: Group, failed: set[tuple[Path, str]], cancelled: Callable[[], bool] = lambda: False
-) -> Iterator[bool]:
-    """Compute the items of a group; of each whether it is there. `failed`: of which study which model has failed, of
-    which no more is begun; what fails here is added."""
-    for plan, out, item in group:
-        of_one = out, item.model.label
-        if of_one not in failed and status(opened, plan, out, item, cancelled=cancelled).why:
-            failed.add(of_one)
-        yield of_one not in failed
-
-
 def try_out(opened: Any, plan: Plan, model: StudyModel, chunks: Sequence[Chunk]) -> str:
     """Why a model cannot be opened, or has no answer for one of the prompts; "" where it can. `opened`: this process's
     models."""
     try:
-        items.check(opened.get(model.spec), plan, chunks)
+        items.check(opened.get(model.spec), plan, model.label, chunks)
     except RAISED:
         raise
     except EffectiveDepthError as error:
@@ -216,7 +176,7 @@ def note_failure(out: Path, outcome: Outcome, model: StudyModel, why: str) -> No
 
 def forget_failure(plan: Plan, out: Path, model: StudyModel) -> None:
     """A model that went through has not failed: all its items are there."""
-    if {chunk.digest for chunks in plan.chunks for chunk in chunks} <= items.there(out, model.digest):
+    if {item.chunk.digest for item in plan.items_of(model)} <= items.there(out, model.digest):
         (out / FAILURES / f"{model.digest}.json").unlink(missing_ok=True)
 
 

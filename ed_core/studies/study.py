@@ -96,13 +96,26 @@ class ModelEntry(_Strict):
 
 
 class ProbeEntry(BaseModel):
-    """A probe of a study with its parameters. `limit`: how many prompts of each set it takes, the first ones; all
-    unless given."""
+    """A probe of a study with its parameters. `limit`: how many prompts of each set (of each of its levels) it takes,
+    the first ones; `models`, `sets`: which it takes, by label and name; all unless given. `label`: what its columns
+    are called, so that a study can have a probe twice; its name unless given."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str
+    label: str = Field("", pattern="^[a-z_]{0,40}$")
     limit: int | None = Field(None, ge=1)
+    models: Names = ()
+    sets: Names = ()
+
+    @property
+    def column(self) -> str:
+        """What its columns are called."""
+        return self.label or self.name
+
+    def takes(self, model: str, name: str) -> bool:
+        """Whether it takes this model and this set."""
+        return (not self.models or model in self.models) and (not self.sets or name in self.sets)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -212,7 +225,7 @@ class Study(_Strict):
 
     @model_validator(mode="after")
     def _nothing_twice(self) -> Study:
-        for what, names in (("sets", [s.name for s in self.sets]), ("probes", [p.name for p in self.probes])):
+        for what, names in (("sets", [s.name for s in self.sets]), ("probes", [p.column for p in self.probes])):
             if twice := next((name for name in names if names.count(name) > 1), ""):
                 raise ValueError(f"{what} with names of their own; {twice!r} stands there twice")
         return self

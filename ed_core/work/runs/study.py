@@ -123,19 +123,18 @@ def _prepare(model: str, also: Iterable[str], prompts: str, files: Iterable[Path
 
 def claims(turn: Turn, asked: running.Asked, out: Path) -> bytes:
     """Claims about one model, checked in a folder."""
-    from ...claims import running
-    from ...claims.finding import counted, standing
+    from ...claims import running, words
 
     asked.chosen(), asked.entry()  # refused before anything is fetched
     _prepare(asked.model, asked.also, asked.prompts, [out / running.FOUND, out / running.REPORT])
     told = running.run(asked, out, turn.tell, engine=engine(turn))
     width, lines = max(len(f.id) for f in told.findings), []
     for one in told.findings:
-        values = "; ".join(f"{q.name} {q.value.told}" for q in one.judging if q.value)
-        lines.append(f"{one.id:<{width}}  {one.verdict:<19}  {values or one.reason}")
-    if stand := standing(told.findings):
+        values = "; ".join(f"{q.name} {words.value(q, q.value)}" for q in one.judging)
+        lines.append(f"{one.id:<{width}}  {one.verdict:<14}  {values or one.reason}")
+    if stand := words.standing(told.findings):
         lines.append(f"{stand}.")
-    lines.append(f"Checked: {counted(told.findings)}; {out / running.REPORT}, {out / running.FOUND}")
+    lines.append(f"Checked: {words.counted(told.findings)}; {out / running.REPORT}, {out / running.FOUND}")
     return "\n".join(lines).encode()
 
 
