@@ -279,6 +279,10 @@ def _layer(depth: int | None) -> str:
     return "no layer" if depth is None else f"layer {depth}"
 
 
+def _cell(layer: int | None) -> str:
+    return "none" if layer is None else str(layer)
+
+
 def rule_table(found: Verdict) -> list[dict[str, str]]:
     """A row per rule: its layer (from 0, as Hu et al. count), over nearby thresholds, from where it lasts, without
     sinks, over prompts, in copies of the model, and whether it is robust."""
@@ -288,10 +292,10 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
         copies = [depth for depth in one.twins if depth is not None]
         row = {
             "Rule": rule_name(one),
-            "Layer": "none" if one.depth is None else str(one.depth),
+            "Layer": _cell(one.depth),
             "Nearby thresholds": interval(*one.band, 0) if one.band else "none",
             "Lasts from": "never" if one.stable is None else str(one.stable),
-            "Without sinks": "–" if one.without_sinks is None else _layer(one.without_sinks.depth)[6:] or "none",
+            "Without sinks": "–" if one.without_sinks is None else _cell(one.without_sinks.depth),
             "Over prompts": interval(*drawn, 0) if drawn else "–",
             COPIES[found.control][1].capitalize(): interval(min(copies), max(copies), 0) if copies else "–",
             "Robust": "yes" if one.clear else "so far" if one.so_far else "open" if one.undecided else "no",
