@@ -18,7 +18,6 @@ from pathlib import Path
 from .. import bounds, disk, outside, settings
 from ..cards import card as cards
 from ..cards import page as card_page
-from ..cards import words as card_words
 from ..cases import bundle, case_study, report
 from ..cases.drawings import Drawing
 from ..cases.kept import SUFFIX, Kept
@@ -236,17 +235,17 @@ def of_card(file: Path) -> Page:
     told = cards.read(file)
     model, on = told.model.name, told.set.name
     name = re.sub(r"[^\w.+-]", "-", f"{model}-{told.model.precision}-{on}-{told.about[:6]}").lstrip("-+.")
-    beside = {f"{name}.json": cards.to_json(told), f"{name}.md": card_words.markdown(told).encode()}
+    beside = {f"{name}.json": cards.to_json(told), f"{name}.md": card_page.markdown(told).encode()}
     about = dict(zip(beside, ("the card's numbers (.json)", "a section for a model card (.md)")))
-    site = settings.current().title
-    page = card_page.html(told, "card_page.html", FOLDER, here="../", site=site, files=about)
-    verdicts = "\n".join(one.sentence for one in told.claims)
+    title = f"Depth card: {model}"
+    page = render("card_page.html", here="../", title=title, words=card_page.fragment(told), files=about)
+    verdicts = "\n".join(f"{one.title} {one.verdict}" for one in told.claims)
     return Page(
         OF_CARDS,
         f"cards/{name}.html",
         f"Depth card: {model}",
-        card_words.headline(told),
-        f"{told.model.precision} · {card_words.on(told)} · {card_words.claims(told)}",
+        card_page.headline(told),
+        f"{told.model.precision} · {len(told.set.prompts)} prompts of {on} · {card_page.counted(told)}",
         f"{model}\n{on}\n{verdicts}",
         files={f"cards/{name}.html": page} | {f"cards/{file}": data for file, data in beside.items()},
     )

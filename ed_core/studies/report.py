@@ -59,7 +59,7 @@ def write(out: Path) -> str:
         measures = folder.digest()
         text = markdown(folder, measures)
         disk.write(out / "report.md", text.encode())
-        disk.write(out / "report.html", page(folder.plan["name"], text).encode())
+        disk.write(out / "report.html", page(folder.plan["name"], body(text)).encode())
     except OSError as error:
         raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
     return measures
@@ -72,7 +72,7 @@ def markdown(folder: Folder, measures: str) -> str:
     extent = [say.count(len(folder.models), "model"), say.count(len(folder.sets), "set")]
     extent.append("complete" if computed == planned else f"{computed} of {planned} parts computed")
     text: str = (
-        _templates()
+        templates()
         .get_template("report.md")
         .render(
             folder=folder,
@@ -88,12 +88,22 @@ def markdown(folder: Folder, measures: str) -> str:
     return text.replace("<", "&lt;")  # names and notes are anybody's, and Markdown passes HTML on
 
 
-def page(title: str, text: str) -> str:
-    """A report's Markdown as a page that asks nobody for anything."""
+def page(title: str, html: str) -> str:
+    """A page that asks nobody for anything, around the `body` of a report."""
+    found: str = templates(escaped=True).get_template("page.html").render(title=title, body=html)
+    return found
+
+
+def body(text: str) -> str:
+    """A report's Markdown as HTML."""
     reader = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
-    body = reader.render(text.replace("&lt;", "<"))
-    html: str = _templates(escaped=True).get_template("page.html").render(title=title, body=body)
-    return html
+    found: str = reader.render(text.replace("&lt;", "<"))
+    return found
+
+
+def style() -> str:
+    """The style of all reports."""
+    return (TEMPLATES / "style.css").read_text(encoding="utf-8")
 
 
 def table_row(*cells: str) -> str:
@@ -111,7 +121,7 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def _templates(escaped: bool = False) -> Environment:
+def templates(escaped: bool = False) -> Environment:
     found = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=escaped,

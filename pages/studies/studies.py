@@ -172,7 +172,7 @@ def exports(folder: Folder) -> None:
         return tables.as_file(tables.TABLES[name](folder), kind)
 
     def page_of() -> str:
-        return report.page(folder.plan["name"], report.markdown(folder, folder.digest()))
+        return report.page(folder.plan["name"], report.body(report.markdown(folder, folder.digest())))
 
     with st.expander("Export", icon=":material/download:"):
         row = st.container(horizontal=True)

@@ -141,11 +141,11 @@ def claims(turn: Turn, asked: running.Asked, out: Path) -> bytes:
 def card(turn: Turn, asked: making.Asked, out: Path) -> bytes:
     """A depth card, in a folder."""
     from ...cards import card as cards
-    from ...cards import making, words
+    from ...cards import making, page
 
     asked.check()  # before anything is fetched
     files = [out / name for name in (cards.FILE, cards.HTML, cards.MARKDOWN)]
     _prepare(asked.model, asked.also, asked.prompts, files)
     told = making.make(asked, out, turn.tell, engine=engine(turn))
-    lines = [words.headline(told), f"{len(told.claims)} claims: {words.claims(told)}"]
+    lines = [page.headline(told), f"{len(told.claims)} claims: {page.counted(told)}"]
     return "\n".join([*lines, f"Card: {files[1]}, {files[2]}, {files[0]}"]).encode()
