@@ -432,15 +432,14 @@ def said(test: AppTest) -> str:
 def test_home_judges_by_the_thresholds_that_are_set(stored):
     """Both off their defaults and far apart: swapped, there would be no KL depth. What has no threshold stays."""
     test = app(prompt=None, model="ed-demo-8", kl="0.75", overlap="0.1")
-    assert any("layer 3 (KL at 75 %), 2 (overlap at 10 %)" in c.value.replace("\\", "") for c in test.caption)
-    gives = "The KL rule at 75 % (the papers take 50 %) gives layer 3 of 0–7; not clear: "
-    assert gives in said(test).replace("\\", "")
+    assert any("rules with other settings say layer 3 and 2;" in c.value.replace("\\", "") for c in test.caption)
+    assert "| The KL rule at 75 % | 3 |" in said(test).replace("\\", "")
     ruler = next(spec for spec in charts(test) if spec["data"][0].get("name") == "blocks")
     found = {t["name"]: numbers(t["x"]).tolist() for t in ruler["data"] if t["name"] != "blocks"}
     assert (found["kl rule"], found["overlap rule"]) == ([3], [2])
     usual = app(prompt=None, model="ed-demo-8")
-    lines = [m.value for page in (test, usual) for m in page.markdown if m.value.startswith("Mean depth")]
-    assert len(lines) == 2 and lines[0] == lines[1] and "five untrained twins" in lines[0]
+    lines = [m.value for page in (test, usual) for m in page.markdown if m.value.startswith("On average")]
+    assert len(lines) == 2 and lines[0] == lines[1] and "untrained copies" in lines[0]
 
 
 def test_the_first_token_is_left_out_of_the_means_where_that_is_asked(stored):

@@ -14,7 +14,7 @@ from small_models import computed
 from streamlit.testing.v1 import AppTest
 from test_pages import PROMPT, app, holds, plotted, session_of
 
-from ed_core.depth import among_others, say
+from ed_core.depth import among_others, say, surgery
 from ed_core.figures.canvas import size
 from ed_core.probes import (
     Continuation,

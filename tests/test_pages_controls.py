@@ -53,7 +53,7 @@ def opened(page, seed=3):
 
 def settles(test) -> str:
     """What Home says of the lens, as it reads."""
-    (said,) = [m.value for m in test.markdown if m.value.startswith("Mean depth")]
+    (said,) = [m.value for m in test.markdown if m.value.startswith("On average")]
     return said.replace("\\", "")
 
 
@@ -97,7 +97,7 @@ def test_home_draws_and_says_it_for_each_probe(stored, controlled):
         controlled["layer_skip"]["output"],
     ):
         assert any(len(f) == len(values) and np.allclose(f, values, atol=1e-6) for f in found)
-    assert "; one untrained twin: " in settles(test)
+    assert "; one untrained copy by " in settles(test)
     assert not test.button(key="run.home").disabled
 
 

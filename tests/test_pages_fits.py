@@ -117,7 +117,7 @@ def test_run_fits_and_cancel_ends_it(monkeypatch):
     of.begin()
     until(lambda: not runs.under_way(of.out))
     assert runs.of(of.out).state == "done" and of.found().loss.shape == (8,)
-    assert "usefulness" in said(page(maps="within"))
+    assert "raises the loss" in said(page(maps="within"))
 
 
 @pytest.mark.process

@@ -75,7 +75,7 @@ def test_over_prompts_surgery_shows_the_aggregate_and_exports_it(results):
     assert not test.exception and not test.error, (test.exception, [e.value for e in test.error])
     assert holds(plotted(test), curves["repeat_loss"][:, 1:]) and "Over **2 prompts**" in words(test)
     row = surgery.rows(curves, "repeat", results["surgery"][0]["random_layer"].tolist())[1]
-    assert f"Layers **{row.best.layers}** run twice" in words(test) and row.length == 2
+    assert f"**{say.variant(row.best).capitalize()}** run twice" in words(test) and row.length == 2
     assert row.random_layer == results["surgery"][0]["random_layer"][1]
 
 
@@ -135,7 +135,7 @@ def test_a_text_that_is_being_written_can_be_stopped(results, monkeypatch):
     session_of(test).batches["generation"].results["generation"] = partial
     test.run()
     assert not test.exception and not test.error
-    assert "3 tokens written" in words(test) and holds(plotted(test), part["jsd"].values)
+    assert "Half of 3 words settle" in words(test) and holds(plotted(test), part["jsd"].values)
     text = "".join(whole.token_text[i] for i in whole["ids"][:3].tolist())
     assert text in [code.value for code in test.code]
     (button,) = [b for b in test.button if b.label == "Stop here"]
