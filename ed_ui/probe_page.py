@@ -206,8 +206,8 @@ def status(batch: running.Batch, name: str = "") -> None:
             shipped = " · :gray-badge[stored example]" if lookup.is_shipped(result.request.key) else ""
             made = result.provenance
             st.markdown(
-                f"Measured on {say.count(result.n_tokens, 'token')}, {made.get('time', '')[:16].replace('T', ' ')} UTC, "
-                f"in {took(made.get('seconds', 0))}{shipped}"
+                f"Measured on {say.count(result.n_tokens, 'token')}, {made.get('time', '')[:16].replace('T', ' ')} UTC,"
+                f" in {took(made.get('seconds', 0))}{shipped}"
             )
         elif troubles := running.troubles(batch):
             for message in troubles:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
-import numpy as np
 import streamlit as st
 
 from ed_core import figures
@@ -73,11 +72,6 @@ def training(row, folder: Folder, verdict: Sequence[Mapping], name: str) -> None
     _layers(folder, {s: every[of][s] for s in there}, name, branch, step)
 
 
-def over_layers(folder: Folder, there: Sequence[tuple[int, str]], name: str, measure: str) -> np.ndarray:
-    """A measure over the layers and these steps: for `studies.looked`."""
-    return steps.over_layers(folder, dict(there), name, measure)
-
-
 def _slider(there: Sequence[int]) -> int:
     """The step that all figures mark; the last one unless another is chosen."""
     options = [str(step) for step in there]
@@ -100,7 +94,7 @@ def _layers(folder: Folder, there: Mapping[int, str], name: str, branch: str, st
     at, maps = list(there).index(step), [(f"contributions.{branch}_{end}", end) for end in ("ratio", "cos")]
     places = st.container(key="steps-maps").columns(3)
     for place, (measure, key) in zip(places, [*maps, ("logit_lens.kl", "kl")], strict=True):
-        z = studies.looked(folder.out, over_layers, tuple(there.items()), name, measure)
+        z = studies.looked(folder.out, steps.over_layers, tuple(there.values()), name, measure)
         if len(z):
             of, unit = measure.partition(".")[2], tables.unit_of(measure)
             fig = show.once(figures.layers_over_steps, z, list(there), of, unit, at, width_px=WIDTH)

@@ -167,11 +167,7 @@ def test_levels_that_are_numbers_are_in_their_order(order, named):
 def test_the_bundled_studys_levels_are_the_scores_of_its_tables():
     folder = open_folder(STUDIES / "toys")
     found = difficulty.look(folder, "ed-demo-8", "look-ups", "effect")
-    rows = [
-        r
-        for r in tables.summary(folder).to_pylist()
-        if r["model"] == "ed-demo-8" and r["probe"] == "layer_skip"
-    ]
+    rows = [r for r in tables.summary(folder).to_pylist() if r["model"] == "ed-demo-8" and r["probe"] == "layer_skip"]
     assert [level.name for level in found.levels] == ["1", "2", "3", "4"] and found.trend.paired == 24
     for level in found.levels:
         own = {r["measure"]: r for r in rows if r["set"] == f"look-ups/{level.name}"}

@@ -271,16 +271,16 @@ def test_the_part_draws_the_tables_at_every_step_and_the_slider_chooses_one(trai
         (cosine, "contributions.layer_cos"),
         (lens, "logit_lens.kl"),
     ):
-        z = steps.over_layers(summary, labels, "prompts", measure)
+        z = steps.over_layers(folder, labels.values(), "prompts", measure)
         np.testing.assert_array_equal(numbers(chart["data"][0]["z"]), z)
         np.testing.assert_array_equal(numbers(traces(chart)["mean"]["x"]), z[:, 2])
     slider = training.select_slider(key="studies.step")
     assert slider.value == "30" and list(slider.options) == ["0", "2", "30"]
     slider.set_value("2").run()
-    z = steps.over_layers(summary, labels, "prompts", "contributions.layer_ratio")
+    z = steps.over_layers(folder, labels.values(), "prompts", "contributions.layer_ratio")
     np.testing.assert_array_equal(numbers(traces(charts(training)[1])["mean"]["x"]), z[:, 1])
     training.segmented_control(key="studies.branch").set_value("attn").run()
-    z = steps.over_layers(summary, labels, "prompts", "contributions.attn_cos")
+    z = steps.over_layers(folder, labels.values(), "prompts", "contributions.attn_cos")
     np.testing.assert_array_equal(numbers(traces(charts(training)[2])["mean"]["x"]), z[:, 1])
     assert list(numbers(traces(charts(training)[0])["mean depth, KL"]["x"])) == pytest.approx(
         [np.log10(2) - 0.5, np.log10(2), np.log10(30)]

@@ -15,7 +15,7 @@ from statsmodels.regression.mixed_linear_model import MixedLM
 from test_trends import made
 
 from ed_core import statistics
-from ed_core.depth import continuous
+from ed_core.depth import mean_depth
 from ed_core.depth.rules import depths
 from ed_core.statistics import ENDS, interval, percentile, student, units
 from ed_core.studies import difficulty, tables, trends
@@ -80,10 +80,10 @@ def made_up_curves(rng, n, n_layers=12):
 @pytest.mark.process
 def test_nine_of_ten_intervals_hold_the_mean_depth():
     sums, tokens = made_up_curves(np.random.default_rng(0), 400_000)
-    true = continuous.of_curve("kl", sums.sum(0) / tokens.sum()).depth
+    true = mean_depth.of_curve("kl", sums.sum(0) / tokens.sum()).depth
 
     def interval_of(drawn, seed, resamples):
-        return continuous.resampled("kl", *drawn, units(10), seed, resamples=resamples).interval
+        return mean_depth.resampled("kl", *drawn, units(10), seed, resamples=resamples).interval
 
     assert covered(lambda rng: made_up_curves(rng, 10), true, 500, 500, interval_of) >= 0.87
 

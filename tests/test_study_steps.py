@@ -137,13 +137,13 @@ def test_maps_and_sinks_are_the_rows_of_the_training(training):
     ((name, labels),) = steps.series(folder).items()
     assert name == "" and list(labels) == [0, 1, 20]
     for measure in callback.OF_LAYERS:
-        z = steps.over_layers(folder, labels, "prompts", f"contributions.{measure}")
+        z = steps.over_layers(folder, labels.values(), "prompts", f"contributions.{measure}")
         own = {(row.layer, row.step): row.value for row in rows if row.measure == measure}
         expected = [[own[l, step] for step in labels] for l in range(5)]
         np.testing.assert_allclose(z, expected, rtol=1e-5)
     found = [row.value for row in rows if row.measure == "sinks"]
     assert steps.sinks(folder, labels, "prompts") == pytest.approx(found)
-    assert steps.over_layers(folder, labels, "prompts", "contributions.nothing").shape == (0, 3)
+    assert steps.over_layers(folder, labels.values(), "prompts", "contributions.nothing").shape == (0, 3)
 
 
 def row(step, criterion="kl", variant="mean", depth=4.0, low=None, high=None, n_layers=8):

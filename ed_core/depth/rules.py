@@ -34,7 +34,7 @@ class Criterion:
     depth: int | None
     stable: int | None
     n_layers: int
-    threshold: float
+    threshold: float = 0.0
     reason: str = ""
     from_depth_1: Criterion | None = None
 

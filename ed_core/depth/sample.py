@@ -1,7 +1,7 @@
 """What was measured on which prompts: the sums that every verdict on depth is read from. Numpy only.
 
-A `Sample` is made from results in memory (`Sample.of`) or from stored sums (`Sample.of_sums`). It is the same object for
-one prompt, many, a twin, or some tokens of a prompt.
+A `Sample` is made from results in memory (`Sample.of`) or from stored sums (`Sample.of_sums`). It is the same object
+for one prompt, many, a twin, or some tokens of a prompt.
 
 Shapes: sums of `contributions` `[prompt, layer]`, L columns; of a lens `[prompt, depth]`, L + 1 columns, of which the
 last is the output; `tokens` `[prompt]`."""

@@ -185,7 +185,7 @@ def _answer(seen: Sequence[Seen]) -> str:
         named = f"not {quoted(wrong.token)}, where the model says {quoted(wrong.instead)}"
         return f"{right} of the answer's {n} tokens {'is' if right == 1 else 'are'} the first choice, but {named}."
     name = quoted(one.token) if one.given else f"The model's next token {quoted(one.token)}"
-    top = f"in the top {one.k} from {layers(one.among, one.n_layers)} on" if one.among is not None and one.k > 1 else ""
+    top = f"in the top {one.k} from layer {one.among} on" if one.among is not None and one.k > 1 else ""
     if one.best is None:
         return f"{name} is not the first choice{f', but {top}' if top else ''}; the model says {quoted(one.instead)}."
     becomes = "becomes" if one.best == one.n_layers else "is"
@@ -220,7 +220,8 @@ def _copies(found: Verdict, name: str, digits: int = 1) -> str:
     if not (depths := found.twin_means(name)):
         return ""
     by = " to ".join(dict.fromkeys(f"{end:.{digits}f}" for end in (min(depths), max(depths))))
-    return f"{COPIES[found.control][len(found.twins) > 1]} by {by}"
+    n = len(found.twins)
+    return f"{'one ' * (n == 1)}{COPIES[found.control][n > 1]} by {by}"
 
 
 def turn(found: Turn | None) -> str:
@@ -279,21 +280,25 @@ def _layer(depth: int | None) -> str:
     return "no layer" if depth is None else f"layer {depth}"
 
 
+def _cell(depth: int | None) -> str:
+    return "none" if depth is None else str(depth)
+
+
 def rule_table(found: Verdict) -> list[dict[str, str]]:
     """A row per rule: its layer (from 0, as Hu et al. count), over nearby thresholds, from where it lasts, without
     sinks, over prompts, in copies of the model, and whether it is robust."""
     rows = []
     for one in found.rules.values():
         drawn = one.interval.ends if one.interval is not None else None
-        copies = [depth for depth in one.twins if depth is not None]
+        copies, near = [depth for depth in one.twins if depth is not None], f" ({one.near} of {len(one.twins)} near)"
         row = {
             "Rule": rule_name(one),
-            "Layer": "none" if one.depth is None else str(one.depth),
+            "Layer": _cell(one.depth),
             "Nearby thresholds": interval(*one.band, 0) if one.band else "none",
             "Lasts from": "never" if one.stable is None else str(one.stable),
-            "Without sinks": "–" if one.without_sinks is None else _layer(one.without_sinks.depth)[6:] or "none",
+            "Without sinks": "–" if one.without_sinks is None else _cell(one.without_sinks.depth),
             "Over prompts": interval(*drawn, 0) if drawn else "–",
-            COPIES[found.control][1].capitalize(): interval(min(copies), max(copies), 0) if copies else "–",
+            COPIES[found.control][1].capitalize(): f"{interval(min(copies), max(copies), 0)}{near}" if copies else "–",
             "Robust": "yes" if one.clear else "so far" if one.so_far else "open" if one.undecided else "no",
         }
         rows.append({name: text for name, text in row.items() if name != "Over prompts" or found.n_prompts > 1})
@@ -358,7 +363,7 @@ def sinks_in_curves(found: Sequence[Sink], tokens: Sequence[str], counted: bool,
         return ""
     named = listed(f"token {s.pos} {quoted(tokens[s.pos])}" for s in found[:NAMED])
     curves = f"{'counted in' if counted else 'left out of'} the curves next to the maps"
-    depths = "; average depth and rules count it" if in_depths else ""
+    depths = f"; average depth and rules count {'them' if len(found) > 1 else 'it'}" if in_depths else ""
     return f"{count(len(found), 'attention sink')}: {named} ({curves}{depths})."
 
 
@@ -614,7 +619,8 @@ def exits(found: Exits) -> str:
     """What leaving early would change of the tokens that were written or given."""
     if not found.n:
         return "No token has been written yet."
-    settled = "" if found.settled is None else f"Half of the words settle by {layers(found.settled, found.n_layers)}. "
+    words = f"Half of {found.n} words settle" if found.n > 1 else "The word settles"
+    settled = "" if found.settled is None else f"{words} by {layers(found.settled, found.n_layers)}. "
     if not (spared := found.n_layers - found.depth) > 0:
         return f"{settled}The lens never reaches {found.threshold:g} confidence before the output."
     would = f"would change {found.changed} of {count(found.n, 'first choice' if found.guesses else 'word')}"

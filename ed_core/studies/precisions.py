@@ -114,10 +114,10 @@ def rows(found: Sequence[Shift]) -> list[list[str]]:
     cells = []
     for one in found:
         curve = "." in one.quantity
-        digits = 3 if curve else 2
-        shift = say.number(one.shift, f".{digits}f" if curve else f"+.{digits}f")
+        form = ".2g" if curve else "+.2f"
+        shift = say.number(one.shift, form)
         if np.isfinite(one.low):
-            shift += f" ({say.interval(one.low, one.high, digits)})"
+            shift += f" ({say.number(one.low, form)} to {say.number(one.high, form)})"
         depths = ["", ""] if curve else [say.number(value, ".4g") for value in (one.wide, one.narrow)]
         name = one.quantity if curve else trends.CALLED[one.quantity]
         cells.append([one.model, one.precision, one.against, name, *depths, shift])

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 
@@ -177,7 +178,7 @@ def _difficulty(folder: Folder, name: str) -> View | None:
     rows = [[one.label, difficulty.called(one.kind), *map(_level, one.levels)] for one in found]
     return View(
         [["model", "depth", *(f"level {level.name}" for level in found[0].levels)], *rows],
-        [one.sentence for one in found],
+        [one.sentence for one in found if np.isfinite(one.trend.low)],
     )
 
 

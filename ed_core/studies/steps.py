@@ -5,7 +5,7 @@ a hub model, checkpoints of a folder. Nothing here compares two trainings: a ser
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,10 +40,10 @@ def depths(verdict: Rows, steps: Mapping[int, str], group: str) -> list[dict[str
     return sorted(found, key=lambda row: row["step"])
 
 
-def over_layers(folder: Folder, steps: Mapping[int, str], group: str, measure: str) -> np.ndarray:
-    """A mean over tokens, like "contributions.layer_cos", as `[layer, step]`, of the lens `[depth, step]`; NaN where a
-    step has none, no row where all have none."""
-    found = [tables.curve(folder, label, group, measure) for label in steps.values()]
+def over_layers(folder: Folder, labels: Iterable[str], group: str, measure: str) -> np.ndarray:
+    """A mean over tokens, like "contributions.layer_cos", of the steps of these labels as `[layer, step]`, of the lens
+    `[depth, step]`; NaN where a step has none, no row where all have none."""
+    found = [tables.curve(folder, label, group, measure) for label in labels]
     rows = max((len(one[0]) for one in found if one is not None), default=0)
     none = np.full(rows, np.nan)
     return np.stack([none if one is None else one[0] for one in found], 1) if found else np.empty((0, 0))

@@ -113,7 +113,7 @@ def _line(used: list[Point], left_out: tuple[str, ...], seed: int) -> Slope:
         found = interval(_slopes(x, np.stack([p.drawn for p in used], 1), of_set))
     elif not measured:
         of_size = _sizes(used)
-        over, words = statistics.units(int(of_size.max()) + 1), "sizes"
+        over, words = statistics.units(int(of_size.max()) + 1), say.count(int(of_size.max()) + 1, "size")
         if over.enough:  # models of one size are often one made of another
             moments = {"": _moments(x, y, of_set, of_size)}
             found = statistics.read_off(_line_of, moments, np.ones(over.n), over, seed).interval
