@@ -63,12 +63,12 @@ def stored_run(batch: running.Batch, place: str) -> str:
     return "" if batch.running else next(done, "")
 
 
-def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Side]) -> None:
+def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) -> None:
     """Everything that fills while jobs run: A and B are the inputs' sides, in the order the swap button left them."""
     write_link(batch)
     order = (1, 0) if inputs.SWAPPED.value else (0, 1)
     expected = two_sides.differences(*both)
-    names = side_by_side.labels(*(both[i] for i in order))
+    names = two_sides.labels(*(both[i] for i in order))
     of_side = [
         {n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes}
         for i, name in zip(order, names, strict=True)
