@@ -77,7 +77,7 @@ def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) ->
     done = [n for n in shown if all(batch.complete(f"{place}.{n}") is not None for place in PLACES)]
     found = {n: found_pairs(n, of_side) for n in done}
     verdicts = [judged(side) for side in of_side]
-    headline(batch, order, names, verdicts, found)
+    headline(batch, order, names, verdicts)
     ruler(names, verdicts, of_side)
     two_sides.map_inputs(shown, [[s.result for s in side.values()] for side in of_side])
     for name in shown:
@@ -106,8 +106,8 @@ def judged(side: dict[str, Shown]) -> Verdict | None:
     return verdict(Sample.of(*needed, first_token=first_token, twins=twins))
 
 
-def headline(batch: running.Batch, order, names, verdicts, found) -> None:
-    """What is going on, what the sides are, with both verdicts behind a click, and what differs most: always the same
+def headline(batch: running.Batch, order, names, verdicts) -> None:
+    """What is going on, what the sides are, with both verdicts behind a click, and where both settle: always the same
     height."""
     with st.container(key="headline-two"):
         for message in running.troubles(batch):
@@ -123,8 +123,8 @@ def headline(batch: running.Batch, order, names, verdicts, found) -> None:
             live.status(batch, partial(_of_sides, order))
         elif batch.missing and not batch.errors:
             st.markdown(TEACH)
-        elif said := say.side_by_side(found):
-            st.markdown(f"**{show.plain(said)}**")
+        elif all(verdicts):
+            st.markdown(f"**{show.plain(say.both(*verdicts))}**")
 
 
 def _of_sides(order, doing: str) -> str:
