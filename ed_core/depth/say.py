@@ -46,7 +46,7 @@ CHECKS = {
     "slopes": "slopes",
     "closure": "logits from the last residual",
     "replay": "logits layer by layer",
-    "detour": "logits with another stream at layer 0",
+    "detour": "logits with another stream put in",
 }
 REASONS = {  # why a rule gives no layer
     "no token": "no token is left to count",
@@ -465,11 +465,10 @@ def checks(result: ProbeResult) -> str:
     """Whether the sums, slopes and logits of this prompt are the model's."""
     found = exactness.checks(result)
     failed = [check for check in found if not check.holds]
-    named = (f"{CHECKS[c.name]} {number(c.value, '.2g')} (limit {number(c.limit, '.2g')})" for c in failed or found)
-    errors = "; ".join(named)
+    errors = [f"{CHECKS[c.name]} {number(c.value, '.2g')} (limit {number(c.limit, '.2g')})" for c in failed or found]
     if failed:
-        return f"{len(failed)} of {len(found)} checks failed on this prompt: {errors}. Do not trust its curves."
-    return f"All {len(found)} checks passed on this prompt: {errors}."
+        return f"{len(failed)} of {len(found)} checks failed; largest errors: {listed(errors)}. Do not trust these curves."
+    return f"All {len(found)} checks passed; largest errors: {errors[0]}, {errors[1]}."
 
 
 def without_first(rows: Sequence[exactness.Row]) -> str:
