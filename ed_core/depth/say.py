@@ -180,8 +180,8 @@ def _answer(seen: Sequence[Seen]) -> str:
         return f"Each of the answer's {n} tokens is the first choice{_since(depth, one.n_layers)}."
     if n > 1:
         wrong, right = next(s for s in seen if s.best is None), sum(s.best is not None for s in seen)
-        named = f"not {quoted(wrong.token)}, where the model says {quoted(wrong.instead)}"
-        return f"{right} of the answer's {n} tokens {'is' if right == 1 else 'are'} the first choice, but {named}."
+        where = f"where it should say {quoted(wrong.token)}, the model says {quoted(wrong.instead)}"
+        return f"{right or 'None'} of the answer's {n} tokens {'are' if right > 1 else 'is'} the first choice; {where}."
     name = quoted(one.token) if one.given else f"The model's next token {quoted(one.token)}"
     top = f"in the top {one.k} from layer {one.among} on" if one.among is not None and one.k > 1 else ""
     if one.best is None:
