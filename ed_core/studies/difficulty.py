@@ -91,8 +91,8 @@ class Difficulty:
         if max(abs(t.low), abs(t.high)) < margin:
             finding = f"no change with the level beyond {100 * MARGIN:g} % of the depth"
         if t.low > NOTHING or t.high < -NOTHING:
-            within = finding.partition(" beyond ")[2]
-            finding = f"harder prompts go {'deeper' if t.low > 0 else 'less deep'}" + f" within {within}" * bool(within)
+            little = f", by less than {100 * MARGIN:g} % of the depth a level" * (" beyond " in finding)
+            finding = f"harder prompts go {'deeper' if t.low > 0 else 'less deep'}{little}"
         slope = f"{say.number(t.slope, '+.2f')} a level"
         if np.isfinite(t.low):
             digits = 2 if min(abs(t.low), abs(t.high)) >= 0.005 else 3
