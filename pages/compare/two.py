@@ -95,8 +95,7 @@ def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Sid
 
 def by_precision(a: side_by_side.Side, b: side_by_side.Side) -> bool:
     """Whether the sides are one model in two precisions."""
-    one, other = (next(iter(side.requests.values())).model for side in (a, b))
-    return one != other and replace(one, precision=other.precision) == other
+    return a.model != b.model and replace(a.model, precision=b.model.precision) == b.model
 
 
 def found_pairs(name: str, of_side: list) -> list[side_by_side.Pair]:
