@@ -18,8 +18,9 @@ from small_models import random_model
 
 from ed_core import fits
 from ed_core.commands import main
-from ed_core.depth import lenses
+from ed_core.depth import lenses, say
 from ed_core.depth.rules import OF_LENS
+from ed_core.depth.verdict import verdict
 from ed_core.errors import FitRefused, NotAllowed, ParameterError, TooLarge
 from ed_core.fits import affine, jacobian, judged
 from ed_core.fits import file as files
@@ -493,35 +494,21 @@ def test_a_path_needs_leave_and_a_name_does_not(model, fitted, tmp_path, monkeyp
         Lenses(fit=f"mine,{fitted[0]}").request(model.spec, prompts(1)[0])
 
 
-# -------------------------------------------------------------------- what is said
-
-
-def curves(**by_lens):
-    n = len(next(iter(by_lens.values()))[0])
-    criteria = {
-        rule: {
-            lens: judge(np.asarray(pair[i], float)[:-1])
-            for lens, pair in by_lens.items()
-            if not (rule == "kl" and lens == "jacobian")
-        }
-        for i, (rule, judge) in enumerate((name, rule.judge) for name, rule in OF_LENS.items())
-    }
-    read = {
-        rule: {lens: np.asarray(pair[i], float) for lens, pair in by_lens.items()} for i, rule in enumerate(OF_LENS)
-    }
-    return lenses.ByLens(criteria, read, {}, dict.fromkeys(by_lens, 1.0), n - 1)
-
-
-FALLING = [4.0, 3.9, 3.8, 3.7, 1.0, 0.9, 0.5, 0.0], [0.0, 0.1, 0.1, 0.1, 0.5, 0.6, 0.8, 1.0]
-EARLY = [4.0, 1.0, 0.9, 0.8, 0.7, 0.5, 0.2, 0.0], [0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.9, 1.0]
+# -------------------------------------------------------------------- under several lenses
 
 
 def test_the_jacobian_lens_has_no_part_in_the_kl_rule():
-    said = curves(logit=FALLING, jacobian=EARLY)
-    assert "jacobian" not in said.criteria["kl"] and "jacobian" in said.criteria["overlap"]
-    assert "by KL under one lens only: layer 4 (logit)" in said.sentence
-    assert "of 7 layers, by overlap: 4.8 (logit)," in said.sentence, "no mean depth by a KL that one lens alone has"
-    assert "layer 0 (Jacobian)" in said.sentence
+    """Two lenses of one prompt of 7 layers: each is read as the logit lens is; no depth rests on a KL by the other."""
+    falling = [4.0, 3.9, 3.8, 3.7, 1.0, 0.9, 0.5, 0.0], [0.0, 0.1, 0.1, 0.1, 0.5, 0.6, 0.8, 1.0]
+    early = [4.0, 1.0, 0.9, 0.8, 0.7, 0.5, 0.2, 0.0], [0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.9, 1.0]
+    columns = {"n_tokens": np.ones(1)}
+    for lens, of in {"logit": falling, "jacobian": early}.items():
+        columns |= {f"{lens}_{name}.sum": np.array([curve]) for name, curve in zip(OF_LENS, of)}
+    logit, jacobian = (verdict(lenses.sample(lens, columns)) for lens in ("logit", "jacobian"))
+    assert logit.layers == {"kl": 4, "overlap": 4} and jacobian.layers == {"overlap": 0}
+    assert jacobian.means.keys() == {"overlap"}
+    told = say.by_lens({"logit": logit, "jacobian": jacobian})
+    assert "by overlap" in told and "by KL" not in told
 
 
 # -------------------------------------------------------------------- the command line, and what ships

@@ -79,7 +79,8 @@ COPIES = tuple(sample(kl) for kl in (2, 3, 3, 3, 3))
         ),
         (
             sample(5, 9, twins=COPIES[:1]),
-            "On average the words of 9 prompts settle by layer 5.0 of 10 (5.0 over 9 prompts); one untrained copy by 2.0.",
+            "On average the words of 9 prompts settle by layer 5.0 of 10 (5.0 over 9 prompts); one untrained copy by "
+            "2.0.",
         ),
         (sample(1), "On average the words of this prompt settle by layer 1 of 10."),
     ],

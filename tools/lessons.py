@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ed_core.depth import among_others
-from ed_core.depth import old_verdict as verdict
+from ed_core.depth.answer import is_right
+from ed_core.depth.sample import Sample
 from ed_core.depth.side_by_side import COMPARED
+from ed_core.depth.verdict import Verdict, verdict
 from ed_core.probes import Continuation, Contributions, LayerSkip, LogitLens, Probe, ResidualErasure, find
 from ed_core.types import ProbeResult
 
@@ -78,12 +80,12 @@ def first_right(results: Results) -> int:
     return depths[-1] + 1 if depths else 0
 
 
-def judged(results: Results) -> verdict.Verdict:
-    return verdict.of_prompt(results["contributions"], results["logit_lens"])
+def judged(results: Results) -> Verdict:
+    return verdict(Sample.of(results["contributions"], results["logit_lens"]))
 
 
 def lines(results: Results) -> dict[str, int | None]:
-    return judged(results).lines
+    return judged(results).layers
 
 
 def settles(results: Results) -> dict[str, str]:
@@ -97,7 +99,7 @@ def stream(results: Results, depth: int) -> np.ndarray:
 
 
 def knows(results: Results) -> bool:
-    return verdict.right(results["continuation"]) is True
+    return is_right(results["continuation"]) is True
 
 
 def _fade_in_order(results: Results) -> bool:
@@ -224,7 +226,7 @@ ruler says that the answer is nonsense. A depth tells *where* a prediction is ma
 So look at the continuation first. Here the best next token is a comma, at 60 %: sure is not right. And the lens repeats ` has` from depth 2 to 7:
 a habit of the training texts, not a thought about Yoko Ono.""",
         (
-            lambda r: verdict.right(r["continuation"]) is False,
+            lambda r: is_right(r["continuation"]) is False,
             lambda r: lines(r) == {"cosine": 3, "kl": 6, "overlap": 6},
             lambda r: said(r, -1) == "," and 0.5 < r["continuation"]["top_probs"][0, 0] < 0.7,
             lambda r: {said(r, d) for d in range(2, 8)} == {"has"},
@@ -258,7 +260,7 @@ both side by side. This is one twin, a single draw: a statement rests on five, a
         (
             knows,
             lambda r: (
-                verdict.right(r["twin.continuation"]) is False
+                is_right(r["twin.continuation"]) is False
                 and r["twin.continuation"].provenance["continuation"].startswith("n=n=n=")
             ),
             lambda r: lines(of_twin(r)) == {"cosine": 5, "kl": 4, "overlap": 5} and lines(r)["cosine"] is None,
@@ -363,7 +365,7 @@ embedding has decided the first.
 
 So a KL verdict near the input is a question to look at the curve, not a shallow model.""",
         (
-            lambda r: verdict.right(r["continuation"]) is False,
+            lambda r: is_right(r["continuation"]) is False,
             lambda r: r["continuation"].provenance["continuation"].startswith(" the wife of the deceased"),
             lambda r: lines(r)["kl"] == 1 and lines(r)["overlap"] == 23,
             lambda r: (means(r, "logit_lens", "kl")[:2].round(1) == np.float32([15.5, 7.4])).all(),

@@ -619,7 +619,8 @@ def exits(found: Exits) -> str:
     """What leaving early would change of the tokens that were written or given."""
     if not found.n:
         return "No token has been written yet."
-    settled = "" if found.settled is None else f"Half of the words settle by {layers(found.settled, found.n_layers)}. "
+    words = f"Half of {found.n} words settle" if found.n > 1 else "The word settles"
+    settled = "" if found.settled is None else f"{words} by {layers(found.settled, found.n_layers)}. "
     if not (spared := found.n_layers - found.depth) > 0:
         return f"{settled}The lens never reaches {found.threshold:g} confidence before the output."
     would = f"would change {found.changed} of {count(found.n, 'first choice' if found.guesses else 'word')}"

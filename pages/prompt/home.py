@@ -216,7 +216,7 @@ def panels(batch: running.Batch) -> None:
             live.guarded(draw)
     if (token := inputs.token(_n_tokens(batch))) is not None and not batch.running:
         with below:
-            prompt_panels.drawer(batch, token, reached.lines if reached else {})
+            prompt_panels.drawer(batch, token, reached.layers if reached else {})
     if "continuation" in batch.requests:
         live.guarded(partial(what_it_says, batch))
     if "generation" in batch.requests:
