@@ -230,16 +230,15 @@ def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) ->
     st.markdown("**One model against another** · the difference in depth with its interval")
     labels = list(dict.fromkeys(p.model for p in measured))
     if len(labels) > 1:
-        named = [tuple(pair) for pair in folder.plan.get("pairs", []) if set(pair) <= set(labels)]
         known = [p for pair in (*PAIRS, *INSTRUCT_PAIRS) if (p := _in_study(folder, pair, labels))]
-        first, second = next(iter([*named, *known]), (labels[0], labels[1]))
+        first, second = next(iter(known), (labels[0], labels[1]))
         row = st.container(horizontal=True, vertical_alignment="bottom")
         base = inputs.one_of(
             row.selectbox, "From", "studies.base", [first, *(label for label in labels if label != first)], width=300
         )
         rest = [label for label in (second, *labels) if label != base]
         other = inputs.one_of(row.selectbox, "To", "studies.other", list(dict.fromkeys(rest)), width=300)
-        _say(measured, dict.fromkeys([*named, *known, (base, other)]))
+        _say(measured, dict.fromkeys([*known, (base, other)]))
     if not others:
         st.caption(RULES_ALONE)
         return

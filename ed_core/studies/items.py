@@ -356,7 +356,6 @@ class _Plan(BaseModel):
     models: list[_Model]
     probes: list[_Probe]
     sets: list[_Set]
-    pairs: list[list[str]] = []
 
     @model_validator(mode="after")
     def _whole(self) -> _Plan:

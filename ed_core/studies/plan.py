@@ -27,7 +27,7 @@ from ..prompts import max_tokens
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
 from ..work.resolve import resolve
 from .sets import Example, PromptSet, load, published
-from .study import ModelEntry, ProbeEntry, Study, nearest, read, write
+from .study import ModelEntry, ProbeEntry, Study, read, write
 
 FORMAT = 1  # raise when an item's file is written otherwise: older ones are then computed anew
 PLAN, ITEMS, FAILURES, STUDY = "plan.json", "items", "failures", "study.toml"
@@ -139,11 +139,6 @@ def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
         for model, (_, series, step) in zip(labelled, told)
     )
     models = tuple(replace(model, digest=_restricted(study, model)) for model in models)
-    labels = [model.label for model in models]
-    for name in (name for pair in study.pairs for name in (pair.base, pair.other)):
-        if name not in labels:
-            raise StudyError(f"A pair of the study names {name!r}, which no model is called; {nearest(name, labels)}")
-    entries = study.entries
     first = next((entry.source for entry, m in zip(entries, models) if not m.trouble), entries[0].source)
     sets = tuple(_measured(study, load(entry, folder, first)) for entry in study.sets)
     probes = [_identity(entry) for entry in study.probes]
@@ -205,7 +200,6 @@ def write_plan(plan: Plan, out: Path) -> None:
             }
             for entry, s, chunks in zip(plan.study.sets, plan.sets, plan.chunks)
         ],
-        **({"pairs": [[one.base, one.other] for one in plan.study.pairs]} if plan.study.pairs else {}),
     }
     if not said and os.path.lexists(out / STUDY) and not (out / PLAN).exists():
         raise StudyError(f"{out / STUDY} is another study's file and would be replaced; give --out another folder.")

@@ -29,7 +29,7 @@ from ..statistics import FEWEST, Resampled
 from ..types import Prompt
 from . import difficulty, points, report, tables
 from .items import Folder, Sums
-from .sets import FORMATS, load
+from .sets import FORMATS
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 
 TOKENIZER, LONGEST = "Qwen/Qwen2.5-1.5B-Instruct", 400  # what AIME24's prompts are counted with, and at most have [H25]
@@ -367,18 +367,6 @@ def model_of(text: str, precision: str) -> ModelEntry:
     place = Path(source).expanduser()
     source = str(place.resolve()) if place.exists() and source not in MODELS else source
     return ModelEntry(source=source, precision=precision, label=label.rsplit("/", 1)[-1])
-
-
-def check_sets(sets: Mapping[str, SetEntry], first_model: str) -> None:
-    """Load every set before anything is computed; a `StudyError` says what to do here about one that is unavailable."""
-    for name, entry in sets.items():
-        try:
-            load(entry, Path("."), first_model)
-        except StudyError as error:
-            told = str(error).partition(" Try again where the hub answers")[0]
-            if told != str(error):
-                told += f" Give a local copy with the hub's columns: --sets {name}=FILE."
-            raise StudyError(told) from None
 
 
 def differences(paper: Paper, sets: Mapping[str, SetEntry], limit: int | None) -> list[str]:

@@ -187,13 +187,6 @@ class SetEntry(_Strict):
         return self
 
 
-class PairEntry(_Strict):
-    """Two models of the study that are compared, by their labels: a base and what was trained from it."""
-
-    base: str = Field(min_length=1)
-    other: str = Field(min_length=1)
-
-
 def _entries(kind: str) -> BeforeValidator:
     """A list whose items may be a name alone; `kind` is the key that the name then stands for."""
 
@@ -207,14 +200,13 @@ def _entries(kind: str) -> BeforeValidator:
 
 class Study(_Strict):
     """The whole file. `chunk`: prompts of one item, which is what a run that was stopped may lose of its work. `seed`:
-    of the bootstrap. `pairs`: models to be compared two by two."""
+    of the bootstrap."""
 
     name: str = Field(pattern=f"^{NAME}$")
     note: str = Field("", max_length=4000)
     models: Annotated[tuple[ModelEntry, ...], _entries("source")] = Field(min_length=1)
     probes: Annotated[tuple[ProbeEntry, ...], _entries("name")] = Field(min_length=1)
     sets: Annotated[tuple[SetEntry, ...], _entries("name")] = Field(min_length=1)
-    pairs: Annotated[tuple[PairEntry, ...], _entries("base")] = ()
     chunk: int = Field(8, ge=1, le=bounds.CHUNK)
     seed: int = Field(0, ge=0)
 
@@ -261,8 +253,6 @@ def write(study: Study) -> str:
     for key, short in (("models", "source"), ("probes", "name")):
         items = [item[short] if list(item) == [short] else item for item in data[key]]
         lines.append(f"{key} = {_toml(items)}")
-    if "pairs" in data:
-        lines.append(f"pairs = {_toml(data['pairs'])}")
     for entry in data["sets"]:
         lines += ["", "[[sets]]", *(f"{key} = {_toml(value)}" for key, value in entry.items())]
     return "\n".join(lines) + "\n"
@@ -306,7 +296,6 @@ def _keys(place: str) -> Collection[str]:
         "probes": ProbeEntry,
         "sets": SetEntry,
         "columns": Columns,
-        "pairs": PairEntry,
     }
     kind: type[BaseModel] = Study
     for part in re.findall(r"[a-z_]+", place):

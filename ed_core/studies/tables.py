@@ -40,38 +40,24 @@ VERSION = 4  # of how verdicts are made; those that an earlier one wrote are mad
 VERDICTS = "verdict.parquet"
 MEAN, TURN = "mean", "turn"  # variants that are no rule of the papers
 SAME = ("name", "n_layers", "parameters")  # what a plan tells alike of a model and of its twins
-SUMMARY = pyarrow.schema(
-    [
-        ("model", pyarrow.string()),
-        ("set", pyarrow.string()),
-        ("prompts", pyarrow.int64()),
-        ("tokens", pyarrow.int64()),
-        ("probe", pyarrow.string()),
-        ("measure", pyarrow.string()),
-        ("layer", pyarrow.int32()),
-        ("value", pyarrow.float64()),
-        ("low", pyarrow.float64()),
-        ("high", pyarrow.float64()),
-        ("skipped", pyarrow.int32()),
-    ]
+
+
+def _schema(columns: str) -> pyarrow.Schema:
+    """A schema of columns like "model:string"."""
+    named = (column.split(":") for column in columns.split())
+    return pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in named])
+
+
+SUMMARY = _schema(
+    "model:string set:string prompts:int64 tokens:int64 probe:string measure:string layer:int32 value:double "
+    "low:double high:double skipped:int32"
 )
-VERDICT = pyarrow.schema(
-    [
-        ("model", pyarrow.string()),
-        ("set", pyarrow.string()),
-        ("criterion", pyarrow.string()),
-        ("variant", pyarrow.string()),
-        ("depth", pyarrow.float64()),
-        ("ratio", pyarrow.float64()),
-        ("low", pyarrow.float64()),
-        ("high", pyarrow.float64()),
-        ("undefined", pyarrow.float64()),
-        ("prompts", pyarrow.int64()),
-        ("n_layers", pyarrow.int64()),
-        ("over", pyarrow.string()),
-        ("p", pyarrow.float64()),
-        ("failed", pyarrow.string()),
-    ]
+VERDICT = _schema(
+    "model:string set:string criterion:string variant:string depth:double ratio:double low:double high:double "
+    "undefined:double prompts:int64 n_layers:int64 over:string p:double failed:string"
+)
+PROMPTS = _schema(
+    "model:string set:string prompt:string probe:string measure:string layer:int32 value:double skipped:int32"
 )
 
 
@@ -354,14 +340,6 @@ def _tidy(names: Sequence[str | int], figures: Sequence[ArrayLike], schema: pyar
 
 
 AT_ONCE = 4096  # places of a map whose resamples are held at once
-PROMPTS = pyarrow.schema(
-    [
-        *((name, pyarrow.string()) for name in ("model", "set", "prompt", "probe", "measure")),
-        ("layer", pyarrow.int32()),
-        ("value", pyarrow.float64()),
-        ("skipped", pyarrow.int32()),
-    ]
-)
 DEPTHS = "depths"
 LEADING = (MEAN, "paper")  # what the figure of depths shows
 
