@@ -303,7 +303,8 @@ class Sums:
 
     def ran(self, probe: str) -> np.ndarray:
         """The prompts that went through a probe, as places in the set."""
-        return self.index[np.isfinite(self.columns.get(f"{probe}.n_tokens", np.full(len(self), np.nan)))]
+        tokens = self.columns.get(f"{probe}.n_tokens", np.full(len(self), np.nan))
+        return np.asarray(self.index[np.isfinite(tokens)])
 
     def probe(self, name: str) -> dict[str, np.ndarray]:
         """A probe's columns under the names of its summary, of the prompts that went through it."""

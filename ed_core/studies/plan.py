@@ -139,7 +139,8 @@ def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
         for model, (_, series, step) in zip(labelled, told)
     )
     models = tuple(replace(model, digest=_restricted(study, model)) for model in models)
-    first = next((entry.source for entry, m in zip(entries, models) if not m.trouble), entries[0].source)
+    named = [entry.source for entry in study.entries]
+    first = next((source for source, model in zip(named, models) if not model.trouble), named[0])
     sets = tuple(_measured(study, load(entry, folder, first)) for entry in study.sets)
     probes = [_identity(entry) for entry in study.probes]
     return Plan(study, models, sets, tuple(tuple(_chunks(study, probes, s)) for s in sets))
