@@ -311,7 +311,7 @@ def test_the_npz_has_every_figure_and_share(pair):
     for name in ("resid_norm", "mlp_norm"):
         total = sum(r[name][:, 1:].astype(float).sum(1) for r in written)
         np.testing.assert_allclose(out[f"sinks.share_{name}"], pair[0][name][:, 7] / total, rtol=1e-5)
-    whole = sinks.carried(written, [found, ()])["mlp_norm"]
+    whole = export.carried(written, [found, ()])["mlp_norm"]
     total = sum(r["mlp_norm"].astype(float).sum(1) for r in written)
     np.testing.assert_allclose(whole, pair[0]["mlp_norm"][:, [0, 7]].sum(1) / total, rtol=1e-5)
     assert whole[3] > 0.99 > 0.1 > whole[4]

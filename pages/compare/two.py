@@ -64,12 +64,12 @@ def stored_run(batch: running.Batch, place: str) -> str:
     return "" if batch.running else next(done, "")
 
 
-def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Side]) -> None:
+def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) -> None:
     """Everything that fills while jobs run: A and B are the inputs' sides, in the order the swap button left them."""
     write_link(batch)
     order = (1, 0) if inputs.SWAPPED.value else (0, 1)
     expected = two_sides.differences(*both)
-    names = side_by_side.labels(*(both[i] for i in order))
+    names = two_sides.labels(*(both[i] for i in order))
     of_side = [
         {n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes}
         for i, name in zip(order, names, strict=True)
@@ -78,7 +78,7 @@ def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Sid
     done = [n for n in shown if all(batch.complete(f"{place}.{n}") is not None for place in PLACES)]
     found = {n: found_pairs(n, of_side) for n in done}
     verdicts = [judged(side) for side in of_side]
-    headline(batch, order, names, verdicts, found)
+    headline(batch, order, names, verdicts)
     ruler(names, verdicts, of_side)
     two_sides.map_inputs(shown, [[s.result for s in side.values()] for side in of_side])
     for name in shown:
@@ -114,8 +114,8 @@ def judged(side: dict[str, Shown]) -> Verdict | None:
     return verdict(Sample.of(*needed, first_token=first_token, twins=twins))
 
 
-def headline(batch: running.Batch, order, names, verdicts, found) -> None:
-    """What is going on, what the sides are, with both verdicts behind a click, and what differs most: always the same
+def headline(batch: running.Batch, order, names, verdicts) -> None:
+    """What is going on, what the sides are, with both verdicts behind a click, and where both settle: always the same
     height."""
     with st.container(key="headline-two"):
         for message in running.troubles(batch):
@@ -131,8 +131,8 @@ def headline(batch: running.Batch, order, names, verdicts, found) -> None:
             live.status(batch, partial(_of_sides, order))
         elif batch.missing and not batch.errors:
             st.markdown(TEACH)
-        elif said := say.side_by_side(found):
-            st.markdown(f"**{show.plain(said)}**")
+        elif all(verdicts):
+            st.markdown(f"**{show.plain(say.both(*verdicts))}**")
 
 
 def _of_sides(order, doing: str) -> str:
