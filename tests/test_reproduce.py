@@ -106,10 +106,10 @@ def test_a_verdict_is_what_the_figures_say(measured, low, high, there, told):
     [
         (0.1, -0.2, 0.24, "as published"),
         (0.1, 0.05, 0.24, "as published"),
-        (0.1, -0.2, 0.26, "cannot be told"),
+        (0.1, -0.2, 0.26, "undecided"),
         (0.9, 0.5, 1.5, "differs: the line rises with the level"),
         (-0.9, -1.5, -0.5, "differs: the line falls with the level"),
-        (0.1, np.nan, np.nan, "cannot be told: no range"),
+        (0.1, np.nan, np.nan, "undecided: no range"),
         (np.nan, np.nan, np.nan, "not defined"),
     ],
 )

@@ -105,7 +105,7 @@ def aggregates(out) -> pd.DataFrame:
         (HEAD + SET + 'bundled = "copy"\n', "exactly one of file, bundled and hub (found file and bundled)"),
         (HEAD + '[[sets]]\nname = "a/b"\nfile = "x.csv"\n', "sets[0].name is 'a/b'"),
         (HEAD.replace('"mine"', '".."') + SET, "name is '..': expected letters"),
-        (HEAD + SET + SET, "'local' stands there twice"),
+        (HEAD + SET + SET, "'local' is there twice"),
         (HEAD.replace("logit_lens", "logit_lenz") + SET, "probes[1]: there is no probe 'logit_lenz'; did you mean"),
         (HEAD.replace('"logit_lens"', '{name = "logit_lens", k = 0}') + SET, "probes[1]: logit_lens.k is 0"),
         (HEAD.replace('"ed-demo-8"', '{source = "a", presicion = "4bit"}') + SET, "did you mean 'precision'?"),

@@ -32,7 +32,7 @@ MEANS = {f"mean_{name}": name for name in OF_LENS}  # depths without a threshold
 @dataclass(frozen=True)
 class Prompts:
     """What a mean depth is read off: sums of the lens' measure `[prompt, L + 1]` over `tokens` `[prompt]`; `over`: what
-    is drawn anew."""
+    a bootstrap draws."""
 
     sums: np.ndarray
     tokens: np.ndarray
@@ -177,7 +177,7 @@ def side_by_side(measured: Sequence[Point], others: Iterable[Point]) -> dict[tup
 
 
 def published_name(folder: Folder, name: str) -> str:
-    """The published set whose prompts a study's set holds, by its format or else by its name; "" where it is none."""
+    """The published set that a study's prompts are of, by its format or else by its name; "" where it is none."""
     known = {p.dataset for p in published()}
     own = folder.sets[name].get("of") or name.partition(LEVEL_MARK)[0].lower()
     return own if own in known else ""

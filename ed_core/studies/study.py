@@ -25,7 +25,7 @@ from ..errors import ParameterError, StudyError
 from ..probes import PROBES, Probe, find
 
 NAME = r"\w([\w.,+ -]{0,78}[\w.+-])?"  # of studies and sets: they become names of files and values in tables
-LEVEL_MARK = "/"  # between a set and one of its levels, where the level stands as a set of its own
+LEVEL_MARK = "/"  # between a set and one of its levels, where the level is a set of its own
 SPLIT_POINTS = (
     "answer",  # the answer's first token [C25 §5]
     "within_answer",  # four tokens of the answer, as C25 draws them for MATH
@@ -188,7 +188,7 @@ class SetEntry(_Strict):
 
 
 def _entries(kind: str) -> BeforeValidator:
-    """A list whose items may be a name alone; `kind` is the key that the name then stands for."""
+    """A list whose items may be a name alone; `kind` is the key of that name."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, (list, tuple)):
@@ -219,7 +219,7 @@ class Study(_Strict):
     def _nothing_twice(self) -> Study:
         for what, names in (("sets", [s.name for s in self.sets]), ("probes", [p.column for p in self.probes])):
             if twice := next((name for name in names if names.count(name) > 1), ""):
-                raise ValueError(f"{what} with names of their own; {twice!r} stands there twice")
+                raise ValueError(f"{what} with names of their own; {twice!r} is there twice")
         return self
 
 
@@ -229,7 +229,7 @@ def read(file: str | Path) -> Study:
 
 
 def parse(text: str, name: str = "the study") -> Study:
-    """The same of text that is there already; `name` stands for it in what is refused."""
+    """The same of text that is there already; `name`: what a refusal calls it."""
     try:
         data = outside.toml(text)
     except ValueError as error:
@@ -280,17 +280,17 @@ def wrong(error: ValidationError, name: str) -> str:
     if first["type"] == "missing":
         return f"{name}: {place} is missing; give it."
     if first["type"] == "string_pattern_mismatch":
-        told = "letters, digits, spaces and . , + - _ (80 at most, a letter or digit first)"
+        expected = "letters, digits, spaces and . , + - _ (80 at most, a letter or digit first)"
     elif first["type"] == "too_short":
-        told = "at least one"
+        expected = "at least one"
     else:
-        told = re.sub(r"^(Value error, |Input should be )", "", first["msg"])
+        expected = re.sub(r"^(Value error, |Input should be )", "", first["msg"])
     value = "" if first["type"] == "value_error" else f" is {_short(first['input'])}"
-    return f"{name}: {place or 'the study'}{value}: expected {told}."
+    return f"{name}: {place or 'the study'}{value}: expected {expected}."
 
 
 def _keys(place: str) -> Collection[str]:
-    """What may stand at a place of the file."""
+    """The keys that a place of the file may have."""
     kinds: dict[str, type[BaseModel]] = {
         "models": ModelEntry,
         "probes": ProbeEntry,

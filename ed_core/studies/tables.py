@@ -339,7 +339,7 @@ def _tidy(names: Sequence[str | int], figures: Sequence[ArrayLike], schema: pyar
     return pyarrow.table(columns, schema=schema)
 
 
-AT_ONCE = 4096  # places of a map whose resamples are held at once
+AT_ONCE = 4096  # places of a map whose resamples are in memory at once
 DEPTHS = "depths"
 LEADING = (MEAN, "paper")  # what the figure of depths shows
 
