@@ -500,7 +500,7 @@ class Folder:
         if state not in self._group:
             with _reading(file), outside.opened(file, bounds.SUMS, outside.Unreadable) as handle:
                 opened = parquets.opened(handle, bounds.ROWS, bounds.SUMS)
-                meta = parse(opened.schema_arrow.metadata[b"models"], bounds.PLAN)
+                meta = parse(opened.schema_arrow.metadata[b"models"], bounds.FOOTER)
                 group = opened.read_row_group(list(packed(self.out)).index(digest), use_threads=False)
                 expect(set(group["model"].to_pylist()) == {digest}, "a row group per model")
             self._group.clear()

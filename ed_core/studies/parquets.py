@@ -16,7 +16,7 @@ NUMBERS = (pyarrow.int64(), pyarrow.float32(), pyarrow.float64())
 
 def opened(handle: BufferedReader | BytesIO, rows: int, size: int = bounds.UNPACKED) -> ParquetFile:
     """The file, of at most so many rows and bytes. `ValueError`, or whatever pyarrow says, where it declares more."""
-    file = ParquetFile(handle, thrift_string_size_limit=bounds.PLAN, thrift_container_size_limit=bounds.PARTS)
+    file = ParquetFile(handle, thrift_string_size_limit=bounds.FOOTER, thrift_container_size_limit=bounds.PARTS)
     meta = file.metadata
     expect(meta.num_rows <= rows, f"{meta.num_rows} rows, at most {rows} are read")
     groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
