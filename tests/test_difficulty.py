@@ -74,7 +74,11 @@ def test_depths_that_rise_by_one_a_level_are_seen_as_that(kind, pairs):
     "layers, pairs, says",
     [
         ({"1": [4] * 8, "2": [2] * 8}, True, "harder prompts go less deep,"),
-        ({"1": [3] * 100, "2": [3] * 93 + [4] * 7}, True, "harder prompts go deeper, by less than 2 % of the depth a level,"),
+        (
+            {"1": [3] * 100, "2": [3] * 93 + [4] * 7},
+            True,
+            "harder prompts go deeper, by less than 2 % of the depth a level,",
+        ),
         ({"1": [2, 4] * 4, "2": [4, 2] * 4}, True, "no clear change with the level,"),
         ({"1": [2, 5] * 4, "2": [2, 5, 5, 2] * 2}, False, "no clear change with the level,"),
         ({"1": [3] * 8, "2": [3] * 8}, True, "no change with the level beyond 2 % of the depth,"),

@@ -346,9 +346,7 @@ def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]
     if given is not None:
         found = asked_precision(given, None)
         if found == "auto":
-            raise ParameterError(
-                f"--precision is 'auto'; a comparison needs a fixed one: give {papers} or float32."
-            )
+            raise ParameterError(f"--precision is 'auto'; a comparison needs a fixed one: give {papers} or float32.")
         if found == papers:
             return found, f"Precision {found}, as in the paper."
         return found, f"Precision {found}, while the paper ran in {papers}: that alone may change figures."

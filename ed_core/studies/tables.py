@@ -138,9 +138,9 @@ def summary(folder: Folder) -> pyarrow.Table:
     return pyarrow.concat_tables(parts) if parts else SUMMARY.empty_table()
 
 
-def aggregates(folder: Folder, label: str, group: str, probe: str) -> dict[str, tuple[np.ndarray, ...]]:
+def aggregates(folder: Folder, label: str, group: str, probe: str, only: str = "") -> dict[str, tuple[np.ndarray, ...]]:
     """A probe's aggregates over a set or one of its levels, by measure: the values and the ends of their interval, NaN
-    without; empty where no prompt went through it."""
+    without; empty where no prompt went through it. `only`: the measure that is needed."""
     name, some = folder.some(label, group)
     if not (columns := some.probe(probe)):
         return {}
@@ -151,8 +151,9 @@ def aggregates(folder: Folder, label: str, group: str, probe: str) -> dict[str, 
     ends: dict[str, np.ndarray] = {}
     if over.enough:
         sums = _sums(made, columns, first_token)
-        ends = {measure: _ends(*of_one, over, seed) for measure, of_one in sums.items()}
-        ends |= _derived(made, sums, derived, over, seed)
+        ends = {measure: _ends(*of_one, over, seed) for measure, of_one in sums.items() if only in ("", measure)}
+        if not only or only in derived:
+            ends |= _derived(made, sums, derived, over, seed)
     return {
         measure: (values, *ends.get(measure, np.full((2, *values.shape), np.nan)))
         for measure, values in (whole | derived).items()
@@ -163,7 +164,7 @@ def curve(folder: Folder, label: str, group: str, measure: str) -> tuple[np.ndar
     """A measure along the layers, like "contributions.layer_cos": values and the ends of their interval; None where
     there is none."""
     probe, _, name = measure.partition(".")
-    found = aggregates(folder, label, group, probe).get(name)
+    found = aggregates(folder, label, group, probe, name).get(name)
     n = folder.models[label].get("n_layers")
     return found if found is not None and n and found[0].shape in ((n,), (n + 1,)) else None
 
