@@ -59,7 +59,7 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
             print(f"ed_core: {label} failed: {why}", file=sys.stderr)
     measures = report.write(out)
     counts = ", ".join(f"{n} {what}" for what, n in outcome.counts.items())
-    return f"{counts}\n{out}: {SUMS}, {VERDICTS}, report.md; measures {measures[:16]}"
+    return f"{counts}\n{out}: {SUMS}, {VERDICTS}, report.html; measures {measures[:16]}"
 
 
 def reproduce(
