@@ -143,9 +143,6 @@ def test_the_naive_search_finds_the_same(seed):
         )
         spans = [[(p.start, p.end, p.lasts, p.layer, p.branch, p.rise) for p in s.spans] for s in found]
         assert spans == [[pytest.approx(span) for span in e[9]] for e in expected]
-        assert [[(p.start, p.end) for p in s.spans] for s in sinks.by_norm(arrays[0])] == [
-            [(p.start, p.end) for p in s.spans] for s in sinks.find(*arrays)
-        ]
     named = {s.pos for s in sinks.find(*arrays)}
     last = [t for t in range(arrays[0].shape[1]) if sinks.times(arrays[0])[-1, t] >= sinks.FACTOR and t not in named]
     assert list(sinks.long_at_end(arrays[0])) == last

@@ -46,7 +46,7 @@ CHECKS = {
     "slopes": "slopes",
     "closure": "logits from the last residual",
     "replay": "logits layer by layer",
-    "detour": "logits with another stream at layer 0",
+    "detour": "logits with another stream put in",
 }
 REASONS = {  # why a rule gives no layer
     "no token": "no token is left to count",
@@ -218,8 +218,7 @@ def _copies(found: Verdict, name: str, digits: int = 1) -> str:
     if not (depths := found.twin_means(name)):
         return ""
     by = " to ".join(dict.fromkeys(f"{end:.{digits}f}" for end in (min(depths), max(depths))))
-    n = len(found.twins)
-    return f"{'one ' * (n == 1)}{COPIES[found.control][n > 1]} by {by}"
+    return f"{'one ' * (len(found.twins) == 1)}{COPIES[found.control][len(found.twins) > 1]} by {by}"
 
 
 def turn(found: Turn | None) -> str:
@@ -302,10 +301,8 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
 
 def why(found: Verdict) -> list[str]:
     """What is behind the verdict besides the rules: the average depth by both measures, and the switch."""
-    by = []
-    for name, mean in found.means.items():
-        copies = _copies(found, name)
-        by.append(f"{depth(mean)} by {RULES[name].label}{f' ({copies})' if copies else ''}")
+    copies = {name: f" ({by})" if (by := _copies(found, name)) else "" for name in found.means}
+    by = [f"{depth(mean)} by {RULES[name].label}{copies[name]}" for name, mean in found.means.items()]
     told = [f"Average depth, over all thresholds of the lens: {listed(by)}."] if by else []
     if found.turn is not None and found.turn.failed:
         told.append(f"No clear switch: {NO_TURN[found.turn.failed]}.")
@@ -326,14 +323,12 @@ def read_for(of: Tokens, answered: bool = True) -> str:
 
 def sinks(found: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int] = ()) -> str:
     """A prompt's attention sinks, the largest first, where they are and who writes them."""
-    text = f"No attention sink: before the output no token is {FACTOR:g} times as long as the median token."
-    if found:
-        named = (
-            f"token {s.pos} {quoted(tokens[s.pos])}, up to {number(s.ratio)} times as long as the median token, "
-            f"{listed(map(_span, s.spans))}"
-            for s in sorted(found, key=lambda s: -s.ratio)[:NAMED]
-        )
-        text = f"{count(len(found), 'attention sink')}: {'; '.join(named)}."
+    text, longer = f"No attention sink: before the output no token is {FACTOR:g}", "times as long as the median token"
+    named = (
+        f"token {s.pos} {quoted(tokens[s.pos])}, up to {number(s.ratio)} {longer}, {listed(map(_span, s.spans))}"
+        for s in sorted(found, key=lambda s: -s.ratio)[:NAMED]
+    )
+    text = f"{count(len(found), 'attention sink')}: {'; '.join(named)}." if found else f"{text} {longer}."
     return " ".join(filter(None, [text, long_at_end(at_end, tokens)]))
 
 
@@ -465,11 +460,10 @@ def checks(result: ProbeResult) -> str:
     """Whether the sums, slopes and logits of this prompt are the model's."""
     found = exactness.checks(result)
     failed = [check for check in found if not check.holds]
-    named = (f"{CHECKS[c.name]} {number(c.value, '.2g')} (limit {number(c.limit, '.2g')})" for c in failed or found)
-    errors = "; ".join(named)
+    errors = [f"{CHECKS[c.name]} {number(c.value, '.2g')} (limit {number(c.limit, '.2g')})" for c in failed or found]
     if failed:
-        return f"{len(failed)} of {len(found)} checks failed on this prompt: {errors}. Do not trust its curves."
-    return f"All {len(found)} checks passed on this prompt: {errors}."
+        return f"{len(failed)} of {len(found)} checks failed; largest errors: {listed(errors)}. Do not trust it."
+    return f"All {len(found)} checks passed; largest errors: {errors[0]}, {errors[1]}."
 
 
 def without_first(rows: Sequence[exactness.Row]) -> str:

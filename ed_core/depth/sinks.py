@@ -103,19 +103,6 @@ def runs(resid_norm: ArrayLike, factor: float = FACTOR) -> dict[int, list[tuple[
     return found
 
 
-def by_norm(resid_norm: ArrayLike) -> tuple[Sink, ...]:
-    """The sinks of one prompt where nothing but the stream's norms is known, `[L + 1, pos]`: without writers."""
-    stream = np.asarray(resid_norm, np.float64)
-    if not (long := runs(stream)):
-        return ()
-    ratio, last, found = times(stream), len(stream) - 1, []
-    for pos, every in long.items():
-        if spans := tuple(Span(start, end, end == last) for start, end in every if start < last):
-            most = max(float(ratio[s.start : s.end + 1, pos].max()) for s in spans)
-            found.append(Sink(pos, spans[0].start, most, None, "", NAN, NAN, NAN, NAN, spans))
-    return tuple(found)
-
-
 def long_at_end(resid_norm: ArrayLike) -> tuple[int, ...]:
     """Positions of the tokens that are long at depth L and nowhere before: no attention reads them there."""
     last = len(np.asarray(resid_norm)) - 1
