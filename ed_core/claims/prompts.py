@@ -46,7 +46,8 @@ def against_size(evidence: Evidence) -> Measured:
             return np.asarray(of(curves) @ weights)
 
         slope = statistics.read_off(slope_of_models, sums, tokens, parts[0].units, evidence.seed)
-        estimates[name] = Estimate(float(slope.value), (slope.draws,))
+        of_units = statistics.about(float(slope.value), float(slope.error), parts[0].units.n - 1)
+        estimates[name] = Estimate(float(slope.value), (slope.draws, of_units))  # few forms: both must agree
     drawn = Curve.of("parameters", f"{MEAN['kl']} / L", ratios["kl"], x.tolist(), [m.name for m in models])
     return Measured(estimates, len(parts[0]), drawn, parts[0].units.words, f"These are {len(models)} models.")
 
