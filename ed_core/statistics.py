@@ -338,7 +338,7 @@ def rank_order(sums: ArrayLike, weights: ArrayLike, over: Units, seed: int = 0, 
 
 
 BLOCK, DEEP = 4, 24  # layers of a block, from so many layers on; of fewer a block has two
-ALIKE = 0.7  # correlation of neighbouring layers that is allowed for in a mean over layers
+ALIKE = 0.75  # correlation of neighbouring layers that is allowed for in a mean over layers
 
 
 def over_layers(read: Callable[..., float], n_layers: int, *curves: np.ndarray, mean: bool = False) -> np.ndarray:

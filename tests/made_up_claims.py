@@ -32,7 +32,7 @@ RESAMPLES = 200  # in the place of 1 000, of which errors of 3 % need no more
 
 @dataclass
 class Draw:
-    """One made-up set: what is random in it. `kind`: one of `KINDS`. `alike`: the correlation of neighbouring layers."""
+    """One made-up set: what is random in it. `kind`: of `KINDS`. `alike`: the correlation of neighbouring layers."""
 
     kind: str
     forms: int

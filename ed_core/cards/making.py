@@ -209,7 +209,7 @@ class _View:
         part = self.m.part("contributions")
         if part is not None and "n_sinks" in part.columns and np.isfinite(part["n_sinks"]).all():
             first = say.share(float(part["first_is_sink"].mean()))
-            yield f"Attention sinks: {part['n_sinks'].mean():.2g} a prompt; in {first} of prompts the first token is one."
+            yield f"Attention sinks: {part['n_sinks'].mean():.2g} a prompt; the first token is one in {first} of them."
         if (read := self.m.part(claims.LENSES)) is not None:
             kinds: dict[str, Verdict] = {}
             for kind in ("logit", *fits):

@@ -129,7 +129,7 @@ def cut(one: Cut) -> str:
     which = say.stretch(one.start, one.start + one.layers)
     among = "single layers" if one.layers == 1 else f"stretches of {one.layers} layers"
     return (
-        f"Among {among}, leaving out {which} changes the predictions least: the loss by {value(one.loss)} nats a token; "
+        f"Among {among}, leaving out {which} changes the predictions least: loss {value(one.loss)} nats a token; "
         f"{value(one.kept, '.0f', 100, ' %')} of the first choices stay."
     )
 

@@ -156,8 +156,10 @@ def correlation(
 
 def as_curve(numbers: Sequence[Resampled]) -> Resampled:
     """Single numbers with their resamples, as one curve."""
-    parts = (np.stack([getattr(one, of) for one in numbers], -1) for of in ("value", "error", "again", "errors"))
-    return Resampled(*parts)
+    value, error, again, errors = (
+        np.stack([getattr(one, of) for one in numbers], -1) for of in ("value", "error", "again", "errors")
+    )
+    return Resampled(value, error, again, errors)
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def judge(quantity: Quantity, found: Estimate | None, limits: Range | None = Non
     if not math.isfinite(found.value) and found.contrary is None:  # rule 1: what is undefined decides nothing
         return UNKNOWN, "it is undefined"
     if found.forms is not None and found.forms < FEWEST_FORMS:  # rule 7: whole forms are held out
-        return UNKNOWN, f"the held-out prompts are of {found.forms} forms, and at least {FEWEST_FORMS} are needed"
+        return UNKNOWN, f"holding out whole forms needs {FEWEST_FORMS} of them, and the prompts have {found.forms}"
     for name, order in found.ranks.items():  # rule 8: an order needs ranks that can be told apart
         if not order.reliability >= RELIABLE:
             known = f"{order.reliability:.2f}" if math.isfinite(order.reliability) else "undefined"

@@ -172,7 +172,8 @@ def robust(evidence: Evidence) -> Measured:
     part, seed = evidence.parts["one"], evidence.seed
     enough(part)
     kept = per_token(part, "top1_kept", seed)
-    inner = statistics.Resampled(*(x[..., 1:-1] for x in (kept.value, kept.error, kept.again, kept.errors)), 0.0, 1.0)
+    value, error, again, errors = (x[..., 1:-1] for x in (kept.value, kept.error, kept.again, kept.errors))
+    inner = statistics.Resampled(value, error, again, errors, 0.0, 1.0)
     worst, bound = int(inner.value.argmin()), ROBUST.quantities[0].limits[0]
     mean = read_off(part, lambda c: c["top1_kept"][:, 1:-1].mean(1), ["top1_kept"], seed)
     below = inner.value < bound

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -39,10 +40,14 @@ def against_size(evidence: Evidence) -> Measured:
 
         sums = {m.name: p[f"{rule}.sum"] for m, p in zip(models, parts)}
         tokens = {m.name: p["n_tokens"] for m, p in zip(models, parts)}
-        args = sums, tokens, parts[0].units, evidence.seed
-        slope = statistics.read_off(lambda c, of=of_models: of(c) @ weights, *args)
-        ratios[rule] = statistics.read_off(of_models, *args)
-        estimates[name] = Estimate(float(slope.value), (slope.draws,))
+        ratios[rule] = statistics.read_off(of_models, sums, tokens, parts[0].units, evidence.seed)
+
+        def slope_of_models(curves: dict[str, np.ndarray], of: Callable[..., np.ndarray] = of_models) -> np.ndarray:
+            return np.asarray(of(curves) @ weights)
+
+        slope = statistics.read_off(slope_of_models, sums, tokens, parts[0].units, evidence.seed)
+        of_units = statistics.about(float(slope.value), float(slope.error), parts[0].units.n - 1)
+        estimates[name] = Estimate(float(slope.value), (slope.draws, of_units))  # few forms: both must agree
     drawn = Curve.of("parameters", f"{MEAN['kl']} / L", ratios["kl"], x.tolist(), [m.name for m in models])
     return Measured(estimates, len(parts[0]), drawn, parts[0].units.words, f"These are {len(models)} models.")
 

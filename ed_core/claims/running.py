@@ -247,9 +247,7 @@ def measure(
     )
     needed = {part for claim in claims if not _refused(claim, bare) for part in claim.parts} | set(more)
     opened = running.opened_models()
-    study = _study(asked, needed, whole, layers, others, fits)
-    study = _with_earlier_probes(study, out)
-    plan = planning.make(study, Path(), asked.device)
+    plan = _plan(_study(asked, needed, whole, layers, others, fits), out, asked.device)
     planning.write_plan(plan, out)
     share = 0.9 if REPLACEMENT in needed else 1.0
     outcome = running.run(
@@ -324,17 +322,18 @@ def _study(
     )
 
 
-def _with_earlier_probes(study: Study, out: Path) -> Study:
-    """The study with the probes of an earlier run of the same models and prompts in this folder."""
+def _plan(study: Study, out: Path, device: str) -> planning.Plan:
+    """The plan of the study, or of an earlier one in this folder that has all of it and is complete."""
     try:
         earlier = read_study(out / planning.STUDY)
     except StudyError:
-        return study
-    if (earlier.models, earlier.sets, earlier.seed) != (study.models, study.sets, study.seed):
-        return study
-    own = {entry.column: entry for entry in study.probes}
-    probes = {entry.column: entry for entry in earlier.probes} | own
-    return study if probes.keys() == own.keys() else study.model_copy(update={"probes": tuple(probes.values())})
+        return planning.make(study, Path(), device)
+    same = (earlier.models, earlier.sets, earlier.seed) == (study.models, study.sets, study.seed)
+    if same and {entry.column for entry in study.probes} <= {entry.column for entry in earlier.probes}:
+        plan = planning.make(earlier, Path(), device)
+        if not running.missing(plan, out):
+            return plan
+    return planning.make(study, Path(), device)
 
 
 def _replaced(asked: Asked, out: Path, label: str, opened: Any, within: Callable[[float], None]) -> Part:

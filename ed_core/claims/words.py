@@ -29,7 +29,7 @@ from .judging import (
 from .record import Found, Judged, Report, Value
 
 SEVERAL = {HOLDS: "hold", FAILS: "fail", UNDECIDED: "are undecided", DOES_NOT_APPLY: "do not apply"}
-ONE = {UNDECIDED: "is undecided"}
+ONE = {UNDECIDED: "is undecided", DOES_NOT_APPLY: "does not apply"}
 TINY = 1e-4  # below it a value prints as 0
 
 

@@ -322,7 +322,7 @@ def _of_all_kinds(p: argparse.ArgumentParser, kind: str, ending: str) -> None:
     how_to_open(p)
     p.add_argument("--set", required=True, metavar="FILE.jsonl", help="the prompts to fit on")
     p.add_argument(
-        "--test", default="", metavar="FILE.jsonl", help="the prompts to judge on; a fifth of the forms of --set unless given"
+        "--test", default="", metavar="FILE.jsonl", help="the prompts to judge on; a fifth of the forms unless given"
     )
     p.add_argument("--out", required=True, metavar=f"FILE{ending}")
     p.add_argument("--memory", default="", metavar="SIZE", help="what the sums may hold at once, like 500M or 20G")

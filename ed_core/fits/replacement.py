@@ -108,12 +108,13 @@ def by_prompt(
         for held_out in range(FOLDS):
             others = [sums for f, sums in enumerate(of_folds) if f != held_out]
             maps = {block: first.plus(more).solve() for block, first, *more in zip(blocks, *others)}
-            for i in judged[fold[judged] == held_out]:
+            for i in map(int, judged[fold[judged] == held_out]):
                 found, whole_mean, _ = losses(Streams(model, [streams.prompts[i]]), maps)
                 loss[i, list(blocks)], whole[i] = found * lengths[i], whole_mean * lengths[i]
             tick(rows.share(blocks, (1 + (held_out + 1) / FOLDS) / 2))
     place = {p.text + p.answer: i for i, p in enumerate(prompts)}
-    index = np.array([place[streams.prompts[i].text + streams.prompts[i].answer] for i in judged], int)
+    used = [streams.prompts[int(i)] for i in judged]
+    index = np.array([place[p.text + p.answer] for p in used], np.int64)
     return {"loss": loss[judged], "whole": whole[judged], "tokens": lengths[judged], "index": index}
 
 

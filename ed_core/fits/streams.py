@@ -130,7 +130,7 @@ def folds(prompts: Sequence[Prompt], seed: int = 0) -> np.ndarray:
     for form in order[np.argsort(-sizes[order], kind="stable")]:  # the largest first, into the smallest fold
         fold[form] = full.argmin()
         full[fold[form]] += sizes[form]
-    return fold[forms.of]
+    return np.asarray(fold[forms.of])
 
 
 def distinct(prompts: Sequence[Prompt]) -> list[Prompt]:

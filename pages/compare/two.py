@@ -1,5 +1,6 @@
 """The same prompt on two models, two prompts on one model, or one probe with two sets of parameters, side by side."""
 
+from dataclasses import replace
 from functools import partial
 
 import streamlit as st
@@ -84,10 +85,17 @@ def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) ->
         lines = [v.layers if v else {} for v in verdicts]
         of_probe = [side[name] for side in of_side]
         two_sides.section(name, of_probe, found.get(name, ()), lines, expected[name], bool(batch.running))
+    if by_precision(*both):
+        st.page_link("pages/studies/studies.py", label="Precisions over many prompts: Studies")
     for side, of_one in zip(SIDES, of_side, strict=True):
         results = (s.result for s in of_one.values() if s.result is not None)
         show.notes((note for result in results for note in result.notes), f"**{side}:** ")
     probe_page.texts(TEXTS)
+
+
+def by_precision(a: side_by_side.Side, b: side_by_side.Side) -> bool:
+    """Whether the sides are one model in two precisions."""
+    return a.model != b.model and replace(a.model, precision=b.model.precision) == b.model
 
 
 def found_pairs(name: str, of_side: list) -> list[side_by_side.Pair]:
