@@ -70,7 +70,7 @@ def tokens_of(model, some):
 
 def test_the_affine_lens_is_the_ridge_regression_of_all_tokens_at_once(model, fitted):
     out, told = fitted
-    used = [p for i, p in enumerate(prompts(60)) if i % 5 != 4]
+    used, _ = split(prompts(60), None)
     h = tokens_of(model, used)
     assert told["prompts"]["tokens"] == len(h[0]) and told["prompts"]["n"] == 48
     held = load_file(out)
@@ -89,7 +89,7 @@ def test_the_affine_lens_is_the_ridge_regression_of_all_tokens_at_once(model, fi
 
 def test_what_the_certificate_says_of_held_out_prompts_is_counted_anew(model, fitted):
     out, told = fitted
-    h, held = tokens_of(model, prompts(60)[4::5]), load_file(out)
+    h, held = tokens_of(model, split(prompts(60), None)[1]), load_file(out)
     found = told["held_out"]
     assert found["tokens"] == len(h[0]) and found["n"] == 12
     y = h[-1]
@@ -226,7 +226,7 @@ def test_a_lens_of_full_rank_is_the_lens_and_a_lower_one_the_nearest():
 def test_few_tokens_are_said_and_too_few_prompts_refused(model, tmp_path):
     told = affine.fit(model, prompts(5, 2), tmp_path / "few.safetensors")
     assert f"{told['prompts']['tokens']} tokens are few for {model.d_model} dimensions" in told["notes"][0]
-    for n, said in ((1, "has 1 prompt and every"), (4, "has 4 prompts and every fifth is held out")):
+    for n, said in ((1, "has 1 prompt, and a fifth"), (4, "has 4 prompts, and a fifth is held out")):
         with pytest.raises(FitRefused, match=said):
             affine.fit(model, prompts(n), tmp_path / "fewer.safetensors")
     with pytest.raises(FitRefused, match="1 of the test prompts are among"):
@@ -288,7 +288,7 @@ def test_the_jacobian_is_what_finite_differences_give():
 
 def test_the_jacobian_lens_is_the_mean_over_prompts_and_its_drift_that_of_its_halves(model, jacobians):
     out, told = jacobians
-    used = [p for i, p in enumerate(prompts(10)) if i % 5 != 4]
+    used, _ = split(prompts(10), None)
     each = [jacobian.of_prompt(model, model.encode(p).ids)[0] for p in used]
     held = load_file(out)
     a, b = torch.stack(each[::2]).mean(0), torch.stack(each[1::2]).mean(0)
@@ -400,7 +400,7 @@ def test_a_lens_of_a_rank_is_read_as_it_was_judged(model, tmp_path):
     out = tmp_path / "low.safetensors"
     told = affine.fit(model, prompts(30), out, rank=4)
     reader, y = Reader(fits.read(out), model), []
-    h = tokens_of(model, prompts(30)[4::5])
+    h = tokens_of(model, split(prompts(30), None)[1])
     for depth in range(model.n_layers):
         y.append(float(((h[-1] - reader(depth, h[depth])).norm(dim=1) / h[-1].norm(dim=1)).mean()))
     assert np.allclose(y, told["held_out"]["relative_error"], rtol=1e-3)
