@@ -11,12 +11,13 @@ from typing import Any
 import streamlit as st
 
 from ed_core import figures
-from ed_core.depth import among_others, say, sinks, surgery
+from ed_core.depth import among_others, say, sinks
 from ed_core.depth.among_others import Likeness
 from ed_core.figures import View, pictures
 from ed_core.figures.pictures import Look
 from ed_core.models import controls, permits, specs
 from ed_core.models.bundled import MIXED, SETS, default_set, mixed_prompts
+from ed_core.notebook import bridges
 from ed_core.probes import Continuation, Probe, find
 from ed_core.prompts import read_jsonl
 from ed_core.results import aggregate, lookup
@@ -235,12 +236,12 @@ def offer(
     looped = specs.n_passes(model) not in (1, None)
     off = looped or not (ready and order)
     look = {"icon": ":material/download:", "disabled": off, "help": LOOPED if looped else told}
-    layers = partial(surgery.order_list, n_layers, order, model.source, evidence)
+    layers = partial(bridges.order_list, n_layers, order, model.source, evidence)
     row.download_button(label, layers, f"layers-{key}.json", "application/json", key=f"json-{key}", **look)
-    merge = partial(surgery.passthrough, order, model.source, evidence)
+    merge = partial(bridges.passthrough, order, model.source, evidence)
     row.download_button("mergekit", merge, f"merge-{key}.yaml", "text/yaml", key=f"yaml-{key}", **look)
     packed = None if off else specs.of_gguf(model)
-    if packed and (command := surgery.llama_quantize(order, n_layers, packed.file.name)):
+    if packed and (command := bridges.llama_quantize(order, n_layers, packed.file.name)):
         st.code(command, language=None, wrap_lines=True)
 
 

@@ -1,4 +1,4 @@
-"""Studies of this installation as pages read them: where they lie, what they say. One that is new comes in as a file of
+"""Studies of this installation as pages read them: where they are, what they say. One that is new comes in as a file of
 somebody else's, or from a form: models, prompt sets and probes to choose, what they cost, and the file that says the
 same, which may be edited."""
 
@@ -48,7 +48,7 @@ def known() -> dict[str, Path]:
 
 def take_in(data: bytes) -> str:
     """Open a `.edstudy` of somebody else's; returns its name. `ImportRefused` for what is none, or where a study of
-    that name lies here, `NotAllowed` where this installation runs none."""
+    that name is here, `NotAllowed` where this installation runs none."""
     if settings.current().hosted:
         raise NotAllowed("This installation takes no studies from the browser. Open it on a machine of your own.")
     name = runs.on_disk(bundle.name_of(io.BytesIO(data)))
@@ -76,7 +76,7 @@ def _tables(out: Path, state: tuple) -> tuple[Folder, list[dict]]:
 
 def looked(out: Path, look: Callable[..., T], *asked: str) -> T:
     """What `look` finds in a study's folder, called with what is `asked`: resampling over prompts takes its time.
-    Looked for anew where something was added; for all sessions, so that nobody may change it."""
+    Computed again where something was added; for all sessions, so that nobody may change it."""
     return _looked(out, look, asked, _state(out))
 
 
@@ -101,7 +101,7 @@ class SetLook:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a study comes to, as far as it can be told before it runs. `later`: sets that are read when it runs.
+    """What a study comes to, as far as that is known before it runs. `later`: sets that are read when it runs.
     `troubles`: models that cannot be used, and why."""
 
     sets: tuple[SetLook, ...]
@@ -123,12 +123,12 @@ def form() -> None:
     row = st.container(horizontal=True, vertical_alignment="center", key="run-row-study")
     look = {"icon": ":material/play_arrow:", "type": "primary", "disabled": bool(wrong)}
     pressed = row.button("Run", key="studies.start", **look)
-    beside, below = row.container(key="study-cost", width="stretch"), st.container(key="study-looks")
+    cost_place, below = row.container(key="study-cost", width="stretch"), st.container(key="study-looks")
     if wrong:
         show.error(wrong, below)
     try:
         if written is not None:
-            _told(outlook(text, picker.device()), written, beside, below)
+            _show_outlook(outlook(text, picker.device()), written, cost_place, below)
         if pressed:
             inputs.put({"studies.study": runs.begin_study(text)})
             st.rerun()
@@ -181,12 +181,12 @@ def _boxes(closed: bool) -> dict[str, Any]:
     return found | {"probes": several("Probes", "probes", probe_names(), probes, format_func=title)}
 
 
-def _told(found: Outlook, written: Study, beside, below) -> None:
-    """What the study comes to, beside Run; a look at its prompts below."""
+def _show_outlook(found: Outlook, written: Study, cost_place, below) -> None:
+    """What the study comes to, next to Run; a look at its prompts below."""
     for label, why in found.troubles.items():
         below.warning(show.plain(f"{label} is left out: {why}"), icon=":material/error:")
     absent = [m.source for m in written.entries if not m.control and downloads.absent(m.source) is not None]
-    beside.markdown(show.plain(cost(found)))
+    cost_place.markdown(show.plain(cost(found)))
     if (home() / runs.on_disk(written.name) / planning.PLAN).is_file():
         below.caption(show.plain(f"A study {written.name} is here already: Run goes on with it."))
     if absent:
@@ -196,7 +196,7 @@ def _told(found: Outlook, written: Study, beside, below) -> None:
         with row.popover("Prompts", icon=":material/visibility:", key=f"look-{one.name}"):
             for text, answer in one.first:
                 st.code(f"{text}▸{answer}" if answer else text, language=None, wrap_lines=True)
-            st.caption(f"The first {len(one.first)} of {one.prompts}; ▸ stands before the answer.")
+            st.caption(f"The first {len(one.first)} of {one.prompts}; ▸ marks the answer.")
         row.markdown(f"**{show.plain(one.name)}**: {show.plain(size(one))}")
 
 

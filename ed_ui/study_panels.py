@@ -1,5 +1,5 @@
 """What the page of studies shows further down: a study whose models are steps of a training, depth at each of them and
-the layers, one step after another; and a study beside what is published, the table, the ratio against size, one model
+the layers, one step after another; and a study next to what is published, the table, the ratio against size, one model
 against another."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def over_training(row, folder: Folder) -> bool:
 
 
 def training(row, folder: Folder, verdict: Sequence[Mapping], name: str) -> None:
-    """All of it, for a set of the study or one of its levels; its choices stand in `row`."""
+    """All of it, for a set of the study or one of its levels; its choices are in `row`."""
     every = steps.series(folder)
     of = next(iter(every))
     if len(every) > 1:
@@ -103,7 +103,7 @@ def _layers(folder: Folder, there: Mapping[int, str], name: str, branch: str, st
 
 
 WIDTH = 380  # pixels of a map, about
-COLUMNS = "A column is a step, whatever lies between two; the one chosen stands beside the map, the first dashed."
+COLUMNS = "A column is a step, whatever is between two; the one chosen is next to the map, the first dashed."
 DEPTHS = (
     "**Depth over training** · lines: mean depth, shaded 5 to 95 %; stars: a turn; diamonds: the papers' rules; below: "
     "sinks per prompt"
@@ -114,7 +114,7 @@ READING = (
     f"are over the forms of the prompts from {FEWEST_FORMS} forms up, else over prompts from {FEWEST} up: they say how "
     "sure a step is, not how another seed would train."
 )
-ABOUT_VIEW = "This study's models are steps of a training: in their order, or beside each other as other models are."
+ABOUT_VIEW = "This study's models are steps of a training: in their order, or next to each other as other models are."
 
 
 # -------------------------------------------------------------------- precisions
@@ -230,16 +230,15 @@ def pairs(folder: Folder, measured: Sequence[Point], others: Sequence[Point]) ->
     st.markdown("**One model against another** · the difference in depth with its interval")
     labels = list(dict.fromkeys(p.model for p in measured))
     if len(labels) > 1:
-        named = [tuple(pair) for pair in folder.plan.get("pairs", []) if set(pair) <= set(labels)]
         known = [p for pair in (*PAIRS, *INSTRUCT_PAIRS) if (p := _in_study(folder, pair, labels))]
-        first, second = next(iter([*named, *known]), (labels[0], labels[1]))
+        first, second = next(iter(known), (labels[0], labels[1]))
         row = st.container(horizontal=True, vertical_alignment="bottom")
         base = inputs.one_of(
             row.selectbox, "From", "studies.base", [first, *(label for label in labels if label != first)], width=300
         )
         rest = [label for label in (second, *labels) if label != base]
         other = inputs.one_of(row.selectbox, "To", "studies.other", list(dict.fromkeys(rest)), width=300)
-        _say(measured, dict.fromkeys([*named, *known, (base, other)]))
+        _say(measured, dict.fromkeys([*known, (base, other)]))
     if not others:
         st.caption(RULES_ALONE)
         return

@@ -4,9 +4,10 @@ other, maps side by side, what differs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 
 import streamlit as st
 
@@ -14,7 +15,7 @@ from ed_core import figures
 from ed_core.cases import export
 from ed_core.depth import say, side_by_side
 from ed_core.depth.sample import READS
-from ed_core.depth.side_by_side import COMPARED, SIDES, Pair, Side, nearest
+from ed_core.depth.side_by_side import COMPARED, SIDES, Pair, nearest
 from ed_core.errors import EffectiveDepthError, ParameterError, PromptError
 from ed_core.figures import View
 from ed_core.figures.pictures import Look, draw
@@ -22,9 +23,9 @@ from ed_core.figures.pictures import measures as named
 from ed_core.models import controls, remote, tokens
 from ed_core.models.bundled import CHARACTERS, WORDS, example_of, load_prompts
 from ed_core.probes import LayerSkip, Probe, find
-from ed_core.probes.base import Picture
+from ed_core.probes.base import Picture, told
 from ed_core.results import lookup
-from ed_core.types import ModelSpec, ProbeResult, Prompt
+from ed_core.types import ModelSpec, ProbeResult, Prompt, Request
 from ed_core.work.resolve import twin
 from ed_ui import downloads, inputs, link, picker, probe_page, prompt_box, show
 from ed_ui.inputs import (
@@ -157,6 +158,60 @@ def mode() -> str:
         help="B becomes A: figures change places, differences their sign.",
     )
     return chosen
+
+
+TAIL = 24  # characters of a prompt that its label shows: prompts of one task begin alike
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side: a model, a prompt, and probes with their parameters."""
+
+    model: ModelSpec
+    prompt: Prompt
+    probes: Mapping[str, Probe]
+
+    @property
+    def requests(self) -> dict[str, Request]:
+        return {name: probe.request(self.model, self.prompt) for name, probe in self.probes.items()}
+
+
+def labels(a: Side, b: Side) -> tuple[str, str]:
+    """What tells two sides apart, in a few words each: model, end of the prompt, parameters; the model's name where
+    nothing does."""
+    both = []
+    for mine, theirs in ((a, b), (b, a)):
+        prompt = (
+            f"“…{' '.join(mine.prompt.text.split())[-TAIL:]}”"
+            if mine.prompt.identity() != theirs.prompt.identity()
+            else ""
+        )
+        words = [_model(mine.model, theirs.model), prompt, *_differing(mine, theirs)]
+        both.append(", ".join(filter(None, words)) or mine.model.name)
+    return both[0], both[1]
+
+
+def _model(mine: ModelSpec, theirs: ModelSpec) -> str:
+    """Its name, and whatever else is not the same; "" for one model."""
+    if mine == theirs:
+        return ""
+    told = {
+        "precision": mine.precision,
+        "adapter": Path(mine.adapter).name or "no adapter",
+        "revision": mine.revision[:10],
+        "device": mine.device,
+    }
+    apart = [word for name, word in told.items() if word and getattr(mine, name) != getattr(theirs, name)]
+    return ", ".join(filter(None, [mine.name, controls.label(mine), *apart]))
+
+
+def _differing(mine: Side, theirs: Side) -> Iterator[str]:
+    for name, probe in mine.probes.items():
+        other = theirs.probes.get(name, probe)
+        for f in fields(probe):
+            if (value := getattr(probe, f.name)) != getattr(other, f.name):
+                label, words = told(f, value)
+                yield f"{label.lower()}: {words}"
 
 
 def sides(spec: ModelSpec, row) -> tuple[Side, Side]:

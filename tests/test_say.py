@@ -44,7 +44,7 @@ def sample(kl=5, prompts=1, twins=(), of="all", answers=(), cosine=4, n_layers=L
         ((seen(6), seen(8)), "Each of the answer's 2 tokens is the first choice from layer 8 of 10 on."),
         (
             (seen(6), seen(None)),
-            "1 of the answer's 2 tokens is the first choice, but not “Tokyo”, where the model says “Kyoto”.",
+            "1 of the answer's 2 tokens is the first choice; where it should say “Tokyo”, the model says “Kyoto”.",
         ),
         ((seen(2, 2, token="\n\x1b[2J\u202e"),), "“\\n\\x1b[2J\\u202e” is the first choice from layer 2 of 10 on."),
     ],

@@ -143,9 +143,6 @@ def test_the_naive_search_finds_the_same(seed):
         )
         spans = [[(p.start, p.end, p.lasts, p.layer, p.branch, p.rise) for p in s.spans] for s in found]
         assert spans == [[pytest.approx(span) for span in e[9]] for e in expected]
-        assert [[(p.start, p.end) for p in s.spans] for s in sinks.by_norm(arrays[0])] == [
-            [(p.start, p.end) for p in s.spans] for s in sinks.find(*arrays)
-        ]
     named = {s.pos for s in sinks.find(*arrays)}
     last = [t for t in range(arrays[0].shape[1]) if sinks.times(arrays[0])[-1, t] >= sinks.FACTOR and t not in named]
     assert list(sinks.long_at_end(arrays[0])) == last
@@ -311,7 +308,7 @@ def test_the_npz_has_every_figure_and_share(pair):
     for name in ("resid_norm", "mlp_norm"):
         total = sum(r[name][:, 1:].astype(float).sum(1) for r in written)
         np.testing.assert_allclose(out[f"sinks.share_{name}"], pair[0][name][:, 7] / total, rtol=1e-5)
-    whole = sinks.carried(written, [found, ()])["mlp_norm"]
+    whole = export.carried(written, [found, ()])["mlp_norm"]
     total = sum(r["mlp_norm"].astype(float).sum(1) for r in written)
     np.testing.assert_allclose(whole, pair[0]["mlp_norm"][:, [0, 7]].sum(1) / total, rtol=1e-5)
     assert whole[3] > 0.99 > 0.1 > whole[4]

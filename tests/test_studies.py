@@ -105,7 +105,7 @@ def aggregates(out) -> pd.DataFrame:
         (HEAD + SET + 'bundled = "copy"\n', "exactly one of file, bundled and hub (found file and bundled)"),
         (HEAD + '[[sets]]\nname = "a/b"\nfile = "x.csv"\n', "sets[0].name is 'a/b'"),
         (HEAD.replace('"mine"', '".."') + SET, "name is '..': expected letters"),
-        (HEAD + SET + SET, "'local' stands there twice"),
+        (HEAD + SET + SET, "'local' is there twice"),
         (HEAD.replace("logit_lens", "logit_lenz") + SET, "probes[1]: there is no probe 'logit_lenz'; did you mean"),
         (HEAD.replace('"logit_lens"', '{name = "logit_lens", k = 0}') + SET, "probes[1]: logit_lens.k is 0"),
         (HEAD.replace('"ed-demo-8"', '{source = "a", presicion = "4bit"}') + SET, "did you mean 'precision'?"),
@@ -497,6 +497,26 @@ def test_what_is_there_is_not_computed_again(small):
     items.path(out, key).unlink()
     assert running.run(made, out).counts == {"computed": 1, "there": 4, "failed": 0}
     assert open_folder(out).digest() == before
+
+
+def test_a_run_that_dies_while_it_packs_loses_nothing(small, monkeypatch):
+    made, out = small
+    running.run(made, out)
+    before = open_folder(out).digest()
+    for where in ("the sums", "an item"):  # in the middle of the file, and between its rename and the items' end
+        with monkeypatch.context() as patch:
+            if where == "the sums":
+                patch.setattr(items.parquet, "ParquetWriter", Mock(side_effect=KeyboardInterrupt))
+            else:
+                patch.setattr(type(out), "unlink", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                items.pack(open_folder(out))
+        assert open_folder(out).digest() == before and len(list(open_folder(out).item_keys())) == 5
+    assert (out / "sums.parquet").is_file() and (out / "items").exists(), "both are there, and each sum counts once"
+    assert open_folder(out).sums("ed-demo-8", "local").index.tolist() == list(range(10))
+    items.pack(open_folder(out))
+    assert open_folder(out).digest() == before and not (out / "items").exists()
+    assert running.run(made, out, engine=pytest.fail).counts == {"computed": 0, "there": 5, "failed": 0}
 
 
 def test_a_study_that_is_refused_changes_nothing_of_what_lies_there(small, tmp_path, capsys):

@@ -25,7 +25,6 @@ from ed_core.types import canonical_json
 
 TOML = (
     'name = "mine"\nmodels = ["ed-demo-8", "ed-demo-16"]\nprobes = ["contributions", "logit_lens"]\nchunk = 3\n'
-    'pairs = [{base = "ed-demo-8", other = "ed-demo-16"}]\n'
     '[[sets]]\nname = "sums"\nbundled = "sum_mod10"\nlevels = [2, 3]\nper_level = 3\n'
 )
 

@@ -14,7 +14,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from .. import figures
-from ..depth import among_others, loops, say, surgery, writing
+from ..depth import among_others, say, surgery, writing
 from ..depth.answer import is_right
 from ..depth.sample import positions
 from ..depth.verdict import Verdict
@@ -374,7 +374,7 @@ def _drawn(case: Case, item: Item, view: View) -> Iterator[tuple[Any, ...]]:
     """Title, caption, figure and measures of a result's pictures, as it was looked at."""
     result = item.result
     if find(result.request.probe) is Loops:
-        for _, title, measure, x, name, line in loops.drawn(aggregate(Loops(), [result.summary])):
+        for _, title, measure, x, name, line in figures.loop_curves(aggregate(Loops(), [result.summary])):
             unit = result.measures[measure].spec.unit
             yield title, f"{name} by {x}", figures.layer_curves({name: line}, "", unit, x=x, **SIZE), measure
         return

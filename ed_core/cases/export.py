@@ -22,6 +22,8 @@ import csv as writer
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +32,7 @@ from ..depth import sinks
 from ..depth.rules import PAPER, RULES
 from ..depth.sample import READS, Sample
 from ..depth.side_by_side import SIDES, Pair, relative_depth
+from ..depth.sinks import Sink, Span
 from ..depth.verdict import verdict
 from ..probes import Probe
 from ..results.aggregate import aggregate, counts_first, probe_of
@@ -140,12 +143,54 @@ def sinks_of(probe: Probe, results: Sequence[ProbeResult]) -> dict[str, np.ndarr
     for i, result in enumerate(results):
         if (of_one := sinks.of_result(result)) is not None:
             found.append(of_one)
-            out |= {f"sinks.{name}.{i}": values for name, values in sinks.columns(of_one).items()}
-            out |= {f"sinks.span_{name}.{i}": values for name, values in sinks.span_columns(of_one).items()}
+            out |= {f"sinks.{name}.{i}": values for name, values in sink_columns(of_one).items()}
+            out |= {f"sinks.span_{name}.{i}": values for name, values in span_columns(of_one).items()}
             out[f"sinks.long_at_end.{i}"] = np.asarray(sinks.ends_of(result), np.int32)
     if len(found) == len(results):
-        shares = sinks.carried(results, found, counts_first(probe))
+        shares = carried(results, found, counts_first(probe))
         out |= {f"sinks.share_{name}": values.astype(np.float32) for name, values in shares.items()}
+    return out
+
+
+def sink_columns(found: Sequence[Sink]) -> dict[str, np.ndarray]:
+    """The figures of some sinks as columns of numbers `[sink]`, by name: int32 and float32. `branch` is 0 for attention
+    and 1 for the MLP; it and `layer` are -1 where the embedding writes the sink."""
+    return _of_fields(Sink, found, leave="spans")
+
+
+def span_columns(found: Sequence[Sink]) -> dict[str, np.ndarray]:
+    """Their spans as columns `[span]`, all sinks' one after the other: `pos` of the sink, `from` and `to` (the first
+    and the last depth), `layer`, `branch` (as in `columns`), `rise`."""
+    spans = [span for sink in found for span in sink.spans]
+    columns = {"pos": np.asarray([sink.pos for sink in found for _ in sink.spans], np.int32)}
+    of_spans = _of_fields(Span, spans, leave="lasts")
+    return columns | {{"start": "from", "end": "to"}.get(name, name): values for name, values in of_spans.items()}
+
+
+def _of_fields(kind: type, of: Sequence[Sink] | Sequence[Span], leave: str) -> dict[str, np.ndarray]:
+    kept = [f for f in fields(kind) if f.name != leave]
+    values = {f.name: [getattr(one, f.name) for one in of] for f in kept}
+    values["layer"] = [-1 if layer is None else layer for layer in values["layer"]]
+    values["branch"] = [sinks.BRANCHES.index(branch) if branch in sinks.BRANCHES else -1 for branch in values["branch"]]
+    return {f.name: np.asarray(values[f.name], np.float32 if f.type == "float" else np.int32) for f in kept}
+
+
+def carried(
+    results: Sequence[ProbeResult], found: Sequence[Sequence[Sink]], first_token: bool = True
+) -> dict[str, np.ndarray]:
+    """Which means the sinks carry: by measure, their share of its mean over all tokens of all prompts, per layer or
+    depth, in [0, 1] (0 where that mean is 0). Only measures that are never negative: of others there are no shares.
+
+    `found`: those of each result. `first_token` False: the means leave the first token out, sink or not."""
+    start, out = int(not first_token), {}
+    begins = accumulate((result.n_tokens - start for result in results[:-1]), initial=-start)
+    at = [begin + s.pos for begin, of_one in zip(begins, found, strict=True) for s in of_one if s.pos >= start]
+    for name, measure in results[0].measures.items():
+        spec = measure.spec
+        if spec.reduce != "token_mean" or spec.low != 0 or spec.dims[1:] != ("pos",):
+            continue
+        per_token = np.concatenate([result[name][:, start:] for result in results], axis=1)
+        out[name] = sinks.share(per_token, at)
     return out
 
 
@@ -181,7 +226,7 @@ def _columns(result: ProbeResult, measure: str) -> tuple[dict[str, np.ndarray], 
     """Where every value of a table stands along each dim, and the values, by name."""
     if measure == SINKS:
         found = sinks.of_result(result) or ()
-        figures = sinks.columns(found) | {"branch": np.asarray([s.branch for s in found], "U9")}
+        figures = sink_columns(found) | {"branch": np.asarray([s.branch for s in found], "U9")}
         return {"pos": figures.pop("pos")}, figures
     m = result.measures[measure]
     return m.places(), {measure: m.values.ravel()}

@@ -111,7 +111,6 @@ class Comparison:
 
     score: Score
     value: float
-    rows: int
     quantiles: np.ndarray
     n: int
     undefined: int
@@ -135,7 +134,6 @@ def compared(
     return Comparison(
         score,
         _value(score, mine),
-        len(curve),
         np.quantile(defined, ends(len(defined))) if len(defined) >= FEWEST else np.empty(0),
         len(defined),
         len(found) - len(defined),

@@ -21,8 +21,7 @@ class Seen:
     `pos`: the position whose prediction is read. `token`: its text. `given`: it belongs to the known answer; else it is
     the model's own next token. `best`: the smallest depth, 0..L, from which it is the lens's first choice through the
     output; None where the output's first choice is another one, which is then `instead`. `among`: the same for being
-    one of the `k` best; None where it is none of them in the output. `first_best`, `first_among`: the smallest depth at
-    which it is so at all, whether or not it stays; None where it never is."""
+    one of the `k` best; None where it is none of them in the output."""
 
     pos: int
     token: str
@@ -32,8 +31,6 @@ class Seen:
     k: int
     n_layers: int
     instead: str = ""
-    first_best: int | None = None
-    first_among: int | None = None
 
 
 def look(lens: ProbeResult) -> tuple[Seen, ...]:
@@ -85,16 +82,9 @@ def _seen(lens: ProbeResult, pos: int, token: int, given: bool) -> Seen:
         top.shape[-1],
         lens.n_layers,
         "" if best[-1] else text.get(output, f"id {output}"),
-        _first(best),
-        _first(among),
     )
 
 
 def _lasting(holds: np.ndarray) -> int | None:
     """The first entry from which it holds through the last; None where it does not hold there."""
     return int(np.logical_and.accumulate(holds[::-1])[::-1].argmax()) if holds[-1] else None
-
-
-def _first(holds: np.ndarray) -> int | None:
-    """The first entry at which it holds; None where it never does."""
-    return int(holds.argmax()) if holds.any() else None

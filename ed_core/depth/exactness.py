@@ -9,9 +9,7 @@ import numpy as np
 
 from ..results.aggregate import aggregate, probe_of
 from ..types import ProbeResult
-from . import sinks
 from .rules import RULES
-from .sinks import Sink
 
 LOGITS = ("closure", "replay", "detour")  # figures on recomputed logits that refuse a model
 
@@ -42,13 +40,6 @@ def checks(result: ProbeResult) -> list[Check]:
         Check("slopes", float(np.nanmax(np.abs(slopes - 1), initial=0.0)), limits["slope"]),
         *(Check(name, float(result[name]), limits["miss"]) for name in LOGITS),
     ]
-
-
-def sinks_of(result: ProbeResult, contributions: ProbeResult | None = None) -> tuple[Sink, ...]:
-    """The sinks of the prompt, with who writes them where its `contributions` are at hand: `numerics` alone holds the
-    stream's norms."""
-    found = sinks.of_result(contributions) if contributions is not None else None
-    return sinks.by_norm(np.asarray(result["resid_norm"], np.float64)) if found is None else found
 
 
 @dataclass(frozen=True)

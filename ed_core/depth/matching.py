@@ -16,8 +16,6 @@ SLOPE = (0.8, 1.25)  # of matching on relative depth: what counts as the same st
 TRACKS = 0.8  # rank correlation from which on matches are said to follow the source's depth
 LATE = 0.25  # share of B's depth; matches that leave so much of its end out are said to stop short
 RAISED = 0.1  # a block is useful where its replacement raises the loss by more than this share
-LOOSE = 0.3  # rank correlation below which they are said not to follow it
-MOSTLY = 0.75  # share of the matches at one depth above which no order is read
 FEW = 3  # sources that match, below which no slope is read
 
 

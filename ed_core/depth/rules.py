@@ -109,47 +109,16 @@ class Rule:
 RULES = {
     rule.name: rule
     for rule in (
-        Rule(
-            "cosine",
-            "cosine",
-            "Cosine of what a layer adds with the stream",
-            "layer",
-            "cosine",
-            "#CC79A7",
-            "contributions",
-            COSINES,
-            0.0,
-            tuple(np.linspace(-0.05, 0.05, 11)),
-            (PAPER, STABLE, WITHOUT_SINKS),
-        ),
-        Rule(
-            "kl",
-            "KL",
-            "Divergence of the lens from the output",
-            "depth",
-            "nats",
-            "#D55E00",
-            "logit_lens",
-            ("kl",),
-            KL_THRESHOLD,
-            tuple(np.linspace(0.25, 0.75, 11)),
-            (PAPER, STABLE, FROM_DEPTH_1, WITHOUT_SINKS),
-        ),
-        Rule(
-            "overlap",
-            "overlap",
-            "Best tokens that lens and output share",
-            "depth",
-            "share",
-            "#56B4E9",
-            "logit_lens",
-            ("overlap",),
-            OVERLAP_THRESHOLD,
-            tuple(np.linspace(0.1, 0.5, 9)),
-            (PAPER, STABLE, WITHOUT_SINKS),
-        ),
+        Rule("cosine", "cosine", "Cosine of what a layer adds with the stream", "layer", "cosine", "#CC79A7",
+             "contributions", COSINES, 0.0, tuple(np.linspace(-0.05, 0.05, 11)), (PAPER, STABLE, WITHOUT_SINKS)),
+        Rule("kl", "KL", "Divergence of the lens from the output", "depth", "nats", "#D55E00",
+             "logit_lens", ("kl",), KL_THRESHOLD, tuple(np.linspace(0.25, 0.75, 11)),
+             (PAPER, STABLE, FROM_DEPTH_1, WITHOUT_SINKS)),
+        Rule("overlap", "overlap", "Best tokens that lens and output share", "depth", "share", "#56B4E9",
+             "logit_lens", ("overlap",), OVERLAP_THRESHOLD, tuple(np.linspace(0.1, 0.5, 9)),
+             (PAPER, STABLE, WITHOUT_SINKS)),
     )
-}
+}  # fmt: skip
 OF_LENS = {name: rule for name, rule in RULES.items() if rule.of_lens}
 
 

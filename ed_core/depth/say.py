@@ -24,7 +24,7 @@ from .lenses import UNCALIBRATED, below
 from .loops import by_passes
 from .matching import RAISED, match, reading, usefulness
 from .mean_depth import MeanDepth
-from .rules import BEST, OF_LENS, RULES
+from .rules import BEST, OF_LENS, PAPER, RULES, STABLE, WITHOUT_SINKS
 from .sample import ALL, ANSWER, UNTRAINED, Tokens
 from .side_by_side import Pair, largest_difference, relative_depth
 from .sinks import FACTOR, Sink, Span
@@ -46,7 +46,7 @@ CHECKS = {
     "slopes": "slopes",
     "closure": "logits from the last residual",
     "replay": "logits layer by layer",
-    "detour": "logits with another stream at layer 0",
+    "detour": "logits with another stream put in",
 }
 REASONS = {  # why a rule gives no layer
     "no token": "no token is left to count",
@@ -82,8 +82,6 @@ MATCHES = {  # by `matching.reading`
     "part": "at about the same share of the depth, but none for the last layers",
     "neither": "in order, but not at the same share of the depth",
 }
-
-# ---------------------------------------------------------------- formatters
 
 
 def number(value: float | np.floating[Any], form: str = ".3g") -> str:
@@ -182,8 +180,8 @@ def _answer(seen: Sequence[Seen]) -> str:
         return f"Each of the answer's {n} tokens is the first choice{_since(depth, one.n_layers)}."
     if n > 1:
         wrong, right = next(s for s in seen if s.best is None), sum(s.best is not None for s in seen)
-        named = f"not {quoted(wrong.token)}, where the model says {quoted(wrong.instead)}"
-        return f"{right} of the answer's {n} tokens {'is' if right == 1 else 'are'} the first choice, but {named}."
+        where = f"where it should say {quoted(wrong.token)}, the model says {quoted(wrong.instead)}"
+        return f"{right or 'None'} of the answer's {n} tokens {'are' if right > 1 else 'is'} the first choice; {where}."
     name = quoted(one.token) if one.given else f"The model's next token {quoted(one.token)}"
     top = f"in the top {one.k} from layer {one.among} on" if one.among is not None and one.k > 1 else ""
     if one.best is None:
@@ -220,8 +218,7 @@ def _copies(found: Verdict, name: str, digits: int = 1) -> str:
     if not (depths := found.twin_means(name)):
         return ""
     by = " to ".join(dict.fromkeys(f"{end:.{digits}f}" for end in (min(depths), max(depths))))
-    n = len(found.twins)
-    return f"{'one ' * (n == 1)}{COPIES[found.control][n > 1]} by {by}"
+    return f"{'one ' * (len(found.twins) == 1)}{COPIES[found.control][len(found.twins) > 1]} by {by}"
 
 
 def turn(found: Turn | None) -> str:
@@ -240,7 +237,7 @@ def rules(found: Verdict) -> str:
     """What the published rules give, and which are robust."""
     given = [rule for rule in found.rules.values() if rule.depth is not None]
     published = all(rule_name(rule).startswith("Hu") for rule in found.rules.values())
-    who = f"{NUMBERS[len(found.rules)]} {'published rules' if published else 'rules with other settings'}"
+    who = f"{NUMBERS[len(found.rules)]} {'published ' * published}rules{' with other settings' * (not published)}"
     if not given:
         return f"{who} give no layer here." if found.rules else ""
     who = who if len(given) == len(found.rules) else f"{NUMBERS[len(given)]} of {who.lower()}"
@@ -280,10 +277,6 @@ def _layer(depth: int | None) -> str:
     return "no layer" if depth is None else f"layer {depth}"
 
 
-def _cell(depth: int | None) -> str:
-    return "none" if depth is None else str(depth)
-
-
 def rule_table(found: Verdict) -> list[dict[str, str]]:
     """A row per rule: its layer (from 0, as Hu et al. count), over nearby thresholds, from where it lasts, without
     sinks, over prompts, in copies of the model, and whether it is robust."""
@@ -291,15 +284,16 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
     for one in found.rules.values():
         drawn = one.interval.ends if one.interval is not None else None
         copies, near = [depth for depth in one.twins if depth is not None], f" ({one.near} of {len(one.twins)} near)"
+        cells = {variant: _layer(depth).removeprefix("layer ") for variant, depth in one.variants.items()}
         row = {
             "Rule": rule_name(one),
-            "Layer": _cell(one.depth),
-            "Nearby thresholds": interval(*one.band, 0) if one.band else "none",
-            "Lasts from": "never" if one.stable is None else str(one.stable),
-            "Without sinks": "–" if one.without_sinks is None else _cell(one.without_sinks.depth),
+            "Layer": cells[PAPER],
+            "Nearby thresholds": interval(*one.band, 0) if one.band else "no layer",
+            "Lasts from": cells[STABLE],
+            "Without sinks": cells.get(WITHOUT_SINKS, "–"),
             "Over prompts": interval(*drawn, 0) if drawn else "–",
             COPIES[found.control][1].capitalize(): f"{interval(min(copies), max(copies), 0)}{near}" if copies else "–",
-            "Robust": "yes" if one.clear else "so far" if one.so_far else "open" if one.undecided else "no",
+            "Robust": "yes" if one.clear else "so far" if one.so_far else "no",
         }
         rows.append({name: text for name, text in row.items() if name != "Over prompts" or found.n_prompts > 1})
     return rows
@@ -307,10 +301,8 @@ def rule_table(found: Verdict) -> list[dict[str, str]]:
 
 def why(found: Verdict) -> list[str]:
     """What is behind the verdict besides the rules: the average depth by both measures, and the switch."""
-    by = []
-    for name, mean in found.means.items():
-        copies = _copies(found, name)
-        by.append(f"{depth(mean)} by {RULES[name].label}{f' ({copies})' if copies else ''}")
+    copies = {name: f" ({by})" if (by := _copies(found, name)) else "" for name in found.means}
+    by = [f"{depth(mean)} by {RULES[name].label}{copies[name]}" for name, mean in found.means.items()]
     told = [f"Average depth, over all thresholds of the lens: {listed(by)}."] if by else []
     if found.turn is not None and found.turn.failed:
         told.append(f"No clear switch: {NO_TURN[found.turn.failed]}.")
@@ -329,19 +321,14 @@ def read_for(of: Tokens, answered: bool = True) -> str:
     return {ALL: "all tokens", ANSWER: predicted}.get(str(of), f"token {of}")
 
 
-# ---------------------------------------------------------------- attention sinks
-
-
 def sinks(found: Sequence[Sink], tokens: Sequence[str], at_end: Sequence[int] = ()) -> str:
     """A prompt's attention sinks, the largest first, where they are and who writes them."""
-    text = f"No attention sink: before the output no token is {FACTOR:g} times as long as the median token."
-    if found:
-        named = (
-            f"token {s.pos} {quoted(tokens[s.pos])}, up to {number(s.ratio)} times as long as the median token, "
-            f"{listed(map(_span, s.spans))}"
-            for s in sorted(found, key=lambda s: -s.ratio)[:NAMED]
-        )
-        text = f"{count(len(found), 'attention sink')}: {'; '.join(named)}."
+    text, longer = f"No attention sink: before the output no token is {FACTOR:g}", "times as long as the median token"
+    named = (
+        f"token {s.pos} {quoted(tokens[s.pos])}, up to {number(s.ratio)} {longer}, {listed(map(_span, s.spans))}"
+        for s in sorted(found, key=lambda s: -s.ratio)[:NAMED]
+    )
+    text = f"{count(len(found), 'attention sink')}: {'; '.join(named)}." if found else f"{text} {longer}."
     return " ".join(filter(None, [text, long_at_end(at_end, tokens)]))
 
 
@@ -378,17 +365,16 @@ def long_at_end(positions: Sequence[int], tokens: Sequence[str]) -> str:
 def sinks_of_prompts(found: Sequence[Sequence[Sink] | None]) -> str:
     """The attention sinks of several prompts in one line."""
     known = [sinks for sinks in found if sinks is not None]
-    every, more = [s for of in known for s in of], f"; unknown in {len(found) - len(known)}" * (len(known) < len(found))
+    every, of = [s for sinks in known for s in sinks], f"{count(len(known), 'prompt')}"
+    unknown = f"; unknown in {len(found) - len(known)}" * (len(known) < len(found))
     if not every:
-        return f"no attention sinks in {count(len(known), 'prompt')}{more}" if known else "attention sinks are unknown"
-    ((by, _),) = Counter(writer(span) for s in every for span in s.spans).most_common(1)
-    return (
-        f"{count(len(every), 'attention sink')} in {sum(map(bool, known))} of {count(len(known), 'prompt')}, up to "
-        f"{number(max(s.ratio for s in every))} times as long as the median token; most often written by {by}{more}"
+        return f"no attention sinks in {of}{unknown}"
+    most, by = (
+        max(s.ratio for s in every),
+        Counter(writer(span) for s in every for span in s.spans).most_common(1)[0][0],
     )
-
-
-# ---------------------------------------------------------------- one prompt among others, two sides
+    some = f"{count(len(every), 'attention sink')} in {sum(map(bool, known))} of {of}"
+    return f"{some}, up to {number(most)} times as long as the median token; most often written by {by}{unknown}"
 
 
 def among_others(found: Comparison) -> str:
@@ -396,7 +382,7 @@ def among_others(found: Comparison) -> str:
     score, name = found.score, _score(found)
     form = "layer {:.3g}" if score.criterion else "{:.1f}"
     mine = f"{name} is {form.format(found.value)}" if np.isfinite(found.value) else f"{name} is not defined"
-    if score.share is not None and found.half is not None:
+    if score.share and found.half is not None:
         mine += f" ({share(found.half)} of the {score.share[1]} is in the first half)"
     if not len(found.quantiles):
         return f"On this prompt {mine}."
@@ -452,16 +438,15 @@ def pair(found: Pair) -> str:
     return f"{title}: B − A is largest at {where}, {number(found.difference[at], '+.3g')}{left}{shape}."
 
 
-def side_by_side(found: Mapping[str, Sequence[Pair]]) -> str:
-    """Which curves of two sides have the same shape and which do not."""
-    every = [pair for of_probe in found.values() for pair in of_probe if pair.likeness.shape is not None]
-    if every and all(not np.nanmax(np.abs(pair.difference), initial=0) for pair in every):
-        return "No curve differs."
-    told = []
-    for shape, name in enumerate(SHAPES):
-        titles = [_lower(pair.curve.title) for pair in every if pair.likeness.shape == shape]
-        told += [f"{name}: {listed(titles)}"] if titles else []
-    return f"{told[0][0].upper()}{'; '.join(told)[1:]}." if told else ""
+def both(a: Verdict, b: Verdict) -> str:
+    """Where the words of two sides settle on average, as a share of the depth."""
+    x, y = (found.means.get("kl") for found in (a, b))
+    if x is None or y is None or x.ratio is None or y.ratio is None:
+        return ""
+    (at, by), (other, then) = ((share(m.ratio or 0), f"layer {m.depth:.1f} of {m.n_layers}") for m in (x, y))
+    if at == other:
+        return f"On average the words of both settle at {at} of the depth: by {by} and {then}."
+    return f"On average A's words settle at {at} of the depth, by {by}; B's at {other}, by {then}."
 
 
 def largest_cell(values: np.ndarray, row: str, sinks: Collection[int]) -> str:
@@ -471,19 +456,14 @@ def largest_cell(values: np.ndarray, row: str, sinks: Collection[int]) -> str:
     return f"largest at {row} {at[0]}, token {at[1]}{outside}" if at else ""
 
 
-# ---------------------------------------------------------------- numbers to trust
-
-
 def checks(result: ProbeResult) -> str:
     """Whether the sums, slopes and logits of this prompt are the model's."""
     found = exactness.checks(result)
     failed = [check for check in found if not check.holds]
-    errors = "; ".join(
-        f"{CHECKS[c.name]} {number(c.value, '.2g')} (limit {number(c.limit, '.2g')})" for c in failed or found
-    )
+    errors = [f"{CHECKS[c.name]} {number(c.value, '.2g')} (limit {number(c.limit, '.2g')})" for c in failed or found]
     if failed:
-        return f"{len(failed)} of {len(found)} checks failed on this prompt: {errors}. Do not trust its curves."
-    return f"All {len(found)} checks passed on this prompt: {errors}."
+        return f"{len(failed)} of {len(found)} checks failed; largest errors: {listed(errors)}. Do not trust it."
+    return f"All {len(found)} checks passed; largest errors: {errors[0]}, {errors[1]}."
 
 
 def without_first(rows: Sequence[exactness.Row]) -> str:
@@ -491,9 +471,6 @@ def without_first(rows: Sequence[exactness.Row]) -> str:
     moved = [r for r in rows if r.depth_with != r.depth_without]
     named = listed(f"{RULES[r.name].label} from {_layer(r.depth_with)} to {_layer(r.depth_without)}" for r in moved)
     return f"Leaving out the first token {f'moves {named}' if moved else 'does not move the published rules'}."
-
-
-# ---------------------------------------------------------------- layers left out, lenses, maps, loops, writing
 
 
 def worse_than_uniform(loss: float, d_vocab: int | None) -> str:
@@ -555,19 +532,17 @@ def by_lens(verdicts: Mapping[str, Verdict]) -> str:
 def certificate(kind: str, found: Mapping[str, Any]) -> str:
     """What a fitted lens is worth on held-out prompts: at how many depths its divergence from the output is below that
     of a constant prediction and of the logit lens, with the whole interval."""
-    judged, prompts = found["held_out"], found["prompts"]
+    judged, prompts, ranks = found["held_out"], found["prompts"], kind == UNCALIBRATED
     over = f"on {judged['kl_tokens']:,} held-out tokens ({judged['kl_over']})"
     told = [f"{LENSES[kind]}, fitted on {prompts['tokens']:,} tokens of {prompts.get('fitted', prompts['n'])} prompts."]
-    if kind == UNCALIBRATED:
-        told.append("Read it by ranks: its KL is not calibrated.")
-    if "kl_minus" not in judged:
-        told.append(f"There are too few prompts to judge it {over}.")
-    for name, other in {"constant": "a constant prediction", "logit": "the logit lens"}.items():
-        if "kl_minus" in judged and not (name == "logit" and kind == UNCALIBRATED):
-            better, worse = below(judged["kl_minus"][name])
-            known = f"{better.sum()} of {len(better)} depths, farther at {worse.sum()}"
-            told.append(f"It is closer to the output than {other} at {known}, {over}.")
-    return " ".join([*told, *(found.get("notes", []) if kind != UNCALIBRATED else [])])
+    told += ["Read it by ranks: its KL is not calibrated."] * ranks
+    told += [f"There are too few prompts to judge it {over}."] * ("kl_minus" not in judged)
+    for name in ("constant", "logit")[: (2 - ranks) * ("kl_minus" in judged)]:
+        better, worse = below(judged["kl_minus"][name])
+        other = {"constant": "a constant prediction", "logit": "the logit lens"}[name]
+        known = f"{better.sum()} of {len(better)} depths, farther at {worse.sum()}"
+        told.append(f"It is closer to the output than {other} at {known}, {over}.")
+    return " ".join([*told, *(found.get("notes", []) if not ranks else [])])
 
 
 def matching(maps: Maps) -> str:
@@ -605,13 +580,9 @@ def halves(result: ProbeResult, left_out: Collection[int] = ()) -> list[str]:
 def loops(aggregates: Mapping[str, np.ndarray]) -> str:
     """After how many passes a looped model's words settle, and what a pass fewer or more changes."""
     n = len(aggregates["times_kl"]) // 2
-    means = [by_passes(aggregates, name)[n - 1].mean for name in OF_LENS]
-    text = (
-        f"On average the words settle by pass {means[0]:.1f} of {n}"
-        if means[0]
-        else f"No average depth over {n} passes"
-    )
+    mean = by_passes(aggregates, "kl")[n - 1].mean
     fewer, more = (number(aggregates["times_kl"][times], ".2g") for times in (n - 1, n + 1))
+    text = f"On average the words settle by pass {mean:.1f} of {n}" if mean else f"No average depth over {n} passes"
     return f"{text}. One pass fewer changes the output by {fewer} nats (KL), one more by {more}."
 
 

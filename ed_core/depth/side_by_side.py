@@ -6,23 +6,20 @@ layer `l` of `L` is at `(l + 1) / L`, as the effective depth's ratio counts (Hu 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
+from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..models.controls import label as control_label
 from ..probes import PROBES, Probe
-from ..probes.base import Curve, told
+from ..probes.base import Curve
 from ..results.aggregate import summary_without
-from ..types import ModelSpec, ProbeResult, Prompt, Request
+from ..types import ProbeResult
 from .among_others import Likeness, curves_of, likeness_of, over_tokens
 
 SIDES = ("A", "B")
 COMPARED = tuple(probe.name for probe in PROBES if probe.curves)  # what has curves to lay over each other
 DEPTHS = ("layer", "depth", "skipped")  # axes along which models of different depth are matched
-TAIL = 24  # characters of a prompt that its label shows: prompts of one task begin alike
 
 
 def relative_depth(n: int, n_layers: int) -> np.ndarray:
@@ -152,54 +149,3 @@ def difference(a: ProbeResult, b: ProbeResult, measure: str) -> np.ndarray:
         raise ValueError(reason)
     mine, theirs = common(a, b, measure)
     return np.asarray(theirs - mine)
-
-
-@dataclass(frozen=True)
-class Side:
-    """What stands on one side: a model, a prompt, and probes with their parameters."""
-
-    model: ModelSpec
-    prompt: Prompt
-    probes: Mapping[str, Probe]
-
-    @property
-    def requests(self) -> dict[str, Request]:
-        return {name: probe.request(self.model, self.prompt) for name, probe in self.probes.items()}
-
-
-def labels(a: Side, b: Side) -> tuple[str, str]:
-    """What tells two sides apart, in a few words each: model, end of the prompt, parameters; the model's name where
-    nothing does."""
-    both = []
-    for mine, theirs in ((a, b), (b, a)):
-        prompt = (
-            f"“…{' '.join(mine.prompt.text.split())[-TAIL:]}”"
-            if mine.prompt.identity() != theirs.prompt.identity()
-            else ""
-        )
-        words = [_model(mine.model, theirs.model), prompt, *_parameters(mine, theirs)]
-        both.append(", ".join(filter(None, words)) or mine.model.name)
-    return both[0], both[1]
-
-
-def _model(mine: ModelSpec, theirs: ModelSpec) -> str:
-    """Its name, and whatever else is not the same; "" for one model."""
-    if mine == theirs:
-        return ""
-    told = {
-        "precision": mine.precision,
-        "adapter": Path(mine.adapter).name or "no adapter",
-        "revision": mine.revision[:10],
-        "device": mine.device,
-    }
-    apart = [word for name, word in told.items() if word and getattr(mine, name) != getattr(theirs, name)]
-    return ", ".join(filter(None, [mine.name, control_label(mine), *apart]))
-
-
-def _parameters(mine: Side, theirs: Side) -> Iterator[str]:
-    for name, probe in mine.probes.items():
-        other = theirs.probes.get(name, probe)
-        for f in fields(probe):
-            if (value := getattr(probe, f.name)) != getattr(other, f.name):
-                label, words = told(f, value)
-                yield f"{label.lower()}: {words}"

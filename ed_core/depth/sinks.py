@@ -17,9 +17,8 @@ earlier have their sinks too."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
-from itertools import accumulate
+from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -104,19 +103,6 @@ def runs(resid_norm: ArrayLike, factor: float = FACTOR) -> dict[int, list[tuple[
     return found
 
 
-def by_norm(resid_norm: ArrayLike) -> tuple[Sink, ...]:
-    """The sinks of one prompt where nothing but the stream's norms is known, `[L + 1, pos]`: without writers."""
-    stream = np.asarray(resid_norm, np.float64)
-    if not (long := runs(stream)):
-        return ()
-    ratio, last, found = times(stream), len(stream) - 1, []
-    for pos, every in long.items():
-        if spans := tuple(Span(start, end, end == last) for start, end in every if start < last):
-            most = max(float(ratio[s.start : s.end + 1, pos].max()) for s in spans)
-            found.append(Sink(pos, spans[0].start, most, None, "", NAN, NAN, NAN, NAN, spans))
-    return tuple(found)
-
-
 def long_at_end(resid_norm: ArrayLike) -> tuple[int, ...]:
     """Positions of the tokens that are long at depth L and nowhere before: no attention reads them there."""
     last = len(np.asarray(resid_norm)) - 1
@@ -191,51 +177,9 @@ def ends_of(result: ProbeResult) -> tuple[int, ...]:
     return long_at_end(result["resid_norm"])
 
 
-def columns(sinks: Sequence[Sink]) -> dict[str, np.ndarray]:
-    """The figures of some sinks as columns of numbers `[sink]`, by name: int32 and float32. `branch` is 0 for attention
-    and 1 for the MLP; it and `layer` are -1 where the embedding writes the sink."""
-    return _columns(Sink, sinks, leave="spans")
-
-
-def span_columns(sinks: Sequence[Sink]) -> dict[str, np.ndarray]:
-    """Their spans as columns `[span]`, all sinks' one after the other: `pos` of the sink, `from` and `to` (the first
-    and the last depth), `layer`, `branch` (as in `columns`), `rise`."""
-    spans = [span for sink in sinks for span in sink.spans]
-    found = {"pos": np.asarray([sink.pos for sink in sinks for _ in sink.spans], np.int32)}
-    of_spans = _columns(Span, spans, leave="lasts")
-    return found | {{"start": "from", "end": "to"}.get(name, name): values for name, values in of_spans.items()}
-
-
-def _columns(kind: type, of: Sequence[Sink] | Sequence[Span], leave: str) -> dict[str, np.ndarray]:
-    kept = [f for f in fields(kind) if f.name != leave]
-    values = {f.name: [getattr(one, f.name) for one in of] for f in kept}
-    values["layer"] = [-1 if layer is None else layer for layer in values["layer"]]
-    values["branch"] = [BRANCHES.index(branch) if branch in BRANCHES else -1 for branch in values["branch"]]
-    return {f.name: np.asarray(values[f.name], np.float32 if f.type == "float" else np.int32) for f in kept}
-
-
 def share(values: np.ndarray, positions: Collection[int]) -> np.ndarray:
     """Share of the sum over tokens (the last axis) that these tokens have, `[…]` in [0, 1]; 0 where the sum is 0."""
     total = np.asarray(values, np.float64).sum(-1)
     part = np.asarray(values, np.float64)[..., list(positions)].sum(-1)
     found: np.ndarray = np.divide(part, total, out=np.zeros_like(total), where=total != 0)
     return found
-
-
-def carried(
-    results: Sequence[ProbeResult], sinks: Sequence[Sequence[Sink]], first_token: bool = True
-) -> dict[str, np.ndarray]:
-    """Which means the sinks carry: by measure, their share of its mean over all tokens of all prompts, per layer or
-    depth, in [0, 1] (0 where that mean is 0). Only measures that are never negative: of others there are no shares.
-
-    `sinks`: those of each result. `first_token` False: the means leave the first token out, sink or not."""
-    start, out = int(not first_token), {}
-    begins = accumulate((result.n_tokens - start for result in results[:-1]), initial=-start)
-    at = [begin + s.pos for begin, found in zip(begins, sinks, strict=True) for s in found if s.pos >= start]
-    for name, measure in results[0].measures.items():
-        spec = measure.spec
-        if spec.reduce != "token_mean" or spec.low != 0 or spec.dims[1:] != ("pos",):
-            continue
-        per_token = np.concatenate([result[name][:, start:] for result in results], axis=1)
-        out[name] = share(per_token, at)
-    return out

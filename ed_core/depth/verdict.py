@@ -7,8 +7,9 @@ rule's layer moves when its threshold does."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -38,17 +39,11 @@ from .turn import Turn
 OFTEN = 0.05  # of the resamples: a rule that gives no layer in more of them is not robust
 FIVE = 5  # untrained twins that a verdict needs
 
-# Doubts: why a rule's layer is not robust
-THRESHOLDS, LASTING, DEPTH_0, SINKS, FEW, INTERVAL, UNDEFINED, TWINS = (
-    "thresholds",  # other thresholds give another place, or no layer
-    "lasting",  # the rule does not hold from there to the end
-    "depth 0",  # without depth 0 it gives another place, or none
-    "sinks",  # without the sinks it gives another place, or none
-    "few",  # too few prompts for an interval
-    "interval",  # the interval over prompts reaches another place
-    "undefined",  # no layer in more than `OFTEN` of the resamples
-    "twins",  # half or more of five untrained twins have it there
-)
+# Doubts: other thresholds give another place or no layer; the rule does not hold from there to the end; without depth 0
+# or without the sinks it gives another place or none; too few prompts for an interval; the interval reaches another
+# place; no layer in more than `OFTEN` of the resamples; half or more of five untrained copies have it there
+THRESHOLDS, LASTING, DEPTH_0, SINKS = "thresholds", "lasting", "depth 0", "sinks"
+FEW, INTERVAL, UNDEFINED, TWINS = "few", "interval", "undefined", "twins"
 
 
 @dataclass(frozen=True)
@@ -57,22 +52,18 @@ class RuleVerdict:
 
     `criterion`: on the mean curve, `[layer]`, which is None where no token counts. `without_sinks`: the same without
     the sinks, None where these are unknown. `intervals`: by variant over prompts, None where there are too few.
-    `band`: smallest and largest layer over the rule's thresholds, `gaps`: whether some of them give none. `range`:
-    smallest and largest layer of rule, variants, thresholds and interval. `twins`: the layer of each twin, `near`: how
-    many are within a tenth of the depth. `doubts`: why it is not robust; those of twins only where there are five."""
+    `bands`: the layer at each threshold of the rule's band, NaN where it gives none. `twins`: the layer of each copy of
+    this kind of `control`. `several`: whether the sample has several prompts."""
 
     criterion: Criterion
     without_sinks: Criterion | None
     curve: np.ndarray | None
     intervals: Mapping[str, Interval | None]
-    band: tuple[int, int] | None
-    gaps: bool
-    range: tuple[int, int] | None
+    bands: np.ndarray
     twins: tuple[int | None, ...]
-    near: int
-    best: int
-    doubts: tuple[str, ...]
+    best: int = BEST
     control: str = UNTRAINED
+    several: bool = False
 
     @property
     def name(self) -> str:
@@ -110,29 +101,67 @@ class RuleVerdict:
         return found
 
     @property
+    def band(self) -> tuple[int, int] | None:
+        """Smallest and largest layer over the rule's thresholds."""
+        found = self.bands[np.isfinite(self.bands)]
+        return (int(found.min()), int(found.max())) if len(found) else None
+
+    @property
+    def range(self) -> tuple[int, int] | None:
+        """Smallest and largest layer that rule, variants, thresholds and interval give."""
+        criteria = (self.criterion, self.criterion.from_depth_1, self.without_sinks)
+        found = [float(d) for c in criteria if c is not None for d in (c.depth, c.stable) if d is not None]
+        found += [*map(float, self.band or ()), *((self.interval and self.interval.ends) or ())]
+        return (math.floor(min(found)), math.ceil(max(found))) if found else None
+
+    def far(self, depth: float | None) -> bool:
+        """Whether a depth is more than a tenth of the layers from the rule's, or not defined."""
+        return depth is None or self.depth is None or not near(depth, self.depth, self.n_layers)
+
+    @property
+    def near(self) -> int:
+        """How many copies have it within a tenth of the depth."""
+        return sum(not self.far(depth) for depth in self.twins)
+
+    @cached_property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the layer is not robust; the copies only where five untrained ones were compared."""
+        if self.depth is None or self.curve is None:
+            return ()
+        rule, later, interval = RULES[self.name], self.criterion.from_depth_1, self.interval
+        others = [depths(self.name, self.curve[None], PAPER, at)[0] for at in rule.others(self.criterion.threshold)]
+        found = {
+            THRESHOLDS: any(map(self.far, others)),  # NaN is near nothing
+            LASTING: self.far(self.stable),
+            DEPTH_0: later is not None
+            and (self.far(later.depth) or (later.stable != self.stable and self.far(later.stable))),
+            SINKS: self.without_sinks is not None and self.far(self.without_sinks.depth),
+            FEW: self.several and interval is None,
+            INTERVAL: interval is not None and (interval.ends is None or any(map(self.far, interval.ends))),
+            UNDEFINED: interval is not None and interval.undefined > OFTEN,
+            TWINS: self.tested and self.shared,
+        }
+        return tuple(doubt for doubt, so in found.items() if so)
+
+    @property
     def tested(self) -> bool:
-        """Whether five untrained twins were compared."""
+        """Whether five untrained copies were compared."""
         return self.control == UNTRAINED and len(self.twins) >= FIVE
 
     @property
     def shared(self) -> bool:
-        """Whether half or more of the untrained twins have it there."""
+        """Whether half or more of the untrained copies have it there."""
         return self.control == UNTRAINED and 0 < len(self.twins) <= 2 * self.near
 
     @property
     def clear(self) -> bool:
-        """Whether the layer is robust: nothing speaks against it, five untrained twins included."""
+        """Whether the layer is robust: nothing speaks against it, five untrained copies included."""
         return self.depth is not None and self.tested and not self.doubts
 
     @property
     def so_far(self) -> bool:
-        """Whether nothing speaks against it but that five untrained twins were not compared."""
+        """Whether nothing speaks against it but that five untrained copies were not compared."""
         return self.depth is not None and not (self.tested or self.shared or self.doubts)
-
-    @property
-    def undecided(self) -> bool:
-        """Whether nothing speaks against it but half or more of fewer than five untrained twins."""
-        return self.depth is not None and self.shared and not (self.tested or self.doubts)
 
 
 @dataclass(frozen=True)
@@ -212,37 +241,21 @@ def verdict(sample: Sample, kl: float = KL_THRESHOLD, overlap: float = OVERLAP_T
 
 
 def _of_rule(rule: Rule, sample: Sample, threshold: float, twins: tuple[Verdict, ...]) -> RuleVerdict:
-    curves = sample.curves[rule.probe]
-    n_layers, without = sample.n_layers, curves.without_sinks
-    curve = rule.curve(curves.means) if curves.means else None
-    own = (
-        rule.of_curve(curve, threshold)
-        if curve is not None
-        else Criterion(rule.name, None, None, n_layers, threshold, "no token")
-    )
-    sinkless = rule.of_curve(rule.curve(without.means), threshold) if without is not None else None
-    at = np.array([] if curve is None else [depths(rule.name, curve[None], PAPER, one)[0] for one in rule.band])
-    used = np.isfinite(at)
-    found = RuleVerdict(
-        own,
-        sinkless,
+    curves, n = sample.curves[rule.probe], sample.n_layers
+    without, curve = curves.without_sinks, rule.curve(curves.means) if curves.means else None
+    return RuleVerdict(
+        Criterion(rule.name, None, None, n, threshold, "no token")
+        if curve is None
+        else rule.of_curve(curve, threshold),
+        rule.of_curve(rule.curve(without.means), threshold) if without is not None else None,
         curve,
-        {name: _interval(rule, sample, name, threshold) for name in rule.variants},
-        (int(at[used].min()), int(at[used].max())) if used.any() else None,
-        not used.all(),
-        None,
+        {variant: _interval(rule, sample, variant, threshold) for variant in rule.variants},
+        np.array([] if curve is None else [depths(rule.name, curve[None], PAPER, at)[0] for at in rule.band]),
         tuple(twin.rules[rule.name].depth for twin in twins if rule.name in twin.rules),
-        0,
         sample.best if rule.name == "overlap" else BEST,
-        (),
         sample.control,
+        sample.n_prompts > 1,
     )
-    found = replace(found, range=_range(found))
-    if own.depth is None:
-        return found
-    close = sum(one is not None and near(one, own.depth, n_layers) for one in found.twins)
-    found = replace(found, near=close)
-    return replace(found, doubts=tuple(_doubts(rule, found, sample.n_prompts > 1)))
 
 
 def _interval(rule: Rule, sample: Sample, variant: str, threshold: float) -> Interval | None:
@@ -259,41 +272,3 @@ def _interval(rule: Rule, sample: Sample, variant: str, threshold: float) -> Int
 
     sums = {name: curves.sums[name] for name in rule.measures}
     return statistics.interval(statistics.percentile(read, sums, curves.tokens, curves.units, sample.seed))
-
-
-def _range(found: RuleVerdict) -> tuple[int, int] | None:
-    """Smallest and largest of every layer that the rule, its variants, thresholds and interval give."""
-    criteria = (found.criterion, found.criterion.from_depth_1, found.without_sinks)
-    every = [float(d) for c in criteria if c is not None for d in (c.depth, c.stable) if d is not None]
-    every += [*map(float, found.band or ()), *((found.interval and found.interval.ends) or ())]
-    return (math.floor(min(every)), math.ceil(max(every))) if every else None
-
-
-def _doubts(rule: Rule, found: RuleVerdict, several: bool) -> Iterator[str]:
-    """Why a layer is not robust."""
-    own, n = found.criterion, found.n_layers
-    assert own.depth is not None and found.curve is not None
-
-    def far(depth: float | None) -> bool:
-        return depth is None or not near(depth, own.depth, n)  # type: ignore[arg-type]
-
-    others = [depths(rule.name, found.curve[None], PAPER, at)[0] for at in rule.others(own.threshold)]
-    if any(far(depth) for depth in others):  # NaN is near nothing
-        yield THRESHOLDS
-    if far(own.stable):
-        yield LASTING
-    later = own.from_depth_1
-    if later is not None and (far(later.depth) or (later.stable != own.stable and far(later.stable))):
-        yield DEPTH_0
-    if found.without_sinks is not None and far(found.without_sinks.depth):
-        yield SINKS
-    if several:
-        if (interval := found.interval) is None:
-            yield FEW
-        else:
-            if interval.ends is None or any(map(far, interval.ends)):
-                yield INTERVAL
-            if interval.undefined > OFTEN:
-                yield UNDEFINED
-    if found.tested and found.shared:
-        yield TWINS

@@ -109,7 +109,7 @@ def size(value: float) -> str:
         return "∞" if value > 0 else "\u2212∞"
     power = math.floor(math.log10(abs(value)) + 1e-9) if value else 0
     if not -4 < power < 9:
-        return say.number(value, ".2e")
+        return say.number(value)
     if abs(value) >= 1e4:
         return f"{number(value / 1e6)}M" if abs(value) >= 1e6 else f"{number(value / 1e3)}k"
     return number(value) if abs(value) < 999.5 else say.number(value, ".0f")

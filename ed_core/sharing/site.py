@@ -200,7 +200,7 @@ def of_study(out: Path) -> Page:
         )
     title, note = folder.plan["name"], folder.plan["note"]
     name = re.sub(r"[^\w.+-]", "-", title)
-    words = study_report.markdown(folder, verdict, folder.digest())
+    words = study_report.markdown(folder, folder.digest())
     drawn = _drawn(folder)
     beside = {
         f"{name}{study_bundle.ENDING}": study_bundle.packed(out),

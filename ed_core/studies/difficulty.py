@@ -40,7 +40,7 @@ class Level:
     """One level. `mean`: the depth of its prompts put together, `low` and `high` its interval (NaN without), which ends
     where the prompts' own depths do (a bootstrap-t of few units can pass them all), `own` each prompt's own depth,
     `pairs` their marks. `maximum`: the depth score of the maxima over prompts, NaN of a mean depth.
-    Mean depths lie in 0..L, scores are layers counted from 0. `drawn`: `mean` with its resamples, None without."""
+    Mean depths are in 0..L, scores are layers counted from 0. `drawn`: `mean` with its resamples, None without."""
 
     name: str
     maximum: float
@@ -91,8 +91,8 @@ class Difficulty:
         if max(abs(t.low), abs(t.high)) < margin:
             finding = f"no change with the level beyond {100 * MARGIN:g} % of the depth"
         if t.low > NOTHING or t.high < -NOTHING:
-            within = finding.partition(" beyond ")[2]
-            finding = f"harder prompts go {'deeper' if t.low > 0 else 'less deep'}" + f" within {within}" * bool(within)
+            little = f", by less than {100 * MARGIN:g} % of the depth a level" * (" beyond " in finding)
+            finding = f"harder prompts go {'deeper' if t.low > 0 else 'less deep'}{little}"
         slope = f"{say.number(t.slope, '+.2f')} a level"
         if np.isfinite(t.low):
             digits = 2 if min(abs(t.low), abs(t.high)) >= 0.005 else 3
@@ -212,10 +212,10 @@ def _words(levels: Sequence[Level]) -> str:
     """What an interval over the prompts of each level is over."""
     over = [level.over for level in levels if level.over is not None]
     least, most = (of(len(one.of) for one in over) for of in (min, max))
-    told = f"{least if least == most else f'{least} to {most}'} prompts a level"
+    text = f"{least if least == most else f'{least} to {most}'} prompts a level"
     if all(one.by_form for one in over):
-        return f"{told}, of {min(one.n for one in over)} forms or more"
-    return f"{told} of few forms; other text may differ" if any(one.forms for one in over) else told
+        return f"{text}, of {min(one.n for one in over)} forms or more"
+    return f"{text} of few forms; other text may differ" if any(one.forms for one in over) else text
 
 
 def _complete_pairs(levels: Sequence[Level]) -> Mapping[str, list[float]]:

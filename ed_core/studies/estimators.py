@@ -47,8 +47,8 @@ def estimates(folder: Folder, label: str, group: str) -> list[dict[str, Any]]:
         over = tables.units_of(folder, name, some, difficulty.PROBE)
         for kind in difficulty.KINDS:
             level = difficulty.of_skips(group, skip[kind], kind, (), over, folder.plan["seed"])
-            ends = [level.low, level.high] if np.isfinite(level.low) else []
-            rows.append(_row(kind, level.mean, ends, skip["output"].shape[1], over.words))
+            bounds = [level.low, level.high] if np.isfinite(level.low) else []
+            rows.append(_row(kind, level.mean, bounds, skip["output"].shape[1], over.words))
     return rows
 
 

@@ -127,9 +127,9 @@ def table(found: Iterable[Mapping[str, ProbeResult]]) -> pyarrow.Table:
             certificate = certificate or {n: v for n, v in result.provenance.items() if n not in OF_ONE}
         shapes |= {name: np.shape(value) for name, value in row.items()}
         rows.append(row)
-    told = {"shapes": json.dumps(shapes), "certificate": json.dumps(certificate or {}, sort_keys=True)}
+    meta = {"shapes": json.dumps(shapes), "certificate": json.dumps(certificate or {}, sort_keys=True)}
     columns = {name: _column([row.get(name) for row in rows]) for name in sorted({n for row in rows for n in row})}
-    return pyarrow.table(columns).replace_schema_metadata(told)
+    return pyarrow.table(columns).replace_schema_metadata(meta)
 
 
 def write(out: Path, item: Item, table: pyarrow.Table) -> None:
@@ -159,14 +159,14 @@ def _reading(file: Path) -> Iterator[None]:
     except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException):
         raise StudyError(
             f"The study's file {file.name} in {file.parent} is damaged; delete it and run the study again: only what "
-            "it held is computed again."
+            "it had is computed again."
         ) from None
 
 
-def _part(table: pyarrow.Table, told: Mapping[str, Sequence[int]]) -> Part:
+def _part(table: pyarrow.Table, meta: Mapping[str, Sequence[int]]) -> Part:
     """A table of sums with its columns' shapes; columns that are empty are left out. `ValueError` where they differ."""
     table = table.select([name for name in table.column_names if table[name].null_count < len(table)])
-    shapes = {name: tuple(told[name]) for name in table.column_names}
+    shapes = {name: tuple(meta[name]) for name in table.column_names}
     for name, shape in shapes.items():
         _check_column(table[name].combine_chunks(), shape, name)
     return table, shapes
@@ -201,15 +201,15 @@ def write_sums(handle: IO[bytes], folder: Folder, keys: Iterable[str]) -> None:
     models: dict[str, list[str]] = {}
     for key in keys:
         models.setdefault(key.partition("/")[0], []).append(key)
-    told, kinds = {}, dict.fromkeys(KEYS, pyarrow.string())
+    meta, kinds = {}, dict.fromkeys(KEYS, pyarrow.string())
     for digest, of_model in models.items():
         shapes: dict[str, tuple[int, ...]] = {}
         for table, more in map(folder.part, of_model):
             shapes |= more
             kinds |= {field.name: field.type for field in table.schema}
-        told[digest] = {"shapes": shapes, "certificate": folder.certificate(of_model[0])}
+        meta[digest] = {"shapes": shapes, "certificate": folder.certificate(of_model[0])}
     names = [*KEYS, *sorted(kinds.keys() - set(KEYS))]
-    schema = pyarrow.schema([(name, kinds[name]) for name in names], {"models": json.dumps(told, sort_keys=True)})
+    schema = pyarrow.schema([(name, kinds[name]) for name in names], {"models": json.dumps(meta, sort_keys=True)})
     how = {"compression": "zstd", "use_dictionary": list(KEYS), "write_statistics": False}
     with parquet.ParquetWriter(handle, schema, **how) as writer:
         for of_model in models.values():
@@ -303,7 +303,8 @@ class Sums:
 
     def ran(self, probe: str) -> np.ndarray:
         """The prompts that went through a probe, as places in the set."""
-        return self.index[np.isfinite(self.columns.get(f"{probe}.n_tokens", np.full(len(self), np.nan)))]
+        tokens = self.columns.get(f"{probe}.n_tokens", np.full(len(self), np.nan))
+        return np.asarray(self.index[np.isfinite(tokens)])
 
     def probe(self, name: str) -> dict[str, np.ndarray]:
         """A probe's columns under the names of its summary, of the prompts that went through it."""
@@ -356,7 +357,6 @@ class _Plan(BaseModel):
     models: list[_Model]
     probes: list[_Probe]
     sets: list[_Set]
-    pairs: list[list[str]] = []
 
     @model_validator(mode="after")
     def _whole(self) -> _Plan:
@@ -457,8 +457,8 @@ class Folder:
             if file.stem not in planned:
                 continue
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                told = outside.json_of(file)
-                found[told["model"]] = told["why"]
+                meta = outside.json_of(file)
+                found[meta["model"]] = meta["why"]
         return found
 
     def digest(self, keys: Iterable[str] | None = None) -> str:
@@ -483,9 +483,9 @@ class Folder:
         model, chunk = key.split("/")
         rows = packed(self.out)[model]
         start = sum(rows[one] for one in itertools.takewhile(lambda one: one != chunk, rows))
-        table, told = self._of_model(model)
+        table, meta = self._of_model(model)
         with _reading(self.out / SUMS):
-            return _part(table.slice(start, rows[chunk]), told["shapes"])
+            return _part(table.slice(start, rows[chunk]), meta["shapes"])
 
     def certificate(self, key: str) -> Any:
         """The certificate of the first result of an item."""
@@ -500,11 +500,11 @@ class Folder:
         if state not in self._group:
             with _reading(file), outside.opened(file, bounds.SUMS, outside.Unreadable) as handle:
                 opened = parquets.opened(handle, bounds.ROWS, bounds.SUMS)
-                told = parse(opened.schema_arrow.metadata[b"models"], bounds.PLAN)
+                meta = parse(opened.schema_arrow.metadata[b"models"], bounds.FOOTER)
                 group = opened.read_row_group(list(packed(self.out)).index(digest), use_threads=False)
                 expect(set(group["model"].to_pylist()) == {digest}, "a row group per model")
             self._group.clear()
-            self._group[state] = group.drop_columns(list(KEYS)), told[digest]
+            self._group[state] = group.drop_columns(list(KEYS)), meta[digest]
         return self._group[state]
 
     def sums(self, label: str, name: str) -> Sums:
@@ -536,7 +536,7 @@ class Folder:
 
 
 def home() -> Path:
-    """Where the studies of this installation lie, each in a folder of its own."""
+    """The folder of this installation's studies, a folder for each."""
     return settings.current().cache / "studies"
 
 

@@ -16,10 +16,10 @@ NUMBERS = (pyarrow.int64(), pyarrow.float32(), pyarrow.float64())
 
 def opened(handle: BufferedReader | BytesIO, rows: int, size: int = bounds.UNPACKED) -> ParquetFile:
     """The file, of at most so many rows and bytes. `ValueError`, or whatever pyarrow says, where it declares more."""
-    file = ParquetFile(handle, thrift_string_size_limit=bounds.PLAN, thrift_container_size_limit=bounds.PARTS)
-    told = file.metadata
-    expect(told.num_rows <= rows, f"{told.num_rows} rows, at most {rows} are read")
-    groups = [told.row_group(i) for i in range(told.num_row_groups)]
+    file = ParquetFile(handle, thrift_string_size_limit=bounds.FOOTER, thrift_container_size_limit=bounds.PARTS)
+    meta = file.metadata
+    expect(meta.num_rows <= rows, f"{meta.num_rows} rows, at most {rows} are read")
+    groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
     large = sum(group.column(i).total_uncompressed_size for group in groups for i in range(group.num_columns))
     expect(large <= size, f"{large} bytes unpacked, at most {size} are read")
     return file

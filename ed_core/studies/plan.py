@@ -1,9 +1,9 @@
-"""From a study to its items: which model on which prompts by which probes, and under which name the result will lie.
+"""From a study to its items: which model on which prompts by which probes, and under which name the result is written.
 Torch-free.
 
 An item is one model × a chunk of prompts × all probes. Its name is made of two digests, of the model's identity and of
 the chunk's prompts and probes with their parameters, so whoever computes it writes the same file, and a study that was
-stopped or changed goes on with what is there. Plans of a million items are walked, not held."""
+stopped or changed goes on with what is there. Plans of a million items are walked, not kept in memory."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from ..prompts import max_tokens
 from ..types import ENGINE_VERSION, ModelSpec, Prompt, canonical_json
 from ..work.resolve import resolve
 from .sets import Example, PromptSet, load, published
-from .study import ModelEntry, ProbeEntry, Study, nearest, read, write
+from .study import ModelEntry, ProbeEntry, Study, read, write
 
-FORMAT = 1  # raise when an item's file is written otherwise: older ones are then computed anew
+FORMAT = 1  # raise when an item's file is written otherwise: older ones are then computed again
 PLAN, ITEMS, FAILURES, STUDY = "plan.json", "items", "failures", "study.toml"
 DIGITS = 16  # of a digest, in hex
 
@@ -127,24 +127,20 @@ def of_file(file: str | Path, device: str = "cpu", fetch: Callable[[str, str], o
 
 
 def make(study: Study, folder: Path, device: str = "cpu") -> Plan:
-    """The plan of a study whose file lies in `folder`. A model that cannot be found is noted, a set that is unavailable
+    """The plan of a study with its file in `folder`. A model that cannot be found is noted, a set that is unavailable
     is refused."""
     trainings = [entry.series for entry in study.models if entry.steps]
     if twice := next((name for name in trainings if trainings.count(name) > 1), ""):
         raise StudyError(f"Two trainings of the study would be called {twice!r}; give each a label of its own.")
-    told = [(one, entry.series, step) for entry in study.models for one, step in entry.each()]
-    labelled = _labelled(study.entries, [_spec(one, device) for one, _, _ in told])
+    steps = [(one, entry.series, step) for entry in study.models for one, step in entry.each()]
+    labelled = _labelled(study.entries, [_spec(one, device) for one, _, _ in steps])
     models = tuple(
         model if step is None else replace(model, series=series, step=step)
-        for model, (_, series, step) in zip(labelled, told)
+        for model, (_, series, step) in zip(labelled, steps)
     )
     models = tuple(replace(model, digest=_restricted(study, model)) for model in models)
-    labels = [model.label for model in models]
-    for name in (name for pair in study.pairs for name in (pair.base, pair.other)):
-        if name not in labels:
-            raise StudyError(f"A pair of the study names {name!r}, which no model is called; {nearest(name, labels)}")
-    entries = study.entries
-    first = next((entry.source for entry, m in zip(entries, models) if not m.trouble), entries[0].source)
+    named = [entry.source for entry in study.entries]
+    first = next((source for source, model in zip(named, models) if not model.trouble), named[0])
     sets = tuple(_measured(study, load(entry, folder, first)) for entry in study.sets)
     probes = [_identity(entry) for entry in study.probes]
     return Plan(study, models, sets, tuple(tuple(_chunks(study, probes, s)) for s in sets))
@@ -177,21 +173,21 @@ def _says(file: Path, study: Study) -> bool:
 
 def write_plan(plan: Plan, out: Path) -> None:
     """What a reader of the folder needs to know of the plan: no text of any prompt, no path of any model. Of a model
-    that is not here, what an earlier run of this very study told stays. A study's file that somebody put there is not
+    that is not here, what an earlier run of this very study wrote stays. A study's file that somebody put there is not
     replaced by another: `StudyError`."""
     said = _says(out / STUDY, plan.study)
-    models = [_told(model) for model in plan.models]
+    models = [_model_fields(model) for model in plan.models]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         before = outside.json_of(out / PLAN, bounds.PLAN)["models"] if said else models
         models = [b if "trouble" in m and "trouble" not in b else m for b, m in zip(before, models, strict=True)]
-    told = {
+    fields = {
         "format": FORMAT,
         "name": plan.study.name,
         "note": plan.study.note,
         "seed": plan.study.seed,
         "chunk": plan.study.chunk,
         "models": models,
-        "probes": [_told_of_probe(entry) for entry in plan.study.probes],
+        "probes": [_probe_fields(entry) for entry in plan.study.probes],
         "sets": [
             {
                 "name": s.name,
@@ -205,13 +201,12 @@ def write_plan(plan: Plan, out: Path) -> None:
             }
             for entry, s, chunks in zip(plan.study.sets, plan.sets, plan.chunks)
         ],
-        **({"pairs": [[one.base, one.other] for one in plan.study.pairs]} if plan.study.pairs else {}),
     }
     if not said and os.path.lexists(out / STUDY) and not (out / PLAN).exists():
         raise StudyError(f"{out / STUDY} is another study's file and would be replaced; give --out another folder.")
     try:
         (out / ITEMS).mkdir(parents=True, exist_ok=True)
-        disk.write(out / PLAN, json.dumps(told, ensure_ascii=False).encode())
+        disk.write(out / PLAN, json.dumps(fields, ensure_ascii=False).encode())
         if not said:
             disk.write(out / STUDY, write(plan.study).encode())
     except OSError as error:
@@ -292,7 +287,7 @@ def _of_spec(spec: ModelSpec) -> str:
     return _digest([FORMAT, ENGINE_VERSION, spec.identity()])
 
 
-def _told(model: StudyModel) -> dict[str, Any]:
+def _model_fields(model: StudyModel) -> dict[str, Any]:
     if model.spec is None:
         return {"label": model.label, "digest": model.digest, "trouble": model.trouble, **_step(model)}
     spec = model.spec
@@ -309,10 +304,10 @@ def _told(model: StudyModel) -> dict[str, Any]:
     }
 
 
-def _told_of_probe(entry: ProbeEntry) -> dict[str, Any]:
+def _probe_fields(entry: ProbeEntry) -> dict[str, Any]:
     more = {"label": entry.label, "models": list(entry.models), "sets": list(entry.sets)}
-    told = {"name": entry.name, "limit": entry.limit, "parameters": entry.parameters}
-    return told | {name: value for name, value in more.items() if value}
+    fields = {"name": entry.name, "limit": entry.limit, "parameters": entry.parameters}
+    return fields | {name: value for name, value in more.items() if value}
 
 
 def _restricted(study: Study, model: StudyModel) -> str:

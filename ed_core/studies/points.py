@@ -32,7 +32,7 @@ MEANS = {f"mean_{name}": name for name in OF_LENS}  # depths without a threshold
 @dataclass(frozen=True)
 class Prompts:
     """What a mean depth is read off: sums of the lens' measure `[prompt, L + 1]` over `tokens` `[prompt]`; `over`: what
-    is drawn anew."""
+    a bootstrap draws."""
 
     sums: np.ndarray
     tokens: np.ndarray
@@ -102,7 +102,7 @@ def measured_points(folder: Folder, group: str, labels: Iterable[str] = ()) -> l
     labels = [label for label in labels or folder.models if len(folder.sums(label, name))]
     for label in labels:
         chosen = np.intersect1d(chosen, folder.sums(label, name).index)
-    found = []
+    found: list[Point] = []
     for label in labels:
         model, sample = folder.models[label], tables.sample(folder, label, group, chosen)
         kind = "" if model.get("control") else training(model.get("name", label))
@@ -116,28 +116,20 @@ def _points(head: tuple[str, int | None, str, str, str], sample: Sample) -> Iter
     found = verdict(sample)
     for criterion, of in MEANS.items():
         if (mean := found.means.get(of)) is not None:
-            lens = sample.curves[LENS]
-            ends = (mean.interval and mean.interval.ends) or (np.nan, np.nan)
-            yield Point(
-                *(*head, criterion, np.nan if mean.ratio is None else mean.ratio, mean.n_layers, MEASURED),
-                *(end / mean.n_layers for end in ends),
-                prompts=len(lens.tokens),
-                read=Prompts(lens.sums[of], lens.tokens, lens.units),
-                over=lens.units.words if mean.interval else "",
-                forms=lens.units.n * lens.units.by_form,
-            )
+            n, lens, ratio = mean.n_layers, sample.curves[LENS], np.nan if mean.ratio is None else mean.ratio
+            low, high = (mean.interval and mean.interval.ends) or (np.nan, np.nan)
+            place = (*head, criterion, ratio, n, MEASURED, low / n, high / n, len(lens.tokens))
+            over, forms = lens.units.words if mean.interval else "", lens.units.n * lens.units.by_form
+            yield Point(*place, read=Prompts(lens.sums[of], lens.tokens, lens.units), over=over, forms=forms)
     for criterion, rule in found.rules.items():
         n, curves = rule.n_layers, sample.curves[RULES[criterion].probe]
-        ends = (rule.interval and rule.interval.ends) or (np.nan, np.nan)
         if rule.curve is not None and n > 1:
-            yield Point(
-                *(*head, criterion, np.nan if rule.ratio is None else rule.ratio, n, MEASURED),
-                *((end + 1) / n for end in ends),
-                prompts=len(curves.tokens),
-                drawn=np.empty(0) if rule.interval is None else (_resampled(sample, criterion) + 1) / n,
-                over=curves.units.words if rule.interval else "",
-                forms=curves.units.n * curves.units.by_form,
-            )
+            ratio = np.nan if rule.ratio is None else rule.ratio
+            low, high = (rule.interval and rule.interval.ends) or (np.nan, np.nan)
+            place = (*head, criterion, ratio, n, MEASURED, (low + 1) / n, (high + 1) / n, len(curves.tokens))
+            drawn = np.empty(0) if rule.interval is None else (_resampled(sample, criterion) + 1) / n
+            over, forms = curves.units.words if rule.interval else "", curves.units.n * curves.units.by_form
+            yield Point(*place, drawn=drawn, over=over, forms=forms)
 
 
 def _resampled(sample: Sample, criterion: str) -> np.ndarray:
@@ -185,7 +177,7 @@ def side_by_side(measured: Sequence[Point], others: Iterable[Point]) -> dict[tup
 
 
 def published_name(folder: Folder, name: str) -> str:
-    """The published set whose prompts a study's set holds, by its format or else by its name; "" where it is none."""
+    """The published set that a study's prompts are of, by its format or else by its name; "" where it is none."""
     known = {p.dataset for p in published()}
     own = folder.sets[name].get("of") or name.partition(LEVEL_MARK)[0].lower()
     return own if own in known else ""

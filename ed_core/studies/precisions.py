@@ -66,11 +66,10 @@ def shifts(folder: Folder, group: str) -> list[Shift]:
             own = {p.model: p for p in measured if p.criterion == criterion}
             if len(own) == 2:
                 found.append(_of_depth(head, criterion, own[wide], own[narrow]))
-        name = folder.set_of(group)
-        shared = np.intersect1d(*(folder.some(label, group)[1].index for label in (wide, narrow)))
-        samples = [tables.sample(folder, label, group, shared) for label in (wide, narrow)]
-        if name and all(samples):
-            found += _of_curves(head, *samples)  # type: ignore[arg-type]  # none is None
+        shared = np.intersect1d(folder.some(wide, group)[1].index, folder.some(narrow, group)[1].index)
+        a, b = (tables.sample(folder, label, group, shared) for label in (wide, narrow))
+        if a is not None and b is not None:
+            found += _of_curves(head, a, b)
     return found
 
 

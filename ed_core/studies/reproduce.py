@@ -1,4 +1,4 @@
-"""Published figures measured anew: a paper's protocol as studies, and an answer for each of its entries. Numpy only.
+"""Published figures measured again: a paper's protocol as studies, and an answer for each of its entries. Numpy only.
 
 Protocols: [H25] Hu et al. 2025 (arXiv 2512.14064), effective depth by three rules on the first 10 prompts of HellaSwag
 and GSM8K and the first 5 of AIME24 that have 400 tokens or fewer, in int8; [C25] Csordás et al. 2025 (arXiv
@@ -29,12 +29,12 @@ from ..statistics import FEWEST, Resampled
 from ..types import Prompt
 from . import difficulty, points, report, tables
 from .items import Folder, Sums
-from .sets import FORMATS, load
+from .sets import FORMATS
 from .study import ModelEntry, ProbeEntry, SetEntry, Study, nearest
 
 TOKENIZER, LONGEST = "Qwen/Qwen2.5-1.5B-Instruct", 400  # what AIME24's prompts are counted with, and at most have [H25]
 SAME, NOT_DEFINED, NO_ENTRY = "the same layer", "not defined", "no published entry"
-CANNOT_TELL, AS_PUBLISHED = "cannot be told", "as published"
+CANNOT_TELL, AS_PUBLISHED = "undecided", "as published"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper that can be measured anew. `sets`: those it reads; `precision`: what it ran in; `parts`: its protocol as
+    """A paper that can be measured again. `sets`: those it reads; `precision`: what it ran in; `parts`: its protocol as
     studies, by name, of models, set entries, and how many prompts of each set (of each level where it has levels) in
     place of the paper's number; `entries`: what a folder of one of them says; `notes`: what to know of its figures."""
 
@@ -136,7 +136,7 @@ def _hu_entries(folder: Folder) -> Iterator[Entry]:
 
 
 def judged(depth: float | None, low: float | None, high: float | None, published: int | None) -> str:
-    """What a measured depth says of a published one, in layers. "within": the published one lies in the range over
+    """What a measured depth says of a published one, in layers. "within": the published one is in the range over
     prompts; "differs by": it does not, or there is no range."""
     if depth is None:
         return NOT_DEFINED
@@ -313,7 +313,7 @@ PAPERS = {
         _hu_entries,
         (
             "Depths are layers counted from 0; their papers' three rules read different things and are never averaged.",
-            "*within*: the published depth lies in the measured range over prompts; *differs*: it does not, or there "
+            "*within*: the published depth is in the measured range over prompts; *differs*: it does not, or there "
             "is no range.",
             *(f"Published: {caveat}" for caveat in CAVEATS),
         ),
@@ -330,7 +330,7 @@ PAPERS = {
             "layer ratio of more than 0.15 in the first half and less than 0.05 in the second. Here a half is the "
             "median over its layers of the mean over tokens.",
             "Depth scores: the slope of a straight line through the levels. *as published*: all of its range is less "
-            "than one layer from the first level to the last, the finest that a depth is counted in; *cannot be told*: "
+            "than one layer from the first level to the last, the finest that a depth is counted in; *undecided*: "
             "the range is wider than that, and holds 0. The paper's norms are taken in bf16; here everything is "
             "upcast to float32 first.",
         ),
@@ -346,9 +346,7 @@ def precision_of(given: str | None, papers: str, device: str) -> tuple[str, str]
     if given is not None:
         found = asked_precision(given, None)
         if found == "auto":
-            raise ParameterError(
-                f"--precision is 'auto'; a comparison needs one that is told: give {papers} or float32."
-            )
+            raise ParameterError(f"--precision is 'auto'; a comparison needs a fixed one: give {papers} or float32.")
         if found == papers:
             return found, f"Precision {found}, as in the paper."
         return found, f"Precision {found}, while the paper ran in {papers}: that alone may change figures."
@@ -369,30 +367,18 @@ def model_of(text: str, precision: str) -> ModelEntry:
     return ModelEntry(source=source, precision=precision, label=label.rsplit("/", 1)[-1])
 
 
-def check_sets(sets: Mapping[str, SetEntry], first_model: str) -> None:
-    """Load every set before anything is computed; a `StudyError` says what to do here about one that is unavailable."""
-    for name, entry in sets.items():
-        try:
-            load(entry, Path("."), first_model)
-        except StudyError as error:
-            told = str(error).partition(" Try again where the hub answers")[0]
-            if told != str(error):
-                told += f" Give a local copy with the hub's columns: --sets {name}=FILE."
-            raise StudyError(told) from None
-
-
 def differences(paper: Paper, sets: Mapping[str, SetEntry], limit: int | None) -> list[str]:
     """How a run differs from the paper's protocol, a sentence each."""
-    told = []
+    notes = []
     if left := [name for name in paper.sets if name not in sets]:
-        told.append(f"Sets of the paper that are not run: {', '.join(left)}.")
+        notes.append(f"Sets of the paper that are not run: {', '.join(left)}.")
     if limit:
-        told.append(f"At most {limit} prompts of each set or level.")
+        notes.append(f"At most {limit} prompts of each set or level.")
     for name, entry in sets.items():
         if entry.file:
-            told.append(f"{name} from the file {Path(entry.file).name}.")
+            notes.append(f"{name} from the file {Path(entry.file).name}.")
         if entry.max_tokens:
             by = "" if entry.tokenizer == TOKENIZER else f", where the paper counts with {TOKENIZER}, which is not here"
             counted = entry.tokenizer.rstrip("/").rsplit("/", 1)[-1]
-            told.append(f"{name}: prompts of at most {entry.max_tokens} tokens, counted with {counted}{by}.")
-    return told
+            notes.append(f"{name}: prompts of at most {entry.max_tokens} tokens, counted with {counted}{by}.")
+    return notes

@@ -42,7 +42,7 @@ class Status:
 
 
 class Engine(Protocol):
-    """Where items are computed. What a model cannot do is told; what the disk says is raised."""
+    """Where items are computed. What a model cannot do is a status; what the disk says is raised."""
 
     def try_out(self, todo: Todo) -> Iterator[tuple[StudyModel, str]]:
         """Open every model and try its prompts on it: which of them cannot do it, and why."""
@@ -148,8 +148,8 @@ def status(
     done: Callable[[], None] = lambda: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Status:
-    """Compute one item, unless somebody wrote it meanwhile; what the model cannot do is told. `opened`: this process's
-    models."""
+    """Compute one item, unless somebody wrote it meanwhile; `why` is what the model cannot do. `opened`: this
+    process's models."""
     if items.path(out, item.key).is_file():
         for _ in item.chunk.examples:
             done()
@@ -168,8 +168,8 @@ def note_failure(out: Path, outcome: Outcome, model: StudyModel, why: str) -> No
     outcome.failed[model.label] = why
     try:
         (out / FAILURES).mkdir(parents=True, exist_ok=True)
-        told = json.dumps({"model": model.label, "why": why}, ensure_ascii=False)
-        disk.write(out / FAILURES / f"{model.digest}.json", told.encode())
+        text = json.dumps({"model": model.label, "why": why}, ensure_ascii=False)
+        disk.write(out / FAILURES / f"{model.digest}.json", text.encode())
     except OSError as error:
         raise StudyError(f"The study's folder {out} cannot be written: {disk.why(error, disk.moves(out))}") from error
 

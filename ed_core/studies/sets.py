@@ -336,7 +336,7 @@ def _example(entry: SetEntry, row: Row, known: Format | None, columns: Columns, 
 # ---------------------------------------------------------------- the papers' formats
 
 # Published prompt sets, their columns, and how the papers write a prompt of them: [C25] Csordás et al. 2025 (arXiv
-# 2505.13898), [H25] Hu et al. 2025 (arXiv 2512.14064). Question and answer are encoded jointly, so what stands between
+# 2505.13898), [H25] Hu et al. 2025 (arXiv 2512.14064). Question and answer are encoded jointly, so what is between
 # them belongs to the answer.
 
 

@@ -25,7 +25,7 @@ from ..errors import ParameterError, StudyError
 from ..probes import PROBES, Probe, find
 
 NAME = r"\w([\w.,+ -]{0,78}[\w.+-])?"  # of studies and sets: they become names of files and values in tables
-LEVEL_MARK = "/"  # between a set and one of its levels, where the level stands as a set of its own
+LEVEL_MARK = "/"  # between a set and one of its levels, where the level is a set of its own
 SPLIT_POINTS = (
     "answer",  # the answer's first token [C25 §5]
     "within_answer",  # four tokens of the answer, as C25 draws them for MATH
@@ -187,15 +187,8 @@ class SetEntry(_Strict):
         return self
 
 
-class PairEntry(_Strict):
-    """Two models of the study that are compared, by their labels: a base and what was trained from it."""
-
-    base: str = Field(min_length=1)
-    other: str = Field(min_length=1)
-
-
 def _entries(kind: str) -> BeforeValidator:
-    """A list whose items may be a name alone; `kind` is the key that the name then stands for."""
+    """A list whose items may be a name alone; `kind` is the key of that name."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, (list, tuple)):
@@ -207,14 +200,13 @@ def _entries(kind: str) -> BeforeValidator:
 
 class Study(_Strict):
     """The whole file. `chunk`: prompts of one item, which is what a run that was stopped may lose of its work. `seed`:
-    of the bootstrap. `pairs`: models to be compared two by two."""
+    of the bootstrap."""
 
     name: str = Field(pattern=f"^{NAME}$")
     note: str = Field("", max_length=4000)
     models: Annotated[tuple[ModelEntry, ...], _entries("source")] = Field(min_length=1)
     probes: Annotated[tuple[ProbeEntry, ...], _entries("name")] = Field(min_length=1)
     sets: Annotated[tuple[SetEntry, ...], _entries("name")] = Field(min_length=1)
-    pairs: Annotated[tuple[PairEntry, ...], _entries("base")] = ()
     chunk: int = Field(8, ge=1, le=bounds.CHUNK)
     seed: int = Field(0, ge=0)
 
@@ -227,7 +219,7 @@ class Study(_Strict):
     def _nothing_twice(self) -> Study:
         for what, names in (("sets", [s.name for s in self.sets]), ("probes", [p.column for p in self.probes])):
             if twice := next((name for name in names if names.count(name) > 1), ""):
-                raise ValueError(f"{what} with names of their own; {twice!r} stands there twice")
+                raise ValueError(f"{what} with names of their own; {twice!r} is there twice")
         return self
 
 
@@ -237,7 +229,7 @@ def read(file: str | Path) -> Study:
 
 
 def parse(text: str, name: str = "the study") -> Study:
-    """The same of text that is there already; `name` stands for it in what is refused."""
+    """The same of text that is there already; `name`: what a refusal calls it."""
     try:
         data = outside.toml(text)
     except ValueError as error:
@@ -261,8 +253,6 @@ def write(study: Study) -> str:
     for key, short in (("models", "source"), ("probes", "name")):
         items = [item[short] if list(item) == [short] else item for item in data[key]]
         lines.append(f"{key} = {_toml(items)}")
-    if "pairs" in data:
-        lines.append(f"pairs = {_toml(data['pairs'])}")
     for entry in data["sets"]:
         lines += ["", "[[sets]]", *(f"{key} = {_toml(value)}" for key, value in entry.items())]
     return "\n".join(lines) + "\n"
@@ -290,23 +280,22 @@ def wrong(error: ValidationError, name: str) -> str:
     if first["type"] == "missing":
         return f"{name}: {place} is missing; give it."
     if first["type"] == "string_pattern_mismatch":
-        told = "letters, digits, spaces and . , + - _ (80 at most, a letter or digit first)"
+        expected = "letters, digits, spaces and . , + - _ (80 at most, a letter or digit first)"
     elif first["type"] == "too_short":
-        told = "at least one"
+        expected = "at least one"
     else:
-        told = re.sub(r"^(Value error, |Input should be )", "", first["msg"])
+        expected = re.sub(r"^(Value error, |Input should be )", "", first["msg"])
     value = "" if first["type"] == "value_error" else f" is {_short(first['input'])}"
-    return f"{name}: {place or 'the study'}{value}: expected {told}."
+    return f"{name}: {place or 'the study'}{value}: expected {expected}."
 
 
 def _keys(place: str) -> Collection[str]:
-    """What may stand at a place of the file."""
+    """The keys that a place of the file may have."""
     kinds: dict[str, type[BaseModel]] = {
         "models": ModelEntry,
         "probes": ProbeEntry,
         "sets": SetEntry,
         "columns": Columns,
-        "pairs": PairEntry,
     }
     kind: type[BaseModel] = Study
     for part in re.findall(r"[a-z_]+", place):

@@ -40,38 +40,24 @@ VERSION = 4  # of how verdicts are made; those that an earlier one wrote are mad
 VERDICTS = "verdict.parquet"
 MEAN, TURN = "mean", "turn"  # variants that are no rule of the papers
 SAME = ("name", "n_layers", "parameters")  # what a plan tells alike of a model and of its twins
-SUMMARY = pyarrow.schema(
-    [
-        ("model", pyarrow.string()),
-        ("set", pyarrow.string()),
-        ("prompts", pyarrow.int64()),
-        ("tokens", pyarrow.int64()),
-        ("probe", pyarrow.string()),
-        ("measure", pyarrow.string()),
-        ("layer", pyarrow.int32()),
-        ("value", pyarrow.float64()),
-        ("low", pyarrow.float64()),
-        ("high", pyarrow.float64()),
-        ("skipped", pyarrow.int32()),
-    ]
+
+
+def _schema(columns: str) -> pyarrow.Schema:
+    """A schema of columns like "model:string"."""
+    named = (column.split(":") for column in columns.split())
+    return pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in named])
+
+
+SUMMARY = _schema(
+    "model:string set:string prompts:int64 tokens:int64 probe:string measure:string layer:int32 value:double "
+    "low:double high:double skipped:int32"
 )
-VERDICT = pyarrow.schema(
-    [
-        ("model", pyarrow.string()),
-        ("set", pyarrow.string()),
-        ("criterion", pyarrow.string()),
-        ("variant", pyarrow.string()),
-        ("depth", pyarrow.float64()),
-        ("ratio", pyarrow.float64()),
-        ("low", pyarrow.float64()),
-        ("high", pyarrow.float64()),
-        ("undefined", pyarrow.float64()),
-        ("prompts", pyarrow.int64()),
-        ("n_layers", pyarrow.int64()),
-        ("over", pyarrow.string()),
-        ("p", pyarrow.float64()),
-        ("failed", pyarrow.string()),
-    ]
+VERDICT = _schema(
+    "model:string set:string criterion:string variant:string depth:double ratio:double low:double high:double "
+    "undefined:double prompts:int64 n_layers:int64 over:string p:double failed:string"
+)
+PROMPTS = _schema(
+    "model:string set:string prompt:string probe:string measure:string layer:int32 value:double skipped:int32"
 )
 
 
@@ -152,9 +138,9 @@ def summary(folder: Folder) -> pyarrow.Table:
     return pyarrow.concat_tables(parts) if parts else SUMMARY.empty_table()
 
 
-def aggregates(folder: Folder, label: str, group: str, probe: str) -> dict[str, tuple[np.ndarray, ...]]:
+def aggregates(folder: Folder, label: str, group: str, probe: str, only: str = "") -> dict[str, tuple[np.ndarray, ...]]:
     """A probe's aggregates over a set or one of its levels, by measure: the values and the ends of their interval, NaN
-    without; empty where no prompt went through it."""
+    without; empty where no prompt went through it. `only`: the measure that is needed."""
     name, some = folder.some(label, group)
     if not (columns := some.probe(probe)):
         return {}
@@ -165,8 +151,9 @@ def aggregates(folder: Folder, label: str, group: str, probe: str) -> dict[str, 
     ends: dict[str, np.ndarray] = {}
     if over.enough:
         sums = _sums(made, columns, first_token)
-        ends = {measure: _ends(*of_one, over, seed) for measure, of_one in sums.items()}
-        ends |= _derived(made, sums, derived, over, seed)
+        ends = {measure: _ends(*of_one, over, seed) for measure, of_one in sums.items() if only in ("", measure)}
+        if not only or only in derived:
+            ends |= _derived(made, sums, derived, over, seed)
     return {
         measure: (values, *ends.get(measure, np.full((2, *values.shape), np.nan)))
         for measure, values in (whole | derived).items()
@@ -177,7 +164,7 @@ def curve(folder: Folder, label: str, group: str, measure: str) -> tuple[np.ndar
     """A measure along the layers, like "contributions.layer_cos": values and the ends of their interval; None where
     there is none."""
     probe, _, name = measure.partition(".")
-    found = aggregates(folder, label, group, probe).get(name)
+    found = aggregates(folder, label, group, probe, name).get(name)
     n = folder.models[label].get("n_layers")
     return found if found is not None and n and found[0].shape in ((n,), (n + 1,)) else None
 
@@ -353,15 +340,7 @@ def _tidy(names: Sequence[str | int], figures: Sequence[ArrayLike], schema: pyar
     return pyarrow.table(columns, schema=schema)
 
 
-AT_ONCE = 4096  # places of a map whose resamples are held at once
-PROMPTS = pyarrow.schema(
-    [
-        *((name, pyarrow.string()) for name in ("model", "set", "prompt", "probe", "measure")),
-        ("layer", pyarrow.int32()),
-        ("value", pyarrow.float64()),
-        ("skipped", pyarrow.int32()),
-    ]
-)
+AT_ONCE = 4096  # places of a map whose resamples are in memory at once
 DEPTHS = "depths"
 LEADING = (MEAN, "paper")  # what the figure of depths shows
 

@@ -72,6 +72,8 @@ class Slope:
         """What the data support, with its figures."""
         by = f"By {CALLED[self.criterion]}, {self.source}, {say.count(len(self.models), 'model')}"
         finding = ("falls with size", "shows no clear trend with size", "rises with size")[self.trend + 1]
+        if self.sizes < 3:
+            finding = "has two sizes, which show no trend"
         if self.trend and max(abs(self.low), abs(self.high)) < self.finest:
             finding += " by less than one layer"
         text = f"{by}: the share of the depth {finding}, {change(self.slope, self)} per tenfold parameters."

@@ -1,5 +1,6 @@
 """The same prompt on two models, two prompts on one model, or one probe with two sets of parameters, side by side."""
 
+from dataclasses import replace
 from functools import partial
 
 import streamlit as st
@@ -63,12 +64,12 @@ def stored_run(batch: running.Batch, place: str) -> str:
     return "" if batch.running else next(done, "")
 
 
-def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Side]) -> None:
+def panels(batch: running.Batch, both: tuple[two_sides.Side, two_sides.Side]) -> None:
     """Everything that fills while jobs run: A and B are the inputs' sides, in the order the swap button left them."""
     write_link(batch)
     order = (1, 0) if inputs.SWAPPED.value else (0, 1)
     expected = two_sides.differences(*both)
-    names = side_by_side.labels(*(both[i] for i in order))
+    names = two_sides.labels(*(both[i] for i in order))
     of_side = [
         {n: Shown(both[i], batch.result(f"{PLACES[i]}.{n}"), name) for n in both[i].probes}
         for i, name in zip(order, names, strict=True)
@@ -77,17 +78,24 @@ def panels(batch: running.Batch, both: tuple[side_by_side.Side, side_by_side.Sid
     done = [n for n in shown if all(batch.complete(f"{place}.{n}") is not None for place in PLACES)]
     found = {n: found_pairs(n, of_side) for n in done}
     verdicts = [judged(side) for side in of_side]
-    headline(batch, order, names, verdicts, found)
+    headline(batch, order, names, verdicts)
     ruler(names, verdicts, of_side)
     two_sides.map_inputs(shown, [[s.result for s in side.values()] for side in of_side])
     for name in shown:
         lines = [v.layers if v else {} for v in verdicts]
         of_probe = [side[name] for side in of_side]
         two_sides.section(name, of_probe, found.get(name, ()), lines, expected[name], bool(batch.running))
+    if by_precision(*both):
+        st.page_link("pages/studies/studies.py", label="Precisions over many prompts: Studies")
     for side, of_one in zip(SIDES, of_side, strict=True):
         results = (s.result for s in of_one.values() if s.result is not None)
         show.notes((note for result in results for note in result.notes), f"**{side}:** ")
     probe_page.texts(TEXTS)
+
+
+def by_precision(a: side_by_side.Side, b: side_by_side.Side) -> bool:
+    """Whether the sides are one model in two precisions."""
+    return a.model != b.model and replace(a.model, precision=b.model.precision) == b.model
 
 
 def found_pairs(name: str, of_side: list) -> list[side_by_side.Pair]:
@@ -106,8 +114,8 @@ def judged(side: dict[str, Shown]) -> Verdict | None:
     return verdict(Sample.of(*needed, first_token=first_token, twins=twins))
 
 
-def headline(batch: running.Batch, order, names, verdicts, found) -> None:
-    """What is going on, what the sides are, with both verdicts behind a click, and what differs most: always the same
+def headline(batch: running.Batch, order, names, verdicts) -> None:
+    """What is going on, what the sides are, with both verdicts behind a click, and where both settle: always the same
     height."""
     with st.container(key="headline-two"):
         for message in running.troubles(batch):
@@ -123,8 +131,8 @@ def headline(batch: running.Batch, order, names, verdicts, found) -> None:
             live.status(batch, partial(_of_sides, order))
         elif batch.missing and not batch.errors:
             st.markdown(TEACH)
-        elif said := say.side_by_side(found):
-            st.markdown(f"**{show.plain(said)}**")
+        elif all(verdicts):
+            st.markdown(f"**{show.plain(say.both(*verdicts))}**")
 
 
 def _of_sides(order, doing: str) -> str:

@@ -58,7 +58,7 @@ def verdict(result, contributions) -> None:
         show.plain(say.checks(result)), icon=":material/check_circle:" if holds else ":material/error:"
     )
     with st.popover("Attention sinks", type="tertiary", key="reasons-numerics"):
-        found = exactness.sinks_of(result, contributions)
+        found = (sinks.of_result(contributions) if contributions is not None else None) or ()
         st.markdown(show.plain(say.sinks(found, result.tokens, sinks.ends_of(result))))
 
 

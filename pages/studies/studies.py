@@ -147,7 +147,7 @@ def estimates(folder: Folder, rows: list[dict], name: str) -> None:
     show.figure("study-agreement", fig, AGREEMENT, reading=READING + BANDS)
     if (verdict := studies.looked(folder.out, tables.verdict_on, model, name)) is not None:
         st.markdown(show.plain(say.verdict(verdict)))
-        show.table("rules", say.rule_table(verdict))
+        show.table("rules", say.rule_table(verdict), 200)
 
 
 def curves(folder: Folder, name: str) -> None:

@@ -59,7 +59,7 @@ def _study(turn: Turn, file: str, out: Path, device: str, dry_run: bool, tell: C
             print(f"ed_core: {label} failed: {why}", file=sys.stderr)
     measures = report.write(out)
     counts = ", ".join(f"{n} {what}" for what, n in outcome.counts.items())
-    return f"{counts}\n{out}: {SUMS}, {VERDICTS}, report.md; measures {measures[:16]}"
+    return f"{counts}\n{out}: {SUMS}, {VERDICTS}, report.html; measures {measures[:16]}"
 
 
 def reproduce(
@@ -76,6 +76,7 @@ def reproduce(
     """A paper's protocol as studies in a folder, measured next to published figures."""
     from ...studies import reproduce as protocols
     from ...studies.items import open_folder
+    from ...studies.sets import load
     from ...studies.study import write
 
     protocol = protocols.find(paper)
@@ -85,7 +86,8 @@ def reproduce(
     precision, why = protocols.precision_of(precision, protocol.precision, device)
     entries = [protocols.model_of(text, precision) for text in models]
     chosen = protocols.chosen(protocol, sets, entries[0].source)
-    protocols.check_sets(chosen, entries[0].source)
+    for entry in chosen.values():  # before anything is computed
+        load(entry, Path("."), entries[0].source)
     parts = protocol.parts(entries, chosen, limit)
     found: list[protocols.Entry] = []
     notes = [why, *protocols.differences(protocol, chosen, limit)]
